@@ -1,0 +1,1 @@
+//! Outboard: partner vectors, pools and rings

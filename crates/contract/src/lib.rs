@@ -1,0 +1,1 @@
+//! Outboard: the few traits that everything implements

@@ -1,0 +1,1 @@
+//! Outboard: device classes, one folder a class, both sides together

@@ -1,0 +1,1 @@
+//! Outboard: how neighbours in one host hand messages on

@@ -1,0 +1,1 @@
+//! Outboard: pipeline text to checked pairs to the two ordered halves

@@ -1,0 +1,1 @@
+//! Outboard: clocks, threads, registry, supervision; runs paths and drives sessions

@@ -1,0 +1,1 @@
+//! Outboard: the sans-IO state machines between two hosts

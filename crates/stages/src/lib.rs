@@ -1,0 +1,1 @@
+//! Outboard: pairs of transformation modules, one folder a pair

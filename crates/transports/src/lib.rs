@@ -1,0 +1,1 @@
+//! Outboard: network modules, one folder a transport

@@ -1,0 +1,2 @@
+//! Emulated hosts in network namespaces.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Outboard: virtual clock, two peers in one process, conformance suites
