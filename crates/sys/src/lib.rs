@@ -1,1 +1,8 @@
-//! Outboard: the only room with unsafe code: system calls and ioctls without a safe wrapper elsewhere
+//! System calls and ioctls that have no safe wrapper elsewhere: the only room with unsafe code.
+//!
+//! Every unsafe block says why it is sound. What is exported is safe to call with any arguments.
+
+pub mod clock;
+pub mod event;
+pub mod poller;
+pub mod thread;

@@ -1,0 +1,47 @@
+//! What a message's bytes mean.
+
+use std::fmt;
+
+/// The format of a flow. Typed bodies open with a kind byte, so that geometry can change in mid-flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Format {
+    /// Any bytes: only their own pair knows what they mean.
+    Bytes,
+    /// Frames of input events (`devices::evdev`).
+    Evdev,
+    /// Six axes and buttons of a 3D mouse.
+    Motion,
+    /// Bytes of a serial line and its settings (`devices::serial`).
+    Serial,
+    /// Pictures.
+    Video,
+    /// Samples.
+    Audio,
+}
+
+impl Format {
+    const NAMES: [(&'static str, Format); 6] = [
+        ("bytes", Format::Bytes),
+        ("evdev", Format::Evdev),
+        ("motion", Format::Motion),
+        ("serial", Format::Serial),
+        ("video", Format::Video),
+        ("audio", Format::Audio),
+    ];
+
+    /// The format of this name.
+    pub fn from_name(name: &str) -> Option<Format> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| format.clone())
+    }
+
+    /// Its name in texts and on the wire.
+    pub fn name(&self) -> &'static str {
+        Self::NAMES.iter().find(|(_, format)| format == self).map_or("bytes", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

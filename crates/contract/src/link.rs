@@ -1,0 +1,39 @@
+//! How neighbours in one host hand messages on: a call, a pipe, shared memory.
+
+use crate::{Message, Outbox, Port, Readiness, StageError, Time};
+
+/// What is handed to a stage, wherever it runs.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// One message.
+    Message(Port, Message),
+    /// From the other half of the pair.
+    Control(&'a [u8]),
+    /// The flow ends here.
+    End(Port),
+    /// Something was lost before here.
+    Gap(Port),
+    /// The stage's time has come.
+    Timeout,
+}
+
+/// A stage as its neighbours see it: near or in another process.
+pub trait Link: Send {
+    /// Hands something to the stage. What it answers at once is in `out`.
+    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> Result<(), StageError>;
+
+    /// Fetches what the stage made by itself since.
+    fn collect(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError>;
+
+    /// When [`Link::collect`] would find something.
+    fn readiness(&self) -> Readiness<'_>;
+
+    /// When the stage wants [`Input::Timeout`].
+    fn poll_timeout(&self) -> Option<Time>;
+
+    /// Whether the stage takes another message now.
+    fn has_room(&self) -> bool;
+
+    /// Figures for people and scripts.
+    fn report(&self) -> Vec<crate::Report>;
+}

@@ -1,0 +1,204 @@
+//! Stages and pairs: state machines that transform messages, one half on each side of the network.
+
+use crate::{Format, Message, OptionSpec, Options, Time};
+use thiserror::Error;
+
+/// An input or output of a stage. Most stages have one of each, number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Port(pub u16);
+
+impl Port {
+    /// The one input and output of most stages.
+    pub const MAIN: Port = Port(0);
+}
+
+/// A message ended here, on purpose: counted by name, never in silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drop {
+    /// What it is counted as, such as `buffer: too many`.
+    pub reason: &'static str,
+    /// How many messages.
+    pub count: u64,
+}
+
+/// Where a stage puts what it makes.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Messages, oldest first.
+    pub messages: std::collections::VecDeque<(Port, Message)>,
+    /// For the other half of the pair, oldest first.
+    pub controls: Vec<Vec<u8>>,
+    /// What was dropped.
+    pub drops: Vec<Drop>,
+}
+
+impl Outbox {
+    /// Sends a message on.
+    pub fn send(&mut self, port: Port, message: Message) {
+        self.messages.push_back((port, message));
+    }
+
+    /// Says something to the other half of the pair.
+    pub fn control(&mut self, bytes: Vec<u8>) {
+        self.controls.push(bytes);
+    }
+
+    /// Counts `count` messages as dropped for `reason`.
+    pub fn drop_counted(&mut self, reason: &'static str, count: u64) {
+        if count > 0 {
+            self.drops.push(Drop { reason, count });
+        }
+    }
+}
+
+/// A stage could not do its work on a message; the runtime counts the message by the stage's name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StageError {
+    /// What came is not what the other half makes.
+    #[error("the message is not what the other half of this pair makes: {0}")]
+    Input(String),
+    /// The other half's control message means nothing here.
+    #[error("the other half's control message means nothing here: {0}")]
+    Control(String),
+    /// The message would be over a limit.
+    #[error("{what} would be {bytes} bytes, over the limit of {limit}")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// How large.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The stage has no such port.
+    #[error("no port {0:?}")]
+    Port(Port),
+    /// The stage's own work failed.
+    #[error("{0}")]
+    Own(String),
+}
+
+/// A figure that a stage reports for people and scripts: name and value.
+pub type Report = (&'static str, f64);
+
+/// One half of a pair: a state machine without I/O, threads or a clock. Time is an argument.
+///
+/// The caller drains the outbox after every call, before the next.
+pub trait Stage: Send {
+    /// One message in; any number out, at once or later.
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox)
+    -> Result<(), StageError>;
+
+    /// The other half of this pair says something.
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        let _ = (now, out);
+        Err(StageError::Control(format!("{} bytes to a stage that expects none", control.len())))
+    }
+
+    /// The flow ends, or changes its pipeline, here: give out what is held, at once.
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        let _ = (port, now, out);
+        Ok(())
+    }
+
+    /// Something was lost, or restarted, before here.
+    fn handle_gap(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        let _ = (port, now, out);
+        Ok(())
+    }
+
+    /// When [`Stage::handle_timeout`] wants to be called.
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// The time of [`Stage::poll_timeout`] has come.
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        let _ = (now, out);
+        Ok(())
+    }
+
+    /// Whether the stage takes another message now. Until it does, its path takes none from the flow's
+    /// start, which is how a full stage slows a reliable flow down instead of dropping.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Figures for people and scripts.
+    fn report(&self) -> Vec<Report> {
+        Vec::new()
+    }
+}
+
+/// What a pair may do to a flow. Whatever is not said here, it does not do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Promises {
+    /// It may drop messages (counted by name).
+    pub may_drop: bool,
+    /// It may hold messages back.
+    pub may_delay: bool,
+    /// It may change what a message says.
+    pub may_change: bool,
+    /// It may pass messages on in another order.
+    pub may_reorder: bool,
+    /// Its halves talk to each other.
+    pub needs_control: bool,
+    /// Its sink half needs every message of its source half, in order (a stateful coder).
+    pub needs_order: bool,
+}
+
+/// A pair of stages: one row in the table of `stages`.
+pub trait Pair: Sync {
+    /// Its name in a pipeline.
+    fn name(&self) -> &'static str;
+
+    /// Rises when its halves no longer understand those of before.
+    fn version(&self) -> u16 {
+        1
+    }
+
+    /// One line.
+    fn summary(&self) -> &'static str;
+
+    /// The whole documentation, Markdown.
+    fn doc(&self) -> &'static str;
+
+    /// Its options; the first may be given without its name.
+    fn options(&self) -> &'static [OptionSpec];
+
+    /// What it may do to a flow.
+    fn promises(&self, options: &Options) -> Promises;
+
+    /// The format that its source half makes of `format`, or why it cannot take it.
+    fn accept(&self, format: &Format, options: &Options) -> Result<Format, String>;
+
+    /// Checks what no single option can tell (a minimum above a maximum).
+    fn check(&self, options: &Options) -> Result<(), String> {
+        let _ = options;
+        Ok(())
+    }
+
+    /// The half that transforms. `format` is what enters it.
+    fn source(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError>;
+
+    /// The half that undoes it. `format` is what leaves it.
+    fn sink(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError>;
+}
+
+/// A half with nothing to do: it passes on what comes (paper N, section 4.8.1: the "no-op" module).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PassThrough;
+
+impl Stage for PassThrough {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        out.send(port, message);
+        Ok(())
+    }
+}

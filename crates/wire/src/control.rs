@@ -1,0 +1,592 @@
+//! Messages of the control channel (paper N, section 4.9: out-of-band messages).
+//!
+//! On the channel each is a frame: `length: u32` (of what follows), `kind: u8`, body. The fields of each
+//! kind stand in the order of the struct below; texts and blobs are preceded by their `u32` length.
+
+use crate::preamble::SessionToken;
+use crate::{Reader, WireError, Writer};
+
+/// Bytes of the longest frame, its length field not counted.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the longest name of a device, host or application.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of the longest pipeline text.
+pub const PIPELINE_BYTES_MAX: usize = 4096;
+/// Bytes of the longest human-readable reason.
+pub const REASON_BYTES_MAX: usize = 4096;
+/// Bytes of the longest device description.
+pub const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
+/// Entries of the longest catalogue.
+pub const CATALOGUE_ENTRIES_MAX: usize = 1024;
+/// Missing sequence ranges in one `Missing`.
+pub const MISSING_RANGES_MAX: usize = 256;
+/// Flows of one driver: at most one each way.
+pub const FLOWS_MAX: usize = 2;
+
+/// Which way a flow of a driver goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FlowDirection {
+    /// Sourced at the device, sunk at the application.
+    DeviceToApplication,
+    /// Sourced at the application, sunk at the device.
+    ApplicationToDevice,
+}
+
+/// What a flow promises (DESIGN: reliable, timely, state).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FlowClass {
+    /// Nothing lost, in order.
+    Reliable,
+    /// Late is worthless.
+    Timely,
+    /// What matters is where things stand.
+    State,
+}
+
+/// One device in a catalogue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogueEntry {
+    /// The name it is shared under.
+    pub name: String,
+    /// Its device class, such as `evdev`.
+    pub class: String,
+    /// One line for a person.
+    pub summary: String,
+    /// Whether it is plugged in now.
+    pub present: bool,
+}
+
+/// One flow as both hosts agreed on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgreedFlow {
+    /// Number of the flow in its session.
+    pub flow: u32,
+    /// Which way it goes.
+    pub direction: FlowDirection,
+    /// What it promises.
+    pub class: FlowClass,
+    /// Name of the format at its source, such as `evdev`.
+    pub format: String,
+    /// The pipeline in canonical form.
+    pub pipeline: String,
+}
+
+/// One message of the control channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// Attacher to sharer, first: who I am; an old token asks to resume.
+    Hello {
+        /// Name of the host, for people.
+        host: String,
+        /// The session to resume.
+        resume: Option<SessionToken>,
+    },
+    /// The answer to `Hello`.
+    Welcome {
+        /// Name of the host, for people.
+        host: String,
+        /// The session.
+        session: SessionToken,
+        /// Whether the session asked for was found and goes on.
+        resumed: bool,
+    },
+    /// The session ends, and why; nothing follows.
+    Goodbye {
+        /// For people.
+        reason: String,
+    },
+    /// Liveness and clock: the answer is `Pong`.
+    Ping {
+        /// Tells pings apart.
+        id: u32,
+        /// Sender's boot clock when sent, nanoseconds.
+        sent: u64,
+    },
+    /// The answer to `Ping` (the four times of RFC 5905, section 8).
+    Pong {
+        /// The ping's.
+        id: u32,
+        /// The ping's.
+        sent: u64,
+        /// Answerer's boot clock when the ping came, nanoseconds.
+        received: u64,
+        /// Answerer's boot clock when the answer left, nanoseconds.
+        replied: u64,
+    },
+    /// Asks for the catalogue.
+    List,
+    /// What the sharer offers this peer.
+    Catalogue {
+        /// The devices.
+        entries: Vec<CatalogueEntry>,
+    },
+    /// Attacher to sharer: open a device.
+    Open {
+        /// The attacher's number for this driver.
+        driver: u32,
+        /// Name of the device in the catalogue.
+        name: String,
+        /// Class of the application side; empty: the device's own choice.
+        application: String,
+        /// Transport of the records, such as `tcp`.
+        transport: String,
+        /// Proposed pipeline, device to application, canonical; empty: what the sharer offers.
+        via: Option<String>,
+        /// Proposed pipeline, application to device.
+        via_back: Option<String>,
+    },
+    /// The device is open; both hosts build these flows.
+    Opened {
+        /// The driver.
+        driver: u32,
+        /// Device class.
+        class: String,
+        /// What the application's node must look like, in the class's own layout.
+        description: Vec<u8>,
+        /// The flows.
+        flows: Vec<AgreedFlow>,
+    },
+    /// The device was not opened.
+    Refused {
+        /// The driver.
+        driver: u32,
+        /// What was wrong, where, and what to do.
+        reason: String,
+    },
+    /// Either side: this driver ends.
+    Close {
+        /// The driver.
+        driver: u32,
+        /// For people.
+        reason: String,
+    },
+    /// Sink to source: everything before `next` was taken by the sink's partner.
+    Acknowledge {
+        /// The flow.
+        flow: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// The first sequence not taken yet.
+        next: u64,
+    },
+    /// Sink to source: these sequences of a reliable flow did not come.
+    Missing {
+        /// The flow.
+        flow: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// First and one past the last of each gap.
+        ranges: Vec<(u64, u64)>,
+    },
+    /// Sink to source: what I have of this epoch is useless; start the next with where things stand.
+    Resync {
+        /// The flow.
+        flow: u32,
+        /// The epoch given up.
+        epoch: u32,
+    },
+    /// Source to sink: an epoch has begun, and those before it are over.
+    Epoch {
+        /// The flow.
+        flow: u32,
+        /// The new epoch.
+        epoch: u32,
+    },
+    /// Source to sink: the flow ends before `sequence`.
+    End {
+        /// The flow.
+        flow: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// One past the last sequence.
+        sequence: u64,
+    },
+    /// One half of a pair to the other.
+    Pair {
+        /// The flow.
+        flow: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// Which pair of the pipeline, from 0.
+        pair: u16,
+        /// The pair's own bytes.
+        body: Vec<u8>,
+    },
+    /// Sharer to attacher: the device went away, or came back.
+    Presence {
+        /// The driver.
+        driver: u32,
+        /// Whether it is there.
+        present: bool,
+        /// For people.
+        reason: String,
+    },
+    /// A question to the other side's device or application.
+    Ask {
+        /// The driver.
+        driver: u32,
+        /// Tells questions apart.
+        id: u32,
+        /// Operation of the device class.
+        operation: u16,
+        /// Its arguments.
+        body: Vec<u8>,
+    },
+    /// The answer to `Ask`.
+    Answer {
+        /// The driver.
+        driver: u32,
+        /// The question's.
+        id: u32,
+        /// 0, or an errno.
+        status: u16,
+        /// The result.
+        body: Vec<u8>,
+    },
+    /// Sink to source: how the flow fares, for pairs that tune themselves.
+    Feedback {
+        /// The flow.
+        flow: u32,
+        /// Records that came since the flow began.
+        received: u64,
+        /// Records declared lost since the flow began.
+        lost: u64,
+        /// One-way delay, median of the last interval, microseconds.
+        delay_us: u32,
+        /// Variation of the delay, 99th less 1st percentile of the last interval, microseconds.
+        jitter_us: u32,
+    },
+}
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const GOODBYE: u8 = 3;
+const PING: u8 = 4;
+const PONG: u8 = 5;
+const LIST: u8 = 6;
+const CATALOGUE: u8 = 7;
+const OPEN: u8 = 8;
+const OPENED: u8 = 9;
+const REFUSED: u8 = 10;
+const CLOSE: u8 = 11;
+const ACKNOWLEDGE: u8 = 12;
+const MISSING: u8 = 13;
+const RESYNC: u8 = 14;
+const EPOCH: u8 = 15;
+const END: u8 = 16;
+const PAIR: u8 = 17;
+const PRESENCE: u8 = 18;
+const ASK: u8 = 19;
+const ANSWER: u8 = 20;
+const FEEDBACK: u8 = 21;
+
+impl Control {
+    /// The message as a frame, its length in front.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(0);
+        self.write(&mut w);
+        let mut bytes = w.finish();
+        let length = (bytes.len() - 4) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    /// Takes one frame off the front of `bytes`: the message and the bytes it took, or `None` if more
+    /// bytes are needed. A length over [`FRAME_BYTES_MAX`] is an error before its bytes are waited for.
+    pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Control, usize)>, WireError> {
+        let mut reader = Reader::new(bytes);
+        if reader.left() < 4 {
+            return Ok(None);
+        }
+        let length = reader.u32("frame length")? as usize;
+        if length > FRAME_BYTES_MAX {
+            let limit = FRAME_BYTES_MAX as u64;
+            return Err(WireError::TooLong { what: "frame length", length: length as u64, limit });
+        }
+        if reader.left() < length {
+            return Ok(None);
+        }
+        Ok(Some((Control::parse(reader.bytes("frame", length)?)?, 4 + length)))
+    }
+
+    fn write(&self, w: &mut Writer) {
+        match self {
+            Control::Hello { host, resume } => {
+                w.u8(HELLO).text(host);
+                put_option(w, resume, |w, token| w.raw(&token.0));
+            }
+            Control::Welcome { host, session, resumed } => {
+                w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into());
+            }
+            Control::Goodbye { reason } => {
+                w.u8(GOODBYE).text(reason);
+            }
+            Control::Ping { id, sent } => {
+                w.u8(PING).u32(*id).u64(*sent);
+            }
+            Control::Pong { id, sent, received, replied } => {
+                w.u8(PONG).u32(*id).u64(*sent).u64(*received).u64(*replied);
+            }
+            Control::List => {
+                w.u8(LIST);
+            }
+            Control::Catalogue { entries } => {
+                w.u8(CATALOGUE).u16(entries.len() as u16);
+                for entry in entries {
+                    w.text(&entry.name).text(&entry.class).text(&entry.summary).u8(entry.present.into());
+                }
+            }
+            Control::Open { driver, name, application, transport, via, via_back } => {
+                w.u8(OPEN).u32(*driver).text(name).text(application).text(transport);
+                put_option(w, via, |w, text| w.text(text));
+                put_option(w, via_back, |w, text| w.text(text));
+            }
+            Control::Opened { driver, class, description, flows } => {
+                w.u8(OPENED).u32(*driver).text(class).blob(description).u16(flows.len() as u16);
+                for flow in flows {
+                    w.u32(flow.flow).u8(flow.direction.code()).u8(flow.class.code());
+                    w.text(&flow.format).text(&flow.pipeline);
+                }
+            }
+            Control::Refused { driver, reason } => {
+                w.u8(REFUSED).u32(*driver).text(reason);
+            }
+            Control::Close { driver, reason } => {
+                w.u8(CLOSE).u32(*driver).text(reason);
+            }
+            Control::Acknowledge { flow, epoch, next } => {
+                w.u8(ACKNOWLEDGE).u32(*flow).u32(*epoch).u64(*next);
+            }
+            Control::Missing { flow, epoch, ranges } => {
+                w.u8(MISSING).u32(*flow).u32(*epoch).u16(ranges.len() as u16);
+                for (from, to) in ranges {
+                    w.u64(*from).u64(*to);
+                }
+            }
+            Control::Resync { flow, epoch } => {
+                w.u8(RESYNC).u32(*flow).u32(*epoch);
+            }
+            Control::Epoch { flow, epoch } => {
+                w.u8(EPOCH).u32(*flow).u32(*epoch);
+            }
+            Control::End { flow, epoch, sequence } => {
+                w.u8(END).u32(*flow).u32(*epoch).u64(*sequence);
+            }
+            Control::Pair { flow, epoch, pair, body } => {
+                w.u8(PAIR).u32(*flow).u32(*epoch).u16(*pair).blob(body);
+            }
+            Control::Presence { driver, present, reason } => {
+                w.u8(PRESENCE).u32(*driver).u8((*present).into()).text(reason);
+            }
+            Control::Ask { driver, id, operation, body } => {
+                w.u8(ASK).u32(*driver).u32(*id).u16(*operation).blob(body);
+            }
+            Control::Answer { driver, id, status, body } => {
+                w.u8(ANSWER).u32(*driver).u32(*id).u16(*status).blob(body);
+            }
+            Control::Feedback { flow, received, lost, delay_us, jitter_us } => {
+                w.u8(FEEDBACK).u32(*flow).u64(*received).u64(*lost).u32(*delay_us).u32(*jitter_us);
+            }
+        }
+    }
+
+    /// Reads a message: the kind and what follows it, without the frame's length.
+    pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
+        let mut r = Reader::new(bytes);
+        let message = match r.u8("control kind")? {
+            HELLO => Control::Hello {
+                host: name(&mut r, "hello host")?,
+                resume: option(&mut r, "hello resume", |r| Ok(SessionToken(r.array("hello token")?)))?,
+            },
+            WELCOME => Control::Welcome {
+                host: name(&mut r, "welcome host")?,
+                session: SessionToken(r.array("welcome session")?),
+                resumed: flag(&mut r, "welcome resumed")?,
+            },
+            GOODBYE => Control::Goodbye { reason: reason(&mut r)? },
+            PING => Control::Ping { id: r.u32("ping id")?, sent: r.u64("ping sent")? },
+            PONG => Control::Pong {
+                id: r.u32("pong id")?,
+                sent: r.u64("pong sent")?,
+                received: r.u64("pong received")?,
+                replied: r.u64("pong replied")?,
+            },
+            LIST => Control::List,
+            CATALOGUE => {
+                let count = r.count("catalogue entries", CATALOGUE_ENTRIES_MAX)?;
+                let entry = |r: &mut Reader<'_>| {
+                    Ok(CatalogueEntry {
+                        name: name(r, "catalogue name")?,
+                        class: name(r, "catalogue class")?,
+                        summary: r.text("catalogue summary", REASON_BYTES_MAX)?.into(),
+                        present: flag(r, "catalogue present")?,
+                    })
+                };
+                Control::Catalogue { entries: (0..count).map(|_| entry(&mut r)).collect::<Result<_, _>>()? }
+            }
+            OPEN => Control::Open {
+                driver: r.u32("open driver")?,
+                name: name(&mut r, "open name")?,
+                application: name(&mut r, "open application")?,
+                transport: name(&mut r, "open transport")?,
+                via: option(&mut r, "open pipeline", |r| pipeline(r, "open pipeline"))?,
+                via_back: option(&mut r, "open back pipeline", |r| pipeline(r, "open back pipeline"))?,
+            },
+            OPENED => {
+                let driver = r.u32("opened driver")?;
+                let class = name(&mut r, "opened class")?;
+                let description = r.blob("opened description", DESCRIPTION_BYTES_MAX)?.into();
+                let count = r.count("opened flows", FLOWS_MAX)?;
+                let flow = |r: &mut Reader<'_>| {
+                    Ok(AgreedFlow {
+                        flow: r.u32("flow number")?,
+                        direction: FlowDirection::from_code(r.u8("flow direction")?)?,
+                        class: FlowClass::from_code(r.u8("flow class")?)?,
+                        format: name(r, "flow format")?,
+                        pipeline: pipeline(r, "flow pipeline")?,
+                    })
+                };
+                let flows = (0..count).map(|_| flow(&mut r)).collect::<Result<_, _>>()?;
+                Control::Opened { driver, class, description, flows }
+            }
+            REFUSED => Control::Refused { driver: r.u32("refused driver")?, reason: reason(&mut r)? },
+            CLOSE => Control::Close { driver: r.u32("close driver")?, reason: reason(&mut r)? },
+            ACKNOWLEDGE => Control::Acknowledge {
+                flow: r.u32("acknowledge flow")?,
+                epoch: r.u32("acknowledge epoch")?,
+                next: r.u64("acknowledge next")?,
+            },
+            MISSING => {
+                let flow = r.u32("missing flow")?;
+                let epoch = r.u32("missing epoch")?;
+                let count = r.count("missing ranges", MISSING_RANGES_MAX)?;
+                let range = |r: &mut Reader<'_>| Ok((r.u64("missing from")?, r.u64("missing to")?));
+                let ranges = (0..count).map(|_| range(&mut r)).collect::<Result<_, _>>()?;
+                Control::Missing { flow, epoch, ranges }
+            }
+            RESYNC => Control::Resync { flow: r.u32("resync flow")?, epoch: r.u32("resync epoch")? },
+            EPOCH => Control::Epoch { flow: r.u32("epoch flow")?, epoch: r.u32("epoch")? },
+            END => Control::End {
+                flow: r.u32("end flow")?,
+                epoch: r.u32("end epoch")?,
+                sequence: r.u64("end sequence")?,
+            },
+            PAIR => Control::Pair {
+                flow: r.u32("pair flow")?,
+                epoch: r.u32("pair epoch")?,
+                pair: r.u16("pair number")?,
+                body: r.blob("pair body", FRAME_BYTES_MAX)?.into(),
+            },
+            PRESENCE => Control::Presence {
+                driver: r.u32("presence driver")?,
+                present: flag(&mut r, "presence")?,
+                reason: reason(&mut r)?,
+            },
+            ASK => Control::Ask {
+                driver: r.u32("ask driver")?,
+                id: r.u32("ask id")?,
+                operation: r.u16("ask operation")?,
+                body: r.blob("ask body", FRAME_BYTES_MAX)?.into(),
+            },
+            ANSWER => Control::Answer {
+                driver: r.u32("answer driver")?,
+                id: r.u32("answer id")?,
+                status: r.u16("answer status")?,
+                body: r.blob("answer body", FRAME_BYTES_MAX)?.into(),
+            },
+            FEEDBACK => Control::Feedback {
+                flow: r.u32("feedback flow")?,
+                received: r.u64("feedback received")?,
+                lost: r.u64("feedback lost")?,
+                delay_us: r.u32("feedback delay")?,
+                jitter_us: r.u32("feedback jitter")?,
+            },
+            other => return Err(WireError::Value { what: "control kind", value: other.into() }),
+        };
+        r.end("control message")?;
+        Ok(message)
+    }
+}
+
+impl FlowDirection {
+    fn code(self) -> u8 {
+        match self {
+            FlowDirection::DeviceToApplication => 0,
+            FlowDirection::ApplicationToDevice => 1,
+        }
+    }
+
+    fn from_code(code: u8) -> Result<Self, WireError> {
+        match code {
+            0 => Ok(FlowDirection::DeviceToApplication),
+            1 => Ok(FlowDirection::ApplicationToDevice),
+            other => Err(WireError::Value { what: "flow direction", value: other.into() }),
+        }
+    }
+}
+
+impl FlowClass {
+    fn code(self) -> u8 {
+        match self {
+            FlowClass::Reliable => 0,
+            FlowClass::Timely => 1,
+            FlowClass::State => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Result<Self, WireError> {
+        match code {
+            0 => Ok(FlowClass::Reliable),
+            1 => Ok(FlowClass::Timely),
+            2 => Ok(FlowClass::State),
+            other => Err(WireError::Value { what: "flow class", value: other.into() }),
+        }
+    }
+}
+
+fn name(r: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
+    Ok(r.text(what, NAME_BYTES_MAX)?.into())
+}
+
+fn pipeline(r: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
+    Ok(r.text(what, PIPELINE_BYTES_MAX)?.into())
+}
+
+fn reason(r: &mut Reader<'_>) -> Result<String, WireError> {
+    Ok(r.text("reason", REASON_BYTES_MAX)?.into())
+}
+
+fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
+    match r.u8(what)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(WireError::Value { what, value: other.into() }),
+    }
+}
+
+fn put_option<T>(
+    w: &mut Writer,
+    value: &Option<T>,
+    put: impl for<'w> FnOnce(&'w mut Writer, &T) -> &'w mut Writer,
+) {
+    match value {
+        None => {
+            w.u8(0);
+        }
+        Some(value) => {
+            put(w.u8(1), value);
+        }
+    }
+}
+
+fn option<'a, T>(
+    r: &mut Reader<'a>,
+    what: &'static str,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, WireError>,
+) -> Result<Option<T>, WireError> {
+    match flag(r, what)? {
+        false => Ok(None),
+        true => read(r).map(Some),
+    }
+}

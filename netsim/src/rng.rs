@@ -1,0 +1,55 @@
+//! The generator behind every draw: small, seeded, and the same on every machine.
+
+/// SplitMix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators").
+/// Good enough for drawing losses and jitter; not for secrets.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// The generator for one `purpose`. Purposes do not disturb each other: the same packets are
+    /// lost whether or not there is jitter as well.
+    pub(crate) fn new(seed: u64, purpose: u64) -> Rng {
+        Rng(Rng(seed ^ purpose.rotate_left(32)).draw())
+    }
+
+    /// 64 random bits.
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `0..=max`.
+    pub(crate) fn up_to(&mut self, max: u64) -> u64 {
+        ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
+    }
+
+    /// True with a probability of `ppm` in a million.
+    pub(crate) fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.up_to(999_999) < u64::from(ppm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_come_true_as_often_as_they_say() {
+        let mut rng = Rng::new(7, 0);
+        let hits = (0..1_000_000).filter(|_| rng.chance(1_000)).count();
+        assert!((880..1120).contains(&hits), "{hits}");
+        assert!(!(0..1000).any(|_| rng.chance(0)));
+        assert!((0..1000).all(|_| rng.chance(1_000_000)));
+    }
+
+    #[test]
+    fn purposes_differ_and_seeds_repeat() {
+        let first = |seed, purpose| Rng::new(seed, purpose).draw();
+        assert_eq!(first(1, 0), first(1, 0));
+        assert_ne!(first(1, 0), first(1, 1));
+        assert_ne!(first(1, 0), first(2, 0));
+    }
+}
