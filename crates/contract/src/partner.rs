@@ -146,6 +146,8 @@ pub enum CtlReply {
     /// Done.
     #[default]
     Done,
+    /// Begun: call again when [`Partner::readiness`] of [`Direction::In`] says so.
+    Pending,
     /// Done, with a result.
     Bytes(Vec<u8>),
     /// Figures.

@@ -1,1 +1,20 @@
-//! Outboard: the sans-IO state machines between two hosts
+//! What two hosts keep between them, as state machines without I/O: handshake, clock offset, liveness,
+//! and for each flow the numbering, the replay store, the order and the counting of what was lost.
+//!
+//! Time and bytes are arguments. Everything is bounded by [`Limits`].
+
+mod clock;
+mod control;
+mod handshake;
+mod limits;
+mod liveness;
+mod sink;
+mod source;
+
+pub use clock::ClockEstimator;
+pub use control::{ControlInbox, ControlOutbox};
+pub use handshake::{Handshake, HandshakeError, Welcomed};
+pub use limits::Limits;
+pub use liveness::Liveness;
+pub use sink::{Received, SinkCounters, SinkFlow};
+pub use source::{Admission, SourceCounters, SourceFlow};

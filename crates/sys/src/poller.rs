@@ -6,36 +6,41 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+const EVENTS_AT_ONCE: usize = 64;
+
+/// What a descriptor is waited for: to read, to write.
+type Interests = (bool, bool);
+
 /// Descriptors that one thread waits for. It remembers what the kernel was told, so that waiting for the
 /// same descriptors again costs one system call.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    /// What the kernel has: descriptor to (readable, writable).
-    told: HashMap<RawFd, (bool, bool)>,
+    /// What the kernel has.
+    told: HashMap<RawFd, Interests>,
     /// What the coming wait is for.
-    wanted: Vec<(RawFd, (bool, bool))>,
+    wanted: HashMap<RawFd, Interests>,
+    /// What the last wait found ready.
+    ready: Vec<RawFd>,
 }
 
 impl Poller {
     /// A poller that waits for nothing.
     pub fn new() -> io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Poller { epoll, told: HashMap::new(), wanted: Vec::new() })
+        Ok(Poller { epoll, told: HashMap::new(), wanted: HashMap::new(), ready: Vec::new() })
     }
 
     /// The coming wait is also for this descriptor.
     pub fn want(&mut self, descriptor: BorrowedFd<'_>, read: bool, write: bool) {
-        let number = descriptor.as_raw_fd();
-        match self.wanted.iter_mut().find(|(known, _)| *known == number) {
-            Some((_, what)) => *what = (what.0 | read, what.1 | write),
-            None => self.wanted.push((number, (read, write))),
-        }
+        let interests = self.wanted.entry(descriptor.as_raw_fd()).or_default();
+        *interests = (interests.0 | read, interests.1 | write);
     }
 
-    /// Forgets a descriptor; must be called before one is closed that was ever wanted, since the number
+    /// Forgets a descriptor; to be called before one is closed that was ever wanted, since the number
     /// may come back as another file.
     pub fn forget(&mut self, descriptor: BorrowedFd<'_>) {
+        self.wanted.remove(&descriptor.as_raw_fd());
         if self.told.remove(&descriptor.as_raw_fd()).is_some() {
             let _ = epoll::delete(&self.epoll, descriptor);
         }
@@ -44,82 +49,85 @@ impl Poller {
     /// Waits until one of the wanted descriptors is ready or `timeout` has passed (`None`: for ever),
     /// and wants nothing afterwards. Says whether a descriptor is ready.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let wanted = std::mem::take(&mut self.wanted);
-        let told = self.tell(&wanted);
-        self.wanted = wanted;
+        let told = self.tell();
         self.wanted.clear();
         told?;
-        self.sleep(timeout)
+        self.sleep(timeout)?;
+        Ok(!self.ready.is_empty())
     }
 
-    fn tell(&mut self, wanted: &[(RawFd, (bool, bool))]) -> io::Result<()> {
-        for &(number, what) in wanted {
-            if self.told.get(&number) == Some(&what) {
+    /// Whether the last wait found this descriptor ready.
+    pub fn is_ready(&self, descriptor: BorrowedFd<'_>) -> bool {
+        self.ready.contains(&descriptor.as_raw_fd())
+    }
+
+    fn tell(&mut self) -> io::Result<()> {
+        for (&number, &interests) in &self.wanted {
+            let known = self.told.get(&number).copied();
+            if known == Some(interests) {
                 continue;
             }
             let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, what.0);
-            flags.set(EventFlags::OUT, what.1);
+            flags.set(EventFlags::IN, interests.0);
+            flags.set(EventFlags::OUT, interests.1);
             // SAFETY: the number was taken from a live descriptor by `want`, in this same round.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let data = EventData::new_u64(number as u64);
-            let known = self.told.contains_key(&number);
             let result = match known {
-                true => epoll::modify(&self.epoll, descriptor, data, flags),
-                false => epoll::add(&self.epoll, descriptor, data, flags),
+                Some(_) => epoll::modify(&self.epoll, descriptor, data, flags),
+                None => epoll::add(&self.epoll, descriptor, data, flags),
             };
             match result {
-                // The number was closed and came back, or was never forgotten: tell the kernel anew.
+                // The number was closed, or came back as another file, without being forgotten.
                 Err(rustix::io::Errno::NOENT) => epoll::add(&self.epoll, descriptor, data, flags)?,
                 Err(rustix::io::Errno::EXIST) => epoll::modify(&self.epoll, descriptor, data, flags)?,
+                // A regular file is always ready; the kernel refuses to watch it.
+                Err(rustix::io::Errno::PERM) => continue,
                 other => other?,
             }
-            self.told.insert(number, what);
+            self.told.insert(number, interests);
         }
-        if self.told.len() > wanted.len() {
-            self.withdraw(wanted);
+        if self.told.len() > self.wanted.len() {
+            let (epoll, wanted) = (&self.epoll, &self.wanted);
+            self.told.retain(|number, _| {
+                let keep = wanted.contains_key(number);
+                if !keep {
+                    // SAFETY: the number only goes to the kernel, which answers EBADF if it is closed.
+                    let _ = epoll::delete(epoll, unsafe { BorrowedFd::borrow_raw(*number) });
+                }
+                keep
+            });
         }
         Ok(())
     }
 
-    /// Tells the kernel of descriptors no longer wanted.
-    fn withdraw(&mut self, wanted: &[(RawFd, (bool, bool))]) {
-        let epoll = &self.epoll;
-        self.told.retain(|number, _| {
-            let keep = wanted.iter().any(|(known, _)| known == number);
-            if !keep {
-                // SAFETY: the number is only passed to the kernel, which answers EBADF if it is closed.
-                let _ = epoll::delete(epoll, unsafe { BorrowedFd::borrow_raw(*number) });
-            }
-            keep
-        });
-    }
-
-    fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(|wait| libc::timespec {
             tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: wait.subsec_nanos().into(),
         });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
-        // SAFETY: the event array and the timeout live through the call, and its length is given.
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
+        self.ready.clear();
+        // SAFETY: the event array and the timeout live through the call, and the array's length is given.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
                 self.epoll.as_fd().as_raw_fd(),
                 events.as_mut_ptr(),
-                events.len() as libc::c_int,
+                EVENTS_AT_ONCE as libc::c_int,
                 timeout,
                 std::ptr::null::<libc::sigset_t>(),
                 0usize,
             )
         };
-        match count {
-            0.. => Ok(count > 0),
-            _ => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-                error => Err(error),
+        match usize::try_from(count) {
+            Ok(count) => self.ready.extend(events.iter().take(count).map(|event| event.u64 as RawFd)),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
             },
         }
+        Ok(())
     }
 }

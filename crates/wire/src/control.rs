@@ -256,6 +256,11 @@ pub enum Control {
         /// Variation of the delay, 99th less 1st percentile of the last interval, microseconds.
         jitter_us: u32,
     },
+    /// Sharer to attacher: the driver's data connection is here; records may flow.
+    Linked {
+        /// The driver.
+        driver: u32,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -279,6 +284,7 @@ const PRESENCE: u8 = 18;
 const ASK: u8 = 19;
 const ANSWER: u8 = 20;
 const FEEDBACK: u8 = 21;
+const LINKED: u8 = 22;
 
 impl Control {
     /// The message as a frame, its length in front.
@@ -387,6 +393,9 @@ impl Control {
             }
             Control::Feedback { flow, received, lost, delay_us, jitter_us } => {
                 w.u8(FEEDBACK).u32(*flow).u64(*received).u64(*lost).u32(*delay_us).u32(*jitter_us);
+            }
+            Control::Linked { driver } => {
+                w.u8(LINKED).u32(*driver);
             }
         }
     }
@@ -502,6 +511,7 @@ impl Control {
                 delay_us: r.u32("feedback delay")?,
                 jitter_us: r.u32("feedback jitter")?,
             },
+            LINKED => Control::Linked { driver: r.u32("linked driver")? },
             other => return Err(WireError::Value { what: "control kind", value: other.into() }),
         };
         r.end("control message")?;

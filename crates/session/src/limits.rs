@@ -1,0 +1,51 @@
+//! Every bound of a session, in one place.
+
+use std::time::Duration;
+
+/// What one session may take of this host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Bytes of bodies that one flow's replay store holds.
+    pub store_bytes: usize,
+    /// Messages that one flow's replay store holds.
+    pub store_messages: usize,
+    /// Records that a sink holds while it waits for an earlier one.
+    pub held_records: usize,
+    /// Bytes of bodies that a sink holds while it waits for an earlier one.
+    pub held_bytes: usize,
+    /// Bytes of control frames waiting to be sent.
+    pub control_bytes: usize,
+    /// Silence after which a state flow's sink goes neutral.
+    pub silence: Duration,
+    /// Time between pings.
+    pub ping_interval: Duration,
+    /// How long a session without a connection is kept for its peer to come back.
+    pub keep: Duration,
+    /// How long a connection may take to introduce itself.
+    pub greeting: Duration,
+    /// Connections that have not introduced themselves yet.
+    pub greetings: usize,
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Drivers of one session.
+    pub drivers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            store_bytes: 16 << 20,
+            store_messages: 65536,
+            held_records: 4096,
+            held_bytes: 16 << 20,
+            control_bytes: 4 << 20,
+            silence: Duration::from_millis(700),
+            ping_interval: Duration::from_millis(100),
+            keep: Duration::from_secs(120),
+            greeting: Duration::from_secs(5),
+            greetings: 256,
+            sessions: 128,
+            drivers: 64,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The sink side of a flow: order, repeats, gaps, what was lost, and what to acknowledge.
+//!
+//! Reliable and state flows are handed on in order and without a gap; records that came early wait, within
+//! bounds, and what is missing is asked for. Timely flows are handed on as they come, each once.
+
+use crate::Limits;
+use contract::{FlowClass, Message};
+use std::collections::BTreeMap;
+use wire::RecordHeader;
+use wire::control::MISSING_RANGES_MAX;
+
+/// Sequences behind the newest that a timely flow still tells from repeats.
+const TIMELY_WINDOW: u64 = 1024;
+
+/// Where a record stands.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Drain [`SinkFlow::poll`].
+    Accepted,
+    /// It came before, or its epoch is over.
+    Repeated,
+    /// Its epoch was given up.
+    Stale,
+    /// Its epoch has not begun here: call [`SinkFlow::begin`] and hand it in again.
+    NewEpoch(Message),
+    /// Too far ahead to hold.
+    Overflow,
+}
+
+/// Figures since the flow began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SinkCounters {
+    /// Records handed on.
+    pub received: u64,
+    /// Bytes of bodies handed on.
+    pub received_bytes: u64,
+    /// Records that came again.
+    pub repeated: u64,
+    /// Records that never came.
+    pub lost: u64,
+    /// Records of an epoch given up.
+    pub stale: u64,
+}
+
+/// The sink side of one flow.
+#[derive(Debug)]
+pub struct SinkFlow {
+    ordered: bool,
+    held_records_max: usize,
+    held_bytes_max: usize,
+    epoch: u32,
+    /// Epochs up to this one are given up.
+    given_up: u32,
+    /// Ordered: the next sequence to hand on. Timely: one past the newest that came.
+    next: u64,
+    /// Ordered: what came early. Timely: what is to be handed on.
+    held: BTreeMap<u64, Message>,
+    held_bytes: usize,
+    /// Timely: which of the last [`TIMELY_WINDOW`] sequences came, newest in bit 0 of word 0.
+    seen: [u64; (TIMELY_WINDOW / 64) as usize],
+    counters: SinkCounters,
+}
+
+impl SinkFlow {
+    /// A flow of which nothing came yet.
+    pub fn new(class: FlowClass, limits: &Limits) -> Self {
+        SinkFlow {
+            ordered: class != FlowClass::Timely,
+            held_records_max: limits.held_records,
+            held_bytes_max: limits.held_bytes,
+            epoch: 0,
+            given_up: 0,
+            next: 0,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            seen: [0; (TIMELY_WINDOW / 64) as usize],
+            counters: SinkCounters::default(),
+        }
+    }
+
+    /// A record came; `message` is its container's.
+    pub fn handle(&mut self, header: &RecordHeader, message: Message) -> Received {
+        if header.epoch <= self.given_up {
+            self.counters.stale += 1;
+            return Received::Stale;
+        }
+        if header.epoch > self.epoch {
+            return Received::NewEpoch(message);
+        }
+        if header.epoch < self.epoch {
+            self.counters.repeated += 1;
+            return Received::Repeated;
+        }
+        match self.ordered {
+            true => self.hold(header.sequence, message),
+            false => self.pass(header.sequence, message),
+        }
+    }
+
+    fn hold(&mut self, sequence: u64, message: Message) -> Received {
+        if sequence < self.next || self.held.contains_key(&sequence) {
+            self.counters.repeated += 1;
+            return Received::Repeated;
+        }
+        let bytes = message.body.len();
+        let full = self.held.len() >= self.held_records_max || self.held_bytes + bytes > self.held_bytes_max;
+        if full && sequence != self.next {
+            return Received::Overflow;
+        }
+        self.held_bytes += bytes;
+        self.held.insert(sequence, message);
+        Received::Accepted
+    }
+
+    fn pass(&mut self, sequence: u64, message: Message) -> Received {
+        if sequence >= self.next {
+            let ahead = sequence - self.next + 1;
+            self.counters.lost += ahead - 1;
+            self.shift_seen(ahead);
+            self.next = sequence + 1;
+        } else {
+            let behind = self.next - 1 - sequence;
+            if behind >= TIMELY_WINDOW || self.is_seen(behind) {
+                self.counters.repeated += 1;
+                return Received::Repeated;
+            }
+            self.counters.lost = self.counters.lost.saturating_sub(1);
+        }
+        let behind = self.next - 1 - sequence;
+        self.seen[(behind / 64) as usize] |= 1 << (behind % 64);
+        self.held_bytes += message.body.len();
+        self.held.insert(sequence, message);
+        Received::Accepted
+    }
+
+    fn is_seen(&self, behind: u64) -> bool {
+        self.seen[(behind / 64) as usize] >> (behind % 64) & 1 == 1
+    }
+
+    fn shift_seen(&mut self, by: u64) {
+        if by >= TIMELY_WINDOW {
+            self.seen = Default::default();
+            return;
+        }
+        let (words, bits) = ((by / 64) as usize, by % 64);
+        for index in (0..self.seen.len()).rev() {
+            let low = index.checked_sub(words).map_or(0, |from| self.seen[from]);
+            let lower = index.checked_sub(words + 1).map_or(0, |from| self.seen[from]);
+            self.seen[index] = if bits == 0 { low } else { low << bits | lower >> (64 - bits) };
+        }
+    }
+
+    /// The next message to hand on.
+    pub fn poll(&mut self) -> Option<Message> {
+        let sequence = *self.held.first_key_value()?.0;
+        if self.ordered {
+            if sequence != self.next {
+                return None;
+            }
+            self.next += 1;
+        }
+        let message = self.held.remove(&sequence)?;
+        self.held_bytes -= message.body.len();
+        self.counters.received += 1;
+        self.counters.received_bytes += message.body.len() as u64;
+        Some(message)
+    }
+
+    /// What an ordered flow misses between what it handed on and what came early.
+    pub fn missing(&self) -> Vec<(u64, u64)> {
+        if !self.ordered {
+            return Vec::new();
+        }
+        let mut ranges = Vec::new();
+        let mut expected = self.next;
+        for &sequence in self.held.keys() {
+            if ranges.len() == MISSING_RANGES_MAX {
+                break;
+            }
+            if sequence > expected {
+                ranges.push((expected, sequence));
+            }
+            expected = sequence + 1;
+        }
+        ranges
+    }
+
+    /// Whether an ordered flow waits for something earlier than what it holds.
+    pub fn has_gap(&self) -> bool {
+        self.ordered && self.held.first_key_value().is_some_and(|(first, _)| *first != self.next)
+    }
+
+    /// Begins an epoch; what was held of the last is given up. Returns how many messages that is.
+    pub fn begin(&mut self, epoch: u32) -> u64 {
+        let held = self.held.len() as u64;
+        self.counters.stale += held;
+        self.epoch = epoch;
+        self.next = 0;
+        self.held.clear();
+        self.held_bytes = 0;
+        self.seen = Default::default();
+        held
+    }
+
+    /// Gives up the current epoch: its records are stale from now on. Returns how many were held.
+    pub fn give_up(&mut self) -> u64 {
+        self.given_up = self.epoch;
+        let (epoch, next) = (self.epoch, self.next);
+        let held = self.begin(epoch);
+        self.next = next;
+        held
+    }
+
+    /// Whether the current epoch was given up and the next has not begun.
+    pub fn is_given_up(&self) -> bool {
+        self.epoch > 0 && self.given_up == self.epoch
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The first sequence not handed on yet.
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// Figures.
+    pub fn counters(&self) -> SinkCounters {
+        self.counters
+    }
+}

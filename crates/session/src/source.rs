@@ -1,0 +1,245 @@
+//! The source side of a flow: numbers messages, keeps them until they are acknowledged, sends them again.
+//!
+//! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
+//! costs no copy. It serves a resumed link and transports that lose alike. On a transport that may lose,
+//! what is under way is bounded by a window that grows while all goes well and halves on loss (the
+//! additive-increase, multiplicative-decrease of RFC 5681, section 3.1, in bytes).
+
+use crate::Limits;
+use contract::{Body, FlowClass, Message, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+use wire::{Container, RecordHeader};
+
+const WINDOW_MIN_BYTES: usize = 32 << 10;
+const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
+const RETRANSMITS_AT_ONCE: usize = 64;
+
+/// What became of a message handed to a flow.
+#[derive(Debug)]
+pub enum Admission {
+    /// Send this record.
+    Record(Message),
+    /// No room in the store until something is acknowledged: here it is again.
+    Full(Message),
+}
+
+/// Figures since the flow began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SourceCounters {
+    /// Records numbered.
+    pub sent: u64,
+    /// Records sent again.
+    pub resent: u64,
+    /// Bytes of bodies numbered.
+    pub sent_bytes: u64,
+}
+
+/// The source side of one flow.
+#[derive(Debug)]
+pub struct SourceFlow {
+    flow: u32,
+    class: FlowClass,
+    lossy: bool,
+    store_bytes_max: usize,
+    store_messages_max: usize,
+    epoch: u32,
+    next: u64,
+    /// Unacknowledged records of this epoch, oldest first; the first has sequence `next - store.len()`.
+    store: VecDeque<Stored>,
+    store_bytes: usize,
+    window_bytes: usize,
+    /// Records below this were sent again for one loss; another loss among them is the same one.
+    recovered_to: u64,
+    resend: VecDeque<u64>,
+    counters: SourceCounters,
+}
+
+#[derive(Debug)]
+struct Stored {
+    created: Time,
+    body: Body,
+    sent: Time,
+}
+
+impl SourceFlow {
+    /// A flow in epoch 1. `lossy`: the transport may lose records.
+    pub fn new(flow: u32, class: FlowClass, lossy: bool, limits: &Limits) -> Self {
+        SourceFlow {
+            flow,
+            class,
+            lossy,
+            store_bytes_max: limits.store_bytes,
+            store_messages_max: limits.store_messages,
+            epoch: 1,
+            next: 0,
+            store: VecDeque::new(),
+            store_bytes: 0,
+            window_bytes: 4 * WINDOW_MIN_BYTES,
+            recovered_to: 0,
+            resend: VecDeque::new(),
+            counters: SourceCounters::default(),
+        }
+    }
+
+    /// Numbers a message and makes its record.
+    pub fn admit(&mut self, message: Message, now: Time) -> Admission {
+        if !self.has_room() {
+            return Admission::Full(message);
+        }
+        let sequence = self.next;
+        self.next += 1;
+        self.counters.sent += 1;
+        self.counters.sent_bytes += message.body.len() as u64;
+        if self.keeps() {
+            self.store_bytes += message.body.len();
+            self.store.push_back(Stored { created: message.created, body: message.body.clone(), sent: now });
+        }
+        Admission::Record(self.record(sequence, message))
+    }
+
+    /// Whether [`SourceFlow::admit`] would take a message.
+    pub fn has_room(&self) -> bool {
+        let bytes_max = match self.lossy {
+            true => self.window_bytes.min(self.store_bytes_max),
+            false => self.store_bytes_max,
+        };
+        // One message always fits, whatever its size, or it never would.
+        self.store.is_empty() || (self.store_bytes < bytes_max && self.store.len() < self.store_messages_max)
+    }
+
+    fn keeps(&self) -> bool {
+        match self.class {
+            FlowClass::Reliable => true,
+            FlowClass::State => self.lossy,
+            FlowClass::Timely => false,
+        }
+    }
+
+    fn record(&self, sequence: u64, mut message: Message) -> Message {
+        let length = message.body.len() as u32;
+        let container = Container { length, created: message.created.0 };
+        let header = RecordHeader { flow: self.flow, epoch: self.epoch, sequence, container };
+        message.body.push_front(&header.emit());
+        message
+    }
+
+    /// The sink's partner took everything before `next`.
+    pub fn handle_acknowledge(&mut self, epoch: u32, next: u64) {
+        if epoch != self.epoch || next > self.next {
+            return;
+        }
+        let mut acknowledged = 0;
+        while self.oldest() < next
+            && let Some(stored) = self.store.pop_front()
+        {
+            acknowledged += stored.body.len();
+        }
+        self.store_bytes -= acknowledged;
+        self.resend.retain(|sequence| *sequence >= next);
+        let growth = match self.oldest() >= self.recovered_to {
+            true => acknowledged.min(self.window_bytes),
+            false => 0,
+        };
+        self.window_bytes = (self.window_bytes + growth).min(self.store_bytes_max.max(WINDOW_MIN_BYTES));
+    }
+
+    /// The sink misses these sequences: first and one past the last of each gap.
+    pub fn handle_missing(&mut self, epoch: u32, ranges: &[(u64, u64)]) {
+        if epoch != self.epoch || !self.lossy {
+            return;
+        }
+        for &(from, to) in ranges {
+            for sequence in from.max(self.oldest())..to.min(self.next) {
+                if self.resend.len() < RETRANSMITS_AT_ONCE && !self.resend.contains(&sequence) {
+                    self.resend.push_back(sequence);
+                }
+            }
+        }
+        if !self.resend.is_empty() {
+            self.shrink_window();
+        }
+    }
+
+    fn shrink_window(&mut self) {
+        if self.oldest() >= self.recovered_to {
+            self.window_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
+            self.recovered_to = self.next;
+        }
+    }
+
+    /// A record to send again, if any.
+    pub fn poll_resend(&mut self, now: Time) -> Option<Message> {
+        loop {
+            let sequence = self.resend.pop_front()?;
+            let Some(index) = sequence.checked_sub(self.oldest()) else { continue };
+            let Some(stored) = self.store.get_mut(index as usize) else { continue };
+            stored.sent = now;
+            let message = Message::new(stored.created, stored.body.clone());
+            self.counters.resent += 1;
+            return Some(self.record(sequence, message));
+        }
+    }
+
+    /// The link is new: everything unacknowledged goes out again, in order.
+    pub fn handle_link(&mut self, now: Time) {
+        self.resend = (self.oldest()..self.next).collect();
+        self.store.iter_mut().for_each(|stored| stored.sent = now);
+    }
+
+    /// When the oldest unacknowledged record is to be sent again by itself, with `round_trip` between the
+    /// hosts: the last record's loss shows in no gap.
+    pub fn poll_timeout(&self, round_trip: Duration) -> Option<Time> {
+        let wait = (round_trip * 3).max(RETRANSMIT_MIN);
+        self.store.front().filter(|_| self.lossy && self.resend.is_empty()).map(|oldest| oldest.sent.after(wait))
+    }
+
+    /// The time of [`SourceFlow::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
+        if self.poll_timeout(round_trip).is_some_and(|due| now >= due) {
+            self.resend.push_back(self.oldest());
+            self.shrink_window();
+        }
+    }
+
+    /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.
+    pub fn restart(&mut self) -> u64 {
+        let given_up = self.store.len() as u64;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.next = 0;
+        self.store.clear();
+        self.store_bytes = 0;
+        self.resend.clear();
+        self.recovered_to = 0;
+        given_up
+    }
+
+    fn oldest(&self) -> u64 {
+        self.next - self.store.len() as u64
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// One past the last sequence.
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether everything was acknowledged that ever will be.
+    pub fn is_settled(&self) -> bool {
+        self.store.is_empty()
+    }
+
+    /// What it promises.
+    pub fn class(&self) -> FlowClass {
+        self.class
+    }
+
+    /// Figures.
+    pub fn counters(&self) -> SourceCounters {
+        self.counters
+    }
+}
