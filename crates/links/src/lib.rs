@@ -1,1 +1,5 @@
-//! Outboard: how neighbours in one host hand messages on
+//! How neighbours in one host hand messages on: one implementation of [`contract::Link`] each.
+
+mod direct;
+
+pub use direct::Direct;
