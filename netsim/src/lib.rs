@@ -11,5 +11,5 @@ mod params;
 pub mod relay;
 mod rng;
 
-pub use link::{Counters, Dropped, Fate, HELD_MAX_BYTES, Link, Packet};
+pub use link::{Counters, Dropped, Fate, HELD_MAX_BYTES, LATE_NS, Link, Packet};
 pub use params::{Params, ParamsError};

@@ -9,7 +9,7 @@ const TIME_MAX_NS: u64 = 3_600_000_000_000;
 const RATE_MIN_BPS: u64 = 1_000;
 const RATE_MAX_BPS: u64 = 1_000_000_000_000;
 /// One in a million is the unit of every probability here: `loss=0.0001%`.
-const ALL_PPM: u32 = 1_000_000;
+pub(crate) const ALL_PPM: u32 = 1_000_000;
 
 /// What one direction of a link does to its packets. The default does nothing.
 ///
@@ -208,15 +208,14 @@ fn parse_ppm(text: &str) -> Option<u32> {
 fn parse_burst(text: &str) -> Option<(u32, u32)> {
     let (share, length) = text.split_once('/').unwrap_or((text, "1"));
     let (ppm, packets): (u32, u32) = (parse_ppm(share)?, length.parse().ok()?);
-    let possible = packets > 0 && ppm < ALL_PPM && burst_enter_ppm(ppm, packets) <= u64::from(ALL_PPM);
-    possible.then_some((ppm, packets))
+    let (part, whole) = burst_chance(ppm, packets);
+    (packets > 0 && part <= whole).then_some((ppm, packets))
 }
 
-/// With what probability a burst begins at a packet, for bursts to take `share_ppm` of all packets.
-/// A share is enter / (enter + leave), and a burst of `packets` is left with 1 / `packets`.
-pub(crate) fn burst_enter_ppm(share_ppm: u32, packets: u32) -> u64 {
-    let rest_ppm = u64::from(ALL_PPM.saturating_sub(share_ppm).max(1));
-    u64::from(share_ppm) * u64::from(ALL_PPM) / rest_ppm / u64::from(packets.max(1))
+/// With what chance (a part of a whole) a burst begins at a packet, for bursts of `packets` to take
+/// `share_ppm` of all packets: a share is enter / (enter + leave), and leave is 1 / `packets`.
+pub(crate) fn burst_chance(share_ppm: u32, packets: u32) -> (u64, u64) {
+    (u64::from(share_ppm), u64::from(ALL_PPM.saturating_sub(share_ppm)) * u64::from(packets))
 }
 
 fn parse_rate_bps(text: &str) -> Option<u64> {
@@ -309,7 +308,10 @@ mod tests {
         assert_eq!(text.parse(), Ok(want));
         assert_eq!("".parse(), Ok(Params::default()));
         assert_eq!(Params::default().to_string(), "delay=0ms");
-        assert_eq!("delay=20ms,jitter=0.5ms".parse::<Params>().unwrap().to_string(), "delay=20ms,jitter=0.5ms");
+        assert_eq!(
+            "delay=20ms,jitter=0.5ms".parse::<Params>().unwrap().to_string(),
+            "delay=20ms,jitter=0.5ms"
+        );
     }
 
     #[test]
@@ -324,9 +326,25 @@ mod tests {
     #[test]
     fn refuses_nonsense_and_names_it() {
         for bad in [
-            "delay", "delay=", "delay=20", "delay=-1ms", "delay=1h", "delay=2000000s", "loss=101%", "loss=x",
-            "loss=0.5", "burst=50%/0", "burst=90%/1", "burst=100%/9", "rate=5", "rate=1bit", "queue=0", "queue=-3",
-            "jitter=.ms", "reorder=1", "delay=99999999999999999999s",
+            "delay",
+            "delay=",
+            "delay=20",
+            "delay=-1ms",
+            "delay=1h",
+            "delay=2000000s",
+            "loss=101%",
+            "loss=x",
+            "loss=0.5",
+            "burst=50%/0",
+            "burst=90%/1",
+            "burst=100%/9",
+            "rate=5",
+            "rate=1bit",
+            "queue=0",
+            "queue=-3",
+            "jitter=.ms",
+            "reorder=1",
+            "delay=99999999999999999999s",
         ] {
             let error = bad.parse::<Params>().expect_err(bad);
             assert!(error.to_string().contains(bad), "{error}");

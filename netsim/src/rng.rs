@@ -26,9 +26,9 @@ impl Rng {
         ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
     }
 
-    /// True with a probability of `ppm` in a million.
-    pub(crate) fn chance(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.up_to(999_999) < u64::from(ppm)
+    /// True with a probability of `part` in `whole`.
+    pub(crate) fn chance(&mut self, part: u64, whole: u64) -> bool {
+        part > 0 && self.up_to(whole.saturating_sub(1)) < part
     }
 }
 
@@ -39,10 +39,10 @@ mod tests {
     #[test]
     fn chances_come_true_as_often_as_they_say() {
         let mut rng = Rng::new(7, 0);
-        let hits = (0..1_000_000).filter(|_| rng.chance(1_000)).count();
+        let hits = (0..1_000_000).filter(|_| rng.chance(1, 1_000)).count();
         assert!((880..1120).contains(&hits), "{hits}");
-        assert!(!(0..1000).any(|_| rng.chance(0)));
-        assert!((0..1000).all(|_| rng.chance(1_000_000)));
+        assert!(!(0..1000).any(|_| rng.chance(0, 10)));
+        assert!((0..1000).all(|_| rng.chance(10, 10)));
     }
 
     #[test]
