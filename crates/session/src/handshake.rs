@@ -13,6 +13,8 @@ pub struct Welcomed {
     pub session: SessionToken,
     /// Whether an earlier session goes on.
     pub resumed: bool,
+    /// Numbered messages of that session that came to the sharer.
+    pub received: u64,
 }
 
 /// The session did not open.
@@ -32,24 +34,26 @@ pub enum HandshakeError {
 pub struct Handshake {
     host: String,
     resume: Option<SessionToken>,
+    received: u64,
 }
 
 impl Handshake {
-    /// Opens as `host`, resuming a session if there was one.
-    pub fn new(host: impl Into<String>, resume: Option<SessionToken>) -> Self {
-        Handshake { host: host.into(), resume }
+    /// Opens as `host`, resuming a session if there was one, of which `received` numbered messages came.
+    pub fn new(host: impl Into<String>, resume: Option<SessionToken>, received: u64) -> Self {
+        Handshake { host: host.into(), resume, received }
     }
 
     /// What to say first.
     pub fn hello(&self) -> Control {
-        Control::Hello { host: self.host.clone(), resume: self.resume }
+        Control::Hello { host: self.host.clone(), resume: self.resume, received: self.received }
     }
 
     /// The first answer.
     pub fn handle(&self, answer: Control) -> Result<Welcomed, HandshakeError> {
         match answer {
-            Control::Welcome { host, session, resumed } => {
-                Ok(Welcomed { host, session, resumed: resumed && Some(session) == self.resume })
+            Control::Welcome { host, session, resumed, received } => {
+                let resumed = resumed && Some(session) == self.resume;
+                Ok(Welcomed { host, session, resumed, received })
             }
             Control::Goodbye { reason } => Err(HandshakeError::Refused(reason)),
             other => {

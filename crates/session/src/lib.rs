@@ -12,9 +12,12 @@ mod sink;
 mod source;
 
 pub use clock::ClockEstimator;
-pub use control::{ControlInbox, ControlOutbox};
+pub use control::{ChannelError, ControlChannel};
 pub use handshake::{Handshake, HandshakeError, Welcomed};
 pub use limits::Limits;
 pub use liveness::Liveness;
 pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};
+
+/// The epoch that every flow begins in. No record is of epoch 0.
+pub const FIRST_EPOCH: u32 = 1;

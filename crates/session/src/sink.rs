@@ -3,7 +3,7 @@
 //! Reliable and state flows are handed on in order and without a gap; records that came early wait, within
 //! bounds, and what is missing is asked for. Timely flows are handed on as they come, each once.
 
-use crate::Limits;
+use crate::{FIRST_EPOCH, Limits};
 use contract::{FlowClass, Message};
 use std::collections::BTreeMap;
 use wire::RecordHeader;
@@ -23,7 +23,7 @@ pub enum Received {
     Stale,
     /// Its epoch has not begun here: call [`SinkFlow::begin`] and hand it in again.
     NewEpoch(Message),
-    /// Too far ahead to hold.
+    /// Too far ahead to hold, or more than may wait to be handed on.
     Overflow,
 }
 
@@ -91,10 +91,19 @@ impl SinkFlow {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
+        // The last number has no successor, so it is never used.
+        if header.sequence == u64::MAX {
+            return Received::Overflow;
+        }
         match self.ordered {
             true => self.hold(header.sequence, message),
             false => self.pass(header.sequence, message),
         }
+    }
+
+    /// Whether there is no room for `bytes` more.
+    fn is_full(&self, bytes: usize) -> bool {
+        self.held.len() >= self.held_records_max || self.held_bytes + bytes > self.held_bytes_max
     }
 
     fn hold(&mut self, sequence: u64, message: Message) -> Received {
@@ -103,8 +112,8 @@ impl SinkFlow {
             return Received::Repeated;
         }
         let bytes = message.body.len();
-        let full = self.held.len() >= self.held_records_max || self.held_bytes + bytes > self.held_bytes_max;
-        if full && sequence != self.next {
+        // What everything waits for always fits.
+        if sequence != self.next && self.is_full(bytes) {
             return Received::Overflow;
         }
         self.held_bytes += bytes;
@@ -113,24 +122,39 @@ impl SinkFlow {
     }
 
     fn pass(&mut self, sequence: u64, message: Message) -> Received {
-        if sequence >= self.next {
-            let ahead = sequence - self.next + 1;
-            self.counters.lost += ahead - 1;
-            self.shift_seen(ahead);
-            self.next = sequence + 1;
-        } else {
-            let behind = self.next - 1 - sequence;
-            if behind >= TIMELY_WINDOW || self.is_seen(behind) {
-                self.counters.repeated += 1;
-                return Received::Repeated;
-            }
-            self.counters.lost = self.counters.lost.saturating_sub(1);
+        if let Some(behind) = self.next.checked_sub(sequence + 1)
+            && (behind >= TIMELY_WINDOW || self.is_seen(behind))
+        {
+            self.counters.repeated += 1;
+            return Received::Repeated;
         }
+        let bytes = message.body.len();
+        if !self.held.is_empty() && self.is_full(bytes) {
+            return Received::Overflow;
+        }
+        self.expect(sequence.saturating_add(1));
+        self.counters.lost = self.counters.lost.saturating_sub(1);
         let behind = self.next - 1 - sequence;
         self.seen[(behind / 64) as usize] |= 1 << (behind % 64);
-        self.held_bytes += message.body.len();
+        self.held_bytes += bytes;
         self.held.insert(sequence, message);
         Received::Accepted
+    }
+
+    /// A timely flow's records before `next` exist: each that has not come counts as lost until it does.
+    fn expect(&mut self, next: u64) {
+        if let Some(ahead) = next.checked_sub(self.next) {
+            self.counters.lost = self.counters.lost.saturating_add(ahead);
+            self.shift_seen(ahead);
+            self.next = next;
+        }
+    }
+
+    /// The flow ends before `sequence` of `epoch`: what a timely flow misses at its end counts as lost.
+    pub fn handle_end(&mut self, epoch: u32, sequence: u64) {
+        if !self.ordered && epoch == self.epoch && !self.is_given_up() {
+            self.expect(sequence);
+        }
     }
 
     fn is_seen(&self, behind: u64) -> bool {
@@ -190,24 +214,30 @@ impl SinkFlow {
         self.ordered && self.held.first_key_value().is_some_and(|(first, _)| *first != self.next)
     }
 
-    /// Begins an epoch; what was held of the last is given up. Returns how many messages that is.
+    /// Begins an epoch, unless it has begun; what was held of the last is given up. Returns how many
+    /// messages that is.
     pub fn begin(&mut self, epoch: u32) -> u64 {
-        let held = self.held.len() as u64;
-        self.counters.stale += held;
+        if epoch <= self.epoch {
+            return 0;
+        }
         self.epoch = epoch;
         self.next = 0;
-        self.held.clear();
-        self.held_bytes = 0;
         self.seen = Default::default();
-        held
+        self.discard_held()
     }
 
-    /// Gives up the current epoch: its records are stale from now on. Returns how many were held.
+    /// Gives up the current epoch: its records are stale from now on. Returns how many were held. Before
+    /// anything came, that is the first epoch, of which records may be under way.
     pub fn give_up(&mut self) -> u64 {
+        self.epoch = self.epoch.max(FIRST_EPOCH);
         self.given_up = self.epoch;
-        let (epoch, next) = (self.epoch, self.next);
-        let held = self.begin(epoch);
-        self.next = next;
+        self.discard_held()
+    }
+
+    fn discard_held(&mut self) -> u64 {
+        let held = std::mem::take(&mut self.held).len() as u64;
+        self.held_bytes = 0;
+        self.counters.stale += held;
         held
     }
 

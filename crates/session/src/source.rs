@@ -2,16 +2,20 @@
 //!
 //! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
 //! costs no copy. It serves a resumed link and transports that lose alike. On a transport that may lose,
-//! what is under way is bounded by a window that grows while all goes well and halves on loss (the
-//! additive-increase, multiplicative-decrease of RFC 5681, section 3.1, in bytes).
+//! what is under way is bounded by a window that grows while all goes well and halves on loss (slow start
+//! and congestion avoidance of RFC 5681, section 3.1, in bytes).
 
-use crate::Limits;
+use crate::{FIRST_EPOCH, Limits};
 use contract::{Body, FlowClass, Message, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 use wire::{Container, RecordHeader};
 
 const WINDOW_MIN_BYTES: usize = 32 << 10;
+/// What a window above its threshold grows by for each window acknowledged: about one datagram.
+const WINDOW_STEP_BYTES: usize = 1400;
+/// No record is of this epoch: numbers that came round again would repeat themselves, and nonces with them.
+const EPOCH_END: u32 = u32::MAX;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
 const RETRANSMITS_AT_ONCE: usize = 64;
 
@@ -49,6 +53,8 @@ pub struct SourceFlow {
     store: VecDeque<Stored>,
     store_bytes: usize,
     window_bytes: usize,
+    /// Below this the window doubles each round trip; above, it grows by [`WINDOW_STEP_BYTES`].
+    threshold_bytes: usize,
     /// Records below this were sent again for one loss; another loss among them is the same one.
     recovered_to: u64,
     resend: VecDeque<u64>,
@@ -63,7 +69,7 @@ struct Stored {
 }
 
 impl SourceFlow {
-    /// A flow in epoch 1. `lossy`: the transport may lose records.
+    /// A flow in its first epoch. `lossy`: the transport may lose records.
     pub fn new(flow: u32, class: FlowClass, lossy: bool, limits: &Limits) -> Self {
         SourceFlow {
             flow,
@@ -71,18 +77,20 @@ impl SourceFlow {
             lossy,
             store_bytes_max: limits.store_bytes,
             store_messages_max: limits.store_messages,
-            epoch: 1,
+            epoch: FIRST_EPOCH,
             next: 0,
             store: VecDeque::new(),
             store_bytes: 0,
             window_bytes: 4 * WINDOW_MIN_BYTES,
+            threshold_bytes: usize::MAX,
             recovered_to: 0,
             resend: VecDeque::new(),
             counters: SourceCounters::default(),
         }
     }
 
-    /// Numbers a message and makes its record.
+    /// Numbers a message and makes its record, to be sent after all that [`SourceFlow::poll_resend`] gives.
+    /// The body is at most [`wire::BODY_BYTES_MAX`] long, or no sink would take the record.
     pub fn admit(&mut self, message: Message, now: Time) -> Admission {
         if !self.has_room() {
             return Admission::Full(message);
@@ -105,7 +113,8 @@ impl SourceFlow {
             false => self.store_bytes_max,
         };
         // One message always fits, whatever its size, or it never would.
-        self.store.is_empty() || (self.store_bytes < bytes_max && self.store.len() < self.store_messages_max)
+        let fits = self.store_bytes < bytes_max && self.store.len() < self.store_messages_max;
+        self.epoch < EPOCH_END && (self.store.is_empty() || fits)
     }
 
     fn keeps(&self) -> bool {
@@ -137,11 +146,14 @@ impl SourceFlow {
         }
         self.store_bytes -= acknowledged;
         self.resend.retain(|sequence| *sequence >= next);
-        let growth = match self.oldest() >= self.recovered_to {
-            true => acknowledged.min(self.window_bytes),
-            false => 0,
-        };
-        self.window_bytes = (self.window_bytes + growth).min(self.store_bytes_max.max(WINDOW_MIN_BYTES));
+        if self.oldest() >= self.recovered_to {
+            let acknowledged = acknowledged.min(self.window_bytes);
+            let growth = match self.window_bytes < self.threshold_bytes {
+                true => acknowledged,
+                false => (acknowledged * WINDOW_STEP_BYTES).div_ceil(self.window_bytes),
+            };
+            self.window_bytes = (self.window_bytes + growth).min(self.store_bytes_max.max(WINDOW_MIN_BYTES));
+        }
     }
 
     /// The sink misses these sequences: first and one past the last of each gap.
@@ -149,14 +161,18 @@ impl SourceFlow {
         if epoch != self.epoch || !self.lossy {
             return;
         }
-        for &(from, to) in ranges {
-            for sequence in from.max(self.oldest())..to.min(self.next) {
-                if self.resend.len() < RETRANSMITS_AT_ONCE && !self.resend.contains(&sequence) {
-                    self.resend.push_back(sequence);
-                }
+        let (oldest, next) = (self.oldest(), self.next);
+        let mut is_loss = false;
+        for sequence in ranges.iter().flat_map(|&(from, to)| from.max(oldest)..to.min(next)) {
+            if self.resend.len() >= RETRANSMITS_AT_ONCE {
+                break;
+            }
+            if !self.resend.contains(&sequence) {
+                self.resend.push_back(sequence);
+                is_loss = true;
             }
         }
-        if !self.resend.is_empty() {
+        if is_loss {
             self.shrink_window();
         }
     }
@@ -164,6 +180,7 @@ impl SourceFlow {
     fn shrink_window(&mut self) {
         if self.oldest() >= self.recovered_to {
             self.window_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
+            self.threshold_bytes = self.window_bytes;
             self.recovered_to = self.next;
         }
     }
@@ -203,9 +220,10 @@ impl SourceFlow {
     }
 
     /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.
+    /// A flow that has used up its epochs takes nothing more.
     pub fn restart(&mut self) -> u64 {
         let given_up = self.store.len() as u64;
-        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch = self.epoch.saturating_add(1);
         self.next = 0;
         self.store.clear();
         self.store_bytes = 0;

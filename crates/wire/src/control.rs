@@ -80,6 +80,8 @@ pub enum Control {
         host: String,
         /// The session to resume.
         resume: Option<SessionToken>,
+        /// Numbered messages of that session that came here.
+        received: u64,
     },
     /// The answer to `Hello`.
     Welcome {
@@ -89,6 +91,8 @@ pub enum Control {
         session: SessionToken,
         /// Whether the session asked for was found and goes on.
         resumed: bool,
+        /// Numbered messages of that session that came here.
+        received: u64,
     },
     /// The session ends, and why; nothing follows.
     Goodbye {
@@ -101,6 +105,8 @@ pub enum Control {
         id: u32,
         /// Sender's boot clock when sent, nanoseconds.
         sent: u64,
+        /// Numbered messages that came here: the other side need not keep them.
+        received: u64,
     },
     /// The answer to `Ping` (the four times of RFC 5905, section 8).
     Pong {
@@ -287,6 +293,19 @@ const FEEDBACK: u8 = 21;
 const LINKED: u8 = 22;
 
 impl Control {
+    /// Whether the message counts among those that survive a broken connection: sender and receiver number
+    /// them from 0 in each session, and what did not come is sent again when the session is resumed.
+    pub fn is_numbered(&self) -> bool {
+        !matches!(
+            self,
+            Control::Hello { .. }
+                | Control::Welcome { .. }
+                | Control::Goodbye { .. }
+                | Control::Ping { .. }
+                | Control::Pong { .. }
+        )
+    }
+
     /// The message as a frame, its length in front.
     pub fn emit(&self) -> Vec<u8> {
         let mut w = Writer::new();
@@ -318,18 +337,19 @@ impl Control {
 
     fn write(&self, w: &mut Writer) {
         match self {
-            Control::Hello { host, resume } => {
+            Control::Hello { host, resume, received } => {
                 w.u8(HELLO).text(host);
                 put_option(w, resume, |w, token| w.raw(&token.0));
+                w.u64(*received);
             }
-            Control::Welcome { host, session, resumed } => {
-                w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into());
+            Control::Welcome { host, session, resumed, received } => {
+                w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into()).u64(*received);
             }
             Control::Goodbye { reason } => {
                 w.u8(GOODBYE).text(reason);
             }
-            Control::Ping { id, sent } => {
-                w.u8(PING).u32(*id).u64(*sent);
+            Control::Ping { id, sent, received } => {
+                w.u8(PING).u32(*id).u64(*sent).u64(*received);
             }
             Control::Pong { id, sent, received, replied } => {
                 w.u8(PONG).u32(*id).u64(*sent).u64(*received).u64(*replied);
@@ -407,14 +427,20 @@ impl Control {
             HELLO => Control::Hello {
                 host: name(&mut r, "hello host")?,
                 resume: option(&mut r, "hello resume", |r| Ok(SessionToken(r.array("hello token")?)))?,
+                received: r.u64("hello received")?,
             },
             WELCOME => Control::Welcome {
                 host: name(&mut r, "welcome host")?,
                 session: SessionToken(r.array("welcome session")?),
                 resumed: flag(&mut r, "welcome resumed")?,
+                received: r.u64("welcome received")?,
             },
             GOODBYE => Control::Goodbye { reason: reason(&mut r)? },
-            PING => Control::Ping { id: r.u32("ping id")?, sent: r.u64("ping sent")? },
+            PING => Control::Ping {
+                id: r.u32("ping id")?,
+                sent: r.u64("ping sent")?,
+                received: r.u64("ping received")?,
+            },
             PONG => Control::Pong {
                 id: r.u32("pong id")?,
                 sent: r.u64("pong sent")?,
