@@ -1,1 +1,30 @@
-//! Outboard: pipeline text to checked pairs to the two ordered halves
+//! Pipelines: text to checked pairs to the two ordered halves (paper N, section 4.8.1).
+//!
+//! ```text
+//! pipeline = [ pair { "|" pair } ]
+//! pair     = [ "@" link ] name [ "/" version ] [ "(" [ option { "," option } ] ")" ]
+//! option   = [ name "=" ] ( word | '"' text '"' | call )        call = word "(" ... ")"
+//! ```
+//!
+//! `bundle(count=10) | compress(zstd, level=3)` is written in source order. The first option may stand
+//! without its name. A call, such as `frame=chunk(64KiB)`, is one value, kept as its text. The text may come from a
+//! stranger: every step is bounded, and every error says what is wrong and points at the place.
+//!
+//! - [`Pipeline`]: what a text says, checked against a table of pairs.
+//! - [`Requirement`]: what a proposal must be equal to (`--require`).
+//! - [`Chain`]: one half of a pipeline, running.
+
+mod chain;
+mod error;
+mod parsed;
+mod requirement;
+mod syntax;
+
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SideMessage};
+pub use error::PipelineError;
+pub use parsed::{LINKS, Origin, PairUse, Pipeline};
+pub use requirement::Requirement;
+pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};

@@ -1,0 +1,316 @@
+//! One half of a pipeline, running: messages in at its start, messages out at its end. No I/O, no clock.
+//!
+//! A message goes through all stages at once, as far as there is room. Where a stage has none, what comes waits
+//! in front of it, and the chain says that it has no room either until that is gone: so what waits is never more than
+//! what one message makes.
+
+use crate::error::PipelineError;
+use crate::parsed::{PairUse, Pipeline};
+use contract::{Format, Input, Link, Message, Outbox, Port, Readiness, Report, Stage, StageError, Time};
+use std::collections::VecDeque;
+
+/// What a message is counted as that a stage returned an error for.
+pub const REFUSED: &str = "refused by the stage";
+
+/// Puts a stage behind the link that its pair asks for.
+pub type MakeLink<'a> = dyn FnMut(&PairUse, Box<dyn Stage>) -> Result<Box<dyn Link>, StageError> + 'a;
+
+/// Messages that ended at a stage, on purpose or by an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedDrop {
+    /// Number of the pair, in source order.
+    pub pair: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// Why.
+    pub reason: &'static str,
+    /// How many messages.
+    pub count: u64,
+}
+
+/// A message that left a stage by another port than the main one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideMessage {
+    /// Number of the pair, in source order.
+    pub pair: usize,
+    /// The port.
+    pub port: Port,
+    /// The message.
+    pub message: Message,
+}
+
+/// A stage could not do its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainError {
+    /// Number of the pair, in source order.
+    pub pair: usize,
+    /// Its name; empty if there is no such pair.
+    pub name: &'static str,
+    /// What went wrong.
+    pub error: StageError,
+}
+
+/// Where a chain puts what it makes, oldest first. The caller drains it and uses it again.
+#[derive(Debug, Default)]
+pub struct ChainOut {
+    /// What left the last stage.
+    pub messages: VecDeque<Message>,
+    /// For the other halves: number of the pair in source order, and bytes.
+    pub controls: Vec<(usize, Vec<u8>)>,
+    /// What ended here, counted by name.
+    pub drops: Vec<NamedDrop>,
+    /// What left by side ports.
+    pub sides: Vec<SideMessage>,
+    /// What went wrong. A message that caused it is in `drops` too, as [`REFUSED`].
+    pub errors: Vec<ChainError>,
+}
+
+impl ChainOut {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+            && self.controls.is_empty()
+            && self.drops.is_empty()
+            && self.sides.is_empty()
+            && self.errors.is_empty()
+    }
+}
+
+/// Figures of one pair's half.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PairReport {
+    /// Number of the pair, in source order.
+    pub pair: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// Its figures.
+    pub figures: Vec<Report>,
+}
+
+/// What waits in front of a stage that has no room.
+enum Waiting {
+    Message(Message),
+    Gap,
+}
+
+struct Slot {
+    pair: usize,
+    name: &'static str,
+    link: Box<dyn Link>,
+    outbox: Outbox,
+    waiting: VecDeque<Waiting>,
+}
+
+/// One half of a pipeline.
+pub struct Chain {
+    slots: Vec<Slot>,
+    /// Messages and gaps in all `waiting`s.
+    waiting: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Half {
+    Source,
+    Sink,
+}
+
+impl Chain {
+    /// The source halves, first pair first. `format` is what enters the flow.
+    pub fn source(
+        pipeline: &Pipeline,
+        format: &Format,
+        make: &mut MakeLink<'_>,
+    ) -> Result<Chain, PipelineError> {
+        Self::half(Half::Source, pipeline, format, make)
+    }
+
+    /// The sink halves, last pair first. `format` is what entered the flow at its source, and leaves it here.
+    pub fn sink(
+        pipeline: &Pipeline,
+        format: &Format,
+        make: &mut MakeLink<'_>,
+    ) -> Result<Chain, PipelineError> {
+        Self::half(Half::Sink, pipeline, format, make)
+    }
+
+    fn half(
+        half: Half,
+        pipeline: &Pipeline,
+        format: &Format,
+        make: &mut MakeLink<'_>,
+    ) -> Result<Chain, PipelineError> {
+        let formats = pipeline.formats(format)?;
+        let mut slots = Vec::with_capacity(pipeline.pairs().len());
+        for (pair, (used, format)) in pipeline.pairs().iter().zip(&formats).enumerate() {
+            let stage = match half {
+                Half::Source => used.pair.source(&used.options, format),
+                Half::Sink => used.pair.sink(&used.options, format),
+            };
+            let link = stage.and_then(|stage| make(used, stage)).map_err(|error| {
+                let problem = format!("`{}` does not start: {error}", used.pair.name());
+                PipelineError::new(pipeline.text(), used.place.clone(), problem)
+            })?;
+            let name = used.pair.name();
+            slots.push(Slot { pair, name, link, outbox: Outbox::default(), waiting: VecDeque::new() });
+        }
+        if matches!(half, Half::Sink) {
+            slots.reverse();
+        }
+        Ok(Chain { slots, waiting: 0 })
+    }
+
+    /// One message in at the start.
+    pub fn handle(&mut self, message: Message, now: Time, out: &mut ChainOut) {
+        self.feed(0, Waiting::Message(message), now, out);
+        self.pump(now, out);
+    }
+
+    /// The other half of pair number `pair` says something.
+    pub fn handle_control(&mut self, pair: usize, control: &[u8], now: Time, out: &mut ChainOut) {
+        let Some(index) = self.slots.iter().position(|slot| slot.pair == pair) else {
+            let error = StageError::Control(format!("no pair {pair} in this pipeline"));
+            out.errors.push(ChainError { pair, name: "", error });
+            return;
+        };
+        self.hand(index, Input::Control(control), now, out);
+        self.pump(now, out);
+    }
+
+    /// The flow ends, or changes its pipeline, here: stage by stage, all that is held comes out.
+    pub fn handle_end(&mut self, now: Time, out: &mut ChainOut) {
+        for index in 0..self.slots.len() {
+            while let Some(waiting) = self.slots[index].waiting.pop_front() {
+                self.waiting -= 1;
+                self.hand_waiting(index, waiting, now, out);
+            }
+            self.hand(index, Input::End(Port::MAIN), now, out);
+        }
+    }
+
+    /// Something was lost, or restarted, before here: every stage is told, behind what went before.
+    pub fn handle_gap(&mut self, now: Time, out: &mut ChainOut) {
+        self.feed(0, Waiting::Gap, now, out);
+        self.pump(now, out);
+    }
+
+    /// When [`Chain::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.slots.iter().filter_map(|slot| slot.link.poll_timeout()).min()
+    }
+
+    /// Calls every stage whose time has come, once.
+    pub fn handle_timeout(&mut self, now: Time, out: &mut ChainOut) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].link.poll_timeout().is_some_and(|at| at <= now) {
+                self.hand(index, Input::Timeout, now, out);
+            }
+        }
+        self.pump(now, out);
+    }
+
+    /// Fetches what stages behind links of their own made by themselves since.
+    pub fn collect(&mut self, now: Time, out: &mut ChainOut) {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            let result = slot.link.collect(now, &mut slot.outbox);
+            self.settle(index, result, now, out);
+        }
+        self.pump(now, out);
+    }
+
+    /// When [`Chain::collect`] would find something, for each link.
+    pub fn readiness(&self) -> impl Iterator<Item = Readiness<'_>> {
+        self.slots.iter().map(|slot| slot.link.readiness())
+    }
+
+    /// Whether the chain takes another message now. One that is handed over all the same waits inside.
+    pub fn has_room(&self) -> bool {
+        self.waiting == 0 && self.slots.first().is_none_or(|slot| slot.link.has_room())
+    }
+
+    /// Figures of every pair's half, in source order.
+    pub fn report(&self) -> Vec<PairReport> {
+        let one = |slot: &Slot| PairReport { pair: slot.pair, name: slot.name, figures: slot.link.report() };
+        let mut reports: Vec<_> = self.slots.iter().map(one).collect();
+        reports.sort_by_key(|report| report.pair);
+        reports
+    }
+
+    /// Hands something to the stage at `index` if it has room, and what that makes to those behind it.
+    fn feed(&mut self, index: usize, input: Waiting, now: Time, out: &mut ChainOut) {
+        match self.slots.get_mut(index) {
+            None => {
+                if let Waiting::Message(message) = input {
+                    out.messages.push_back(message);
+                }
+            }
+            Some(slot) if slot.waiting.is_empty() && slot.link.has_room() => {
+                self.hand_waiting(index, input, now, out);
+            }
+            Some(slot) => {
+                slot.waiting.push_back(input);
+                self.waiting += 1;
+            }
+        }
+    }
+
+    fn hand_waiting(&mut self, index: usize, waiting: Waiting, now: Time, out: &mut ChainOut) {
+        match waiting {
+            Waiting::Message(message) => {
+                let slot = &mut self.slots[index];
+                let input = Input::Message(Port::MAIN, message);
+                let result = slot.link.hand(input, now, &mut slot.outbox);
+                if result.is_err() {
+                    let (pair, name) = (slot.pair, slot.name);
+                    out.drops.push(NamedDrop { pair, name, reason: REFUSED, count: 1 });
+                }
+                self.settle(index, result, now, out);
+            }
+            Waiting::Gap => {
+                self.hand(index, Input::Gap(Port::MAIN), now, out);
+                self.feed(index + 1, Waiting::Gap, now, out);
+            }
+        }
+    }
+
+    fn hand(&mut self, index: usize, input: Input<'_>, now: Time, out: &mut ChainOut) {
+        let slot = &mut self.slots[index];
+        let result = slot.link.hand(input, now, &mut slot.outbox);
+        self.settle(index, result, now, out);
+    }
+
+    /// Moves on what the stage at `index` made.
+    fn settle(&mut self, index: usize, result: Result<(), StageError>, now: Time, out: &mut ChainOut) {
+        let Slot { pair, name, outbox, .. } = &mut self.slots[index];
+        let (pair, name) = (*pair, *name);
+        if let Err(error) = result {
+            out.errors.push(ChainError { pair, name, error });
+        }
+        out.controls.extend(outbox.controls.drain(..).map(|bytes| (pair, bytes)));
+        let named = |drop: contract::Drop| NamedDrop { pair, name, reason: drop.reason, count: drop.count };
+        out.drops.extend(outbox.drops.drain(..).map(named));
+        while let Some((port, message)) = self.slots[index].outbox.messages.pop_front() {
+            match port {
+                Port::MAIN => self.feed(index + 1, Waiting::Message(message), now, out),
+                port => out.sides.push(SideMessage { pair, port, message }),
+            }
+        }
+    }
+
+    /// Hands on what waits wherever there is room by now, from the end backward, until nothing moves.
+    fn pump(&mut self, now: Time, out: &mut ChainOut) {
+        let mut moved = true;
+        while moved && self.waiting > 0 {
+            moved = false;
+            for index in (0..self.slots.len()).rev() {
+                while self.slots[index].link.has_room()
+                    && let Some(waiting) = self.slots[index].waiting.pop_front()
+                {
+                    self.waiting -= 1;
+                    self.hand_waiting(index, waiting, now, out);
+                    moved = true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A pipeline that was read and checked against a table of pairs.
+
+use crate::error::{PipelineError, nearest};
+use crate::syntax::{self, Argument, Call, Spanned};
+use contract::{Format, OptionSpec, Options, Pair, Promises, Scope, parse_value};
+use std::ops::Range;
+use wire::control::PIPELINE_BYTES_MAX;
+
+/// The links that a pair may be asked to run on, with `@`.
+pub const LINKS: &[&str] = &["direct"];
+
+/// Who wrote a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// This host's own command line or file.
+    Local,
+    /// The other host: it chooses no link, and names no pair that takes paths, commands or keys.
+    Peer,
+}
+
+/// One pair of a pipeline, with its checked options.
+#[derive(Clone)]
+pub struct PairUse {
+    /// The pair.
+    pub pair: &'static dyn Pair,
+    /// Its options, every default filled in.
+    pub options: Options,
+    /// The link it runs on; this host's own choice, which never travels.
+    pub link: Option<&'static str>,
+    /// Where it stands in the text.
+    pub place: Range<usize>,
+}
+
+impl PairUse {
+    /// Its part of [`Pipeline::canonical`].
+    pub(crate) fn canonical(&self) -> String {
+        let specs = self.pair.options();
+        let agreed = |name: &str| specs.iter().any(|s| s.name == name && s.scope == Scope::Agreed);
+        let mut text = format!("{}/{}", self.pair.name(), self.pair.version());
+        let mut separator = '(';
+        for (name, value) in self.options.iter().filter(|(name, _)| agreed(name)) {
+            text.push(separator);
+            text.push_str(name);
+            text.push('=');
+            syntax::quote(&value.to_string(), &mut text);
+            separator = ',';
+        }
+        if separator == ',' {
+            text.push(')');
+        }
+        text
+    }
+}
+
+/// What a text says, checked; pairs in source order. Equal to another whose canonical text is equal.
+#[derive(Clone, Default)]
+pub struct Pipeline {
+    pairs: Vec<PairUse>,
+    text: String,
+    canonical: String,
+}
+
+impl Pipeline {
+    /// Reads `text` and checks every name, value and combination against `table`.
+    ///
+    /// Errors say what is wrong and where: grammar, an unknown pair, option or version, a value out of range, an
+    /// option that a peer may not set.
+    pub fn parse(
+        text: &str,
+        table: &'static [&'static dyn Pair],
+        origin: Origin,
+    ) -> Result<Pipeline, PipelineError> {
+        Self::parse_beside(text, table, origin, &[])
+    }
+
+    /// As [`Pipeline::parse`], where this host itself `names` some pairs: a peer may then name them too.
+    pub(crate) fn parse_beside(
+        text: &str,
+        table: &'static [&'static dyn Pair],
+        origin: Origin,
+        names: &[PairUse],
+    ) -> Result<Pipeline, PipelineError> {
+        let checker = Checker { text, table, origin, names };
+        let pairs =
+            syntax::parse(text)?.iter().map(|call| checker.pair_use(call)).collect::<Result<Vec<_>, _>>()?;
+        let canonical = pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|");
+        if canonical.len() > PIPELINE_BYTES_MAX {
+            let problem = format!(
+                "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can be \
+                 proposed to another host",
+                canonical.len()
+            );
+            return Err(PipelineError::new(text, 0..text.len(), problem));
+        }
+        Ok(Pipeline { pairs, text: text.into(), canonical })
+    }
+
+    /// The pairs, in source order.
+    pub fn pairs(&self) -> &[PairUse] {
+        &self.pairs
+    }
+
+    /// The text it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The one text for this pipeline: names with versions, every agreed option in the order of its name, no
+    /// links and no local options. Reading it gives the same pipeline. This is what travels.
+    pub fn canonical(&self) -> &str {
+        &self.canonical
+    }
+
+    /// Checks that each pair takes what the one before makes of `format`; gives what crosses the network.
+    pub fn check(&self, format: &Format) -> Result<Format, PipelineError> {
+        self.formats(format).map(|mut formats| formats.pop().unwrap_or_else(|| format.clone()))
+    }
+
+    /// The format that enters each pair's source half, and last the one that crosses the network.
+    pub(crate) fn formats(&self, format: &Format) -> Result<Vec<Format>, PipelineError> {
+        let mut formats = vec![format.clone()];
+        for (index, used) in self.pairs.iter().enumerate() {
+            let made = used.pair.accept(&formats[index], &used.options).map_err(|reason| {
+                let maker = match index.checked_sub(1) {
+                    Some(before) => format!("`{}` makes", self.pairs[before].pair.name()),
+                    None => "the flow is".into(),
+                };
+                let problem =
+                    format!("{maker} {}, which `{}` cannot take: {reason}", formats[index], used.pair.name());
+                PipelineError::new(&self.text, used.place.clone(), problem)
+            })?;
+            formats.push(made);
+        }
+        Ok(formats)
+    }
+
+    /// What all its pairs together may do to a flow.
+    pub fn promises(&self) -> Promises {
+        self.pairs.iter().fold(Promises::default(), |all, used| {
+            let one = used.pair.promises(&used.options);
+            Promises {
+                may_drop: all.may_drop | one.may_drop,
+                may_delay: all.may_delay | one.may_delay,
+                may_change: all.may_change | one.may_change,
+                may_reorder: all.may_reorder | one.may_reorder,
+                needs_control: all.needs_control | one.needs_control,
+                needs_order: all.needs_order | one.needs_order,
+            }
+        })
+    }
+}
+
+impl PartialEq for Pipeline {
+    fn eq(&self, other: &Self) -> bool {
+        self.canonical == other.canonical
+    }
+}
+
+impl Eq for Pipeline {}
+
+impl std::fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pipeline({})", self.canonical)
+    }
+}
+
+impl std::fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn has_local(pair: &dyn Pair) -> bool {
+    pair.options().iter().any(|spec| spec.scope == Scope::Local)
+}
+
+struct Checker<'a> {
+    text: &'a str,
+    table: &'static [&'static dyn Pair],
+    origin: Origin,
+    names: &'a [PairUse],
+}
+
+impl Checker<'_> {
+    fn pair_use(&self, call: &Call<'_>) -> Result<PairUse, PipelineError> {
+        let name = &call.name;
+        let Some(pair) = self.table.iter().find(|pair| pair.name() == name.value) else {
+            let known = || self.table.iter().map(|pair| pair.name());
+            return Err(self.unknown("pair", name, known()));
+        };
+        if let Some(version) = &call.version
+            && version.value != pair.version()
+        {
+            let problem = format!(
+                "this host has `{}` in version {}, not {}: bring both hosts to the same release",
+                name.value,
+                pair.version(),
+                version.value
+            );
+            return Err(PipelineError::new(self.text, version.place.clone(), problem));
+        }
+        let named_here = || self.names.iter().any(|used| used.pair.name() == name.value);
+        if self.origin == Origin::Peer && has_local(*pair) && !named_here() {
+            let problem = format!(
+                "`{}` has options that only a host itself may set: it runs only where that host names it",
+                name.value
+            );
+            return Err(PipelineError::new(self.text, name.place.clone(), problem));
+        }
+        let link = call.link.as_ref().map(|link| self.link(link)).transpose()?;
+        Ok(PairUse { pair: *pair, options: self.options(*pair, call)?, link, place: name.place.clone() })
+    }
+
+    fn link(&self, link: &Spanned<&str>) -> Result<&'static str, PipelineError> {
+        let Some(known) = LINKS.iter().find(|known| **known == link.value) else {
+            return Err(self.unknown("link", link, LINKS.iter().copied()));
+        };
+        match self.origin {
+            Origin::Local => Ok(known),
+            Origin::Peer => {
+                let problem = "each host chooses its own links: leave this one out";
+                Err(PipelineError::new(self.text, link.place.clone(), problem))
+            }
+        }
+    }
+
+    fn options(&self, pair: &'static dyn Pair, call: &Call<'_>) -> Result<Options, PipelineError> {
+        let specs = pair.options();
+        let mut given: Vec<(&str, &str)> = Vec::with_capacity(call.arguments.len());
+        for (index, argument) in call.arguments.iter().enumerate() {
+            let (spec, place) = self.spec(pair, index, argument)?;
+            let wrong = |place: &Range<usize>, problem: String| {
+                Err(PipelineError::new(self.text, place.clone(), problem))
+            };
+            if spec.scope == Scope::Local && self.origin == Origin::Peer {
+                return wrong(&place, format!("only a host itself may set `{}`: leave it out", spec.name));
+            }
+            if given.iter().any(|(name, _)| *name == spec.name) {
+                return wrong(&place, format!("option `{}` is given twice", spec.name));
+            }
+            if let Err(error) = parse_value(spec, &argument.value.value) {
+                return wrong(&argument.value.place, error.problem);
+            }
+            given.push((spec.name, &argument.value.value));
+        }
+        Options::check(specs, given)
+            .map_err(|error| error.problem)
+            .and_then(|options| pair.check(&options).map(|()| options))
+            .map_err(|problem| {
+                let problem = format!("`{}`: {problem}", pair.name());
+                PipelineError::new(self.text, call.name.place.clone(), problem)
+            })
+    }
+
+    /// Which option an argument sets, and the place that says so.
+    fn spec(
+        &self,
+        pair: &dyn Pair,
+        index: usize,
+        argument: &Argument<'_>,
+    ) -> Result<(&'static OptionSpec, Range<usize>), PipelineError> {
+        let specs = pair.options();
+        let Some(name) = &argument.name else {
+            let place = argument.value.place.clone();
+            let problem = match specs.first() {
+                Some(first) if index == 0 => return Ok((first, place)),
+                Some(_) => "only the first option may stand without its name: write `name=value`".into(),
+                None => format!("`{}` has no options", pair.name()),
+            };
+            return Err(PipelineError::new(self.text, place, problem));
+        };
+        match specs.iter().find(|spec| spec.name == name.value) {
+            Some(spec) => Ok((spec, name.place.clone())),
+            None => {
+                let kind = format!("option of `{}`", pair.name());
+                Err(self.unknown(&kind, name, specs.iter().map(|spec| spec.name)))
+            }
+        }
+    }
+
+    fn unknown<'k>(
+        &self,
+        kind: &str,
+        name: &Spanned<&str>,
+        known: impl Iterator<Item = &'k str> + Clone,
+    ) -> PipelineError {
+        let problem = match (nearest(name.value, known.clone()), known.clone().next()) {
+            (Some(near), _) => format!("there is no {kind} by this name; did you mean `{near}`?"),
+            (None, Some(_)) => {
+                let all: Vec<_> = known.collect();
+                format!("there is no {kind} by this name; there is: {}", all.join(", "))
+            }
+            (None, None) => format!("there is no {kind} by this name, nor by any other"),
+        };
+        PipelineError::new(self.text, name.place.clone(), problem)
+    }
+}

@@ -1,0 +1,281 @@
+//! Text to names and values, before anything is known of what they mean.
+
+use crate::error::PipelineError;
+use std::borrow::Cow;
+use std::ops::Range;
+use wire::control::PIPELINE_BYTES_MAX;
+
+/// Most pairs in a pipeline.
+pub const PAIRS_MAX: usize = 32;
+/// Most options given to a pair.
+pub const OPTIONS_MAX: usize = 32;
+/// Deepest nesting of calls in a value.
+pub const DEPTH_MAX: usize = 4;
+
+/// Part of the text, and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Spanned<T> {
+    pub(crate) value: T,
+    pub(crate) place: Range<usize>,
+}
+
+/// One pair as it was written.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) link: Option<Spanned<&'a str>>,
+    pub(crate) name: Spanned<&'a str>,
+    pub(crate) version: Option<Spanned<u16>>,
+    pub(crate) arguments: Vec<Argument<'a>>,
+}
+
+/// One option as it was written.
+#[derive(Debug)]
+pub(crate) struct Argument<'a> {
+    pub(crate) name: Option<Spanned<&'a str>>,
+    pub(crate) value: Spanned<Cow<'a, str>>,
+}
+
+/// Whether `text` can stand as a value without quotes.
+pub(crate) fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_word_char)
+}
+
+/// Writes a value so that it reads as itself.
+pub(crate) fn quote(text: &str, into: &mut String) {
+    if is_word(text) {
+        into.push_str(text);
+        return;
+    }
+    into.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            into.push('\\');
+        }
+        into.push(c);
+    }
+    into.push('"');
+}
+
+fn is_word_char(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !matches!(c, '|' | ',' | '(' | ')' | '=' | '"' | '\\')
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+}
+
+/// Reads a whole text. One pass, no recursion: the time is linear in the length.
+pub(crate) fn parse(text: &str) -> Result<Vec<Call<'_>>, PipelineError> {
+    if text.len() > PIPELINE_BYTES_MAX {
+        let problem =
+            format!("{} bytes are too many for a pipeline: at most {PIPELINE_BYTES_MAX}", text.len());
+        return Err(PipelineError::new(&text[..text.floor_char_boundary(PIPELINE_BYTES_MAX)], 0..0, problem));
+    }
+    let unprintable = |c: &(usize, char)| c.1.is_control() && !c.1.is_whitespace();
+    if let Some((at, c)) = text.char_indices().find(unprintable) {
+        let problem = format!("the control character {:?} cannot stand in a pipeline", c);
+        return Err(PipelineError::new(text, at..at + c.len_utf8(), problem));
+    }
+    Parser { text, at: 0 }.pipeline()
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn pipeline(&mut self) -> Result<Vec<Call<'a>>, PipelineError> {
+        let mut calls = Vec::new();
+        self.skip_space();
+        if self.peek().is_none() {
+            return Ok(calls);
+        }
+        loop {
+            self.skip_space();
+            if calls.len() == PAIRS_MAX {
+                return Err(self.wrong(format!("a pipeline has at most {PAIRS_MAX} pairs")));
+            }
+            calls.push(self.call()?);
+            self.skip_space();
+            match self.peek() {
+                None => return Ok(calls),
+                Some('|') => self.at += 1,
+                Some('(') => {
+                    return Err(self.wrong(
+                        "here should be `|` or the end; options stand right behind a pair's name, once",
+                    ));
+                }
+                Some(_) => return Err(self.wrong("here should be `|` or the end")),
+            }
+        }
+    }
+
+    fn call(&mut self) -> Result<Call<'a>, PipelineError> {
+        let link = match self.take('@') {
+            true => Some(self.take_while(is_name_char, "a link's name")?),
+            false => None,
+        };
+        self.skip_space();
+        let name = self.take_while(is_name_char, "a pair's name")?;
+        let version = match self.take('/') {
+            true => Some(self.version()?),
+            false => None,
+        };
+        let mut arguments = Vec::new();
+        let open = self.at;
+        if self.take('(') {
+            self.skip_space();
+            while !self.take(')') {
+                if arguments.len() == OPTIONS_MAX {
+                    return Err(self.wrong(format!("a pair is given at most {OPTIONS_MAX} options")));
+                }
+                arguments.push(self.argument()?);
+                self.skip_space();
+                if self.peek().is_none() {
+                    return Err(PipelineError::new(self.text, open..open + 1, "this `(` is never closed"));
+                }
+                if self.take(',') {
+                    self.skip_space();
+                } else if self.peek() != Some(')') {
+                    return Err(self.wrong("here should be `,` or `)`"));
+                }
+            }
+        }
+        Ok(Call { link, name, version, arguments })
+    }
+
+    fn version(&mut self) -> Result<Spanned<u16>, PipelineError> {
+        let digits = self.take_while(|c| c.is_ascii_digit(), "a version number")?;
+        match digits.value.parse() {
+            Ok(value) => Ok(Spanned { value, place: digits.place }),
+            Err(_) => Err(PipelineError::new(self.text, digits.place, "no pair has such a version")),
+        }
+    }
+
+    fn argument(&mut self) -> Result<Argument<'a>, PipelineError> {
+        if self.peek() == Some('"') {
+            return Ok(Argument { name: None, value: self.quoted()? });
+        }
+        let word = self.take_while(is_word_char, "an option")?;
+        self.skip_space();
+        if self.take('=') {
+            if !word.value.chars().all(is_name_char) {
+                return Err(PipelineError::new(self.text, word.place, "this is no name of an option"));
+            }
+            self.skip_space();
+            let value = match self.peek() {
+                Some('"') => self.quoted()?,
+                _ => {
+                    let word = self.take_while(is_word_char, "a value")?;
+                    self.word_or_call(word)?
+                }
+            };
+            return Ok(Argument { name: Some(word), value });
+        }
+        Ok(Argument { name: None, value: self.word_or_call(word)? })
+    }
+
+    /// A word, or with a parenthesis right behind it the whole call as one value.
+    fn word_or_call(&mut self, word: Spanned<&'a str>) -> Result<Spanned<Cow<'a, str>>, PipelineError> {
+        let mut place = word.place;
+        if self.at == place.end && self.peek() == Some('(') {
+            self.skip_call()?;
+            place.end = self.at;
+        }
+        Ok(Spanned { value: Cow::Borrowed(&self.text[place.clone()]), place })
+    }
+
+    /// Goes behind the parenthesis that closes the one here.
+    fn skip_call(&mut self) -> Result<(), PipelineError> {
+        let open = self.at;
+        let mut depth = 0;
+        loop {
+            match self.peek() {
+                None => {
+                    return Err(PipelineError::new(self.text, open..open + 1, "this `(` is never closed"));
+                }
+                Some('"') => {
+                    self.quoted()?;
+                    continue;
+                }
+                Some('(') if depth == DEPTH_MAX => {
+                    return Err(self.wrong(format!("calls nest at most {DEPTH_MAX} deep")));
+                }
+                Some('(') => depth += 1,
+                Some(')') => depth -= 1,
+                Some(_) => {}
+            }
+            self.advance();
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn quoted(&mut self) -> Result<Spanned<Cow<'a, str>>, PipelineError> {
+        let open = self.at;
+        self.at += 1;
+        let mut value = String::new();
+        loop {
+            match self.peek() {
+                None => {
+                    return Err(PipelineError::new(self.text, open..open + 1, "this quote is never closed"));
+                }
+                Some('"') => break,
+                Some('\\') => {
+                    self.at += 1;
+                    match self.peek() {
+                        Some(c @ ('"' | '\\')) => value.push(c),
+                        _ => return Err(self.wrong("behind `\\` stands `\"` or `\\`, nothing else")),
+                    }
+                }
+                Some(c) => value.push(c),
+            }
+            self.advance();
+        }
+        self.at += 1;
+        Ok(Spanned { value: Cow::Owned(value), place: open..self.at })
+    }
+
+    fn take_while(
+        &mut self,
+        belongs: impl Fn(char) -> bool,
+        what: &str,
+    ) -> Result<Spanned<&'a str>, PipelineError> {
+        let rest = &self.text[self.at..];
+        let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+        if length == 0 {
+            return Err(self.wrong(format!("here should be {what}")));
+        }
+        let place = self.at..self.at + length;
+        self.at = place.end;
+        Ok(Spanned { value: &self.text[place.clone()], place })
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.advance();
+        }
+        found
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.text[self.at..].chars().next()
+    }
+
+    fn advance(&mut self) {
+        self.at += self.peek().map_or(0, char::len_utf8);
+    }
+
+    fn skip_space(&mut self) {
+        self.at = self.text.len() - self.text[self.at..].trim_start().len();
+    }
+
+    /// An error at the next character.
+    fn wrong(&self, problem: impl Into<String>) -> PipelineError {
+        let length = self.peek().map_or(0, char::len_utf8);
+        PipelineError::new(self.text, self.at..self.at + length, problem)
+    }
+}
