@@ -4,5 +4,7 @@
 
 pub mod clock;
 pub mod event;
+pub mod input;
+pub mod net;
 pub mod poller;
 pub mod thread;

@@ -1,0 +1,220 @@
+//! Input devices: event nodes (`evdev`) and devices made by a program (`uinput`).
+//!
+//! The kernel's own names and numbers: `linux/input-event-codes.h`, `linux/input.h`, `linux/uinput.h`, and
+//! its documents `input/event-codes.rst`, `input/multi-touch-protocol.rst`, `input/ff.rst`, `input/uinput.rst`.
+
+mod bits;
+pub mod code;
+mod effect;
+pub mod evdev;
+pub mod uinput;
+
+pub use bits::{BITS_COUNT, Bits};
+pub use effect::{EFFECT_PARAMETERS_MAX, Effect, effect_parameters};
+
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// One event, without its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// `EV_KEY`, `EV_REL` and so on.
+    pub kind: u16,
+    /// Which key, axis, light.
+    pub code: u16,
+    /// 1 and 0 for down and up, a distance, a position.
+    pub value: i32,
+}
+
+impl Event {
+    /// An event.
+    pub const fn new(kind: u16, code: u16, value: i32) -> Event {
+        Event { kind, code, value }
+    }
+
+    /// What ends a frame.
+    pub const REPORT: Event = Event::new(code::EV_SYN, code::SYN_REPORT, 0);
+}
+
+/// The name, place and serial number are cut at this many bytes when they are read.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// Bus, maker, product and version of a device (`struct input_id`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Ids {
+    /// `BUS_USB` and so on.
+    pub bus: u16,
+    /// Who made it.
+    pub vendor: u16,
+    /// What it is.
+    pub product: u16,
+    /// Which version of it.
+    pub version: u16,
+}
+
+/// An absolute axis (`struct input_absinfo`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Axis {
+    /// Where it stands.
+    pub value: i32,
+    /// Smallest value.
+    pub minimum: i32,
+    /// Largest value.
+    pub maximum: i32,
+    /// Noise that the kernel filters out.
+    pub fuzz: i32,
+    /// Values around the centre that a program should take as the centre.
+    pub flat: i32,
+    /// Units per millimetre, or per radian.
+    pub resolution: i32,
+}
+
+const EVENT_BYTES: usize = size_of::<libc::input_event>();
+
+/// Appends what a descriptor has, at most 64 events, and returns how many: each with its time in
+/// nanoseconds, on the clock of the descriptor ([`evdev::use_boot_clock`]). None is
+/// [`io::ErrorKind::WouldBlock`] on a non-blocking descriptor; a device that went away is ENODEV.
+pub fn read_events(descriptor: BorrowedFd<'_>, into: &mut Vec<(u64, Event)>) -> io::Result<usize> {
+    let mut bytes = [0; 64 * EVENT_BYTES];
+    let length = rustix::io::read(descriptor, &mut bytes)?;
+    into.extend(bytes[..length].chunks_exact(EVENT_BYTES).map(parse_event));
+    Ok(length / EVENT_BYTES)
+}
+
+/// Writes events in one call, so that nobody's come between them.
+pub fn write_events(descriptor: BorrowedFd<'_>, events: &[Event]) -> io::Result<()> {
+    let mut bytes = vec![0; events.len() * EVENT_BYTES];
+    for (bytes, event) in bytes.chunks_exact_mut(EVENT_BYTES).zip(events) {
+        put(bytes, offset_of!(libc::input_event, type_), event.kind.to_ne_bytes());
+        put(bytes, offset_of!(libc::input_event, code), event.code.to_ne_bytes());
+        put(bytes, offset_of!(libc::input_event, value), event.value.to_ne_bytes());
+    }
+    match rustix::io::write(descriptor, &bytes)? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(io::Error::from(io::ErrorKind::WriteZero)),
+    }
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&value);
+}
+
+fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut value = [0; N];
+    value.copy_from_slice(&bytes[at..at + N]);
+    value
+}
+
+fn parse_event(bytes: &[u8]) -> (u64, Event) {
+    // The time is two words of the kernel's `unsigned long` at the front.
+    const WORD: usize = size_of::<usize>();
+    let seconds = usize::from_ne_bytes(get::<WORD>(bytes, 0)) as u64;
+    let microseconds = usize::from_ne_bytes(get::<WORD>(bytes, WORD)) as u64;
+    let event = Event {
+        kind: u16::from_ne_bytes(get(bytes, offset_of!(libc::input_event, type_))),
+        code: u16::from_ne_bytes(get(bytes, offset_of!(libc::input_event, code))),
+        value: i32::from_ne_bytes(get(bytes, offset_of!(libc::input_event, value))),
+    };
+    (seconds.saturating_mul(1_000_000_000).saturating_add(microseconds * 1000), event)
+}
+
+const READ: u32 = 2;
+const WRITE: u32 = 1;
+
+/// The number of an ioctl (`asm-generic/ioctl.h`).
+const fn ioctl_number(direction: u32, group: u8, number: u32, bytes: usize) -> libc::Ioctl {
+    ((direction << 30) | ((bytes as u32) << 16) | ((group as u32) << 8) | number) as libc::Ioctl
+}
+
+/// Calls an ioctl that reads or writes one `T` through a pointer.
+///
+/// # Safety
+/// The kernel must treat `number` as taking a pointer to a `T`, for which any bytes are a value, and must
+/// neither keep the pointer nor follow another one inside of the `T`.
+unsafe fn ioctl_struct<T>(
+    descriptor: BorrowedFd<'_>,
+    group: u8,
+    direction: u32,
+    number: u32,
+    value: &mut T,
+) -> io::Result<i32> {
+    let request = ioctl_number(direction, group, number, size_of::<T>());
+    // SAFETY: the pointer is to a live `T`, whose size is part of the request; the caller vouches for the rest.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, std::ptr::from_mut(value)) })
+}
+
+/// Calls an ioctl that fills a slice, and returns what it answers: usually how many bytes it wrote.
+///
+/// # Safety
+/// As [`ioctl_struct`], for a slice of `T`.
+unsafe fn ioctl_fill<T>(
+    descriptor: BorrowedFd<'_>,
+    group: u8,
+    number: u32,
+    into: &mut [T],
+) -> io::Result<i32> {
+    let request = ioctl_number(READ, group, number, size_of_val(into));
+    // SAFETY: the pointer is to live memory of the length in the request; the caller vouches for the rest.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, into.as_mut_ptr()) })
+}
+
+/// Calls an ioctl whose argument is a number.
+///
+/// # Safety
+/// The kernel must not take the argument for an address.
+unsafe fn ioctl_value(
+    descriptor: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    value: libc::c_ulong,
+) -> io::Result<i32> {
+    // SAFETY: no memory is involved, as the caller vouches.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, value) })
+}
+
+fn answer(result: libc::c_int) -> io::Result<i32> {
+    match result {
+        0.. => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The text that an ioctl of `evdev` or `uinput` answers, without its closing zero.
+fn ioctl_text(descriptor: BorrowedFd<'_>, group: u8, number: u32) -> io::Result<String> {
+    let mut bytes = [0u8; TEXT_BYTES_MAX];
+    // SAFETY: every caller in this module names a request that fills a byte string of any length.
+    unsafe { ioctl_fill(descriptor, group, number, &mut bytes)? };
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_large_as_the_kernels() {
+        assert_eq!(size_of::<Axis>(), size_of::<libc::input_absinfo>());
+        assert_eq!(size_of::<Ids>(), size_of::<libc::input_id>());
+    }
+
+    /// Numbers as a C program prints them on x86-64: `EVIOCGID`, `EVIOCGRAB`, `EVIOCGNAME(256)`.
+    #[test]
+    fn ioctl_numbers_are_the_kernels() {
+        assert_eq!(ioctl_number(READ, b'E', 2, size_of::<Ids>()) as u32, 0x8008_4502);
+        assert_eq!(ioctl_number(WRITE, b'E', 0x90, 4) as u32, 0x4004_4590);
+        assert_eq!(ioctl_number(READ, b'E', 6, 256) as u32, 0x8100_4506);
+    }
+
+    #[test]
+    fn events_cross_a_pipe_unchanged() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let events = [Event::new(1, 30, 1), Event::new(3, 0, -5), Event::REPORT];
+        write_events(write.as_fd(), &events).unwrap();
+        let mut got = Vec::new();
+        assert_eq!(read_events(read.as_fd(), &mut got).unwrap(), 3);
+        assert_eq!(got, events.map(|event| (0, event)));
+    }
+}
