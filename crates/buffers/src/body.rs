@@ -1,7 +1,7 @@
 //! The partner vector (paper P, section 3.1): one message's bytes, in as many pieces as their owners
 //! gave, never copied to be joined or to take a header.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 
@@ -96,6 +96,45 @@ impl Body {
         Some(header)
     }
 
+    /// The first `N` bytes, which stay; `None` if there are fewer.
+    pub fn peek_front<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut front = [0; N];
+        let mut filled = 0;
+        for chunk in self.chunks() {
+            let count = chunk.len().min(N - filled);
+            front[filled..filled + count].copy_from_slice(&chunk[..count]);
+            filled += count;
+            if filled == N {
+                break;
+            }
+        }
+        (filled == N).then_some(front)
+    }
+
+    /// Drops `length` bytes off the front; `false` (and nothing dropped) if there are fewer.
+    pub fn skip_front(&mut self, length: usize) -> bool {
+        if length > self.len() {
+            return false;
+        }
+        let from_head = length.min(self.head().len());
+        self.head_start += from_head as u8;
+        let mut left = length - from_head;
+        self.pieces_bytes -= left;
+        let whole = self.pieces.iter().take_while(|piece| match left.checked_sub(piece.len()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        });
+        let whole = whole.count();
+        self.pieces.drain(..whole);
+        if left > 0 {
+            self.pieces[0].advance(left);
+        }
+        true
+    }
+
     /// Moves bytes off the front into `into`, which must not be longer than the body.
     fn copy_front(&mut self, into: &mut [u8]) {
         let from_head = into.len().min(self.head().len());
@@ -111,7 +150,7 @@ impl Body {
             if count == first.len() {
                 self.pieces.remove(0);
             } else {
-                let _ = first.split_to(count);
+                first.advance(count);
             }
         }
     }
@@ -146,6 +185,11 @@ impl Body {
             }
         }
         Some(front)
+    }
+
+    /// How many pieces there are, the head included.
+    pub fn pieces(&self) -> usize {
+        usize::from(!self.head().is_empty()) + self.pieces.len()
     }
 
     /// The pieces in order, the head first.

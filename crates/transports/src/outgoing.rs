@@ -1,0 +1,79 @@
+//! The bounded queue of records on their way into a socket.
+
+use contract::{Body, Message, PartnerError};
+use std::collections::VecDeque;
+use wire::RecordHeader;
+
+/// Records that wait to be sent, oldest first, each with what its transport notes of it.
+#[derive(Debug)]
+pub(crate) struct Outgoing<Note> {
+    pub(crate) records: VecDeque<(Note, Body)>,
+    /// Bytes not sent yet.
+    pub(crate) bytes: usize,
+    limits: Limits,
+}
+
+/// How much may wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Records.
+    pub(crate) records_max: usize,
+    /// Bytes; one record may wait whatever its size.
+    pub(crate) bytes_max: usize,
+}
+
+impl<Note> Outgoing<Note> {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Outgoing { records: VecDeque::new(), bytes: 0, limits }
+    }
+
+    /// Whether `more` bytes do not fit now.
+    pub(crate) fn is_full_for(&self, more: usize) -> bool {
+        self.records.len() >= self.limits.records_max
+            || (!self.records.is_empty() && self.bytes.saturating_add(more) > self.limits.bytes_max)
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Appends a record that was checked and fits.
+    pub(crate) fn push(&mut self, note: Note, record: Body) {
+        self.bytes += record.len();
+        self.records.push_back((note, record));
+    }
+
+    /// `count` bytes at the front were sent: forgets them. Says how many records ended with them.
+    pub(crate) fn sent(&mut self, mut count: usize) -> u64 {
+        self.bytes -= count;
+        let mut ended = 0;
+        while let Some((_, front)) = self.records.front_mut() {
+            if front.len() > count {
+                front.skip_front(count);
+                break;
+            }
+            count -= front.len();
+            self.records.pop_front();
+            ended += 1;
+        }
+        ended
+    }
+}
+
+/// Checks that a message is a record that says its own length, with a body of at most `body_bytes_max`.
+pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> Result<(), PartnerError> {
+    let wrong = |problem: String| Err(PartnerError::Message(problem));
+    let Some(header) = message.body.peek_front::<{ RecordHeader::BYTES }>() else {
+        return wrong(format!("{} bytes hold no record header", message.body.len()));
+    };
+    match RecordHeader::parse(&header, body_bytes_max) {
+        Ok(header) if header.container.length as usize == message.body.len() - RecordHeader::BYTES => Ok(()),
+        Ok(header) => wrong(format!(
+            "its header says {} bytes, behind it are {}",
+            header.container.length,
+            message.body.len() - RecordHeader::BYTES
+        )),
+        Err(error) => wrong(format!("{error} (option `max`)")),
+    }
+}

@@ -1,0 +1,351 @@
+#![doc = include_str!("tcp.md")]
+
+mod inbox;
+#[cfg(test)]
+mod tests;
+
+use crate::outgoing::{Limits, Outgoing, check_record};
+use crate::socket;
+use contract::{
+    Attributes, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message, Next,
+    OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Scope,
+    Time, TransportClass,
+};
+use inbox::Inbox;
+use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
+use smallvec::SmallVec;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes that are sent without waiting for the end of a burst.
+const BURST_BYTES: usize = 64 << 10;
+/// Most slices in one gathering call: 8 KiB of stack, and half of what the kernel takes.
+const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
+/// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
+const RECEIVE_CALLS_MAX: usize = 32;
+
+static OPTIONS: [OptionSpec; 6] = [
+    OptionSpec {
+        name: "max",
+        kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+        default: "64MiB",
+        scope: Scope::Local,
+        doc: "largest body of a record, bytes; a peer that announces more is dropped",
+    },
+    OptionSpec {
+        name: "outbox",
+        kind: OptionKind::Integer { min: 1, max: 1 << 20 },
+        default: "1024",
+        scope: Scope::Local,
+        doc: "records that may wait to be sent",
+    },
+    OptionSpec {
+        name: "outbox_bytes",
+        kind: OptionKind::Size { min: 1, max: 1 << 30 },
+        default: "4MiB",
+        scope: Scope::Local,
+        doc: "bytes that may wait to be sent; one record may always wait",
+    },
+    OptionSpec {
+        name: "keep",
+        kind: OptionKind::Size { min: 0, max: 1 << 30 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "memory for large records that is kept for the next ones, bytes",
+    },
+    OptionSpec {
+        name: "socket_bytes",
+        kind: OptionKind::Size { min: 0, max: 1 << 30 },
+        default: "0",
+        scope: Scope::Local,
+        doc: "size of each of the kernel's two buffers, bytes; 0 lets the kernel adapt them",
+    },
+    OptionSpec {
+        name: "congestion",
+        kind: OptionKind::Text { max: 15 },
+        default: "",
+        scope: Scope::Local,
+        doc: "congestion control, such as cubic or bbr; empty for the system's default",
+    },
+];
+
+/// The transport `tcp`.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp;
+
+impl TransportClass for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "records in a stream: nothing lost, in order; what is late delays what follows"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("tcp.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn facts(&self) -> DatagramFacts {
+        DatagramFacts { may_lose: false, may_reorder: false }
+    }
+
+    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
+        let socket = socket::dial(SocketType::STREAM, peer)?;
+        tune(&socket, options)?;
+        Ok(socket)
+    }
+
+    fn partner(&self, socket: OwnedFd, options: &Options) -> Result<Box<dyn Partner>, PartnerError> {
+        tune(&socket, options)?;
+        Ok(Box::new(TcpPartner::new(socket, options)))
+    }
+}
+
+fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
+    sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
+    let congestion = options.text("congestion");
+    if !congestion.is_empty() {
+        sockopt::set_tcp_congestion(socket, congestion)
+            .map_err(|error| PartnerError::os(format!("set the congestion control `{congestion}`"), error))?;
+    }
+    let bytes = options.size("socket_bytes");
+    socket::set_buffers(socket.as_fd(), bytes, bytes)
+}
+
+/// Moves records over a connected socket.
+#[derive(Debug)]
+struct TcpPartner {
+    socket: OwnedFd,
+    peer: String,
+    body_bytes_max: usize,
+    outgoing: Outgoing<()>,
+    inbox: Inbox,
+    slot: PullSlot,
+    /// Flow of the record in the slot.
+    flow: FlowKey,
+    sending: Sending,
+    receiving: Receiving,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    Open,
+    /// No more is pushed; what waits goes out, then the end.
+    Finishing,
+    Finished,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Receiving {
+    /// There may be more in the socket.
+    Full,
+    /// The last call took all there was: waiting is likely better than asking.
+    Drained,
+    /// The peer's stream has ended.
+    Ended,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    sent_bytes: u64,
+    send_calls: u64,
+    received: u64,
+    received_bytes: u64,
+    receive_calls: u64,
+}
+
+impl TcpPartner {
+    fn new(socket: OwnedFd, options: &Options) -> Self {
+        let body_bytes_max = options.size("max");
+        TcpPartner {
+            peer: socket::peer_name(socket.as_fd()),
+            socket,
+            body_bytes_max,
+            outgoing: Outgoing::new(Limits {
+                records_max: options.count("outbox"),
+                bytes_max: options.size("outbox_bytes"),
+            }),
+            inbox: Inbox::new(body_bytes_max, options.size("keep")),
+            slot: PullSlot::default(),
+            flow: FlowKey::DEFAULT,
+            sending: Sending::Open,
+            receiving: Receiving::Full,
+            counts: Counts::default(),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> PartnerError {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+        match error.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut => {
+                PartnerError::Gone(format!("the connection to {} ({error})", self.peer))
+            }
+            _ => PartnerError::os(format!("the connection to {}", self.peer), error),
+        }
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    fn flush(&mut self) -> Result<(), PartnerError> {
+        while !self.outgoing.is_empty() {
+            let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
+            let chunks = self.outgoing.records.iter().flat_map(|(_, record)| record.chunks());
+            slices.extend(chunks.take(SLICES_MAX).map(IoSlice::new));
+            self.counts.send_calls += 1;
+            match sys::net::send(&self.socket, &slices) {
+                Ok(count) => {
+                    drop(slices);
+                    self.counts.sent += self.outgoing.sent(count);
+                    self.counts.sent_bytes += count as u64;
+                }
+                Err(error) if socket::is_not_now(&error) => return Ok(()),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        if self.sending == Sending::Finishing {
+            self.sending = Sending::Finished;
+            // A peer that has gone has ended too.
+            let _ = shutdown(&self.socket, Shutdown::Write);
+        }
+        Ok(())
+    }
+
+    /// Finds the next record, and notes its flow.
+    fn next(&mut self) -> Result<Next, PartnerError> {
+        for _ in 0..RECEIVE_CALLS_MAX {
+            let next = self.inbox.next();
+            if let Some((flow, body)) = next.map_err(|error| self.broken(&error.to_string()))? {
+                self.flow = FlowKey(flow);
+                self.counts.received += 1;
+                self.counts.received_bytes += body.len() as u64;
+                return Ok(Next::Message(Message::new(Time::ZERO, body)));
+            }
+            match self.receiving {
+                Receiving::Full => self.receive()?,
+                Receiving::Drained => {
+                    self.receiving = Receiving::Full;
+                    return Ok(Next::Nothing);
+                }
+                Receiving::Ended if self.inbox.is_at_border() => return Ok(Next::End),
+                Receiving::Ended => return Err(self.broken("it ended in the middle of a record")),
+            }
+        }
+        Ok(Next::Nothing)
+    }
+
+    fn receive(&mut self) -> Result<(), PartnerError> {
+        self.counts.receive_calls += 1;
+        let socket = &self.socket;
+        match self.inbox.receive(|rooms| sys::net::receive(socket, rooms)) {
+            Ok((0, _)) => self.receiving = Receiving::Ended,
+            Ok((_, true)) => {}
+            // The rest of a large record is on its way: it pays to ask once more before waiting.
+            Ok((_, false)) if self.inbox.is_amid_large() => {}
+            Ok((_, false)) => self.receiving = Receiving::Drained,
+            Err(error) if socket::is_not_now(&error) => self.receiving = Receiving::Drained,
+            Err(error) => return Err(self.failed(error)),
+        }
+        Ok(())
+    }
+
+    fn broken(&self, problem: &str) -> PartnerError {
+        PartnerError::Peer(format!("{}: {problem}", self.peer))
+    }
+
+    fn report(&self) -> CtlReply {
+        let counts = &self.counts;
+        CtlReply::Report(vec![
+            ("sent", counts.sent as f64),
+            ("sent_bytes", counts.sent_bytes as f64),
+            ("send_calls", counts.send_calls as f64),
+            ("received", counts.received as f64),
+            ("received_bytes", counts.received_bytes as f64),
+            ("receive_calls", counts.receive_calls as f64),
+            ("waiting", self.outgoing.records.len() as f64),
+            ("waiting_bytes", self.outgoing.bytes as f64),
+        ])
+    }
+}
+
+impl Partner for TcpPartner {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        // Which flow a record belongs to stands in the record.
+        Ok(FlowKey::DEFAULT)
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+        self.flush()
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if self.sending != Sending::Open {
+            return Err((PartnerError::Unsupported("taking records after the end"), message));
+        }
+        if let Err(error) = check_record(&message, self.body_bytes_max) {
+            return Err((error, message));
+        }
+        if self.outgoing.is_full_for(message.body.len()) {
+            if let Err(error) = self.flush() {
+                return Err((error, message));
+            }
+            if self.outgoing.is_full_for(message.body.len()) {
+                return Ok(Pushed::Full(message));
+            }
+        }
+        self.outgoing.push((), message.body);
+        if self.outgoing.bytes >= BURST_BYTES {
+            // The message is taken: an error shows again at the next push or flush.
+            let _ = self.flush();
+        }
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, _flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        if self.slot.is_held() {
+            return self.slot.answer(self.flow, want, || Ok(Next::Nothing));
+        }
+        let next = self.next()?;
+        self.slot.answer(self.flow, want, || Ok(next))
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match operation {
+            Ctl::Flush => self.flush().map(|()| CtlReply::Done),
+            Ctl::Finish => {
+                if self.sending == Sending::Open {
+                    self.sending = Sending::Finishing;
+                }
+                self.flush().map(|()| CtlReply::Done)
+            }
+            Ctl::Report => Ok(self.report()),
+            Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
+                Err(PartnerError::Unsupported("asking a transport for a device's state"))
+            }
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            // What waits has to be flushed when the socket has room again, full or not.
+            Direction::In if !self.outgoing.is_empty() => Readiness {
+                now: !self.outgoing.is_full_for(1),
+                ..Readiness::descriptor(self.socket.as_fd(), Interest::Write)
+            },
+            Direction::In => Readiness::now(),
+            Direction::Out
+                if self.slot.is_held() || self.inbox.has_next() || self.receiving == Receiving::Ended =>
+            {
+                Readiness::now()
+            }
+            Direction::Out => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Whatever datagrams do on their way, a record comes whole, once, or is counted; nothing else comes.
+
+use super::*;
+use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, push, record};
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::net::UdpSocket;
+use std::time::Instant;
+
+const SLAB: Slab = Slab { number: 0, bytes: SLAB_BYTES };
+
+fn limits() -> Limits {
+    Limits {
+        body_bytes_max: wire::BODY_BYTES_MAX,
+        partials_max: 64,
+        partial_bytes_max: 96 << 20,
+        patience: Duration::from_secs(1),
+    }
+}
+
+fn pair() -> (UdpSocket, UdpSocket) {
+    let here = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let there = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    here.connect(there.local_addr().expect("address")).expect("connect");
+    there.connect(here.local_addr().expect("address")).expect("connect");
+    (here, there)
+}
+
+/// The datagrams of a record, as the partner would send them.
+fn datagrams(record: &Body, part_bytes: usize) -> Vec<Bytes> {
+    let mut outgoing = Outgoing::new(OutgoingLimits { records_max: 1, bytes_max: usize::MAX });
+    let id = record.peek_front().expect("a record");
+    let mut rest = record.clone();
+    assert!(rest.skip_front(ID_BYTES));
+    let count = rest.len().div_ceil(part_bytes) as u16;
+    outgoing.push(Split { id, count }, rest);
+    let mut datagrams = Vec::new();
+    while !outgoing.is_empty() {
+        let batch = Batch::plan(&outgoing, part_bytes, SEGMENTS_MAX);
+        let (count, slices) = batch.slices(&outgoing);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let sizes: Vec<_> = batch.parts[..count].iter().map(|part| part + Fragment::BYTES).collect();
+        assert_eq!(bytes.len(), sizes.iter().sum::<usize>());
+        assert!(bytes.len() <= BATCH_BYTES_MAX && slices.len() <= sys::net::SLICES_MAX);
+        assert!(sizes[..count - 1].iter().all(|size| *size == sizes[0]) && sizes[count - 1] <= sizes[0]);
+        datagrams.extend(bytes.chunks(sizes[0]).map(Bytes::copy_from_slice));
+        drop(slices);
+        outgoing.sent(batch.parts[..count].iter().sum());
+    }
+    datagrams
+}
+
+#[test]
+fn the_layout_is_as_documented() {
+    let fragment = Fragment { id: *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0", index: 4, count: 0x105 };
+    let bytes = *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x05\x01";
+    assert_eq!(fragment.emit(), bytes);
+    assert_eq!(Fragment::parse(&bytes), Ok(fragment));
+    // docs/transport-udp.md: flow 1, epoch 3, sequence 2, created 14, body "hello", eleven bytes in a part.
+    let sent = datagrams(&record(1, 2, b"hello"), 11);
+    let id = b"\x01\0\0\0\x03\0\0\0\x02\0\0\0\0\0\0\0";
+    let expected = [
+        [&id[..], b"\0\0\x02\0", b"\x05\0\0\0\x0e\0\0\0\0\0\0"].concat(),
+        [&id[..], b"\x01\0\x02\0", b"\0hello"].concat(),
+    ];
+    assert_eq!(sent, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_record_comes_whole_and_once_or_is_counted(
+        lengths in prop::collection::vec(prop_oneof![0..100usize, 0..5000usize, 0..100_000usize], 1..8),
+        part_bytes in prop_oneof![108..300usize, 1000..1500usize, 8000..60_000usize],
+        pieces in 1..40usize,
+        order in prop::collection::vec(any::<u32>(), 64),
+        lost in prop::collection::vec(0..100u8, 64),
+    ) {
+        let records: Vec<_> = lengths.iter().zip(0..).map(|(&n, i)| record(5, i, &pattern(n, i))).collect();
+        let mut arrivals = Vec::new();
+        let mut whole = vec![true; records.len()];
+        let mut begun = vec![false; records.len()];
+        let mut repeats = 0;
+        for (r, record) in records.iter().enumerate() {
+            // Where the borders of the pieces lie makes no difference.
+            let mut rest = record.clone();
+            let mut cut = Body::new();
+            while !rest.is_empty() {
+                let next = rest.split_off_front(rest.len().min(1 + record.len() / pieces)).expect("there");
+                cut.append(next);
+            }
+            for (d, datagram) in datagrams(&cut, part_bytes).into_iter().enumerate() {
+                let place = (r * 31 + d) % 64;
+                let copies = match lost[place] { 0..3 => 0, 3..10 => 2, _ => 1 };
+                whole[r] &= copies > 0;
+                begun[r] |= copies > 0;
+                repeats += u64::from(copies == 2);
+                for copy in 0..copies {
+                    arrivals.push((order[(place + copy) % 64], datagram.clone()));
+                }
+            }
+        }
+        arrivals.sort_by_key(|(key, _)| *key);
+        let mut reassembly = Reassembly::new(limits());
+        let mut came = vec![0; records.len()];
+        for (_, datagram) in arrivals {
+            reassembly.datagram(datagram, SLAB, Time::ZERO);
+            while let Some((flow, body)) = reassembly.next() {
+                prop_assert_eq!(flow, 5);
+                let r = records.iter().position(|record| *record == body).expect("one of those sent");
+                came[r] += 1;
+            }
+        }
+        reassembly.expire(Time::ZERO.after(Duration::from_secs(2)));
+        for (r, count) in came.iter().enumerate() {
+            prop_assert_eq!(*count, u32::from(whole[r]));
+        }
+        let partial = begun.iter().zip(&whole).filter(|(begun, whole)| **begun && !**whole).count();
+        prop_assert_eq!(reassembly.counts.lost_partial, partial as u64);
+        prop_assert_eq!(reassembly.counts.malformed, 0);
+        prop_assert_eq!(reassembly.counts.repeated, repeats);
+        prop_assert_eq!(reassembly.expires(), None);
+    }
+
+    #[test]
+    fn garbage_is_counted_and_held_within_limits(
+        garbage in prop::collection::vec((any::<[u8; 2]>(), 0..6u16, 0..6u16, 0..3000usize), 1..200),
+    ) {
+        let limits = Limits { body_bytes_max: 4000, partials_max: 3, partial_bytes_max: 3 << 20, ..limits() };
+        let mut reassembly = Reassembly::new(limits);
+        let total = garbage.len() as u64;
+        for (number, (id, index, count, length)) in garbage.into_iter().enumerate() {
+            let mut datagram = vec![0; 16];
+            datagram[0] = id[0] % 2;
+            datagram[8] = id[1] % 4;
+            datagram.extend(index.to_le_bytes());
+            datagram.extend(count.to_le_bytes());
+            datagram.extend(pattern(length, 1));
+            datagram.truncate(length);
+            let slab = Slab { number: number as u64, bytes: SLAB_BYTES };
+            reassembly.datagram(Bytes::from(datagram), slab, Time(number as u64));
+            let (partials, bytes) = reassembly.held();
+            prop_assert!(partials <= 3 && bytes <= 3 << 20, "{partials} partials, {bytes} bytes");
+        }
+        let counts = reassembly.counts;
+        prop_assert!(counts.malformed + counts.received + counts.lost_partial + counts.repeated <= total);
+        reassembly.expire(Time::ZERO.after(Duration::from_secs(100)));
+        prop_assert_eq!(reassembly.held(), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
+    for can_batch in [true, false] {
+        let (here, there) = pair();
+        let options = Options::check(&OPTIONS, [("datagram", "1472")]).expect("options");
+        let mut here = UdpPartner::new(here.into(), &options);
+        here.can_batch = can_batch;
+        let mut there = partner(&Udp, there, &[]);
+        for (i, length) in [0, 1, 24, 1000, 1440, 1441, 20_000, 100_000, 24].into_iter().enumerate() {
+            let sent = record(9, i as u64, &pattern(length, i as u64));
+            push(&mut here, sent.clone());
+            assert_eq!(pull(&mut *there), Some((FlowKey(9), sent)), "{length} bytes, batches: {can_batch}");
+        }
+        assert_eq!(here.can_batch, can_batch, "loopback can cut a batch");
+        assert_eq!(figure(&mut here, "sent_datagrams"), figure(&mut *there, "received_datagrams"));
+    }
+}
+
+#[test]
+fn a_burst_of_equal_records_leaves_in_one_call() {
+    let (here, there) = pair();
+    let (mut here, mut there) = (partner(&Udp, here, &[]), partner(&Udp, there, &[]));
+    for i in 0..40 {
+        let message = Message::new(Time::ZERO, record(1, i, &pattern(24, i)));
+        assert!(matches!(here.push(FlowKey::DEFAULT, message), Ok(Pushed::Taken)));
+    }
+    here.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
+    assert_eq!(figure(&mut *here, "send_calls"), 1.0);
+    for i in 0..40 {
+        assert_eq!(pull(&mut *there), Some((FlowKey(1), record(1, i, &pattern(24, i)))));
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_yet_is_no_error() {
+    let (here, there) = pair();
+    let address = there.local_addr().expect("address");
+    let back = here.local_addr().expect("address");
+    drop(there);
+    let mut here = partner(&Udp, here, &[]);
+    for i in 0..10 {
+        push(&mut *here, record(1, i, b"nobody hears this"));
+        assert!(matches!(here.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
+    }
+    let there = UdpSocket::bind(address).expect("bind again");
+    there.connect(back).expect("connect");
+    let mut there = partner(&Udp, there, &[]);
+    let begun = Instant::now();
+    for i in 10.. {
+        push(&mut *here, record(1, i, b"now"));
+        if let Ok(Pulled::Message(..)) = there.pull(FlowKey::DEFAULT, Pull::Yours) {
+            break;
+        }
+        assert!(begun.elapsed() < WATCHDOG, "never heard");
+    }
+}
+
+#[test]
+fn strange_datagrams_do_not_disturb_a_flow() {
+    let (here, there) = pair();
+    let stranger = here.try_clone().expect("clone");
+    let (mut here, mut there) = (partner(&Udp, here, &[]), partner(&Udp, there, &[]));
+    for i in 0..50u64 {
+        stranger.send(&pattern(i as usize % 20, i)).expect("send");
+        let session = wire::preamble::SessionToken([0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 0, 0, 0, 0, 0]);
+        stranger.send(&wire::Preamble::Data { session, driver: i as u32 }.emit()).expect("send");
+        push(&mut *here, record(1, i, &pattern(3000, i)));
+        assert_eq!(pull(&mut *there), Some((FlowKey(1), record(1, i, &pattern(3000, i)))));
+    }
+    assert!(figure(&mut *there, "malformed_datagrams") > 0.0);
+    assert_eq!(figure(&mut *there, "partials"), 0.0, "an introduction is no part of a record");
+}
+
+#[test]
+fn a_record_that_no_datagrams_hold_is_refused() {
+    let (here, _there) = pair();
+    let mut here = partner(&Udp, here, &[("datagram", "128")]);
+    let message = Message::new(Time::ZERO, record(1, 0, &vec![0; 108 * 65_536]));
+    assert!(matches!(here.push(FlowKey::DEFAULT, message), Err((PartnerError::Message(_), _))));
+}
