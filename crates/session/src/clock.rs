@@ -1,32 +1,57 @@
 //! The offset between two hosts' boot clocks.
 //!
 //! Method: the four times of a ping and its answer (RFC 5905, section 8) give an offset whose error is at
-//! most half the round trip. Of the last [`WINDOW`] answers the one with the shortest round trip counts,
-//! because queues only ever lengthen a trip. The offset in use moves towards that by at most
-//! [`SLEW_PPM`], so that times translated with it never jump; only a first estimate, or one that is off by
-//! more than [`STEP_NS`], is taken over at once.
+//! most half the round trip, and grows with age by the drift of the two clocks, taken as at most
+//! [`DRIFT_PPM`]. Of the last [`WINDOW`] answers the one with the smallest error bound counts, because
+//! queues only ever lengthen a trip (the clock filter of section 10). The offset in use moves towards that
+//! by at most [`SLEW_PPM`], so that times translated with it never jump; only a first estimate, or one that
+//! is off by more than [`STEP_NS`], is taken over at once.
 //!
-//! The error that remains is half the asymmetry of the path, bounded by half the shortest round trip, plus
-//! the drift of the clocks within the window (100 ppm over 6.4 s: 0.64 ms at the very worst).
+//! The error that remains is half the asymmetry of the path. Its bound is that of the answer that counts,
+//! and how far the offset in use still is from it.
 
 use contract::{Offset, Time};
 use std::collections::VecDeque;
 
 const WINDOW: usize = 64;
-const SLEW_PPM: i64 = 500;
-const STEP_NS: i64 = 50_000_000;
+const SLEW_PPM: u64 = 500;
+const STEP_NS: u64 = 50_000_000;
+/// Two free-running crystals, each within 100 ppm; the boot clock of a host under NTP is far better.
+const DRIFT_PPM: u64 = 200;
 
 /// Estimates what is to be added to the peer's times to get ours.
 #[derive(Debug, Clone, Default)]
 pub struct ClockEstimator {
     samples: VecDeque<Sample>,
-    used: Option<(Offset, Time)>,
+    used: Option<Used>,
+}
+
+/// What is in use since the last answer.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    offset_ns: i64,
+    since: Time,
+    best: Sample,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     offset_ns: i64,
     round_trip_ns: u64,
+    taken: Time,
+}
+
+impl Sample {
+    /// Bound of the error of its offset at `now`.
+    fn error_ns(&self, now: Time) -> u64 {
+        let age_ns = now.0.saturating_sub(self.taken.0);
+        (self.round_trip_ns / 2).saturating_add(parts(age_ns, DRIFT_PPM))
+    }
+}
+
+/// So many parts per million of `ns`.
+fn parts(ns: u64, ppm: u64) -> u64 {
+    ns / (1_000_000 / ppm)
 }
 
 impl ClockEstimator {
@@ -46,39 +71,36 @@ impl ClockEstimator {
         if self.samples.len() == WINDOW {
             self.samples.pop_front();
         }
-        self.samples.push_back(Sample { offset_ns, round_trip_ns });
+        self.samples.push_back(Sample { offset_ns, round_trip_ns, taken: now });
         self.slew(now);
     }
 
     fn slew(&mut self, now: Time) {
-        let Some(best) = self.best() else { return };
+        let Some(best) = self.samples.iter().min_by_key(|sample| sample.error_ns(now)).copied() else { return };
         let offset_ns = match self.used {
-            Some((used, since)) if (best.offset_ns - used.0).abs() <= STEP_NS => {
-                let step_max = now.signed_since(since).max(0) / 1_000_000 * SLEW_PPM;
-                used.0 + (best.offset_ns - used.0).clamp(-step_max, step_max)
+            Some(used) if best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
+                // At most STEP_NS, so neither the conversion nor the sum overflows.
+                let step_ns = parts(now.0.saturating_sub(used.since.0), SLEW_PPM).min(STEP_NS) as i64;
+                used.offset_ns + (best.offset_ns - used.offset_ns).clamp(-step_ns, step_ns)
             }
             _ => best.offset_ns,
         };
-        self.used = Some((Offset(offset_ns), now));
-    }
-
-    fn best(&self) -> Option<Sample> {
-        self.samples.iter().min_by_key(|sample| sample.round_trip_ns).copied()
+        self.used = Some(Used { offset_ns, since: now, best });
     }
 
     /// What to add to the peer's times; `None` before the first answer.
     pub fn offset(&self) -> Option<Offset> {
-        self.used.map(|(offset, _)| offset)
+        self.used.map(|used| Offset(used.offset_ns))
     }
 
-    /// Bound of the error of [`ClockEstimator::offset`], drift aside, nanoseconds.
+    /// Bound of the error of [`ClockEstimator::offset`] when the last answer came, nanoseconds.
     pub fn error_ns(&self) -> Option<u64> {
-        let (used, best) = (self.used?.0, self.best()?);
-        Some(best.round_trip_ns / 2 + best.offset_ns.abs_diff(used.0))
+        let used = self.used?;
+        Some(used.best.error_ns(used.since).saturating_add(used.best.offset_ns.abs_diff(used.offset_ns)))
     }
 
-    /// Shortest round trip of the window, nanoseconds.
+    /// Round trip of the answer that counts, nanoseconds.
     pub fn round_trip_ns(&self) -> Option<u64> {
-        self.best().map(|sample| sample.round_trip_ns)
+        self.used.map(|used| used.best.round_trip_ns)
     }
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 /// What one session may take of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Bytes of bodies that one flow's replay store holds.
+    /// Bytes of bodies in one flow's replay store from which it takes no further message; one message may
+    /// go over it.
     pub store_bytes: usize,
     /// Messages that one flow's replay store holds.
     pub store_messages: usize,
     /// Records that a sink holds while it waits for an earlier one.
     pub held_records: usize,
-    /// Bytes of bodies that a sink holds while it waits for an earlier one.
+    /// Bytes of bodies that a sink holds while it waits for an earlier one, which always fits.
     pub held_bytes: usize,
     /// Bytes of control frames waiting to be sent.
     pub control_bytes: usize,

@@ -207,16 +207,26 @@ impl SourceFlow {
     /// When the oldest unacknowledged record is to be sent again by itself, with `round_trip` between the
     /// hosts: the last record's loss shows in no gap.
     pub fn poll_timeout(&self, round_trip: Duration) -> Option<Time> {
-        let wait = (round_trip * 3).max(RETRANSMIT_MIN);
-        self.store.front().filter(|_| self.lossy && self.resend.is_empty()).map(|oldest| oldest.sent.after(wait))
+        let oldest = self.store.front().filter(|_| self.lossy && self.resend.is_empty())?;
+        Some(oldest.sent.after(retransmit_wait(round_trip)))
     }
 
     /// The time of [`SourceFlow::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
-        if self.poll_timeout(round_trip).is_some_and(|due| now >= due) {
-            self.resend.push_back(self.oldest());
-            self.shrink_window();
+        if self.poll_timeout(round_trip).is_none_or(|due| now < due) {
+            return;
         }
+        // Those due besides the oldest go with it: a burst at the end would else take a round trip each.
+        let wait = retransmit_wait(round_trip);
+        let mut bytes = 0;
+        for (sequence, stored) in (self.oldest()..).zip(&self.store).take(RETRANSMITS_AT_ONCE) {
+            if bytes > WINDOW_MIN_BYTES || now < stored.sent.after(wait) {
+                break;
+            }
+            bytes += stored.body.len();
+            self.resend.push_back(sequence);
+        }
+        self.shrink_window();
     }
 
     /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.
@@ -260,4 +270,8 @@ impl SourceFlow {
     pub fn counters(&self) -> SourceCounters {
         self.counters
     }
+}
+
+fn retransmit_wait(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
 }

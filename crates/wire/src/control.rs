@@ -1,7 +1,8 @@
 //! Messages of the control channel (paper N, section 4.9: out-of-band messages).
 //!
 //! On the channel each is a frame: `length: u32` (of what follows), `kind: u8`, body. The fields of each
-//! kind stand in the order of the struct below; texts and blobs are preceded by their `u32` length.
+//! kind stand in the order of the struct below; texts and blobs are preceded by their `u32` length. A
+//! message whose fields are within the limits below fits a frame.
 
 use crate::preamble::SessionToken;
 use crate::{Reader, WireError, Writer};
@@ -12,8 +13,12 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of the longest pipeline text.
 pub const PIPELINE_BYTES_MAX: usize = 4096;
-/// Bytes of the longest human-readable reason.
+/// Bytes of the longest reason; a longer one is cut when it is sent.
 pub const REASON_BYTES_MAX: usize = 4096;
+/// Bytes of the longest summary of a device; a longer one is cut when it is sent.
+pub const SUMMARY_BYTES_MAX: usize = 255;
+/// Bytes of the longest body of `Pair`, `Ask` and `Answer`.
+pub const CONTROL_BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - 16;
 /// Bytes of the longest device description.
 pub const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
 /// Entries of the longest catalogue.
@@ -306,7 +311,8 @@ impl Control {
         )
     }
 
-    /// The message as a frame, its length in front.
+    /// The message as a frame, its length in front. A field over its limit makes a message that the peer
+    /// refuses, save that texts for people are cut.
     pub fn emit(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u32(0);
@@ -346,7 +352,7 @@ impl Control {
                 w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into()).u64(*received);
             }
             Control::Goodbye { reason } => {
-                w.u8(GOODBYE).text(reason);
+                w.u8(GOODBYE).text(cut(reason, REASON_BYTES_MAX));
             }
             Control::Ping { id, sent, received } => {
                 w.u8(PING).u32(*id).u64(*sent).u64(*received);
@@ -360,7 +366,10 @@ impl Control {
             Control::Catalogue { entries } => {
                 w.u8(CATALOGUE).u16(entries.len() as u16);
                 for entry in entries {
-                    w.text(&entry.name).text(&entry.class).text(&entry.summary).u8(entry.present.into());
+                    w.text(&entry.name)
+                        .text(&entry.class)
+                        .text(cut(&entry.summary, SUMMARY_BYTES_MAX))
+                        .u8(entry.present.into());
                 }
             }
             Control::Open { driver, name, application, transport, via, via_back } => {
@@ -376,10 +385,10 @@ impl Control {
                 }
             }
             Control::Refused { driver, reason } => {
-                w.u8(REFUSED).u32(*driver).text(reason);
+                w.u8(REFUSED).u32(*driver).text(cut(reason, REASON_BYTES_MAX));
             }
             Control::Close { driver, reason } => {
-                w.u8(CLOSE).u32(*driver).text(reason);
+                w.u8(CLOSE).u32(*driver).text(cut(reason, REASON_BYTES_MAX));
             }
             Control::Acknowledge { flow, epoch, next } => {
                 w.u8(ACKNOWLEDGE).u32(*flow).u32(*epoch).u64(*next);
@@ -403,7 +412,7 @@ impl Control {
                 w.u8(PAIR).u32(*flow).u32(*epoch).u16(*pair).blob(body);
             }
             Control::Presence { driver, present, reason } => {
-                w.u8(PRESENCE).u32(*driver).u8((*present).into()).text(reason);
+                w.u8(PRESENCE).u32(*driver).u8((*present).into()).text(cut(reason, REASON_BYTES_MAX));
             }
             Control::Ask { driver, id, operation, body } => {
                 w.u8(ASK).u32(*driver).u32(*id).u16(*operation).blob(body);
@@ -454,7 +463,7 @@ impl Control {
                     Ok(CatalogueEntry {
                         name: name(r, "catalogue name")?,
                         class: name(r, "catalogue class")?,
-                        summary: r.text("catalogue summary", REASON_BYTES_MAX)?.into(),
+                        summary: r.text("catalogue summary", SUMMARY_BYTES_MAX)?.into(),
                         present: flag(r, "catalogue present")?,
                     })
                 };
@@ -511,7 +520,7 @@ impl Control {
                 flow: r.u32("pair flow")?,
                 epoch: r.u32("pair epoch")?,
                 pair: r.u16("pair number")?,
-                body: r.blob("pair body", FRAME_BYTES_MAX)?.into(),
+                body: r.blob("pair body", CONTROL_BODY_BYTES_MAX)?.into(),
             },
             PRESENCE => Control::Presence {
                 driver: r.u32("presence driver")?,
@@ -522,13 +531,13 @@ impl Control {
                 driver: r.u32("ask driver")?,
                 id: r.u32("ask id")?,
                 operation: r.u16("ask operation")?,
-                body: r.blob("ask body", FRAME_BYTES_MAX)?.into(),
+                body: r.blob("ask body", CONTROL_BODY_BYTES_MAX)?.into(),
             },
             ANSWER => Control::Answer {
                 driver: r.u32("answer driver")?,
                 id: r.u32("answer id")?,
                 status: r.u16("answer status")?,
-                body: r.blob("answer body", FRAME_BYTES_MAX)?.into(),
+                body: r.blob("answer body", CONTROL_BODY_BYTES_MAX)?.into(),
             },
             FEEDBACK => Control::Feedback {
                 flow: r.u32("feedback flow")?,
@@ -599,6 +608,11 @@ fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
         1 => Ok(true),
         other => Err(WireError::Value { what, value: other.into() }),
     }
+}
+
+/// As much of a text for people as a message takes.
+fn cut(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
 }
 
 fn put_option<T>(

@@ -66,7 +66,11 @@ impl Preamble {
         let session = SessionToken(reader.array("preamble session")?);
         let driver = reader.u32("preamble driver")?;
         match kind {
-            KIND_CONTROL => Ok(Preamble::Control),
+            KIND_CONTROL if session.0 == [0; 16] && driver == 0 => Ok(Preamble::Control),
+            KIND_CONTROL => Err(WireError::Value {
+                what: "session or driver of a control preamble",
+                value: driver.into(),
+            }),
             KIND_DATA => Ok(Preamble::Data { session, driver }),
             other => Err(WireError::Value { what: "preamble kind", value: other.into() }),
         }

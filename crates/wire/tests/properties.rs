@@ -1,0 +1,288 @@
+//! What holds of every message and of every input: reading undoes writing, there is one way to write a
+//! message, and no input does worse than be refused.
+//!
+//! That nothing over-allocates is seen rather than tested: every allocation in the parsers is a copy of a
+//! field's bytes, made after they were found in the input, or one element of a list, made after the
+//! element before it was read; so what is allocated is bounded by a small multiple of what came.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use wire::control::*;
+use wire::preamble::SessionToken;
+use wire::{BODY_BYTES_MAX, Container, Control, PROTOCOL_VERSION, Preamble, RecordHeader, WireError};
+
+/// A text of at most `max` bytes: mostly short, sometimes as long as it may be.
+fn text(max: usize) -> impl Strategy<Value = String> {
+    prop_oneof![9 => "\\PC{0,12}".boxed(), 1 => Just("x".repeat(max)).boxed()]
+}
+
+fn blob(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![9 => vec(any::<u8>(), 0..40).boxed(), 1 => Just(vec![7; max]).boxed()]
+}
+
+fn token() -> impl Strategy<Value = SessionToken> {
+    any::<[u8; 16]>().prop_map(SessionToken)
+}
+
+fn entry() -> impl Strategy<Value = CatalogueEntry> {
+    let texts = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), text(SUMMARY_BYTES_MAX));
+    (texts, any::<bool>()).prop_map(|((name, class, summary), present)| CatalogueEntry {
+        name,
+        class,
+        summary,
+        present,
+    })
+}
+
+fn flow() -> impl Strategy<Value = AgreedFlow> {
+    let direction =
+        prop_oneof![Just(FlowDirection::DeviceToApplication), Just(FlowDirection::ApplicationToDevice)];
+    let class = prop_oneof![Just(FlowClass::Reliable), Just(FlowClass::Timely), Just(FlowClass::State)];
+    (any::<u32>(), direction, class, text(NAME_BYTES_MAX), text(PIPELINE_BYTES_MAX)).prop_map(
+        |(flow, direction, class, format, pipeline)| AgreedFlow { flow, direction, class, format, pipeline },
+    )
+}
+
+fn control() -> impl Strategy<Value = Control> {
+    let (name, reason) = (|| text(NAME_BYTES_MAX), || text(REASON_BYTES_MAX));
+    let (n32, n64, body) = (any::<u32>, any::<u64>, || blob(CONTROL_BODY_BYTES_MAX));
+    let pipeline = || option::of(text(PIPELINE_BYTES_MAX));
+    prop_oneof![
+        (name(), option::of(token()), n64()).prop_map(|(host, resume, received)| Control::Hello {
+            host,
+            resume,
+            received
+        }),
+        (name(), token(), any::<bool>(), n64()).prop_map(|(host, session, resumed, received)| {
+            Control::Welcome { host, session, resumed, received }
+        }),
+        reason().prop_map(|reason| Control::Goodbye { reason }),
+        (n32(), n64(), n64()).prop_map(|(id, sent, received)| Control::Ping { id, sent, received }),
+        (n32(), n64(), n64(), n64()).prop_map(|(id, sent, received, replied)| Control::Pong {
+            id,
+            sent,
+            received,
+            replied
+        }),
+        Just(Control::List),
+        vec(entry(), 0..5).prop_map(|entries| Control::Catalogue { entries }),
+        (n32(), name(), name(), name(), pipeline(), pipeline()).prop_map(
+            |(driver, name, application, transport, via, via_back)| Control::Open {
+                driver,
+                name,
+                application,
+                transport,
+                via,
+                via_back,
+            }
+        ),
+        (n32(), name(), blob(DESCRIPTION_BYTES_MAX), vec(flow(), 0..=FLOWS_MAX)).prop_map(
+            |(driver, class, description, flows)| Control::Opened { driver, class, description, flows }
+        ),
+        (n32(), reason()).prop_map(|(driver, reason)| Control::Refused { driver, reason }),
+        (n32(), reason()).prop_map(|(driver, reason)| Control::Close { driver, reason }),
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, next)| Control::Acknowledge { flow, epoch, next }),
+        (n32(), n32(), vec((n64(), n64()), 0..MISSING_RANGES_MAX))
+            .prop_map(|(flow, epoch, ranges)| Control::Missing { flow, epoch, ranges }),
+        (n32(), n32()).prop_map(|(flow, epoch)| Control::Resync { flow, epoch }),
+        (n32(), n32()).prop_map(|(flow, epoch)| Control::Epoch { flow, epoch }),
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::End { flow, epoch, sequence }),
+        (n32(), n32(), any::<u16>(), body()).prop_map(|(flow, epoch, pair, body)| Control::Pair {
+            flow,
+            epoch,
+            pair,
+            body
+        }),
+        (n32(), any::<bool>(), reason()).prop_map(|(driver, present, reason)| Control::Presence {
+            driver,
+            present,
+            reason
+        }),
+        (n32(), n32(), any::<u16>(), body()).prop_map(|(driver, id, operation, body)| Control::Ask {
+            driver,
+            id,
+            operation,
+            body
+        }),
+        (n32(), n32(), any::<u16>(), body()).prop_map(|(driver, id, status, body)| Control::Answer {
+            driver,
+            id,
+            status,
+            body
+        }),
+        (n32(), n64(), n64(), n32(), n32()).prop_map(|(flow, received, lost, delay_us, jitter_us)| {
+            Control::Feedback { flow, received, lost, delay_us, jitter_us }
+        }),
+        n32().prop_map(|driver| Control::Linked { driver }),
+    ]
+}
+
+fn preamble() -> impl Strategy<Value = Preamble> {
+    let data = (token(), any::<u32>()).prop_map(|(session, driver)| Preamble::Data { session, driver });
+    prop_oneof![Just(Preamble::Control), data]
+}
+
+fn record() -> impl Strategy<Value = RecordHeader> {
+    (any::<u32>(), any::<u32>(), any::<u64>(), 0..=BODY_BYTES_MAX as u32, any::<u64>()).prop_map(
+        |(flow, epoch, sequence, length, created)| RecordHeader {
+            flow,
+            epoch,
+            sequence,
+            container: Container { length, created },
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn control_is_read_as_it_was_written(message in control(), behind in vec(any::<u8>(), 0..9)) {
+        let mut bytes = message.emit();
+        let length = bytes.len();
+        bytes.extend(behind);
+        prop_assert_eq!(Control::parse_frame(&bytes), Ok(Some((message, length))));
+    }
+
+    #[test]
+    fn half_a_frame_is_waited_for_and_half_a_message_is_refused(message in control(), cut in any::<prop::sample::Index>()) {
+        let bytes = message.emit();
+        let cut = cut.index(bytes.len());
+        prop_assert_eq!(Control::parse_frame(&bytes[..cut]), Ok(None));
+        if let Some(half) = bytes[4..].get(..cut).filter(|half| half.len() < bytes.len() - 4) {
+            let refused = Control::parse(half);
+            prop_assert!(matches!(refused, Err(WireError::Short { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_changed_message_is_refused_or_is_another_message(
+        message in control(),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8u32,
+    ) {
+        let mut bytes = message.emit();
+        let at = 4 + at.index(bytes.len() - 4);
+        bytes[at] ^= 1u8 << bit;
+        if let Ok(other) = Control::parse(&bytes[4..]) {
+            prop_assert_ne!(&other, &message);
+            prop_assert_eq!(other.emit(), bytes);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_have_one_way_to_be_written(bytes in vec(any::<u8>(), 0..300), limit in any::<usize>()) {
+        if let Ok(message) = Control::parse(&bytes) {
+            prop_assert_eq!(&message.emit()[4..], &bytes[..]);
+        }
+        if let Ok(Some((message, length))) = Control::parse_frame(&bytes) {
+            prop_assert_eq!(&message.emit()[..], &bytes[..length]);
+        }
+        if let Ok(preamble) = Preamble::parse(&bytes) {
+            prop_assert_eq!(&preamble.emit()[..], &bytes[..Preamble::BYTES]);
+        }
+        if let Ok(header) = RecordHeader::parse(&bytes, limit) {
+            prop_assert!(header.container.length as usize <= limit);
+            prop_assert_eq!(&header.emit()[..], &bytes[..RecordHeader::BYTES]);
+        }
+        if let Ok(container) = Container::parse(&bytes, limit) {
+            prop_assert_eq!(&container.emit()[..], &bytes[..Container::BYTES]);
+        }
+    }
+
+    #[test]
+    fn preamble_is_read_as_it_was_written(preamble in preamble(), cut in 0..Preamble::BYTES) {
+        let bytes = preamble.emit();
+        prop_assert_eq!(Preamble::parse(&bytes), Ok(preamble));
+        let refused = Preamble::parse(&bytes[..cut]);
+        prop_assert!(matches!(refused, Err(WireError::Short { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn another_version_is_told_both(preamble in preamble(), theirs in any::<u16>()) {
+        prop_assume!(theirs != PROTOCOL_VERSION);
+        let mut bytes = preamble.emit();
+        bytes[4..6].copy_from_slice(&theirs.to_le_bytes());
+        let error = Preamble::parse(&bytes).unwrap_err().to_string();
+        prop_assert_eq!(error, format!("protocol version {theirs}, this program speaks {PROTOCOL_VERSION}"));
+        // Whatever a later version puts behind its number.
+        let refused = Preamble::parse(&bytes[..6]);
+        prop_assert!(matches!(refused, Err(WireError::Version { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn record_is_read_as_it_was_written(record in record(), cut in 0..RecordHeader::BYTES) {
+        let bytes = record.emit();
+        prop_assert_eq!(RecordHeader::parse(&bytes, BODY_BYTES_MAX), Ok(record));
+        let refused = RecordHeader::parse(&bytes[..cut], BODY_BYTES_MAX);
+        prop_assert!(matches!(refused, Err(WireError::Short { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_refused_by_its_length_alone(limit in 0..u32::MAX, over in 1..=u32::MAX) {
+        let length = limit.saturating_add(over);
+        let refused = Container::parse(&length.to_le_bytes(), limit as usize);
+        let expected = WireError::TooLong { what: "container length", length: length.into(), limit: limit.into() };
+        prop_assert_eq!(refused, Err(expected));
+    }
+
+    #[test]
+    fn a_frame_over_the_limit_is_refused_by_its_length_alone(length in FRAME_BYTES_MAX as u32 + 1..) {
+        let refused = Control::parse_frame(&length.to_le_bytes());
+        prop_assert!(matches!(refused, Err(WireError::TooLong { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_text_for_people_is_cut_to_what_a_message_takes(text in "\\PC{200,2000}") {
+        let cut = |max: usize| &text[..text.floor_char_boundary(max)];
+        let parse = |message: Control| Control::parse(&message.emit()[4..]);
+        let reason = text.repeat(3);
+        let expected = reason[..reason.floor_char_boundary(REASON_BYTES_MAX)].to_string();
+        prop_assert_eq!(parse(Control::Goodbye { reason }), Ok(Control::Goodbye { reason: expected }));
+        let entry = |summary: &str| CatalogueEntry {
+            name: "n".into(),
+            class: "c".into(),
+            summary: summary.into(),
+            present: true,
+        };
+        prop_assert_eq!(
+            parse(Control::Catalogue { entries: vec![entry(&text)] }),
+            Ok(Control::Catalogue { entries: vec![entry(cut(SUMMARY_BYTES_MAX))] })
+        );
+    }
+}
+
+/// The longest message of each kind that has lists or several long fields fits a frame.
+#[test]
+fn what_is_within_the_limits_fits_a_frame() {
+    let long = |bytes: usize| "x".repeat(bytes);
+    let entry = CatalogueEntry {
+        name: long(NAME_BYTES_MAX),
+        class: long(NAME_BYTES_MAX),
+        summary: long(SUMMARY_BYTES_MAX),
+        present: true,
+    };
+    let flow = AgreedFlow {
+        flow: 1,
+        direction: FlowDirection::DeviceToApplication,
+        class: FlowClass::State,
+        format: long(NAME_BYTES_MAX),
+        pipeline: long(PIPELINE_BYTES_MAX),
+    };
+    let body = vec![0; CONTROL_BODY_BYTES_MAX];
+    for message in [
+        Control::Catalogue { entries: vec![entry; CATALOGUE_ENTRIES_MAX] },
+        Control::Opened {
+            driver: 1,
+            class: long(NAME_BYTES_MAX),
+            description: vec![0; DESCRIPTION_BYTES_MAX],
+            flows: vec![flow; FLOWS_MAX],
+        },
+        Control::Missing { flow: 1, epoch: 1, ranges: vec![(0, 1); MISSING_RANGES_MAX] },
+        Control::Pair { flow: 1, epoch: 1, pair: 0, body: body.clone() },
+        Control::Ask { driver: 1, id: 1, operation: 1, body: body.clone() },
+        Control::Answer { driver: 1, id: 1, status: 0, body },
+    ] {
+        let bytes = message.emit();
+        assert_eq!(Control::parse_frame(&bytes), Ok(Some((message, bytes.len()))));
+    }
+}

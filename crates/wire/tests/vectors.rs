@@ -1,0 +1,109 @@
+//! The byte vectors of `docs/vectors`, by which another implementation could be checked, checked themselves.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::path::Path;
+use wire::preamble::SessionToken;
+use wire::{BODY_BYTES_MAX, Container, Control, Preamble, RecordHeader, WireError};
+
+struct Vector {
+    title: String,
+    bytes: Vec<u8>,
+    outcome: String,
+}
+
+fn vectors(file: &str) -> Vec<Vector> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut vectors = Vec::new();
+    let mut open: Option<Vector> = None;
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(title) = line.strip_prefix('[') {
+            assert!(open.is_none(), "{file}: a vector before `{line}` has no outcome");
+            open = Some(Vector { title: title.into(), bytes: Vec::new(), outcome: String::new() });
+            continue;
+        }
+        let vector = open.as_mut().unwrap_or_else(|| panic!("{file}: `{line}` stands in no vector"));
+        if line.starts_with(['=', '!']) {
+            vector.outcome = line.into();
+            vectors.extend(open.take());
+        } else {
+            let hex = line.split_whitespace().next().expect("empty lines are skipped");
+            assert!(hex.len() % 2 == 0, "{file}: half a byte in `{line}`");
+            vector.bytes.extend((0..hex.len()).step_by(2).map(|at| {
+                u8::from_str_radix(&hex[at..at + 2], 16)
+                    .unwrap_or_else(|_| panic!("{file}: no byte in `{line}`"))
+            }));
+        }
+    }
+    assert!(open.is_none(), "{file}: the last vector has no outcome");
+    vectors
+}
+
+/// Checks each vector of `file` against what `parse` makes of its bytes and `emit` of that.
+fn check<T: Debug>(
+    file: &str,
+    parse: impl Fn(&[u8]) -> Result<T, WireError>,
+    emit: impl Fn(&T) -> Vec<u8>,
+    token: impl Fn(&T) -> Option<SessionToken>,
+) -> Vec<Vector> {
+    let vectors = vectors(file);
+    for Vector { title, bytes, outcome } in &vectors {
+        let parsed = parse(bytes);
+        let found = match &parsed {
+            // A token is never printed by itself; here it must be, to be checked.
+            Ok(message) => {
+                let hex: String =
+                    token(message).iter().flat_map(|t| t.0).map(|b| format!("{b:02x}")).collect();
+                format!("= {message:?}").replace("SessionToken(..)", &format!("SessionToken({hex})"))
+            }
+            Err(error) => format!("! {error}"),
+        };
+        assert_eq!(&found, outcome, "{file}: [{title}");
+        if let Ok(message) = parsed {
+            assert_eq!(&emit(&message), bytes, "{file}: [{title} is written otherwise");
+        }
+    }
+    vectors
+}
+
+#[test]
+fn preamble() {
+    let token = |preamble: &Preamble| match preamble {
+        Preamble::Control => None,
+        Preamble::Data { session, .. } => Some(*session),
+    };
+    check("preamble.txt", Preamble::parse, |preamble| preamble.emit().to_vec(), token);
+}
+
+#[test]
+fn container() {
+    let parse = |bytes: &[u8]| Container::parse(bytes, BODY_BYTES_MAX);
+    check("container.txt", parse, |container| container.emit().to_vec(), |_| None);
+}
+
+#[test]
+fn record() {
+    let parse = |bytes: &[u8]| RecordHeader::parse(bytes, BODY_BYTES_MAX);
+    check("record.txt", parse, |header| header.emit().to_vec(), |_| None);
+}
+
+#[test]
+fn control() {
+    let parse = |bytes: &[u8]| {
+        Control::parse_frame(bytes).map(|frame| {
+            let (message, length) = frame.expect("a vector is a whole frame");
+            assert_eq!(length, bytes.len());
+            message
+        })
+    };
+    let token = |message: &Control| match message {
+        Control::Hello { resume, .. } => *resume,
+        Control::Welcome { session, .. } => Some(*session),
+        _ => None,
+    };
+    let vectors = check("control.txt", parse, Control::emit, token);
+    let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
+    let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
+    assert!(kinds.into_iter().eq(1..=22), "control.txt: a kind without a vector");
+}
