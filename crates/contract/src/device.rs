@@ -125,6 +125,11 @@ pub trait DeviceClass: Sync {
     /// Whether it has this side.
     fn has_role(&self, role: Role) -> bool;
 
+    /// The class of the node that suits a device of this class, when the user names none.
+    fn application(&self) -> &'static str {
+        "stdout"
+    }
+
     /// Options of a spec, given as `,name=value` behind the target.
     fn options(&self) -> &'static [OptionSpec];
 

@@ -1,1 +1,29 @@
-//! Outboard: clocks, threads, registry, supervision; runs paths and drives sessions
+//! Runs it all: clocks, threads, the registry, brokers and workers. The only room that sees all others.
+//!
+//! A **broker** ([`Sharer`], [`Attacher`]) listens, dials, opens devices, makes nodes and speaks the control
+//! channel. A **worker** ([`worker`]) is handed descriptors and runs paths; it opens nothing itself.
+
+mod agree;
+mod attach;
+mod control_link;
+mod delays;
+mod dial;
+pub mod driver;
+mod error;
+mod events;
+mod incoming;
+mod outgoing;
+pub mod registry;
+mod segment;
+mod share;
+mod share_session;
+mod stats;
+pub mod worker;
+
+pub use agree::Pipelines;
+pub use attach::{ApplicationChoice, AttachRequest, AttachTarget, Attacher};
+pub use error::RuntimeError;
+pub use events::{Event, Stop};
+pub use session::Limits;
+pub use share::{ShareDevice, ShareRequest, Sharer};
+pub use stats::{DriverStats, FlowStats};

@@ -1,0 +1,103 @@
+//! What two hosts build a driver of: the flows of the device, each with the pipeline both agree on.
+//!
+//! The attacher proposes canonical text; the sharer checks it as text from a stranger and answers with the
+//! final text, or says which place it cannot accept.
+
+use crate::driver::FlowPlan;
+use crate::registry;
+use contract::{Description, FlowDirection, FlowOffer, Format};
+use pipeline::{Origin, Pipeline, Requirement};
+use wire::control::AgreedFlow;
+
+/// The pipelines of a driver, as one host wants them.
+#[derive(Debug, Clone, Default)]
+pub struct Pipelines {
+    /// Device to application.
+    pub via: Option<Pipeline>,
+    /// Application to device.
+    pub via_back: Option<Pipeline>,
+    /// Device to application, and nothing else.
+    pub require: Option<Pipeline>,
+}
+
+impl Pipelines {
+    /// Reads this host's own texts.
+    pub fn parse(via: Option<&str>, via_back: Option<&str>, require: Option<&str>) -> Result<Pipelines, String> {
+        let read = |text: Option<&str>| {
+            let parse = |text| Pipeline::parse(text, registry::pairs(), Origin::Local);
+            text.map(parse).transpose().map_err(|error| error.to_string())
+        };
+        Ok(Pipelines { via: read(via)?, via_back: read(via_back)?, require: read(require)? })
+    }
+}
+
+/// The sharer's answer to a proposal: the flows of `description`, numbered from `first_flow`.
+pub(crate) fn answer(
+    description: &Description,
+    offered: &Pipelines,
+    proposed: (Option<&str>, Option<&str>),
+    first_flow: u32,
+) -> Result<(Vec<AgreedFlow>, Vec<FlowPlan>), String> {
+    let mut agreed = Vec::new();
+    let mut plans = Vec::new();
+    for (index, offer) in description.flows.iter().enumerate() {
+        let pipeline = choose(offer, offered, proposed)?;
+        pipeline.check(&offer.format).map_err(|error| error.to_string())?;
+        let flow = first_flow + index as u32;
+        agreed.push(AgreedFlow {
+            flow,
+            direction: offer.direction,
+            class: offer.class,
+            format: offer.format.name().into(),
+            pipeline: pipeline.canonical().into(),
+        });
+        let (direction, class, format) = (offer.direction, offer.class, offer.format.clone());
+        plans.push(FlowPlan { flow, direction, class, format, pipeline });
+    }
+    Ok((agreed, plans))
+}
+
+fn choose(
+    offer: &FlowOffer,
+    offered: &Pipelines,
+    proposed: (Option<&str>, Option<&str>),
+) -> Result<Pipeline, String> {
+    let (own, proposal) = match offer.direction {
+        FlowDirection::DeviceToApplication => (&offered.via, proposed.0),
+        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1),
+    };
+    let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
+    match (required, proposal) {
+        (Some(required), None) => Ok(required.clone()),
+        (Some(required), Some(text)) => {
+            Requirement::new(required.clone()).accept(text, registry::pairs()).map_err(|error| error.to_string())
+        }
+        (None, Some(text)) => {
+            Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string())
+        }
+        (None, None) => Ok(own.clone().unwrap_or_default()),
+    }
+}
+
+/// The attacher's reading of the sharer's answer. Where the answer is its own proposal, its own pipeline
+/// with its own local options and links is what runs.
+pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<FlowPlan>, String> {
+    flows
+        .iter()
+        .map(|flow| {
+            let own = match flow.direction {
+                FlowDirection::DeviceToApplication => &own.via,
+                FlowDirection::ApplicationToDevice => &own.via_back,
+            };
+            let pipeline = match own {
+                Some(own) if own.canonical() == flow.pipeline => own.clone(),
+                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer)
+                    .map_err(|error| format!("the other host answered with a pipeline this one refuses: {error}"))?,
+            };
+            let format = Format::from_name(&flow.format)
+                .ok_or_else(|| format!("the other host's device has the format `{}`, unknown here", flow.format))?;
+            pipeline.check(&format).map_err(|error| error.to_string())?;
+            Ok(FlowPlan { flow: flow.flow, direction: flow.direction, class: flow.class, format, pipeline })
+        })
+        .collect()
+}

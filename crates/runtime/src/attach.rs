@@ -1,0 +1,451 @@
+//! `outboard attach`: uses devices of another host. The broker's side: it dials, opens devices there, makes the
+//! applications' nodes here, and hands descriptors to a worker.
+
+use crate::agree::{self, Pipelines};
+use crate::control_link::{ControlLink, LinkError};
+use crate::dial::{Dialled, Dialling, greet};
+use crate::driver::{FlowPlan, LinkFacts, Notice};
+use crate::error::RuntimeError;
+use crate::events::{Event, Stop};
+use crate::registry;
+use crate::share::now;
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
+use session::{Handshake, Limits};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::Control;
+use wire::control::AgreedFlow;
+use wire::preamble::SessionToken;
+
+/// How long the first connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may take while a lost link is looked for, at least.
+const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// Time between two `Stats` events.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One device to use.
+pub struct AttachTarget {
+    /// Its name in the sharer's catalogue.
+    pub name: String,
+    /// What stands in for it here.
+    pub application: ApplicationChoice,
+    /// What is proposed for its flows.
+    pub pipelines: Pipelines,
+}
+
+/// What stands in for a device at the application's side.
+pub enum ApplicationChoice {
+    /// What suits the device's class.
+    Suitable,
+    /// `kind:rest`.
+    Spec(String),
+    /// A partner of this program's own (a measuring instrument).
+    Partner(Box<dyn Partner>),
+}
+
+/// What to attach, from where.
+pub struct AttachRequest {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// How its records travel.
+    pub transport: TransportPlan,
+    /// The devices.
+    pub targets: Vec<AttachTarget>,
+    /// Whether the other host may be one that nobody knows.
+    pub insecure: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// This host's name, for people.
+    pub host: String,
+}
+
+/// A device in use.
+struct Driver {
+    name: String,
+    application: Option<ApplicationChoice>,
+    pipelines: Pipelines,
+    /// Its flows, once open.
+    plans: Option<Vec<FlowPlan>>,
+    dialling: Option<Dialling>,
+    ended: bool,
+}
+
+/// A running `attach`.
+pub struct Attacher {
+    peer: SocketAddr,
+    transport: TransportPlan,
+    limits: Limits,
+    host: String,
+    link: ControlLink,
+    session: Option<SessionToken>,
+    worker: Worker,
+    poller: Poller,
+    drivers: Vec<Driver>,
+    silent_since: Option<Time>,
+    facts: Option<LinkFacts>,
+    link_told: bool,
+}
+
+impl Attacher {
+    /// Connects, and asks for the devices.
+    pub fn start(request: AttachRequest) -> Result<Attacher, RuntimeError> {
+        let peer = resolve(&request.address)?;
+        if !peer.ip().is_loopback() && !request.insecure {
+            return Err(RuntimeError::Usage(format!(
+                "{peer} is another machine, and hosts cannot be told apart yet: anyone on the way could read and \
+                 change what is sent. Say --insecure on both sides to do it all the same"
+            )));
+        }
+        let worker =
+            Worker::start("attach", request.limits.clone()).map_err(|e| RuntimeError::os("starting a worker", e))?;
+        let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+        let drivers = request.targets.into_iter().map(|target| Driver {
+            name: target.name,
+            application: Some(target.application),
+            pipelines: target.pipelines,
+            plans: None,
+            dialling: None,
+            ended: false,
+        });
+        let mut attacher = Attacher {
+            peer,
+            transport: request.transport,
+            link: ControlLink::new(&request.limits, now()),
+            limits: request.limits,
+            host: request.host,
+            session: None,
+            worker,
+            poller,
+            drivers: drivers.collect(),
+            silent_since: None,
+            facts: None,
+            link_told: false,
+        };
+        attacher.connect(CONNECT_TIMEOUT)?;
+        Ok(attacher)
+    }
+
+    /// Serves until all flows have ended, or `stop` is said.
+    pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
+        let mut stats_at = now().after(STATS_INTERVAL);
+        let result = loop {
+            if stop.is_said() {
+                break Ok(());
+            }
+            match self.converse(tell) {
+                Ok(()) => {}
+                Err(Failure::Final(error)) => break Err(error),
+                Err(Failure::Link(error)) => {
+                    self.link.disconnect(&mut self.poller);
+                    self.fall_silent(&error.to_string(), tell);
+                }
+            }
+            if self.drivers.iter().all(|driver| driver.ended) {
+                break Ok(());
+            }
+            if self.link.is_connected() && !self.link.is_silent(now()) {
+                self.hear_again(tell);
+            } else {
+                self.fall_silent("nothing was heard", tell);
+                if let Err(error) = self.redial(stop) {
+                    break Err(error);
+                }
+            }
+            if now() >= stats_at {
+                let _ = self.worker.send(Command::Stats);
+                stats_at = now().after(STATS_INTERVAL);
+            }
+            self.dial();
+            if let Err(error) = self.sleep(stop, stats_at) {
+                break Err(error);
+            }
+        };
+        let reason = if result.is_ok() { "the attacher stops" } else { "the attacher failed" };
+        let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
+        self.link.disconnect(&mut self.poller);
+        result
+    }
+
+    fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
+        self.poller.want(stop.wakes(), true, false);
+        self.poller.want(self.worker.wakes(), true, false);
+        self.link.want(&mut self.poller);
+        let mut at = stats_at.min(self.link.poll_timeout(self.silent_since.is_some()));
+        for dialling in self.drivers.iter().filter_map(|driver| driver.dialling.as_ref()) {
+            at = at.min(dialling.want(&mut self.poller));
+        }
+        self.poller.wait(Some(at.since(now()))).map_err(|error| RuntimeError::os("waiting", error))?;
+        Ok(())
+    }
+
+    /// Connects and introduces this host; opens or resumes the session.
+    fn connect(&mut self, timeout: Duration) -> Result<(), RuntimeError> {
+        let handshake = Handshake::new(self.host.clone(), self.session, self.link.received());
+        let (stream, welcomed) = greet(self.peer, &handshake, timeout)?;
+        self.link.disconnect(&mut self.poller);
+        let _ = self.worker.send(Command::LinksLost);
+        if !welcomed.resumed {
+            self.link = ControlLink::new(&self.limits, now());
+        }
+        let theirs = if welcomed.resumed { welcomed.received } else { 0 };
+        self.link.connect(stream, theirs, None, now())?;
+        self.session = Some(welcomed.session);
+        for (number, driver) in self.drivers.iter_mut().enumerate() {
+            driver.dialling = None;
+            match welcomed.resumed && driver.plans.is_some() {
+                true => driver.dialling = Some(Dialling::new(&self.transport, self.peer, now())),
+                false => {
+                    let text = |pipeline: &Option<pipeline::Pipeline>| {
+                        pipeline.as_ref().map(|pipeline| pipeline.canonical().to_string())
+                    };
+                    let open = Control::Open {
+                        driver: number as u32,
+                        name: driver.name.clone(),
+                        application: String::new(),
+                        transport: self.transport.class.name().into(),
+                        via: text(&driver.pipelines.via),
+                        via_back: text(&driver.pipelines.via_back),
+                    };
+                    self.link.send(&open)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn redial(&mut self, stop: &Stop) -> Result<(), RuntimeError> {
+        let round_trip = self.facts.map_or(Duration::ZERO, |facts| facts.round_trip);
+        let timeout = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
+        let began = now();
+        match self.connect(timeout) {
+            Ok(()) => Ok(()),
+            Err(RuntimeError::Unreachable(_)) => {
+                // A refusal comes at once; the next try shall not.
+                let wait = REDIAL_TIMEOUT.saturating_sub(now().since(began));
+                self.poller.want(stop.wakes(), true, false);
+                self.link.want(&mut self.poller);
+                self.poller.wait(Some(wait)).map_err(|error| RuntimeError::os("waiting", error))?;
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    fn fall_silent(&mut self, reason: &str, tell: &mut dyn FnMut(Event)) {
+        if self.silent_since.is_none() {
+            self.silent_since = Some(now());
+            let _ = self.worker.send(Command::Silence);
+            tell(Event::LinkLost { reason: format!("{}: {reason}", self.peer) });
+        }
+    }
+
+    fn hear_again(&mut self, tell: &mut dyn FnMut(Event)) {
+        if let Some(since) = self.silent_since.take() {
+            let _ = self.worker.send(Command::Heard);
+            tell(Event::LinkBack { seconds: now().since(since).as_secs_f64() });
+        }
+    }
+
+    fn converse(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
+        self.worker.clear();
+        while let Some(report) = self.worker.poll() {
+            self.handle_report(report, tell)?;
+        }
+        while let Some(message) = self.link.poll(now())? {
+            self.handle(message, tell)?;
+        }
+        self.link.run_timeouts(now())?;
+        if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
+            self.facts = Some(facts);
+            let _ = self.worker.send(Command::Facts(facts));
+            if !std::mem::replace(&mut self.link_told, true) {
+                tell(Event::Link {
+                    offset_ms: facts.offset.0 as f64 / 1e6,
+                    error_ms: self.link.clock_error_ns().unwrap_or_default() as f64 / 1e6,
+                    round_trip_ms: facts.round_trip.as_secs_f64() * 1e3,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_report(&mut self, report: Report, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
+        match report {
+            Report::Stats(all) => {
+                for (number, stats) in all {
+                    if let Some(driver) = self.drivers.get(number as usize) {
+                        tell(Event::Stats { name: driver.name.clone(), stats: Box::new(stats) });
+                    }
+                }
+            }
+            Report::Notice { driver: number, notice } => {
+                let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
+                match notice {
+                    Notice::Control(message) => self.link.send(&message)?,
+                    Notice::LinkFailed(_) => {
+                        // While the control channel lives, a data connection is simply made anew.
+                        driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
+                    }
+                    Notice::FlowEnded(direction) => {
+                        let has = |wanted| {
+                            driver.plans.iter().flatten().any(|plan: &FlowPlan| plan.direction == wanted)
+                        };
+                        if direction == FlowDirection::DeviceToApplication || !has(FlowDirection::DeviceToApplication) {
+                            driver.ended = true;
+                        }
+                        tell(Event::FlowEnded { name: driver.name.clone() });
+                    }
+                    Notice::PartnerGone(reason) | Notice::Failed(reason) => {
+                        let name = driver.name.clone();
+                        return Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Control, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
+        match message {
+            Control::Opened { driver, class, description, flows } => {
+                self.open(driver, class, description, &flows, tell).map_err(Failure::Final)
+            }
+            Control::Refused { driver, reason } | Control::Close { driver, reason } => {
+                let name = self.drivers.get(driver as usize).map_or("a device", |driver| driver.name.as_str());
+                Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))))
+            }
+            Control::Goodbye { reason } => {
+                Err(Failure::Final(RuntimeError::Peer(format!("{} ended the session: {reason}", self.peer))))
+            }
+            Control::Linked { driver } => {
+                let dialling = self.drivers.get_mut(driver as usize).and_then(|driver| driver.dialling.as_mut());
+                if let Some(dialling) = dialling {
+                    dialling.handle_linked();
+                }
+                Ok(())
+            }
+            Control::Presence { driver, present, reason } => {
+                if let Some(known) = self.drivers.get(driver as usize) {
+                    let name = known.name.clone();
+                    match present {
+                        true => tell(Event::DeviceBack { name }),
+                        false => {
+                            let _ = self.worker.send(Command::Absence { driver });
+                            tell(Event::DeviceGone { name, reason });
+                        }
+                    }
+                }
+                Ok(())
+            }
+            Control::Acknowledge { flow, .. }
+            | Control::Missing { flow, .. }
+            | Control::Resync { flow, .. }
+            | Control::Epoch { flow, .. }
+            | Control::End { flow, .. }
+            | Control::Pair { flow, .. }
+            | Control::Feedback { flow, .. } => {
+                let driver = flow / wire::control::FLOWS_MAX as u32;
+                let _ = self.worker.send(Command::Control { driver, message });
+                Ok(())
+            }
+            // What only an attacher says means nothing from a sharer, and harms nobody.
+            _ => Ok(()),
+        }
+    }
+
+    /// The device is open there: make the node here, and the paths.
+    fn open(
+        &mut self,
+        number: u32,
+        class: String,
+        properties: Vec<u8>,
+        flows: &[AgreedFlow],
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<(), RuntimeError> {
+        let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
+        let plans = agree::read_answer(flows, &driver.pipelines).map_err(RuntimeError::Peer)?;
+        let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());
+        let offer = |plan: &FlowPlan| FlowOffer {
+            direction: plan.direction,
+            format: plan.format.clone(),
+            class: plan.class,
+        };
+        let flows_offered = plans.iter().map(offer).collect();
+        let description =
+            Description { class, summary: driver.name.clone(), flows: flows_offered, application: suitable, properties };
+        match driver.application.take() {
+            // The sharer started anew: the node stays, its paths are built again.
+            None => {
+                let _ = self.worker.send(Command::Rebuild { driver: number, flows: plans.clone() });
+            }
+            Some(choice) => {
+                let (origin, node) = make_node(choice, suitable, &description)?;
+                let (role, transport) = (Role::Application, self.transport.clone());
+                let command = Command::Add { driver: number, origin, role, flows: plans.clone(), transport };
+                let _ = self.worker.send(command);
+                let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
+                tell(Event::Attached { name: driver.name.clone(), node, pipelines });
+            }
+        }
+        driver.plans = Some(plans);
+        driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
+        Ok(())
+    }
+
+    /// Brings data connections under way a step further.
+    fn dial(&mut self) {
+        let Some(session) = self.session else { return };
+        for (number, driver) in self.drivers.iter_mut().enumerate() {
+            let number = number as u32;
+            let Some(dialling) = driver.dialling.as_mut() else { continue };
+            match dialling.run(session, number, &mut self.poller, now()) {
+                Dialled::Waiting => {}
+                Dialled::Ready(socket) => {
+                    driver.dialling = None;
+                    let _ = self.worker.send(Command::Link { driver: number, socket });
+                }
+            }
+        }
+    }
+}
+
+/// Why a conversation stopped.
+enum Failure {
+    /// The connection is of no more use; another may be.
+    Link(LinkError),
+    /// There is nothing to go on with.
+    Final(RuntimeError),
+}
+
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        Failure::Link(error)
+    }
+}
+
+fn make_node(
+    choice: ApplicationChoice,
+    suitable: &str,
+    description: &Description,
+) -> Result<(PartnerOrigin, String), RuntimeError> {
+    let text = match choice {
+        ApplicationChoice::Partner(partner) => {
+            return Ok((PartnerOrigin::Ready(partner), "this program".into()));
+        }
+        ApplicationChoice::Spec(text) => text,
+        ApplicationChoice::Suitable => suitable.into(),
+    };
+    let spec = registry::device_spec(&text, Role::Application)?;
+    let opened = registry::open(&spec, Role::Application, Some(description))?;
+    let node = opened.description.summary.clone();
+    Ok((PartnerOrigin::Opened(Box::new(opened)), node))
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, RuntimeError> {
+    let unreachable = |why: String| RuntimeError::Unreachable(format!("{address}: {why}"));
+    let mut found = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?;
+    found.next().ok_or_else(|| unreachable("the name has no address".into()))
+}

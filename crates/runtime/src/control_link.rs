@@ -1,0 +1,185 @@
+//! A session's control channel over its TCP connection, and what is known through it: liveness and clock.
+
+use crate::driver::LinkFacts;
+use contract::Time;
+use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use thiserror::Error;
+use wire::Control;
+
+const READ_BYTES: usize = 16 << 10;
+
+/// Why a control connection is of no more use.
+#[derive(Debug, Error)]
+pub(crate) enum LinkError {
+    #[error("the other host closed the connection")]
+    Closed,
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+}
+
+/// The control channel of one session, with or without a connection.
+pub(crate) struct ControlLink {
+    channel: ControlChannel,
+    stream: Option<TcpStream>,
+    clock: ClockEstimator,
+    liveness: Liveness,
+    ping_interval: Duration,
+    ping_at: Time,
+    ping_id: u32,
+}
+
+impl ControlLink {
+    /// A channel without a connection yet.
+    pub(crate) fn new(limits: &Limits, now: Time) -> Self {
+        ControlLink {
+            channel: ControlChannel::new(limits.control_bytes),
+            stream: None,
+            clock: ClockEstimator::new(),
+            liveness: Liveness::new(limits.silence, now),
+            ping_interval: limits.ping_interval,
+            ping_at: now,
+            ping_id: 0,
+        }
+    }
+
+    /// Goes on over a new connection, saying `first` on it; `theirs` numbered messages came to the peer.
+    pub(crate) fn connect(
+        &mut self,
+        stream: TcpStream,
+        theirs: u64,
+        first: Option<&Control>,
+        now: Time,
+    ) -> Result<(), LinkError> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        self.channel.resume(theirs, first)?;
+        self.stream = Some(stream);
+        self.liveness.handle_heard(now);
+        self.ping_at = now;
+        self.write()
+    }
+
+    /// Lets go of the connection.
+    pub(crate) fn disconnect(&mut self, poller: &mut Poller) {
+        if let Some(stream) = self.stream.take() {
+            poller.forget(stream.as_fd());
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Numbered messages that came.
+    pub(crate) fn received(&self) -> u64 {
+        self.channel.received()
+    }
+
+    /// Sends a message, or keeps it for the next connection.
+    pub(crate) fn send(&mut self, message: &Control) -> Result<(), LinkError> {
+        match self.stream {
+            None => Ok(self.channel.keep(message)?),
+            Some(_) => {
+                self.channel.send(message)?;
+                self.write()
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), LinkError> {
+        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
+        while !self.channel.front().is_empty() {
+            match stream.write(self.channel.front()) {
+                Ok(count) => self.channel.handle_sent(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message for the session; pings, their answers and what is waiting to be written are dealt with
+    /// here.
+    pub(crate) fn poll(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
+        self.write()?;
+        loop {
+            if let Some(message) = self.channel.poll()? {
+                self.liveness.handle_heard(now);
+                match message {
+                    Control::Ping { id, sent, received } => {
+                        self.channel.handle_received(received)?;
+                        let replied = sys::clock::boot_ns();
+                        self.send(&Control::Pong { id, sent, received: now.0, replied })?;
+                    }
+                    Control::Pong { sent, received, replied, .. } => {
+                        self.clock.handle_pong(sent, received, replied, now);
+                    }
+                    message => return Ok(Some(message)),
+                }
+                continue;
+            }
+            let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else { return Ok(None) };
+            let mut bytes = [0; READ_BYTES];
+            match stream.read(&mut bytes) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(count) => self.channel.handle_bytes(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends a ping if it is time.
+    pub(crate) fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
+        if self.stream.is_some() && now >= self.ping_at {
+            // While the peer takes nothing, more pings would only fill the queue.
+            if self.channel.front().is_empty() {
+                self.ping_id = self.ping_id.wrapping_add(1);
+                let received = self.channel.received();
+                self.send(&Control::Ping { id: self.ping_id, sent: sys::clock::boot_ns(), received })?;
+            } else {
+                self.write()?;
+            }
+            self.ping_at = now.after(self.ping_interval);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_silent(&self, now: Time) -> bool {
+        self.liveness.is_silent(now)
+    }
+
+    /// When to look at the channel again, if nothing comes.
+    pub(crate) fn poll_timeout(&self, silent: bool) -> Time {
+        match silent {
+            true => self.ping_at,
+            false => self.ping_at.min(self.liveness.poll_timeout()),
+        }
+    }
+
+    /// What the paths need to know of the link; `None` before the clocks were compared.
+    pub(crate) fn facts(&self) -> Option<LinkFacts> {
+        let round_trip = Duration::from_nanos(self.clock.round_trip_ns()?);
+        Some(LinkFacts { offset: self.clock.offset()?, round_trip })
+    }
+
+    /// Bound of the clock offset's error, nanoseconds.
+    pub(crate) fn clock_error_ns(&self) -> Option<u64> {
+        self.clock.error_ns()
+    }
+
+    pub(crate) fn want(&self, poller: &mut Poller) {
+        if let Some(stream) = &self.stream {
+            poller.want(stream.as_fd(), true, !self.channel.front().is_empty());
+        }
+    }
+}

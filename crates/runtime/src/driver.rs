@@ -1,0 +1,427 @@
+//! One driver on one host: its partner, its transport, and a path each way between them.
+//!
+//! A driver is a state machine over non-blocking partners: [`Driver::run`] moves what can be moved, and
+//! [`Driver::want`] says what to wait for. It has no thread of its own; a worker runs many.
+
+use crate::incoming::Incoming;
+use crate::outgoing::Outgoing;
+use crate::stats::DriverStats;
+use contract::{
+    Attributes, CtlReply, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest, Offset,
+    Partner, PartnerError, Readiness, Role, Time,
+};
+use pipeline::Pipeline;
+use session::Limits;
+use std::time::Duration;
+use sys::poller::Poller;
+use thiserror::Error;
+use wire::Control;
+
+/// One flow as this host builds it.
+#[derive(Debug, Clone)]
+pub struct FlowPlan {
+    /// Number of the flow in its session.
+    pub flow: u32,
+    /// Which way it goes.
+    pub direction: FlowDirection,
+    /// What it promises.
+    pub class: FlowClass,
+    /// What its messages mean at its source.
+    pub format: Format,
+    /// What happens to them on the way.
+    pub pipeline: Pipeline,
+}
+
+/// What a driver tells its broker.
+#[derive(Debug)]
+pub enum Notice {
+    /// Send this to the other host.
+    Control(Control),
+    /// The device, or the application's node, went away.
+    PartnerGone(String),
+    /// The data connection is of no more use.
+    LinkFailed(String),
+    /// A flow has ended and its sink has everything.
+    FlowEnded(FlowDirection),
+    /// The driver cannot go on.
+    Failed(String),
+}
+
+/// Why a driver could not be built.
+#[derive(Debug, Error)]
+pub enum DriverError {
+    /// The partner does not open such a flow.
+    #[error("{0}")]
+    Partner(#[from] PartnerError),
+    /// A pair could not be made.
+    #[error("{0}")]
+    Pipeline(String),
+}
+
+/// What a driver knows of the link between the hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LinkFacts {
+    /// What to add to the peer's times.
+    pub offset: Offset,
+    /// Shortest round trip seen lately.
+    pub round_trip: Duration,
+}
+
+/// What a path may touch while it runs.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) partner: Option<&'a mut Box<dyn Partner>>,
+    pub(crate) transport: Option<&'a mut Box<dyn Partner>>,
+    pub(crate) facts: LinkFacts,
+    pub(crate) now: Time,
+    pub(crate) notices: &'a mut Vec<Notice>,
+}
+
+/// One driver on one host.
+pub struct Driver {
+    partner: Option<Box<dyn Partner>>,
+    transport: Option<Box<dyn Partner>>,
+    outgoing: Option<Outgoing>,
+    incoming: Option<Incoming>,
+    facts: LinkFacts,
+    partner_unflushed: bool,
+    transport_unflushed: bool,
+}
+
+/// When to run a driver again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wake {
+    /// At once.
+    pub now: bool,
+    /// At this time.
+    pub at: Option<Time>,
+}
+
+impl Wake {
+    fn at(&mut self, time: Option<Time>) {
+        self.at = match (self.at, time) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    pub(crate) fn add(&mut self, poller: &mut Poller, readiness: Readiness<'_>) {
+        self.now |= readiness.now;
+        self.at(readiness.at);
+        for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
+            poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+        }
+    }
+}
+
+impl Driver {
+    /// Builds the paths of `flows` on this side's partner. `lossy`: the transport may lose records.
+    pub fn new(
+        partner: Box<dyn Partner>,
+        role: Role,
+        flows: &[FlowPlan],
+        lossy: bool,
+        limits: &Limits,
+    ) -> Result<Driver, DriverError> {
+        let mut driver = Driver {
+            partner: Some(partner),
+            transport: None,
+            outgoing: None,
+            incoming: None,
+            facts: LinkFacts::default(),
+            partner_unflushed: false,
+            transport_unflushed: false,
+        };
+        driver.rebuild(role, flows, lossy, limits)?;
+        Ok(driver)
+    }
+
+    /// Builds the paths anew on the same partner, for a peer that knows nothing of the old ones.
+    pub fn rebuild(
+        &mut self,
+        role: Role,
+        flows: &[FlowPlan],
+        lossy: bool,
+        limits: &Limits,
+    ) -> Result<(), DriverError> {
+        self.outgoing = None;
+        self.incoming = None;
+        for plan in flows {
+            let outward = match plan.direction {
+                FlowDirection::DeviceToApplication => role == Role::Device,
+                FlowDirection::ApplicationToDevice => role == Role::Application,
+            };
+            let direction = if outward { Direction::Out } else { Direction::In };
+            let template = FlowTemplate { direction, format: plan.format.clone(), class: plan.class };
+            let Some(partner) = self.partner.as_mut() else { continue };
+            let key = match partner.open(&template, &Attributes::default()) {
+                Ok(key) => key,
+                // A node that never answers back has no flow back: the other side's waits for nothing.
+                Err(PartnerError::Unsupported(_)) if role == Role::Application && outward => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match outward {
+                true => self.outgoing = Some(Outgoing::new(plan.clone(), key, lossy, limits)?),
+                false => self.incoming = Some(Incoming::new(plan.clone(), key, lossy, limits)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of the link changed.
+    pub fn handle_facts(&mut self, facts: LinkFacts) {
+        self.facts = facts;
+    }
+
+    /// A data connection is there.
+    pub fn handle_link(&mut self, transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
+        self.transport = Some(transport);
+        self.transport_unflushed = false;
+                if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.handle_link(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
+        }
+    }
+
+    /// The data connection is gone.
+    pub fn handle_link_lost(&mut self, poller: &mut Poller) {
+        if let Some(transport) = self.transport.take() {
+            forget(poller, transport.as_ref());
+        }
+    }
+
+    /// The other host fell silent: what depends on it goes neutral.
+    pub fn handle_silence(&mut self, now: Time, notices: &mut Vec<Notice>) {
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.handle_silence();
+        }
+                if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_silence(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
+        }
+    }
+
+    /// The other host is heard again.
+    pub fn handle_heard(&mut self, notices: &mut Vec<Notice>) {
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.handle_heard();
+        }
+        if let Some(incoming) = &self.incoming {
+            incoming.handle_heard(notices);
+        }
+    }
+
+    /// The device at the other side went away: what depends on it goes neutral, and stays.
+    pub fn handle_absence(&mut self, now: Time, notices: &mut Vec<Notice>) {
+                if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_absence(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
+        }
+    }
+
+    /// This side's device is back.
+    pub fn handle_partner(
+        &mut self,
+        mut partner: Box<dyn Partner>,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), DriverError> {
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.reopen(partner.as_mut())?;
+        }
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.reopen(partner.as_mut())?;
+        }
+        self.partner = Some(partner);
+                if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.handle_partner(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
+        }
+        Ok(())
+    }
+
+    /// A control message for one of this driver's flows.
+    pub fn handle_control(&mut self, message: Control, now: Time, notices: &mut Vec<Notice>) {
+                if let Some(outgoing) = self.outgoing.as_mut() {
+            let around = around(&mut self.partner, &mut self.transport, self.facts, now, notices);
+            outgoing.handle_control(&message, around);
+        }
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_control(&message, now, notices);
+        }
+    }
+
+    /// Whether one of its flows has this number.
+    pub fn has_flow(&self, flow: u32) -> bool {
+        self.outgoing.as_ref().is_some_and(|path| path.flow() == flow)
+            || self.incoming.as_ref().is_some_and(|path| path.flow() == flow)
+    }
+
+    /// Moves what can be moved; says whether anything did, so that it is worth running again.
+    pub fn run(&mut self, now: Time, poller: &mut Poller, notices: &mut Vec<Notice>) -> bool {
+        let mut progress = false;
+                let mut pushed = false;
+        let mut failure = None;
+        if let Some(incoming) = incoming.as_mut() {
+            match incoming.run(around) {
+                Ok(moved) => (progress, pushed) = (moved.progress, moved.pushed),
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.incoming = incoming;
+                let mut sent = false;
+        if let Some(outgoing) = outgoing.as_mut() {
+            match outgoing.run(around) {
+                Ok(moved) => {
+                    progress |= moved.progress;
+                    sent = moved.pushed;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        if pushed || self.partner_unflushed {
+            match flush(self.partner.as_mut()) {
+                Ok(unflushed) => self.partner_unflushed = unflushed,
+                Err(error) => failure = Some(PathError::Partner(error)),
+            }
+        }
+        if sent || self.transport_unflushed {
+            match flush(self.transport.as_mut()) {
+                Ok(unflushed) => self.transport_unflushed = unflushed,
+                Err(error) => failure = Some(PathError::Transport(error)),
+            }
+        }
+        if let Some(failure) = failure {
+            progress |= self.handle_failure(failure, now, poller, notices);
+        }
+        progress
+    }
+
+    fn handle_failure(
+        &mut self,
+        failure: PathError,
+        now: Time,
+        poller: &mut Poller,
+        notices: &mut Vec<Notice>,
+    ) -> bool {
+        match failure {
+            PathError::Transport(error) => {
+                self.handle_link_lost(poller);
+                notices.push(Notice::LinkFailed(error.to_string()));
+            }
+            PathError::Closed => {
+                self.handle_link_lost(poller);
+                notices.push(Notice::LinkFailed("the other host closed the data connection".into()));
+            }
+            PathError::Partner(error) => {
+                if let Some(partner) = self.partner.take() {
+                    forget(poller, partner.as_ref());
+                }
+                self.partner_unflushed = false;
+                if let Some(outgoing) = self.outgoing.as_mut() {
+                    outgoing.handle_partner_gone(now);
+                }
+                match error {
+                    PartnerError::Gone(what) => notices.push(Notice::PartnerGone(what)),
+                    other => notices.push(Notice::Failed(other.to_string())),
+                }
+            }
+        }
+        true
+    }
+
+    /// Puts what to wait for into the poller; says when else to run.
+    pub fn want(&self, poller: &mut Poller) -> Wake {
+        let mut wake = Wake::default();
+        let (partner, transport) = (self.partner.as_deref(), self.transport.as_deref());
+        if let Some(outgoing) = &self.outgoing {
+            outgoing.want(partner, transport, self.facts.round_trip, poller, &mut wake);
+        }
+        if let Some(incoming) = &self.incoming {
+            incoming.want(partner, transport, poller, &mut wake);
+        }
+        for (unflushed, side) in [(self.partner_unflushed, partner), (self.transport_unflushed, transport)] {
+            if let Some(side) = side.filter(|_| unflushed) {
+                let readiness = side.readiness(FlowKey::DEFAULT, Direction::In);
+                // Room for more is not what a flush waits for, only the descriptor is.
+                wake.add(poller, Readiness { now: false, ..readiness });
+            }
+        }
+        // A transport with nothing to receive into must still notice that the connection ended.
+        if self.incoming.is_none()
+            && let Some(transport) = transport
+        {
+            wake.add(poller, Readiness { now: false, ..transport.readiness(FlowKey::DEFAULT, Direction::Out) });
+        }
+        wake
+    }
+
+    /// Lets go of everything; the poller must not hold its descriptors on.
+    pub fn close(mut self, poller: &mut Poller) {
+        self.handle_link_lost(poller);
+        if let Some(mut partner) = self.partner.take() {
+            let _ = partner.ctl(FlowKey::DEFAULT, Ctl::Neutral);
+            forget(poller, partner.as_ref());
+        }
+    }
+
+    /// Figures for people and scripts.
+    pub fn stats(&mut self) -> DriverStats {
+        let figures = |partner: Option<&mut Box<dyn Partner>>| {
+            match partner.map(|partner| partner.ctl(FlowKey::DEFAULT, Ctl::Report)) {
+                Some(Ok(CtlReply::Report(figures))) => figures.into_iter().map(|(n, v)| (n.to_string(), v)).collect(),
+                _ => Vec::new(),
+            }
+        };
+        DriverStats {
+            linked: self.transport.is_some(),
+            present: self.partner.is_some(),
+            outgoing: self.outgoing.as_ref().map(Outgoing::stats),
+            incoming: self.incoming.as_ref().map(Incoming::stats),
+            partner: figures(self.partner.as_mut()),
+            transport: figures(self.transport.as_mut()),
+        }
+    }
+}
+
+/// What a path may touch, borrowed apart from the paths themselves.
+fn around<'a>(
+    partner: &'a mut Option<Box<dyn Partner>>,
+    transport: &'a mut Option<Box<dyn Partner>>,
+    facts: LinkFacts,
+    now: Time,
+    notices: &'a mut Vec<Notice>,
+) -> Surroundings<'a> {
+    Surroundings { partner: partner.as_mut(), transport: transport.as_mut(), facts, now, notices }
+}
+
+/// Who failed while a path ran.
+#[derive(Debug)]
+pub(crate) enum PathError {
+    /// The device or the application's node.
+    Partner(PartnerError),
+    /// The data connection.
+    Transport(PartnerError),
+    /// The data connection was closed by the other host.
+    Closed,
+}
+
+/// What a run of a path did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Moved {
+    /// Worth running again at once.
+    pub(crate) progress: bool,
+    /// Something was pushed and wants a flush.
+    pub(crate) pushed: bool,
+}
+
+fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
+    match side.map(|side| side.ctl(FlowKey::DEFAULT, Ctl::Flush)) {
+        None | Some(Err(PartnerError::Unsupported(_))) => Ok(false),
+        Some(Ok(reply)) => Ok(matches!(reply, CtlReply::Pending)),
+        Some(Err(error)) => Err(error),
+    }
+}
+
+fn forget(poller: &mut Poller, partner: &dyn Partner) {
+    for direction in [Direction::In, Direction::Out] {
+        for (descriptor, _) in partner.readiness(FlowKey::DEFAULT, direction).descriptors.into_iter().flatten() {
+            poller.forget(descriptor);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a service tells while it runs, and how it is told to stop.
+
+use crate::stats::DriverStats;
+use serde::Serialize;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use sys::event::Event as Wake;
+
+/// Something a person or a script wants to know.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Event {
+    /// A sharer listens.
+    Listening {
+        /// Where.
+        address: String,
+    },
+    /// A device is offered.
+    Offered {
+        /// Its name in the catalogue.
+        name: String,
+        /// What it is.
+        summary: String,
+    },
+    /// A peer's session began.
+    PeerJoined {
+        /// Its name and address.
+        peer: String,
+    },
+    /// A peer's session ended.
+    PeerLeft {
+        /// Its name.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// A peer, or somebody, was turned away.
+    Refused {
+        /// Who.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// A device is in use, by a peer or by an application here.
+    Attached {
+        /// Its name.
+        name: String,
+        /// What the application sees, or which peer uses it.
+        node: String,
+        /// The pipelines in canonical form, device to application first.
+        pipelines: Vec<String>,
+    },
+    /// A device is no longer in use.
+    Detached {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The other host is silent.
+    LinkLost {
+        /// Why it is thought so.
+        reason: String,
+    },
+    /// The other host is heard again.
+    LinkBack {
+        /// Seconds without it.
+        seconds: f64,
+    },
+    /// A device went away.
+    DeviceGone {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// A device is back.
+    DeviceBack {
+        /// Its name.
+        name: String,
+    },
+    /// A flow has ended and its sink has everything.
+    FlowEnded {
+        /// Its device's name.
+        name: String,
+    },
+    /// What is known of the clocks and the link.
+    Link {
+        /// What is added to the peer's clock to get ours, milliseconds.
+        offset_ms: f64,
+        /// Bound of its error, milliseconds.
+        error_ms: f64,
+        /// Shortest round trip seen lately, milliseconds.
+        round_trip_ms: f64,
+    },
+    /// Figures, at intervals.
+    Stats {
+        /// The device's name.
+        name: String,
+        /// The figures.
+        stats: Box<DriverStats>,
+    },
+}
+
+/// Tells a service to stop; clones are handles on the same one.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    said: Arc<AtomicBool>,
+    wake: Wake,
+}
+
+impl Stop {
+    /// Not said yet.
+    pub fn new() -> io::Result<Stop> {
+        Ok(Stop { said: Arc::default(), wake: Wake::new()? })
+    }
+
+    /// Says it.
+    pub fn stop(&self) {
+        self.said.store(true, Ordering::Release);
+        self.wake.signal();
+    }
+
+    /// Whether it was said.
+    pub fn is_said(&self) -> bool {
+        self.said.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

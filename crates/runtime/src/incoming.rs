@@ -1,0 +1,391 @@
+//! The sink path of a flow: transport, order, sink stages in reverse, partner.
+
+use crate::delays::Delays;
+use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
+use crate::segment::{DropCounts, Segment, sink_chain};
+use crate::stats::FlowStats;
+use contract::{Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Time};
+use pipeline::Chain;
+use session::{Limits, Received, SinkFlow};
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::{BODY_BYTES_MAX, Control, RecordHeader};
+
+/// Records taken in one run.
+const BURST: usize = 64;
+/// How long a gap may be mere reordering before it is asked for.
+const REORDER_WAIT: Duration = Duration::from_millis(5);
+/// Shortest time between two requests for the same gap.
+const MISSING_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time that an acknowledgement is put off: while nothing is lost, and where it may be.
+const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(5)];
+/// Time between two feedback messages.
+const FEEDBACK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after its end a timely flow still waits for late records.
+const LATE_WAIT: Duration = Duration::from_millis(500);
+
+pub(crate) struct Incoming {
+    plan: FlowPlan,
+    key: FlowKey,
+    segment: Segment,
+    sink: SinkFlow,
+    lossy: bool,
+    acknowledge_bytes: usize,
+    /// Everything before this was acknowledged.
+    acknowledged: u64,
+    unacknowledged_bytes: usize,
+    acknowledge_at: Option<Time>,
+    missing_at: Option<Time>,
+    feedback_at: Time,
+    delays: Delays,
+    end: Option<(u32, u64)>,
+    end_at: Option<Time>,
+    finishing: bool,
+    finished: bool,
+    drops: DropCounts,
+}
+
+impl Incoming {
+    pub(crate) fn new(plan: FlowPlan, key: FlowKey, lossy: bool, limits: &Limits) -> Result<Self, DriverError> {
+        let chain = build_chain(&plan)?;
+        let sink = SinkFlow::new(plan.class, limits);
+        Ok(Incoming {
+            plan,
+            key,
+            segment: Segment::new(chain),
+            sink,
+            lossy,
+            acknowledge_bytes: limits.store_bytes / 8,
+            acknowledged: 0,
+            unacknowledged_bytes: 0,
+            acknowledge_at: None,
+            missing_at: None,
+            feedback_at: Time::ZERO,
+            delays: Delays::default(),
+            end: None,
+            end_at: None,
+            finishing: false,
+            finished: false,
+            drops: DropCounts::default(),
+        })
+    }
+
+    pub(crate) fn flow(&self) -> u32 {
+        self.plan.flow
+    }
+
+    /// Opens the flow again on the device that came back.
+    pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
+        let format = self.plan.format.clone();
+        let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
+        self.key = partner.open(&template, &Attributes::default())?;
+        Ok(())
+    }
+
+    /// The other host fell silent: what it last said is not to be relied on.
+    pub(crate) fn handle_silence(&mut self, around: Surroundings<'_>) {
+        if self.plan.class == FlowClass::State && self.sink.epoch() > 0 && !self.sink.is_given_up() {
+            let held = self.sink.give_up();
+            self.drops.add("stale", held);
+        }
+        self.go_neutral(around);
+    }
+
+    /// The device there is gone; a new epoch follows when it is back.
+    pub(crate) fn handle_absence(&mut self, around: Surroundings<'_>) {
+        self.go_neutral(around);
+    }
+
+    fn go_neutral(&mut self, around: Surroundings<'_>) {
+        if self.plan.class == FlowClass::Reliable {
+            return;
+        }
+        if let Ok(chain) = build_chain(&self.plan) {
+            self.segment.replace(chain, "stale", around.now, &mut self.drops);
+        }
+        if let Some(partner) = around.partner {
+            // A partner without a neutral state has nothing to let go of.
+            let _ = partner.ctl(self.key, Ctl::Neutral);
+        }
+    }
+
+    /// The other host is heard again: if what it said was given up, ask where things stand.
+    pub(crate) fn handle_heard(&self, notices: &mut Vec<Notice>) {
+        if self.sink.is_given_up() {
+            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+            notices.push(Notice::Control(Control::Resync { flow, epoch }));
+        }
+    }
+
+    pub(crate) fn handle_control(&mut self, message: &Control, now: Time, notices: &mut Vec<Notice>) {
+        match message {
+            Control::Pair { flow, epoch, pair, body }
+                if *flow == self.plan.flow && *epoch == self.sink.epoch() =>
+            {
+                self.segment.handle_control(*pair, body, now);
+            }
+            Control::End { flow, epoch, sequence } if *flow == self.plan.flow => {
+                self.end = Some((*epoch, *sequence));
+                self.end_at = Some(now.after(LATE_WAIT));
+            }
+            Control::Epoch { flow, epoch } if *flow == self.plan.flow && *epoch > self.sink.epoch() => {
+                self.begin(*epoch, now);
+            }
+            _ => {}
+        }
+        self.tell(now, LinkFacts::default(), notices);
+    }
+
+    fn begin(&mut self, epoch: u32, now: Time) {
+        // The first epoch finds the stages as they were built, and what their halves said to them already.
+        if self.sink.epoch() > 0
+            && let Ok(chain) = build_chain(&self.plan)
+        {
+            self.segment.replace(chain, "epoch given up", now, &mut self.drops);
+        }
+        let held = self.sink.begin(epoch);
+        self.drops.add("epoch given up", held);
+        self.acknowledged = 0;
+        self.unacknowledged_bytes = 0;
+        self.end = None;
+    }
+
+    pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
+        let Surroundings { mut partner, mut transport, facts, now, notices } = around;
+        // Until the source has said in which epoch it is, its halves could not understand ours.
+        let begun = self.sink.epoch() > 0;
+        let mut moved = Moved { progress: begun && self.segment.run_timeouts(now), pushed: false };
+        let mut budget = BURST;
+        loop {
+            if !self.push_out(partner.as_deref_mut(), now, &mut moved)? || !self.segment.has_room() {
+                break;
+            }
+            if let Some(message) = self.sink.poll() {
+                self.unacknowledged_bytes += message.body.len();
+                self.segment.feed(message, now);
+                continue;
+            }
+            if budget == 0 {
+                moved.progress = true;
+                break;
+            }
+            budget -= 1;
+            let Some(transport) = transport.as_mut() else { break };
+            match transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)? {
+                Pulled::Message(_, record) => self.take_record(record, facts, now)?,
+                Pulled::End => return Err(PathError::Closed),
+                _ => break,
+            }
+        }
+        self.finish(partner.as_deref_mut(), now, notices, &mut moved)?;
+        self.tell(now, facts, notices);
+        Ok(moved)
+    }
+
+    /// Hands what came out of the stages to the partner; says whether nothing is left waiting.
+    fn push_out(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        now: Time,
+        moved: &mut Moved,
+    ) -> Result<bool, PathError> {
+        if self.segment.out.messages.is_empty() {
+            return Ok(true);
+        }
+        let Some(partner) = partner else {
+            if self.plan.class == FlowClass::Reliable {
+                return Ok(false);
+            }
+            self.drops.add("device gone", self.segment.out.messages.len() as u64);
+            self.segment.out.messages.clear();
+            return Ok(true);
+        };
+        while let Some(message) = self.segment.out.messages.pop_front() {
+            self.delays.record(message.created, now);
+            match partner.push(self.key, message) {
+                Ok(Pushed::Taken) => moved.pushed = true,
+                Ok(Pushed::Full(message)) => {
+                    self.segment.out.messages.push_front(message);
+                    return Ok(false);
+                }
+                Err((PartnerError::Message(_), _)) => self.drops.add("refused by the device", 1),
+                Err((error, message)) => {
+                    match self.plan.class {
+                        FlowClass::Reliable => self.segment.out.messages.push_front(message),
+                        _ => self.drops.add("device gone", 1),
+                    }
+                    return Err(PathError::Partner(error));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_record(&mut self, mut record: Message, facts: LinkFacts, now: Time) -> Result<(), PathError> {
+        let wrong = |what: String| PathError::Transport(PartnerError::Peer(what));
+        let bytes = record
+            .body
+            .take_front::<{ RecordHeader::BYTES }>()
+            .ok_or_else(|| wrong("a record shorter than its header".into()))?;
+        let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
+        if header.flow != self.plan.flow || header.container.length as usize != record.body.len() {
+            return Err(wrong(format!("a record of flow {} with a wrong flow or length", header.flow)));
+        }
+        record.created = Time(header.container.created).shifted(facts.offset);
+        match self.sink.handle(&header, record) {
+            Received::NewEpoch(record) => {
+                self.begin(header.epoch, now);
+                self.sink.handle(&header, record);
+            }
+            Received::Stale => self.drops.add("stale", 1),
+            Received::Accepted | Received::Repeated | Received::Overflow => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the flow here once everything before its end was handed on.
+    fn finish(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        now: Time,
+        notices: &mut Vec<Notice>,
+        moved: &mut Moved,
+    ) -> Result<(), PathError> {
+        let Some((epoch, sequence)) = self.end.filter(|_| !self.finished) else { return Ok(()) };
+        if epoch != self.sink.epoch() {
+            return Ok(());
+        }
+        let late = self.end_at.is_some_and(|at| now >= at);
+        let complete = self.sink.next_sequence() >= sequence;
+        if !complete && (self.plan.class == FlowClass::Reliable || self.lossy && !late) {
+            return Ok(());
+        }
+        if !self.finishing {
+            self.finishing = true;
+            self.segment.handle_end(now);
+            moved.progress = true;
+            return Ok(());
+        }
+        if !self.segment.out.messages.is_empty() {
+            return Ok(());
+        }
+        let Some(partner) = partner else { return Ok(()) };
+        match partner.ctl(self.key, Ctl::Finish) {
+            Ok(CtlReply::Pending) => return Ok(()),
+            Ok(_) | Err(PartnerError::Unsupported(_)) => {}
+            Err(error) => return Err(PathError::Partner(error)),
+        }
+        self.finished = true;
+        self.acknowledge_at = Some(now);
+        notices.push(Notice::FlowEnded(self.plan.direction));
+        Ok(())
+    }
+
+    /// Acknowledgements, requests for what is missing, feedback, and what stages say to their halves.
+    fn tell(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
+        let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+        for (pair, body) in self.segment.out.controls.drain(..) {
+            let pair = pair as u16;
+            notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
+        }
+        self.segment.settle(&mut self.drops);
+        self.tell_acknowledged(now, notices);
+        if self.lossy && self.sink.has_gap() {
+            let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
+            if now >= due {
+                notices.push(Notice::Control(Control::Missing { flow, epoch, ranges: self.sink.missing() }));
+                self.missing_at = Some(now.after((facts.round_trip * 2).max(MISSING_INTERVAL)));
+            }
+        } else {
+            self.missing_at = None;
+        }
+        if now >= self.feedback_at && self.sink.counters().received > 0 {
+            if self.feedback_at > Time::ZERO
+                && let Some([low, middle, high]) = self.delays.percentiles()
+            {
+                let counters = self.sink.counters();
+                let micros = |ns: i64| u32::try_from(ns.max(0) / 1000).unwrap_or(u32::MAX);
+                notices.push(Notice::Control(Control::Feedback {
+                    flow,
+                    received: counters.received,
+                    lost: counters.lost,
+                    delay_us: micros(middle),
+                    jitter_us: micros(high - low),
+                }));
+            }
+            self.feedback_at = now.after(FEEDBACK_INTERVAL);
+        }
+    }
+
+    fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {
+        let kept = match self.plan.class {
+            FlowClass::Reliable => true,
+            FlowClass::State => self.lossy,
+            FlowClass::Timely => false,
+        };
+        let next = self.sink.next_sequence();
+        let taken = self.segment.out.messages.is_empty();
+        if !kept || self.sink.epoch() == 0 || next == self.acknowledged || !taken {
+            return;
+        }
+        let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT[usize::from(self.lossy)]));
+        let bytes_max = if self.lossy { self.acknowledge_bytes.min(16 << 10) } else { self.acknowledge_bytes };
+        if now >= due || self.unacknowledged_bytes >= bytes_max {
+            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+            notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next }));
+            self.acknowledged = next;
+            self.unacknowledged_bytes = 0;
+            self.acknowledge_at = None;
+        }
+    }
+
+    pub(crate) fn want(
+        &self,
+        partner: Option<&dyn Partner>,
+        transport: Option<&dyn Partner>,
+        poller: &mut Poller,
+        wake: &mut Wake,
+    ) {
+        let stages_at = self.segment.poll_timeout().filter(|_| self.sink.epoch() > 0);
+        let timers = [stages_at, self.acknowledge_at, self.missing_at];
+        for at in timers {
+            wake.add(poller, Readiness::never().or_at(at));
+        }
+        if self.end.is_some() && !self.finished {
+            wake.add(poller, Readiness::never().or_at(self.end_at.filter(|_| !self.finishing)));
+        }
+        let blocked = !self.segment.out.messages.is_empty();
+        if let Some(partner) = partner.filter(|_| blocked || (self.finishing && !self.finished)) {
+            let readiness = partner.readiness(self.key, Direction::In);
+            wake.add(poller, Readiness { now: readiness.now && blocked, ..readiness });
+        }
+        if !blocked
+            && self.segment.has_room()
+            && let Some(transport) = transport
+        {
+            wake.add(poller, transport.readiness(FlowKey::DEFAULT, Direction::Out));
+        }
+    }
+
+    pub(crate) fn stats(&self) -> FlowStats {
+        let counters = self.sink.counters();
+        FlowStats {
+            flow: self.plan.flow,
+            epoch: self.sink.epoch(),
+            messages: counters.received,
+            bytes: counters.received_bytes,
+            repeated: counters.repeated,
+            lost: counters.lost,
+            stale: counters.stale,
+            lossy: self.lossy,
+            delay_us: self.delays.percentiles().map(|percentiles| percentiles.map(|ns| ns as f64 / 1e3)),
+            drops: self.drops.counts.clone(),
+            stages: self.segment.report(),
+            ..FlowStats::default()
+        }
+    }
+}
+
+fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
+    sink_chain(&plan.pipeline, &plan.format).map_err(|error| DriverError::Pipeline(error.to_string()))
+}

@@ -1,0 +1,288 @@
+//! The source path of a flow: partner, source stages, numbering, transport.
+
+use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
+use crate::segment::{DropCounts, Segment, source_chain};
+use crate::stats::FlowStats;
+use contract::{Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull, Pulled, Pushed, Time};
+use pipeline::Chain;
+use session::{Admission, Limits, SourceFlow};
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::Control;
+
+/// Messages taken in one run, so that a busy flow leaves the others their turn.
+const BURST: usize = 64;
+
+pub(crate) struct Outgoing {
+    plan: FlowPlan,
+    key: FlowKey,
+    segment: Segment,
+    source: SourceFlow,
+    lossy: bool,
+    /// A record that the transport had no room for.
+    unsent: Option<Message>,
+    /// The other host cannot hear us: what is made now is worthless to it.
+    silent: bool,
+    ended: bool,
+    end_told: bool,
+    end_settled: bool,
+    drops: DropCounts,
+}
+
+impl Outgoing {
+    pub(crate) fn new(plan: FlowPlan, key: FlowKey, lossy: bool, limits: &Limits) -> Result<Self, DriverError> {
+        let chain = build_chain(&plan)?;
+        let source = SourceFlow::new(plan.flow, plan.class, lossy, limits);
+        Ok(Outgoing {
+            plan,
+            key,
+            segment: Segment::new(chain),
+            source,
+            lossy,
+            unsent: None,
+            silent: false,
+            ended: false,
+            end_told: false,
+            end_settled: false,
+            drops: DropCounts::default(),
+        })
+    }
+
+    pub(crate) fn flow(&self) -> u32 {
+        self.plan.flow
+    }
+
+    /// Whether messages are worthless once they cannot be sent at once.
+    fn is_perishable(&self) -> bool {
+        self.plan.class != FlowClass::Reliable
+    }
+
+    /// Opens the flow again on the device that came back.
+    pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
+        let format = self.plan.format.clone();
+        let template = FlowTemplate { direction: Direction::Out, format, class: self.plan.class };
+        self.key = partner.open(&template, &Attributes::default())?;
+        Ok(())
+    }
+
+    /// A new data connection: reliable flows go on where the sink stopped, the others begin anew.
+    pub(crate) fn handle_link(&mut self, around: Surroundings<'_>) {
+        self.end_told = false;
+        match self.is_perishable() {
+            true => self.restart(around),
+            false => {
+                self.unsent = None;
+                self.source.handle_link(around.now);
+                let (flow, epoch) = (self.plan.flow, self.source.epoch());
+                around.notices.push(Notice::Control(Control::Epoch { flow, epoch }));
+            }
+        }
+    }
+
+    pub(crate) fn handle_silence(&mut self) {
+        self.silent = true;
+    }
+
+    pub(crate) fn handle_heard(&mut self) {
+        self.silent = false;
+    }
+
+    /// The device went away: what stands half done is given up with it.
+    pub(crate) fn handle_partner_gone(&mut self, now: Time) {
+        if self.plan.class == FlowClass::State
+            && let Ok(chain) = build_chain(&self.plan)
+        {
+            self.segment.replace(chain, "device gone", now, &mut self.drops);
+        }
+    }
+
+    /// The device is back: a state flow says where things stand now.
+    pub(crate) fn handle_partner(&mut self, around: Surroundings<'_>) {
+        if self.plan.class == FlowClass::State {
+            self.restart(around);
+        }
+    }
+
+    pub(crate) fn handle_control(&mut self, message: &Control, around: Surroundings<'_>) {
+        match message {
+            Control::Acknowledge { flow, epoch, next } if *flow == self.plan.flow => {
+                self.source.handle_acknowledge(*epoch, *next);
+            }
+            Control::Missing { flow, epoch, ranges } if *flow == self.plan.flow => {
+                self.source.handle_missing(*epoch, ranges);
+            }
+            Control::Resync { flow, epoch } if *flow == self.plan.flow && *epoch == self.source.epoch() => {
+                self.restart(around);
+            }
+            Control::Pair { flow, epoch, pair, body }
+                if *flow == self.plan.flow && *epoch == self.source.epoch() =>
+            {
+                self.segment.handle_control(*pair, body, around.now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins the next epoch with fresh stages and, for a state flow, with where things stand.
+    fn restart(&mut self, around: Surroundings<'_>) {
+        let Ok(chain) = build_chain(&self.plan) else { return };
+        self.drops.add("epoch given up", u64::from(self.unsent.take().is_some()));
+        self.segment.replace(chain, "epoch given up", around.now, &mut self.drops);
+        self.drops.add("epoch given up", self.source.restart());
+        self.end_told = false;
+        let (flow, epoch) = (self.plan.flow, self.source.epoch());
+        around.notices.push(Notice::Control(Control::Epoch { flow, epoch }));
+        if self.plan.class == FlowClass::State
+            && let Some(partner) = around.partner
+        {
+            // A device that cannot say where it stands has no state to restore.
+            let _ = partner.ctl(self.key, Ctl::Snapshot);
+        }
+    }
+
+    pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
+        let Surroundings { mut partner, mut transport, facts, now, notices } = around;
+        let mut moved = Moved { progress: self.segment.run_timeouts(now), pushed: false };
+        self.source.handle_timeout(now, facts.round_trip);
+        let mut budget = BURST;
+        loop {
+            let clear = match transport.as_mut() {
+                Some(transport) => self.send(transport.as_mut(), now, &mut moved)?,
+                None => self.keep_or_drop(now),
+            };
+            if !clear || self.ended || !self.segment.has_room() {
+                break;
+            }
+            if budget == 0 {
+                moved.progress = true;
+                break;
+            }
+            budget -= 1;
+            let Some(partner) = partner.as_mut() else { break };
+            match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
+                Pulled::Message(_, message) if self.is_perishable() && (self.silent || transport.is_none()) => {
+                    self.drops.add("link down", 1);
+                    drop(message);
+                }
+                Pulled::Message(_, message) => self.segment.feed(message, now),
+                Pulled::End => {
+                    self.ended = true;
+                    self.segment.handle_end(now);
+                    moved.progress = true;
+                }
+                _ => break,
+            }
+        }
+        self.tell(transport.is_some(), notices);
+        Ok(moved)
+    }
+
+    /// Sends what is to be sent; says whether nothing is left waiting.
+    fn send(&mut self, transport: &mut dyn Partner, now: Time, moved: &mut Moved) -> Result<bool, PathError> {
+        loop {
+            let record = match self.unsent.take().or_else(|| self.source.poll_resend(now)) {
+                Some(record) => record,
+                None => match self.segment.out.messages.pop_front() {
+                    None => return Ok(true),
+                    Some(message) => match self.source.admit(message, now) {
+                        Admission::Record(record) => record,
+                        Admission::Full(message) => {
+                            self.segment.out.messages.push_front(message);
+                            return Ok(false);
+                        }
+                    },
+                },
+            };
+            match transport.push(FlowKey(self.plan.flow), record) {
+                Ok(Pushed::Taken) => moved.pushed = true,
+                Ok(Pushed::Full(record)) => {
+                    self.unsent = Some(record);
+                    return Ok(false);
+                }
+                Err((error, record)) => {
+                    self.unsent = Some(record);
+                    return Err(PathError::Transport(error));
+                }
+            }
+        }
+    }
+
+    /// Without a link: reliable messages go to the store while it has room, the others end here.
+    fn keep_or_drop(&mut self, now: Time) -> bool {
+        if self.is_perishable() {
+            self.drops.add("link down", self.segment.out.messages.len() as u64);
+            self.segment.out.messages.clear();
+            return true;
+        }
+        while let Some(message) = self.segment.out.messages.pop_front() {
+            if let Admission::Full(message) = self.source.admit(message, now) {
+                self.segment.out.messages.push_front(message);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn tell(&mut self, linked: bool, notices: &mut Vec<Notice>) {
+        let (flow, epoch) = (self.plan.flow, self.source.epoch());
+        for (pair, body) in self.segment.out.controls.drain(..) {
+            let pair = pair as u16;
+            notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
+        }
+        self.segment.settle(&mut self.drops);
+        let drained = self.ended && self.segment.out.messages.is_empty() && self.segment.poll_timeout().is_none();
+        if drained && linked && self.unsent.is_none() && !self.end_told {
+            let sequence = self.source.next_sequence();
+            notices.push(Notice::Control(Control::End { flow, epoch, sequence }));
+            self.end_told = true;
+        }
+        if self.end_told && self.source.is_settled() && !self.end_settled {
+            self.end_settled = true;
+            notices.push(Notice::FlowEnded(self.plan.direction));
+        }
+    }
+
+    pub(crate) fn want(
+        &self,
+        partner: Option<&dyn Partner>,
+        transport: Option<&dyn Partner>,
+        round_trip: Duration,
+        poller: &mut Poller,
+        wake: &mut Wake,
+    ) {
+        wake.add(poller, contract::Readiness::never().or_at(self.segment.poll_timeout()));
+        wake.add(poller, contract::Readiness::never().or_at(self.source.poll_timeout(round_trip)));
+        if self.unsent.is_some() {
+            if let Some(transport) = transport {
+                wake.add(poller, transport.readiness(FlowKey(self.plan.flow), Direction::In));
+            }
+            return;
+        }
+        // Messages wait for the store to empty, which an acknowledgement brings about.
+        if !self.segment.out.messages.is_empty() || self.ended || !self.segment.has_room() {
+            return;
+        }
+        if let Some(partner) = partner {
+            wake.add(poller, partner.readiness(self.key, Direction::Out));
+        }
+    }
+
+    pub(crate) fn stats(&self) -> FlowStats {
+        let counters = self.source.counters();
+        FlowStats {
+            flow: self.plan.flow,
+            epoch: self.source.epoch(),
+            messages: counters.sent,
+            bytes: counters.sent_bytes,
+            resent: counters.resent,
+            lossy: self.lossy,
+            drops: self.drops.counts.clone(),
+            stages: self.segment.report(),
+            ..FlowStats::default()
+        }
+    }
+}
+
+fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
+    source_chain(&plan.pipeline, &plan.format).map_err(|error| DriverError::Pipeline(error.to_string()))
+}

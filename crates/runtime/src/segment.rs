@@ -1,0 +1,106 @@
+//! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
+
+use contract::{Format, Message, Report, Time};
+use links::Direct;
+use pipeline::{Chain, ChainOut, Pipeline, PipelineError};
+use std::collections::BTreeMap;
+
+/// The source halves of a pipeline, each behind the link it asks for.
+pub(crate) fn source_chain(pipeline: &Pipeline, format: &Format) -> Result<Chain, PipelineError> {
+    Chain::source(pipeline, format, &mut |_, stage| Ok(Box::new(Direct::new(stage))))
+}
+
+/// The sink halves of a pipeline, in reverse, each behind the link it asks for.
+pub(crate) fn sink_chain(pipeline: &Pipeline, format: &Format) -> Result<Chain, PipelineError> {
+    Chain::sink(pipeline, format, &mut |_, stage| Ok(Box::new(Direct::new(stage))))
+}
+
+/// A chain with its outbox and the counts of everything that ended in it.
+pub(crate) struct Segment {
+    chain: Chain,
+    /// Messages that came out and wait to go on are in `out.messages`, oldest first.
+    pub(crate) out: ChainOut,
+}
+
+/// Messages that ended before their sink, by reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DropCounts {
+    pub(crate) counts: BTreeMap<String, u64>,
+}
+
+impl DropCounts {
+    /// Counts `count` messages as dropped for `reason`.
+    pub(crate) fn add(&mut self, reason: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.counts.get_mut(reason) {
+            Some(known) => *known += count,
+            None => {
+                self.counts.insert(reason.into(), count);
+            }
+        }
+    }
+}
+
+impl Segment {
+    pub(crate) fn new(chain: Chain) -> Self {
+        Segment { chain, out: ChainOut::default() }
+    }
+
+    /// One message in.
+    pub(crate) fn feed(&mut self, message: Message, now: Time) {
+        self.chain.handle(message, now, &mut self.out);
+    }
+
+    /// From the other half of a pair.
+    pub(crate) fn handle_control(&mut self, pair: u16, body: &[u8], now: Time) {
+        self.chain.handle_control(pair.into(), body, now, &mut self.out);
+    }
+
+    /// The flow ends: everything held comes out.
+    pub(crate) fn handle_end(&mut self, now: Time) {
+        self.chain.handle_end(now, &mut self.out);
+    }
+
+    /// Lets stages act whose time has come; says whether any did.
+    pub(crate) fn run_timeouts(&mut self, now: Time) -> bool {
+        let due = self.chain.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.chain.handle_timeout(now, &mut self.out);
+        }
+        due
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.chain.poll_timeout()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.chain.has_room()
+    }
+
+    /// Puts a fresh chain in place. Whatever the old one held, or had given out, is counted as `reason`.
+    pub(crate) fn replace(&mut self, chain: Chain, reason: &str, now: Time, drops: &mut DropCounts) {
+        self.chain.handle_end(now, &mut self.out);
+        drops.add(reason, self.out.messages.len() as u64);
+        self.out.messages.clear();
+        self.out.controls.clear();
+        self.settle(drops);
+        self.chain = chain;
+    }
+
+    /// Moves what stages dropped, and the messages that they erred on, into the counts.
+    pub(crate) fn settle(&mut self, drops: &mut DropCounts) {
+        for drop in self.out.drops.drain(..) {
+            drops.add(&format!("{}: {}", drop.name, drop.reason), drop.count);
+        }
+        self.out.errors.clear();
+        self.out.sides.clear();
+    }
+
+    /// Figures of every stage.
+    pub(crate) fn report(&self) -> Vec<(String, Vec<Report>)> {
+        self.chain.report().into_iter().map(|report| (report.name.to_string(), report.figures)).collect()
+    }
+}

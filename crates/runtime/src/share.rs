@@ -1,0 +1,432 @@
+//! `outboard share`: offers devices to other hosts. The broker's side: it listens, lets peers in, opens
+//! devices, and hands descriptors to workers.
+
+use crate::agree::Pipelines;
+use crate::control_link::{ControlLink, LinkError};
+use crate::error::RuntimeError;
+use crate::events::{Event, Stop};
+use crate::registry;
+use crate::share_session::{Session, Turn};
+use contract::{Description, DeviceSpec, Opened, Role, Time};
+use session::Limits;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::preamble::SessionToken;
+use wire::{Control, Preamble};
+
+/// Time between two attempts to find a device that went away.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two `Stats` events.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One device to share.
+#[derive(Debug, Clone)]
+pub struct ShareDevice {
+    /// What: `kind:rest`.
+    pub spec: String,
+    /// Under which name; the spec's own if none.
+    pub name: Option<String>,
+    /// What happens to its flows.
+    pub pipelines: Pipelines,
+}
+
+/// What to share, and where.
+#[derive(Debug, Clone)]
+pub struct ShareRequest {
+    /// The devices.
+    pub devices: Vec<ShareDevice>,
+    /// Where to listen; TCP and UDP alike.
+    pub listen: SocketAddr,
+    /// Whether peers are let in that nobody knows.
+    pub insecure: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// This host's name, for people.
+    pub host: String,
+}
+
+/// A device on offer.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) spec: DeviceSpec,
+    pub(crate) description: Description,
+    pub(crate) pipelines: Pipelines,
+    /// Open and waiting for its first peer.
+    opened: Option<Opened>,
+    /// Session and driver that use it.
+    pub(crate) used_by: Option<(u64, u32)>,
+    pub(crate) present: bool,
+    reopen_at: Time,
+}
+
+impl Shared {
+    /// The device, open, for a peer that begins to use it.
+    pub(crate) fn open(&mut self) -> Result<Opened, String> {
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => registry::reopen(&self.spec, Role::Device, &self.description).map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// A connection that has not introduced itself yet.
+struct Greeting {
+    stream: TcpStream,
+    peer: SocketAddr,
+    bytes: [u8; Preamble::BYTES],
+    filled: usize,
+    until: Time,
+    /// After a control preamble: the channel on which its `Hello` is awaited.
+    control: Option<ControlLink>,
+}
+
+/// A running `share`.
+pub struct Sharer {
+    request: ShareRequest,
+    listener: TcpListener,
+    udp: UdpSocket,
+    address: SocketAddr,
+    poller: Poller,
+    shared: Vec<Shared>,
+    greetings: VecDeque<Greeting>,
+    sessions: BTreeMap<u64, Session>,
+    next_session: u64,
+}
+
+impl Sharer {
+    /// Opens the devices and begins to listen.
+    pub fn start(request: ShareRequest) -> Result<Sharer, RuntimeError> {
+        if !request.listen.ip().is_loopback() && !request.insecure {
+            return Err(RuntimeError::Usage(format!(
+                "listening on {} would let anyone in who reaches it: hosts cannot be told apart yet. Say \
+                 --insecure to do it all the same, or listen on 127.0.0.1 and bring a tunnel",
+                request.listen
+            )));
+        }
+        let shared = request.devices.iter().map(open_shared).collect::<Result<Vec<_>, _>>()?;
+        for (index, device) in shared.iter().enumerate() {
+            if shared[..index].iter().any(|other| other.name == device.name) {
+                let name = &device.name;
+                return Err(RuntimeError::Usage(format!("two devices are called `{name}`: give one a --name")));
+            }
+        }
+        let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
+        let listener = TcpListener::bind(request.listen).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let udp = UdpSocket::from(bind_udp(address).map_err(failed)?);
+        let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+        Ok(Sharer {
+            request,
+            listener,
+            udp,
+            address,
+            poller,
+            shared,
+            greetings: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            next_session: 1,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is said.
+    pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
+        tell(Event::Listening { address: self.address.to_string() });
+        for device in &self.shared {
+            tell(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
+        }
+        let mut stats_at = now().after(STATS_INTERVAL);
+        while !stop.is_said() {
+            self.accept(tell);
+            self.greet(tell);
+            self.introduce_datagrams();
+            let serving: Vec<_> = self.sessions.keys().copied().collect();
+            for id in serving {
+                self.serve(id, tell);
+            }
+            self.find_devices(tell);
+            if now() >= stats_at {
+                self.sessions.values().for_each(Session::ask_stats);
+                stats_at = now().after(STATS_INTERVAL);
+            }
+            self.sleep(stop, stats_at)?;
+        }
+        for (_, mut session) in std::mem::take(&mut self.sessions) {
+            session.say_goodbye("the sharer stops", &mut self.poller);
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
+        let mut at = stats_at;
+        self.poller.want(stop.wakes(), true, false);
+        self.poller.want(self.listener.as_fd(), true, false);
+        self.poller.want(self.udp.as_fd(), true, false);
+        for greeting in &self.greetings {
+            at = at.min(greeting.until);
+            match &greeting.control {
+                Some(control) => control.want(&mut self.poller),
+                None => self.poller.want(greeting.stream.as_fd(), true, false),
+            }
+        }
+        for session in self.sessions.values() {
+            at = at.min(session.want(&mut self.poller));
+        }
+        for device in self.shared.iter().filter(|device| !device.present) {
+            at = at.min(device.reopen_at);
+        }
+        let timeout = at.since(now());
+        self.poller.wait(Some(timeout)).map_err(|error| RuntimeError::os("waiting", error))?;
+        Ok(())
+    }
+
+    fn accept(&mut self, tell: &mut dyn FnMut(Event)) {
+        // A refused or broken connection concerns only itself; out of descriptors, the next round tries again.
+        while let Ok((stream, peer)) = self.listener.accept() {
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.greetings.len() >= self.request.limits.greetings
+                && let Some(oldest) = self.greetings.pop_front()
+            {
+                self.dismiss(oldest, "too many connections that say nothing", tell);
+            }
+            let until = now().after(self.request.limits.greeting);
+            let bytes = [0; Preamble::BYTES];
+            self.greetings.push_back(Greeting { stream, peer, bytes, filled: 0, until, control: None });
+        }
+    }
+
+    fn greet(&mut self, tell: &mut dyn FnMut(Event)) {
+        for mut greeting in std::mem::take(&mut self.greetings) {
+            if now() >= greeting.until {
+                self.dismiss(greeting, "it did not introduce itself in time", tell);
+                continue;
+            }
+            match self.hear(&mut greeting) {
+                Ok(None) => self.greetings.push_back(greeting),
+                Ok(Some(Heard::Hello { resume, received, host })) => {
+                    self.welcome(greeting, resume, received, host, tell);
+                }
+                Ok(Some(Heard::Data { session, driver })) => self.link(greeting, session, driver, tell),
+                Err(reason) => self.dismiss(greeting, &reason, tell),
+            }
+        }
+    }
+
+    fn hear(&mut self, greeting: &mut Greeting) -> Result<Option<Heard>, String> {
+        loop {
+            if let Some(control) = greeting.control.as_mut() {
+                return match control.poll(now()) {
+                    Ok(None) => Ok(None),
+                    Ok(Some(Control::Hello { host, resume, received })) => {
+                        Ok(Some(Heard::Hello { resume, received, host }))
+                    }
+                    Ok(Some(_)) => Err("it said something else before `Hello`".into()),
+                    Err(error) => Err(error.to_string()),
+                };
+            }
+            match greeting.stream.read(&mut greeting.bytes[greeting.filled..]) {
+                Ok(0) => return Err("it closed before it introduced itself".into()),
+                Ok(count) => greeting.filled += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            if greeting.filled < Preamble::BYTES {
+                continue;
+            }
+            match Preamble::parse(&greeting.bytes).map_err(|error| error.to_string())? {
+                Preamble::Data { session, driver } => return Ok(Some(Heard::Data { session, driver })),
+                Preamble::Control => {
+                    let mut control = ControlLink::new(&self.request.limits, now());
+                    let stream = greeting.stream.try_clone().map_err(|error| error.to_string())?;
+                    self.poller.forget(greeting.stream.as_fd());
+                    control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
+                    greeting.control = Some(control);
+                }
+            }
+        }
+    }
+
+    fn dismiss(&mut self, mut greeting: Greeting, reason: &str, tell: &mut dyn FnMut(Event)) {
+        self.poller.forget(greeting.stream.as_fd());
+        if let Some(mut control) = greeting.control.take() {
+            control.disconnect(&mut self.poller);
+        }
+        // Whoever speaks some Outboard understands a `Goodbye`; nobody waits for it to arrive.
+        let _ = io::Write::write(&mut greeting.stream, &Control::Goodbye { reason: reason.into() }.emit());
+        tell(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
+    }
+
+    fn welcome(
+        &mut self,
+        mut greeting: Greeting,
+        resume: Option<SessionToken>,
+        received: u64,
+        host: String,
+        tell: &mut dyn FnMut(Event),
+    ) {
+        if let Some(mut control) = greeting.control.take() {
+            control.disconnect(&mut self.poller);
+        }
+        let known = resume.and_then(|token| self.sessions.iter().find(|(_, s)| s.token == token).map(|(id, _)| *id));
+        let peer = format!("{host} ({})", greeting.peer);
+        if let Some(session) = known.and_then(|id| self.sessions.get_mut(&id)) {
+            if let Err(error) = session.resume(greeting.stream, received, &self.request.host, &mut self.poller, tell) {
+                tell(Event::Refused { peer, reason: error.to_string() });
+            }
+            return;
+        }
+        if self.sessions.len() >= self.request.limits.sessions {
+            return self.dismiss(greeting, "this host serves as many peers as it may already", tell);
+        }
+        let id = self.next_session;
+        self.next_session += 1;
+        let begun = Session::begin(id, peer.clone(), greeting.stream, &self.request, &mut self.poller);
+        match begun {
+            Ok(session) => {
+                self.sessions.insert(id, session);
+                tell(Event::PeerJoined { peer });
+            }
+            Err(error) => tell(Event::Refused { peer, reason: error.to_string() }),
+        }
+    }
+
+    fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, tell: &mut dyn FnMut(Event)) {
+        self.poller.forget(greeting.stream.as_fd());
+        match self.sessions.values_mut().find(|session| session.token == token) {
+            Some(session) => session.link(driver, OwnedFd::from(greeting.stream)),
+            None => self.dismiss(greeting, "no such session", tell),
+        }
+    }
+
+    /// Datagram transports introduce themselves by a first datagram; each gets a socket of its own.
+    fn introduce_datagrams(&mut self) {
+        let mut bytes = [0; Preamble::BYTES + 1];
+        while let Ok((count, peer)) = self.udp.recv_from(&mut bytes) {
+            let Ok(Preamble::Data { session, driver }) = Preamble::parse(&bytes[..count]) else { continue };
+            if count != Preamble::BYTES {
+                continue;
+            }
+            let Some(session) = self.sessions.values_mut().find(|known| known.token == session) else { continue };
+            if session.confirm_datagram_link(driver, peer) {
+                continue;
+            }
+            if let Ok(socket) = bind_udp(self.address).and_then(|socket| {
+                rustix::net::connect(&socket, &peer)?;
+                Ok(socket)
+            }) {
+                session.link(driver, socket);
+            }
+        }
+    }
+
+    fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match session.serve(&mut self.shared, &mut self.poller, now(), tell) {
+            Turn::Goes => {}
+            Turn::Over(reason) => {
+                if let Some(session) = self.sessions.remove(&id) {
+                    tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
+                }
+            }
+        }
+    }
+
+    /// Looks for devices that went away, and hands them to whoever uses them when they are back.
+    fn find_devices(&mut self, tell: &mut dyn FnMut(Event)) {
+        for device in self.shared.iter_mut().filter(|device| !device.present) {
+            if now() < device.reopen_at {
+                continue;
+            }
+            device.reopen_at = now().after(REOPEN_INTERVAL);
+            let Ok(opened) = registry::reopen(&device.spec, Role::Device, &device.description) else { continue };
+            device.present = true;
+            tell(Event::DeviceBack { name: device.name.clone() });
+            match device.used_by.and_then(|(id, driver)| Some((self.sessions.get_mut(&id)?, driver))) {
+                Some((session, driver)) => session.return_device(driver, opened),
+                None => device.opened = Some(opened),
+            }
+        }
+    }
+}
+
+/// Marks a device as gone; the sharer looks for it from now on.
+pub(crate) fn mark_gone(device: &mut Shared) {
+    device.present = false;
+    device.reopen_at = now().after(REOPEN_INTERVAL);
+}
+
+enum Heard {
+    Hello { resume: Option<SessionToken>, received: u64, host: String },
+    Data { session: SessionToken, driver: u32 },
+}
+
+fn open_shared(device: &ShareDevice) -> Result<Shared, RuntimeError> {
+    let spec = registry::device_spec(&device.spec, Role::Device)?;
+    let opened = registry::open(&spec, Role::Device, None)?;
+    let description = opened.description.clone();
+    for offer in &description.flows {
+        let pipelines = &device.pipelines;
+        let own = match offer.direction {
+            contract::FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
+            contract::FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
+        };
+        for pipeline in own.into_iter().flatten() {
+            pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
+        }
+    }
+    let name = device.name.clone().unwrap_or_else(|| default_name(&device.spec));
+    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
+        return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
+    }
+    Ok(Shared {
+        name,
+        spec,
+        description,
+        pipelines: device.pipelines.clone(),
+        opened: Some(opened),
+        used_by: None,
+        present: true,
+        reopen_at: Time::ZERO,
+    })
+}
+
+/// The last part of a path, or the kind: `evdev:/dev/input/event3` is `event3`, `pattern:rate=5` is `pattern`.
+fn default_name(spec: &str) -> String {
+    let (kind, rest) = spec.split_once(':').unwrap_or((spec, ""));
+    let target = rest.split(',').next().unwrap_or_default();
+    let last = target.rsplit('/').next().unwrap_or_default();
+    if last.is_empty() || last.contains(['=', ' ']) { kind.into() } else { last.into() }
+}
+
+fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    // The listening socket and one connected socket for each peer share the port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+pub(crate) fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+impl From<LinkError> for RuntimeError {
+    fn from(error: LinkError) -> Self {
+        RuntimeError::Peer(error.to_string())
+    }
+}

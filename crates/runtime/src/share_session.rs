@@ -1,0 +1,371 @@
+//! One peer's session at the sharer: its control channel, its worker, and the devices it uses.
+
+use crate::agree;
+use crate::control_link::{ControlLink, LinkError};
+use crate::driver::{LinkFacts, Notice};
+use crate::error::RuntimeError;
+use crate::events::Event;
+use crate::registry;
+use crate::share::{ShareRequest, Shared, mark_gone, now};
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use contract::{Opened, Options, Role, Time};
+use session::Limits;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use sys::poller::Poller;
+use wire::Control;
+use wire::control::{CatalogueEntry, FLOWS_MAX};
+use wire::preamble::SessionToken;
+
+/// Whether a session goes on.
+pub(crate) enum Turn {
+    /// It does.
+    Goes,
+    /// It does not, and why.
+    Over(String),
+}
+
+/// One peer's session.
+pub(crate) struct Session {
+    id: u64,
+    pub(crate) token: SessionToken,
+    peer: String,
+    link: ControlLink,
+    worker: Worker,
+    /// Driver numbers to indices of shared devices.
+    drivers: BTreeMap<u32, usize>,
+    /// Peers of datagram links, so that a repeated introduction is only confirmed again.
+    datagram_peers: BTreeMap<u32, SocketAddr>,
+    limits: Limits,
+    facts: Option<LinkFacts>,
+    silent_since: Option<Time>,
+}
+
+impl Session {
+    pub(crate) fn begin(
+        id: u64,
+        peer: String,
+        stream: TcpStream,
+        request: &ShareRequest,
+        poller: &mut Poller,
+    ) -> Result<Session, RuntimeError> {
+        let worker = Worker::start(&format!("session {id}"), request.limits.clone())
+            .map_err(|error| RuntimeError::os("starting a worker", error))?;
+        let token = new_token()?;
+        let mut link = ControlLink::new(&request.limits, now());
+        let host = request.host.clone();
+        let welcome = Control::Welcome { host, session: token, resumed: false, received: 0 };
+        if let Err(error) = link.connect(stream, 0, Some(&welcome), now()) {
+            link.disconnect(poller);
+            return Err(error.into());
+        }
+        let limits = request.limits.clone();
+        Ok(Session {
+            id,
+            token,
+            peer,
+            link,
+            worker,
+            drivers: BTreeMap::new(),
+            datagram_peers: BTreeMap::new(),
+            limits,
+            facts: None,
+            silent_since: None,
+        })
+    }
+
+    /// The peer came back on a new connection.
+    pub(crate) fn resume(
+        &mut self,
+        stream: TcpStream,
+        received: u64,
+        host: &str,
+        poller: &mut Poller,
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        self.link.disconnect(poller);
+        self.lose_links();
+        let (session, ours) = (self.token, self.link.received());
+        let welcome = Control::Welcome { host: host.into(), session, resumed: true, received: ours };
+        self.link.connect(stream, received, Some(&welcome), now())?;
+        self.hear_again(tell);
+        Ok(())
+    }
+
+    fn lose_links(&mut self) {
+        self.datagram_peers.clear();
+        self.command(Command::LinksLost);
+    }
+
+    fn hear_again(&mut self, tell: &mut dyn FnMut(Event)) {
+        if let Some(since) = self.silent_since.take() {
+            self.command(Command::Heard);
+            tell(Event::LinkBack { seconds: now().since(since).as_secs_f64() });
+        }
+    }
+
+    /// A data connection for one driver came.
+    pub(crate) fn link(&mut self, driver: u32, socket: OwnedFd) {
+        if self.drivers.contains_key(&driver) {
+            self.command(Command::Link { driver, socket });
+            // A failing control channel shows when the session is next served.
+            let _ = self.link.send(&Control::Linked { driver });
+        }
+    }
+
+    /// Whether a datagram link of this driver comes from this peer already; confirms it again if so.
+    pub(crate) fn confirm_datagram_link(&mut self, driver: u32, peer: SocketAddr) -> bool {
+        let known = self.datagram_peers.insert(driver, peer) == Some(peer);
+        if known {
+            let _ = self.link.send(&Control::Linked { driver });
+        }
+        known
+    }
+
+    /// A device that this session uses is back.
+    pub(crate) fn return_device(&mut self, driver: u32, opened: Opened) {
+        self.command(Command::Partner { driver, opened: Box::new(opened) });
+        let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
+    }
+
+    pub(crate) fn ask_stats(&self) {
+        self.command(Command::Stats);
+    }
+
+    fn command(&self, command: Command) {
+        // A worker that takes no command is found out by its silence towards the peer.
+        let _ = self.worker.send(command);
+    }
+
+    /// Does what there is to do now.
+    pub(crate) fn serve(
+        &mut self,
+        shared: &mut [Shared],
+        poller: &mut Poller,
+        now: Time,
+        tell: &mut dyn FnMut(Event),
+    ) -> Turn {
+        match self.converse(shared, now, tell) {
+            Ok(Turn::Goes) => {}
+            Ok(over) => return over,
+            Err(error) => {
+                self.link.disconnect(poller);
+                self.lose_links();
+                self.fall_silent(now, &error.to_string(), tell);
+            }
+        }
+        if self.link.is_connected() {
+            match self.link.is_silent(now) {
+                true => self.fall_silent(now, "nothing was heard", tell),
+                false => self.hear_again(tell),
+            }
+        }
+        match self.silent_since {
+            Some(since) if now.since(since) >= self.limits.keep => Turn::Over("it did not come back".into()),
+            _ => Turn::Goes,
+        }
+    }
+
+    fn fall_silent(&mut self, now: Time, reason: &str, tell: &mut dyn FnMut(Event)) {
+        if self.silent_since.is_none() {
+            self.silent_since = Some(now);
+            self.command(Command::Silence);
+            tell(Event::LinkLost { reason: format!("{}: {reason}", self.peer) });
+        }
+    }
+
+    fn converse(
+        &mut self,
+        shared: &mut [Shared],
+        now: Time,
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<Turn, LinkError> {
+        self.worker.clear();
+        while let Some(report) = self.worker.poll() {
+            self.handle_report(report, shared, tell)?;
+        }
+        while let Some(message) = self.link.poll(now)? {
+            if let Control::Goodbye { reason } = message {
+                return Ok(Turn::Over(reason));
+            }
+            self.handle(message, shared, tell)?;
+        }
+        self.link.run_timeouts(now)?;
+        if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
+            self.facts = Some(facts);
+            self.command(Command::Facts(facts));
+        }
+        Ok(Turn::Goes)
+    }
+
+    fn handle_report(
+        &mut self,
+        report: Report,
+        shared: &mut [Shared],
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        let name_of = |drivers: &BTreeMap<u32, usize>, driver: u32| {
+            drivers.get(&driver).and_then(|index| shared.get(*index)).map(|device| device.name.clone())
+        };
+        match report {
+            Report::Stats(all) => {
+                for (driver, stats) in all {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::Stats { name, stats: Box::new(stats) });
+                    }
+                }
+            }
+            Report::Notice { driver, notice } => match notice {
+                Notice::Control(message) => self.link.send(&message)?,
+                Notice::PartnerGone(reason) => {
+                    if let Some(device) = self.drivers.get(&driver).and_then(|index| shared.get_mut(*index)) {
+                        mark_gone(device);
+                        tell(Event::DeviceGone { name: device.name.clone(), reason: reason.clone() });
+                    }
+                    self.link.send(&Control::Presence { driver, present: false, reason })?;
+                }
+                Notice::LinkFailed(reason) => {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::LinkLost { reason: format!("{name}: {reason}") });
+                    }
+                }
+                Notice::FlowEnded(_) => {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::FlowEnded { name });
+                    }
+                }
+                Notice::Failed(reason) => {
+                    self.close(driver, &reason, shared, tell);
+                    self.link.send(&Control::Close { driver, reason })?;
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        message: Control,
+        shared: &mut [Shared],
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        match message {
+            Control::List => {
+                let entry = |device: &Shared| CatalogueEntry {
+                    name: device.name.clone(),
+                    class: device.description.class.clone(),
+                    summary: device.description.summary.clone(),
+                    present: device.present,
+                };
+                self.link.send(&Control::Catalogue { entries: shared.iter().map(entry).collect() })
+            }
+            Control::Open { driver, name, transport, via, via_back, .. } => {
+                let answer = self.open(driver, &name, &transport, (via.as_deref(), via_back.as_deref()), shared, tell);
+                self.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
+            }
+            Control::Close { driver, reason } => {
+                self.close(driver, &reason, shared, tell);
+                Ok(())
+            }
+            Control::Acknowledge { flow, .. }
+            | Control::Missing { flow, .. }
+            | Control::Resync { flow, .. }
+            | Control::Epoch { flow, .. }
+            | Control::End { flow, .. }
+            | Control::Pair { flow, .. }
+            | Control::Feedback { flow, .. } => {
+                self.command(Command::Control { driver: flow / FLOWS_MAX as u32, message });
+                Ok(())
+            }
+            // What only a sharer says means nothing from an attacher, and harms nobody.
+            _ => Ok(()),
+        }
+    }
+
+    fn open(
+        &mut self,
+        driver: u32,
+        name: &str,
+        transport: &str,
+        proposed: (Option<&str>, Option<&str>),
+        shared: &mut [Shared],
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<Control, String> {
+        if self.drivers.contains_key(&driver) {
+            return Err(format!("driver {driver} is open already"));
+        }
+        if self.drivers.len() >= self.limits.drivers || driver > u32::MAX / FLOWS_MAX as u32 - 1 {
+            return Err("this session has as many devices open as it may".into());
+        }
+        let index = shared.iter().position(|device| device.name == name).ok_or_else(|| {
+            let names: Vec<_> = shared.iter().map(|device| device.name.as_str()).collect();
+            format!("no device `{name}` is shared here; there is: {}", names.join(", "))
+        })?;
+        let device = &mut shared[index];
+        if device.used_by.is_some() {
+            return Err(format!("`{name}` is in use by another peer"));
+        }
+        if !device.present {
+            return Err(format!("`{name}` is not plugged in"));
+        }
+        let class = registry::transport(transport)
+            .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
+        let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
+        let first_flow = driver * FLOWS_MAX as u32;
+        let (flows, plans) = agree::answer(&device.description, &device.pipelines, proposed, first_flow)?;
+        let opened = device.open()?;
+        device.used_by = Some((self.id, driver));
+        self.drivers.insert(driver, index);
+        let origin = PartnerOrigin::Opened(Box::new(opened));
+        let transport = TransportPlan { class, options };
+        let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
+        let (class, description) = (device.description.class.clone(), device.description.properties.clone());
+        self.command(Command::Add { driver, origin, role: Role::Device, flows: plans, transport });
+        tell(Event::Attached { name: name.into(), node: self.peer.clone(), pipelines });
+        Ok(Control::Opened { driver, class, description, flows })
+    }
+
+    fn close(&mut self, driver: u32, reason: &str, shared: &mut [Shared], tell: &mut dyn FnMut(Event)) {
+        if let Some(device) = self.drivers.remove(&driver).and_then(|index| shared.get_mut(index)) {
+            self.command(Command::Remove { driver });
+            device.used_by = None;
+            tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
+        }
+    }
+
+    pub(crate) fn want(&self, poller: &mut Poller) -> Time {
+        self.link.want(poller);
+        poller.want(self.worker.wakes(), true, false);
+        let kept_until = self.silent_since.map(|since| since.after(self.limits.keep));
+        match self.link.is_connected() {
+            true => self.link.poll_timeout(self.silent_since.is_some()),
+            false => kept_until.unwrap_or_else(now),
+        }
+    }
+
+    /// Tells the peer that this host goes.
+    pub(crate) fn say_goodbye(&mut self, reason: &str, poller: &mut Poller) {
+        let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
+        self.link.disconnect(poller);
+    }
+
+    /// Takes everything down; the peer's name.
+    pub(crate) fn end(mut self, shared: &mut [Shared], poller: &mut Poller) -> String {
+        self.link.disconnect(poller);
+        for index in self.drivers.values() {
+            if let Some(device) = shared.get_mut(*index) {
+                device.used_by = None;
+            }
+        }
+        poller.forget(self.worker.wakes());
+        self.peer
+    }
+}
+
+fn new_token() -> Result<SessionToken, RuntimeError> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| RuntimeError::os("drawing a session token", error))?;
+    Ok(SessionToken(bytes))
+}

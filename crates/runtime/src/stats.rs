@@ -1,0 +1,51 @@
+//! What a driver can tell of itself, for people and scripts.
+
+use contract::Report;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Figures of one driver on one host.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct DriverStats {
+    /// Whether its data connection is there.
+    pub linked: bool,
+    /// Whether its device or node is there.
+    pub present: bool,
+    /// The flow that starts here.
+    pub outgoing: Option<FlowStats>,
+    /// The flow that ends here.
+    pub incoming: Option<FlowStats>,
+    /// The device's or node's own figures.
+    pub partner: Vec<(String, f64)>,
+    /// The transport's own figures.
+    pub transport: Vec<(String, f64)>,
+}
+
+/// Figures of one flow on one host, since it began.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct FlowStats {
+    /// Its number in the session.
+    pub flow: u32,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Records sent, or received.
+    pub messages: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Records sent again.
+    pub resent: u64,
+    /// Records that came again.
+    pub repeated: u64,
+    /// Records that never came.
+    pub lost: u64,
+    /// Records of an epoch given up.
+    pub stale: u64,
+    /// Whether its transport may lose records.
+    pub lossy: bool,
+    /// From creation to hand-over, 1st, 50th and 99th percentile of the last messages, microseconds.
+    pub delay_us: Option<[f64; 3]>,
+    /// Messages that ended on the way, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Each stage's own figures.
+    pub stages: Vec<(String, Vec<Report>)>,
+}
