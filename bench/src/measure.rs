@@ -1,0 +1,72 @@
+//! Percentiles, processor time and peak memory.
+
+use crate::Failure;
+use std::fs;
+
+/// Times of one kind, nanoseconds.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Times {
+    nanoseconds: Vec<u64>,
+}
+
+impl Times {
+    /// With room for so many, so that measuring allocates nothing.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Times { nanoseconds: Vec::with_capacity(count) }
+    }
+
+    pub(crate) fn add(&mut self, nanoseconds: u64) {
+        self.nanoseconds.push(nanoseconds);
+    }
+
+    pub(crate) fn append(&mut self, other: &Times) {
+        self.nanoseconds.extend_from_slice(&other.nanoseconds);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.nanoseconds.len()
+    }
+
+    /// The time that `share` of all lie below, microseconds; 0 of none.
+    pub(crate) fn percentile_us(&self, share: f64) -> f64 {
+        let mut sorted = self.nanoseconds.clone();
+        sorted.sort_unstable();
+        let at = (share * sorted.len() as f64) as usize;
+        sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |time| *time as f64 / 1e3)
+    }
+}
+
+/// The middle of a few figures; 0 of none.
+pub(crate) fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// What one turn used.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Used {
+    pub(crate) cpu_ns: u64,
+    /// Peak of resident memory above what there was before, KiB.
+    pub(crate) memory_kib: u64,
+}
+
+/// Runs one turn and says what it used.
+pub(crate) fn used<T>(turn: impl FnOnce() -> Result<T, Failure>) -> Result<(T, Used), Failure> {
+    // "5" resets the peak (proc_pid_clear_refs(5)); without the right to, the peak is that of the whole run.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+    let memory_before = status_kib("VmRSS:");
+    let cpu_before = sys::clock::process_cpu_ns();
+    let result = turn()?;
+    let used = Used {
+        cpu_ns: sys::clock::process_cpu_ns() - cpu_before,
+        memory_kib: status_kib("VmHWM:").saturating_sub(memory_before),
+    };
+    Ok((result, used))
+}
+
+fn status_kib(field: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
