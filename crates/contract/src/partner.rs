@@ -133,6 +133,8 @@ pub enum Ctl<'a> {
     Neutral,
     /// No more will be pushed; finish what there is.
     Finish,
+    /// To one stage of the flow's path, as its other half would say it: number of the pair and bytes.
+    Stage(u16, &'a [u8]),
     /// Asked of the other side's class: operation and arguments, as `Ask` on the control channel.
     Ask(u16, &'a [u8]),
     /// Figures for people and scripts.

@@ -22,7 +22,11 @@ pub struct Pipelines {
 
 impl Pipelines {
     /// Reads this host's own texts.
-    pub fn parse(via: Option<&str>, via_back: Option<&str>, require: Option<&str>) -> Result<Pipelines, String> {
+    pub fn parse(
+        via: Option<&str>,
+        via_back: Option<&str>,
+        require: Option<&str>,
+    ) -> Result<Pipelines, String> {
         let read = |text: Option<&str>| {
             let parse = |text| Pipeline::parse(text, registry::pairs(), Origin::Local);
             text.map(parse).transpose().map_err(|error| error.to_string())
@@ -69,9 +73,9 @@ fn choose(
     let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
     match (required, proposal) {
         (Some(required), None) => Ok(required.clone()),
-        (Some(required), Some(text)) => {
-            Requirement::new(required.clone()).accept(text, registry::pairs()).map_err(|error| error.to_string())
-        }
+        (Some(required), Some(text)) => Requirement::new(required.clone())
+            .accept(text, registry::pairs())
+            .map_err(|error| error.to_string()),
         (None, Some(text)) => {
             Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string())
         }
@@ -91,11 +95,13 @@ pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<F
             };
             let pipeline = match own {
                 Some(own) if own.canonical() == flow.pipeline => own.clone(),
-                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer)
-                    .map_err(|error| format!("the other host answered with a pipeline this one refuses: {error}"))?,
+                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer).map_err(|error| {
+                    format!("the other host answered with a pipeline this one refuses: {error}")
+                })?,
             };
-            let format = Format::from_name(&flow.format)
-                .ok_or_else(|| format!("the other host's device has the format `{}`, unknown here", flow.format))?;
+            let format = Format::from_name(&flow.format).ok_or_else(|| {
+                format!("the other host's device has the format `{}`, unknown here", flow.format)
+            })?;
             pipeline.check(&format).map_err(|error| error.to_string())?;
             Ok(FlowPlan { flow: flow.flow, direction: flow.direction, class: flow.class, format, pipeline })
         })

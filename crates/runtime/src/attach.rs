@@ -99,8 +99,8 @@ impl Attacher {
                  change what is sent. Say --insecure on both sides to do it all the same"
             )));
         }
-        let worker =
-            Worker::start("attach", request.limits.clone()).map_err(|e| RuntimeError::os("starting a worker", e))?;
+        let worker = Worker::start("attach", request.limits.clone())
+            .map_err(|e| RuntimeError::os("starting a worker", e))?;
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         let drivers = request.targets.into_iter().map(|target| Driver {
             name: target.name,
@@ -293,7 +293,9 @@ impl Attacher {
                         let has = |wanted| {
                             driver.plans.iter().flatten().any(|plan: &FlowPlan| plan.direction == wanted)
                         };
-                        if direction == FlowDirection::DeviceToApplication || !has(FlowDirection::DeviceToApplication) {
+                        if direction == FlowDirection::DeviceToApplication
+                            || !has(FlowDirection::DeviceToApplication)
+                        {
                             driver.ended = true;
                         }
                         tell(Event::FlowEnded { name: driver.name.clone() });
@@ -314,14 +316,16 @@ impl Attacher {
                 self.open(driver, class, description, &flows, tell).map_err(Failure::Final)
             }
             Control::Refused { driver, reason } | Control::Close { driver, reason } => {
-                let name = self.drivers.get(driver as usize).map_or("a device", |driver| driver.name.as_str());
+                let name =
+                    self.drivers.get(driver as usize).map_or("a device", |driver| driver.name.as_str());
                 Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))))
             }
             Control::Goodbye { reason } => {
                 Err(Failure::Final(RuntimeError::Peer(format!("{} ended the session: {reason}", self.peer))))
             }
             Control::Linked { driver } => {
-                let dialling = self.drivers.get_mut(driver as usize).and_then(|driver| driver.dialling.as_mut());
+                let dialling =
+                    self.drivers.get_mut(driver as usize).and_then(|driver| driver.dialling.as_mut());
                 if let Some(dialling) = dialling {
                     dialling.handle_linked();
                 }
@@ -374,8 +378,13 @@ impl Attacher {
             class: plan.class,
         };
         let flows_offered = plans.iter().map(offer).collect();
-        let description =
-            Description { class, summary: driver.name.clone(), flows: flows_offered, application: suitable, properties };
+        let description = Description {
+            class,
+            summary: driver.name.clone(),
+            flows: flows_offered,
+            application: suitable,
+            properties,
+        };
         match driver.application.take() {
             // The sharer started anew: the node stays, its paths are built again.
             None => {

@@ -126,7 +126,9 @@ impl ControlLink {
                 }
                 continue;
             }
-            let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else { return Ok(None) };
+            let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else {
+                return Ok(None);
+            };
             let mut bytes = [0; READ_BYTES];
             match stream.read(&mut bytes) {
                 Ok(0) => return Err(LinkError::Closed),

@@ -44,7 +44,8 @@ pub(crate) fn greet(
     stream.write_all(&first).map_err(unreachable)?;
     let answer = read_frame(&mut stream).map_err(unreachable)?;
     let answer = answer.map_err(|error| RuntimeError::Peer(format!("{peer}: {error}")))?;
-    let welcomed = handshake.handle(answer).map_err(|error| RuntimeError::Peer(format!("{peer}: {error}")))?;
+    let welcomed =
+        handshake.handle(answer).map_err(|error| RuntimeError::Peer(format!("{peer}: {error}")))?;
     Ok((stream, welcomed))
 }
 
@@ -84,7 +85,14 @@ pub(crate) struct Dialling {
 impl Dialling {
     /// Begins at the next [`Dialling::run`].
     pub(crate) fn new(transport: &TransportPlan, peer: SocketAddr, now: Time) -> Self {
-        Dialling { transport: transport.clone(), peer, socket: None, linked: false, introduced: false, at: now }
+        Dialling {
+            transport: transport.clone(),
+            peer,
+            socket: None,
+            linked: false,
+            introduced: false,
+            at: now,
+        }
     }
 
     /// The sharer says that the connection is there.
@@ -93,7 +101,13 @@ impl Dialling {
     }
 
     /// Does what can be done now.
-    pub(crate) fn run(&mut self, session: SessionToken, driver: u32, poller: &mut Poller, now: Time) -> Dialled {
+    pub(crate) fn run(
+        &mut self,
+        session: SessionToken,
+        driver: u32,
+        poller: &mut Poller,
+        now: Time,
+    ) -> Dialled {
         let confirmed = !self.transport.class.facts().may_lose;
         if (self.linked || confirmed && self.introduced)
             && let Some(socket) = self.socket.take()

@@ -7,8 +7,8 @@ use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::stats::DriverStats;
 use contract::{
-    Attributes, CtlReply, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest, Offset,
-    Partner, PartnerError, Readiness, Role, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest,
+    Offset, Partner, PartnerError, Readiness, Role, Time,
 };
 use pipeline::Pipeline;
 use session::Limits;
@@ -176,7 +176,7 @@ impl Driver {
     pub fn handle_link(&mut self, transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
         self.transport = Some(transport);
         self.transport_unflushed = false;
-                if let Some(outgoing) = self.outgoing.as_mut() {
+        if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_link(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
     }
@@ -193,7 +193,7 @@ impl Driver {
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_silence();
         }
-                if let Some(incoming) = self.incoming.as_mut() {
+        if let Some(incoming) = self.incoming.as_mut() {
             incoming.handle_silence(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
     }
@@ -210,7 +210,7 @@ impl Driver {
 
     /// The device at the other side went away: what depends on it goes neutral, and stays.
     pub fn handle_absence(&mut self, now: Time, notices: &mut Vec<Notice>) {
-                if let Some(incoming) = self.incoming.as_mut() {
+        if let Some(incoming) = self.incoming.as_mut() {
             incoming.handle_absence(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
     }
@@ -229,7 +229,7 @@ impl Driver {
             incoming.reopen(partner.as_mut())?;
         }
         self.partner = Some(partner);
-                if let Some(outgoing) = self.outgoing.as_mut() {
+        if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_partner(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
         Ok(())
@@ -237,7 +237,7 @@ impl Driver {
 
     /// A control message for one of this driver's flows.
     pub fn handle_control(&mut self, message: Control, now: Time, notices: &mut Vec<Notice>) {
-                if let Some(outgoing) = self.outgoing.as_mut() {
+        if let Some(outgoing) = self.outgoing.as_mut() {
             let around = around(&mut self.partner, &mut self.transport, self.facts, now, notices);
             outgoing.handle_control(&message, around);
         }
@@ -246,27 +246,19 @@ impl Driver {
         }
     }
 
-    /// Whether one of its flows has this number.
-    pub fn has_flow(&self, flow: u32) -> bool {
-        self.outgoing.as_ref().is_some_and(|path| path.flow() == flow)
-            || self.incoming.as_ref().is_some_and(|path| path.flow() == flow)
-    }
-
     /// Moves what can be moved; says whether anything did, so that it is worth running again.
     pub fn run(&mut self, now: Time, poller: &mut Poller, notices: &mut Vec<Notice>) -> bool {
         let mut progress = false;
-                let mut pushed = false;
+        let (mut pushed, mut sent) = (false, false);
         let mut failure = None;
-        if let Some(incoming) = incoming.as_mut() {
-            match incoming.run(around) {
+        if let Some(incoming) = self.incoming.as_mut() {
+            match incoming.run(around(&mut self.partner, &mut self.transport, self.facts, now, notices)) {
                 Ok(moved) => (progress, pushed) = (moved.progress, moved.pushed),
                 Err(error) => failure = Some(error),
             }
         }
-        self.incoming = incoming;
-                let mut sent = false;
-        if let Some(outgoing) = outgoing.as_mut() {
-            match outgoing.run(around) {
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            match outgoing.run(around(&mut self.partner, &mut self.transport, self.facts, now, notices)) {
                 Ok(moved) => {
                     progress |= moved.progress;
                     sent = moved.pushed;
@@ -346,7 +338,10 @@ impl Driver {
         if self.incoming.is_none()
             && let Some(transport) = transport
         {
-            wake.add(poller, Readiness { now: false, ..transport.readiness(FlowKey::DEFAULT, Direction::Out) });
+            wake.add(
+                poller,
+                Readiness { now: false, ..transport.readiness(FlowKey::DEFAULT, Direction::Out) },
+            );
         }
         wake
     }
@@ -362,11 +357,13 @@ impl Driver {
 
     /// Figures for people and scripts.
     pub fn stats(&mut self) -> DriverStats {
-        let figures = |partner: Option<&mut Box<dyn Partner>>| {
-            match partner.map(|partner| partner.ctl(FlowKey::DEFAULT, Ctl::Report)) {
-                Some(Ok(CtlReply::Report(figures))) => figures.into_iter().map(|(n, v)| (n.to_string(), v)).collect(),
-                _ => Vec::new(),
+        let figures = |partner: Option<&mut Box<dyn Partner>>| match partner
+            .map(|partner| partner.ctl(FlowKey::DEFAULT, Ctl::Report))
+        {
+            Some(Ok(CtlReply::Report(figures))) => {
+                figures.into_iter().map(|(n, v)| (n.to_string(), v)).collect()
             }
+            _ => Vec::new(),
         };
         DriverStats {
             linked: self.transport.is_some(),
@@ -420,7 +417,9 @@ fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
 
 fn forget(poller: &mut Poller, partner: &dyn Partner) {
     for direction in [Direction::In, Direction::Out] {
-        for (descriptor, _) in partner.readiness(FlowKey::DEFAULT, direction).descriptors.into_iter().flatten() {
+        for (descriptor, _) in
+            partner.readiness(FlowKey::DEFAULT, direction).descriptors.into_iter().flatten()
+        {
             poller.forget(descriptor);
         }
     }

@@ -4,7 +4,10 @@ use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
 use crate::segment::{DropCounts, Segment, sink_chain};
 use crate::stats::FlowStats;
-use contract::{Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Time};
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError,
+    Pull, Pulled, Pushed, Readiness, Time,
+};
 use pipeline::Chain;
 use session::{Limits, Received, SinkFlow};
 use std::time::Duration;
@@ -46,7 +49,12 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(plan: FlowPlan, key: FlowKey, lossy: bool, limits: &Limits) -> Result<Self, DriverError> {
+    pub(crate) fn new(
+        plan: FlowPlan,
+        key: FlowKey,
+        lossy: bool,
+        limits: &Limits,
+    ) -> Result<Self, DriverError> {
         let chain = build_chain(&plan)?;
         let sink = SinkFlow::new(plan.class, limits);
         Ok(Incoming {
@@ -68,10 +76,6 @@ impl Incoming {
             finished: false,
             drops: DropCounts::default(),
         })
-    }
-
-    pub(crate) fn flow(&self) -> u32 {
-        self.plan.flow
     }
 
     /// Opens the flow again on the device that came back.
@@ -177,7 +181,7 @@ impl Incoming {
                 _ => break,
             }
         }
-        self.finish(partner.as_deref_mut(), now, notices, &mut moved)?;
+        self.finish(partner, now, notices, &mut moved)?;
         self.tell(now, facts, notices);
         Ok(moved)
     }
@@ -329,7 +333,8 @@ impl Incoming {
             return;
         }
         let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT[usize::from(self.lossy)]));
-        let bytes_max = if self.lossy { self.acknowledge_bytes.min(16 << 10) } else { self.acknowledge_bytes };
+        let bytes_max =
+            if self.lossy { self.acknowledge_bytes.min(16 << 10) } else { self.acknowledge_bytes };
         if now >= due || self.unacknowledged_bytes >= bytes_max {
             let (flow, epoch) = (self.plan.flow, self.sink.epoch());
             notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next }));

@@ -3,8 +3,10 @@
 //! A **broker** ([`Sharer`], [`Attacher`]) listens, dials, opens devices, makes nodes and speaks the control
 //! channel. A **worker** ([`worker`]) is handed descriptors and runs paths; it opens nothing itself.
 
+pub mod active;
 mod agree;
 mod attach;
+mod connect;
 mod control_link;
 mod delays;
 mod dial;
@@ -13,6 +15,7 @@ mod error;
 mod events;
 mod incoming;
 mod outgoing;
+pub mod path;
 pub mod registry;
 mod segment;
 mod share;
@@ -22,6 +25,7 @@ pub mod worker;
 
 pub use agree::Pipelines;
 pub use attach::{ApplicationChoice, AttachRequest, AttachTarget, Attacher};
+pub use connect::{Connected, Connection, connect};
 pub use error::RuntimeError;
 pub use events::{Event, Stop};
 pub use session::Limits;

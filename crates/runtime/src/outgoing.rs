@@ -3,7 +3,10 @@
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
 use crate::segment::{DropCounts, Segment, source_chain};
 use crate::stats::FlowStats;
-use contract::{Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull, Pulled, Pushed, Time};
+use contract::{
+    Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
+    Pulled, Pushed, Time,
+};
 use pipeline::Chain;
 use session::{Admission, Limits, SourceFlow};
 use std::time::Duration;
@@ -30,7 +33,12 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(plan: FlowPlan, key: FlowKey, lossy: bool, limits: &Limits) -> Result<Self, DriverError> {
+    pub(crate) fn new(
+        plan: FlowPlan,
+        key: FlowKey,
+        lossy: bool,
+        limits: &Limits,
+    ) -> Result<Self, DriverError> {
         let chain = build_chain(&plan)?;
         let source = SourceFlow::new(plan.flow, plan.class, lossy, limits);
         Ok(Outgoing {
@@ -46,10 +54,6 @@ impl Outgoing {
             end_settled: false,
             drops: DropCounts::default(),
         })
-    }
-
-    pub(crate) fn flow(&self) -> u32 {
-        self.plan.flow
     }
 
     /// Whether messages are worthless once they cannot be sent at once.
@@ -160,7 +164,9 @@ impl Outgoing {
             budget -= 1;
             let Some(partner) = partner.as_mut() else { break };
             match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
-                Pulled::Message(_, message) if self.is_perishable() && (self.silent || transport.is_none()) => {
+                Pulled::Message(_, message)
+                    if self.is_perishable() && (self.silent || transport.is_none()) =>
+                {
                     self.drops.add("link down", 1);
                     drop(message);
                 }
@@ -230,7 +236,8 @@ impl Outgoing {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
         self.segment.settle(&mut self.drops);
-        let drained = self.ended && self.segment.out.messages.is_empty() && self.segment.poll_timeout().is_none();
+        let drained =
+            self.ended && self.segment.out.messages.is_empty() && self.segment.poll_timeout().is_none();
         if drained && linked && self.unsent.is_none() && !self.end_told {
             let sequence = self.source.next_sequence();
             notices.push(Notice::Control(Control::End { flow, epoch, sequence }));

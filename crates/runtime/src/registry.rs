@@ -1,6 +1,8 @@
 //! All modules there are: the tables of `stages`, `devices` and `transports`, seen together.
 
-use contract::{DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, Role, TransportClass};
+use contract::{
+    DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, Role, TransportClass,
+};
 
 /// Every pair.
 pub fn pairs() -> &'static [&'static dyn Pair] {

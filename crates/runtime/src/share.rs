@@ -68,7 +68,8 @@ impl Shared {
     pub(crate) fn open(&mut self) -> Result<Opened, String> {
         match self.opened.take() {
             Some(opened) => Ok(opened),
-            None => registry::reopen(&self.spec, Role::Device, &self.description).map_err(|error| error.to_string()),
+            None => registry::reopen(&self.spec, Role::Device, &self.description)
+                .map_err(|error| error.to_string()),
         }
     }
 }
@@ -111,7 +112,9 @@ impl Sharer {
         for (index, device) in shared.iter().enumerate() {
             if shared[..index].iter().any(|other| other.name == device.name) {
                 let name = &device.name;
-                return Err(RuntimeError::Usage(format!("two devices are called `{name}`: give one a --name")));
+                return Err(RuntimeError::Usage(format!(
+                    "two devices are called `{name}`: give one a --name"
+                )));
             }
         }
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
@@ -279,10 +282,13 @@ impl Sharer {
         if let Some(mut control) = greeting.control.take() {
             control.disconnect(&mut self.poller);
         }
-        let known = resume.and_then(|token| self.sessions.iter().find(|(_, s)| s.token == token).map(|(id, _)| *id));
+        let known =
+            resume.and_then(|token| self.sessions.iter().find(|(_, s)| s.token == token).map(|(id, _)| *id));
         let peer = format!("{host} ({})", greeting.peer);
         if let Some(session) = known.and_then(|id| self.sessions.get_mut(&id)) {
-            if let Err(error) = session.resume(greeting.stream, received, &self.request.host, &mut self.poller, tell) {
+            if let Err(error) =
+                session.resume(greeting.stream, received, &self.request.host, &mut self.poller, tell)
+            {
                 tell(Event::Refused { peer, reason: error.to_string() });
             }
             return;
@@ -318,7 +324,9 @@ impl Sharer {
             if count != Preamble::BYTES {
                 continue;
             }
-            let Some(session) = self.sessions.values_mut().find(|known| known.token == session) else { continue };
+            let Some(session) = self.sessions.values_mut().find(|known| known.token == session) else {
+                continue;
+            };
             if session.confirm_datagram_link(driver, peer) {
                 continue;
             }
@@ -350,7 +358,9 @@ impl Sharer {
                 continue;
             }
             device.reopen_at = now().after(REOPEN_INTERVAL);
-            let Ok(opened) = registry::reopen(&device.spec, Role::Device, &device.description) else { continue };
+            let Ok(opened) = registry::reopen(&device.spec, Role::Device, &device.description) else {
+                continue;
+            };
             device.present = true;
             tell(Event::DeviceBack { name: device.name.clone() });
             match device.used_by.and_then(|(id, driver)| Some((self.sessions.get_mut(&id)?, driver))) {

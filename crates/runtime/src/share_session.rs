@@ -261,7 +261,8 @@ impl Session {
                 self.link.send(&Control::Catalogue { entries: shared.iter().map(entry).collect() })
             }
             Control::Open { driver, name, transport, via, via_back, .. } => {
-                let answer = self.open(driver, &name, &transport, (via.as_deref(), via_back.as_deref()), shared, tell);
+                let answer =
+                    self.open(driver, &name, &transport, (via.as_deref(), via_back.as_deref()), shared, tell);
                 self.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
             }
             Control::Close { driver, reason } => {
