@@ -1,1 +1,4 @@
 //! Outboard: virtual clock, two peers in one process, conformance suites
+
+pub mod clock;
+pub mod peers;

@@ -63,7 +63,9 @@ impl ClockEstimator {
     /// An answer came: `sent` and `now` on our clock, `received` and `replied` on the peer's, nanoseconds.
     /// Times that cannot be (answered before it was sent) are ignored.
     pub fn handle_pong(&mut self, sent: u64, received: u64, replied: u64, now: Time) {
-        let (Some(away), Some(there)) = (now.0.checked_sub(sent), replied.checked_sub(received)) else { return };
+        let (Some(away), Some(there)) = (now.0.checked_sub(sent), replied.checked_sub(received)) else {
+            return;
+        };
         let Some(round_trip_ns) = away.checked_sub(there) else { return };
         let ours = i128::from(sent) + i128::from(now.0);
         let theirs = i128::from(received) + i128::from(replied);
@@ -76,7 +78,9 @@ impl ClockEstimator {
     }
 
     fn slew(&mut self, now: Time) {
-        let Some(best) = self.samples.iter().min_by_key(|sample| sample.error_ns(now)).copied() else { return };
+        let Some(best) = self.samples.iter().min_by_key(|sample| sample.error_ns(now)).copied() else {
+            return;
+        };
         let offset_ns = match self.used {
             Some(used) if best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
                 // At most STEP_NS, so neither the conversion nor the sum overflows.

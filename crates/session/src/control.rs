@@ -82,7 +82,9 @@ impl ControlChannel {
 
     /// The next whole message.
     pub fn poll(&mut self) -> Result<Option<Control>, ChannelError> {
-        let Some((message, bytes)) = Control::parse_frame(&self.inbox[self.taken..])? else { return Ok(None) };
+        let Some((message, bytes)) = Control::parse_frame(&self.inbox[self.taken..])? else {
+            return Ok(None);
+        };
         self.taken += bytes;
         self.received += u64::from(message.is_numbered());
         Ok(Some(message))
@@ -96,14 +98,11 @@ impl ControlChannel {
     /// Queues a message, and keeps it if it is numbered.
     pub fn send(&mut self, message: &Control) -> Result<(), ChannelError> {
         let frame = Bytes::from(message.emit());
-        let numbered = message.is_numbered();
-        let fits = |held: usize| held + frame.len() <= self.limit_bytes;
-        if !fits(self.outbox_bytes) || numbered && !fits(self.kept_bytes) {
+        if self.outbox_bytes + frame.len() > self.limit_bytes {
             return Err(ChannelError::Full(self.limit_bytes));
         }
-        if numbered {
-            self.kept_bytes += frame.len();
-            self.kept.push_back(frame.clone());
+        if message.is_numbered() {
+            self.keep_frame(frame.clone())?;
         }
         self.queue(frame);
         Ok(())
@@ -111,10 +110,18 @@ impl ControlChannel {
 
     /// Keeps a numbered message for the next connection, while there is none. Others are forgotten.
     pub fn keep(&mut self, message: &Control) -> Result<(), ChannelError> {
-        self.send(message)?;
-        if let Some(frame) = self.outbox.pop_back() {
-            self.outbox_bytes -= frame.len();
+        match message.is_numbered() {
+            true => self.keep_frame(Bytes::from(message.emit())),
+            false => Ok(()),
         }
+    }
+
+    fn keep_frame(&mut self, frame: Bytes) -> Result<(), ChannelError> {
+        if self.kept_bytes + frame.len() > self.limit_bytes {
+            return Err(ChannelError::Full(self.limit_bytes));
+        }
+        self.kept_bytes += frame.len();
+        self.kept.push_back(frame);
         Ok(())
     }
 

@@ -152,7 +152,14 @@ impl SinkFlow {
 
     /// The flow ends before `sequence` of `epoch`: what a timely flow misses at its end counts as lost.
     pub fn handle_end(&mut self, epoch: u32, sequence: u64) {
-        if !self.ordered && epoch == self.epoch && !self.is_given_up() {
+        if self.ordered {
+            return;
+        }
+        // Nothing came yet, and perhaps nothing will.
+        if self.epoch == 0 {
+            self.begin(epoch);
+        }
+        if epoch == self.epoch && !self.is_given_up() {
             self.expect(sequence);
         }
     }

@@ -275,3 +275,21 @@ impl SourceFlow {
 fn retransmit_wait(round_trip: Duration) -> Duration {
     round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_used_up_its_epochs_takes_nothing_more() {
+        let mut flow = SourceFlow::new(1, FlowClass::State, false, &Limits::default());
+        flow.epoch = EPOCH_END - 2;
+        flow.restart();
+        assert!(matches!(flow.admit(Message::default(), Time::ZERO), Admission::Record(_)));
+        for _ in 0..2 {
+            flow.restart();
+            assert_eq!(flow.epoch(), EPOCH_END);
+            assert!(matches!(flow.admit(Message::default(), Time::ZERO), Admission::Full(_)));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The control channel over connections that break anywhere, and the handshake.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use session::{ChannelError, ControlChannel, Handshake, HandshakeError, Welcomed};
+use wire::control::FRAME_BYTES_MAX;
+use wire::preamble::SessionToken;
+use wire::{Control, WireError};
+
+const LIMIT_BYTES: usize = 4 << 20;
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// One side (0 or 1) says a numbered message, or one that is not.
+    Say(usize, bool),
+    /// So many bytes of one side's are carried.
+    Carry(usize, usize),
+    /// One side says how many messages came to it.
+    Ping(usize),
+    /// The connection breaks; messages are said; it is resumed.
+    Break(Vec<usize>),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..2usize, any::<bool>()).prop_map(|(side, numbered)| Event::Say(side, numbered)),
+        6 => (0..2usize, 0..60usize).prop_map(|(side, bytes)| Event::Carry(side, bytes)),
+        1 => (0..2usize).prop_map(Event::Ping),
+        1 => vec(0..2usize, 0..4).prop_map(Event::Break),
+    ]
+}
+
+/// Two ends of a channel and what each heard.
+struct Ends {
+    ends: [ControlChannel; 2],
+    said: [u32; 2],
+    heard: [Vec<u32>; 2],
+}
+
+impl Ends {
+    fn numbered(&mut self, side: usize) -> Control {
+        self.said[side] += 1;
+        Control::Linked { driver: self.said[side] - 1 }
+    }
+
+    fn carry(&mut self, from: usize, mut bytes: usize) {
+        while bytes > 0 && !self.ends[from].front().is_empty() {
+            let count = self.ends[from].front().len().min(bytes);
+            let piece = self.ends[from].front()[..count].to_vec();
+            self.ends[from].handle_sent(count);
+            bytes -= count;
+            self.ends[1 - from].handle_bytes(&piece);
+            while let Some(message) = self.ends[1 - from].poll().expect("both keep to the protocol") {
+                match message {
+                    Control::Linked { driver } => self.heard[1 - from].push(driver),
+                    Control::Ping { received, .. } => {
+                        self.ends[1 - from].handle_received(received).expect("the count is true");
+                    }
+                    other => assert_eq!(other, Control::Goodbye { reason: "unnumbered".into() }),
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_numbered_message_comes_once_and_in_order(events in vec(event(), 0..150)) {
+        let new = || ControlChannel::new(LIMIT_BYTES);
+        let mut both = Ends { ends: [new(), new()], said: [0; 2], heard: [Vec::new(), Vec::new()] };
+        for event in events {
+            match event {
+                Event::Say(side, true) => {
+                    let message = both.numbered(side);
+                    both.ends[side].send(&message).expect("there is room");
+                }
+                Event::Say(side, false) => {
+                    both.ends[side].send(&Control::Goodbye { reason: "unnumbered".into() }).expect("there is room");
+                }
+                Event::Carry(from, bytes) => both.carry(from, bytes),
+                Event::Ping(side) => {
+                    let received = both.ends[side].received();
+                    both.ends[side].send(&Control::Ping { id: 0, sent: 0, received }).expect("there is room");
+                }
+                Event::Break(says) => {
+                    for side in says {
+                        let message = both.numbered(side);
+                        both.ends[side].keep(&message).expect("there is room");
+                    }
+                    let received = [both.ends[0].received(), both.ends[1].received()];
+                    let first = Control::Goodbye { reason: "unnumbered".into() };
+                    both.ends[0].resume(received[1], Some(&first)).expect("the count is true");
+                    both.ends[1].resume(received[0], None).expect("the count is true");
+                }
+            }
+        }
+        both.carry(0, usize::MAX);
+        both.carry(1, usize::MAX);
+        for side in 0..2 {
+            let all: Vec<u32> = (0..both.said[1 - side]).collect();
+            prop_assert_eq!(&both.heard[side], &all);
+            prop_assert_eq!(both.ends[side].received(), all.len() as u64);
+            prop_assert!(both.ends[side].front().is_empty());
+        }
+    }
+
+    /// Any bytes, in any pieces: messages, or an error, and never more held than a frame and a piece.
+    #[test]
+    fn any_bytes_are_messages_or_an_error(pieces in vec(vec(any::<u8>(), 0..50), 0..20)) {
+        let mut channel = ControlChannel::new(LIMIT_BYTES);
+        'pieces: for piece in pieces {
+            if !channel.has_room() {
+                break;
+            }
+            channel.handle_bytes(&piece);
+            loop {
+                match channel.poll() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => {
+                        let again = channel.poll();
+                        prop_assert_eq!(again, Err(error));
+                        break 'pieces;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_refused(said in 0..20u64, taken in 0..20u64, theirs in any::<u64>()) {
+        let mut channel = ControlChannel::new(LIMIT_BYTES);
+        (0..said).for_each(|_| channel.send(&Control::List).expect("there is room"));
+        let taken = taken.min(said);
+        channel.handle_received(taken).expect("so many were said");
+        let expected = match (taken..=said).contains(&theirs) {
+            true => Ok(()),
+            false => Err(ChannelError::Numbers { theirs, kept_from: taken, kept_to: said }),
+        };
+        prop_assert_eq!(channel.handle_received(theirs), expected.clone());
+        // What was refused changed nothing.
+        if expected.is_err() {
+            prop_assert_eq!(channel.handle_received(taken), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_given_up() {
+    let mut channel = ControlChannel::new(100);
+    let ping = Control::Ping { id: 0, sent: 0, received: 0 };
+    let fitting = 100 / ping.emit().len();
+    (0..fitting).for_each(|_| channel.send(&ping).expect("there is room"));
+    assert_eq!(channel.send(&ping), Err(ChannelError::Full(100)));
+    channel.handle_sent(usize::MAX);
+    assert_eq!(channel.send(&ping), Ok(()));
+}
+
+#[test]
+fn messages_kept_without_a_connection_are_bounded() {
+    let mut channel = ControlChannel::new(100);
+    // A connection broke with its queue full: what it held is no bound on what is kept.
+    while channel.send(&Control::Ping { id: 0, sent: 0, received: 0 }).is_ok() {}
+    let fitting = 100 / Control::List.emit().len();
+    (0..fitting).for_each(|_| channel.keep(&Control::List).expect("there is room"));
+    assert_eq!(channel.keep(&Control::List), Err(ChannelError::Full(100)));
+}
+
+#[test]
+fn a_frame_too_long_is_refused_before_its_bytes_are_held() {
+    let mut channel = ControlChannel::new(LIMIT_BYTES);
+    channel.handle_bytes(&u32::MAX.to_le_bytes());
+    assert!(matches!(channel.poll(), Err(ChannelError::Wire(WireError::TooLong { .. }))));
+    // The longest that is allowed goes through, however it is cut.
+    let mut channel = ControlChannel::new(LIMIT_BYTES);
+    let longest = Control::Pair { flow: 0, epoch: 0, pair: 0, body: vec![1; FRAME_BYTES_MAX - 16] };
+    for piece in longest.emit().chunks(1000) {
+        assert!(channel.has_room());
+        channel.handle_bytes(piece);
+    }
+    assert_eq!(channel.poll(), Ok(Some(longest)));
+}
+
+const TOKEN: SessionToken = SessionToken([7; 16]);
+
+#[test]
+fn a_welcome_opens_a_session() {
+    let new = Handshake::new("attic", None, 0);
+    assert_eq!(new.hello(), Control::Hello { host: "attic".into(), resume: None, received: 0 });
+    let welcome =
+        |resumed| Control::Welcome { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
+    let welcomed = |resumed| Welcomed { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
+    assert_eq!(new.handle(welcome(false)), Ok(welcomed(false)));
+    // Nothing was to be resumed, so nothing is, whatever the sharer says.
+    assert_eq!(new.handle(welcome(true)), Ok(welcomed(false)));
+    let again = Handshake::new("attic", Some(TOKEN), 9);
+    assert_eq!(again.hello(), Control::Hello { host: "attic".into(), resume: Some(TOKEN), received: 9 });
+    assert_eq!(again.handle(welcome(true)), Ok(welcomed(true)));
+    let other = Handshake::new("attic", Some(SessionToken([8; 16])), 9);
+    assert_eq!(other.handle(welcome(true)), Ok(welcomed(false)));
+}
+
+#[test]
+fn anything_but_a_welcome_is_told() {
+    let handshake = Handshake::new("attic", None, 0);
+    let refused = handshake.handle(Control::Goodbye { reason: "full".into() });
+    assert_eq!(refused, Err(HandshakeError::Refused("full".into())));
+    for (message, name) in [(Control::List, "List"), (Control::Linked { driver: 1 }, "Linked")] {
+        assert_eq!(handshake.handle(message), Err(HandshakeError::OutOfTurn(format!("`{name}`"))));
+    }
+}

@@ -1,0 +1,372 @@
+//! Two hosts in one process, in virtual time: one flow between them, over a modelled link for its records
+//! and another for the control channel, driven as the runtime drives them. The same seed gives the same run.
+
+use crate::clock::VirtualClock;
+use contract::{Body, FlowClass, Message, Time};
+use netsim::{Link, Params};
+use session::{Admission, ControlChannel, Limits, Received, SinkFlow, SourceFlow};
+use std::collections::VecDeque;
+use std::time::Duration;
+use wire::{BODY_BYTES_MAX, Control, RecordHeader};
+
+/// Bytes of one packet of the control connection.
+const SEGMENT_BYTES: usize = 1400;
+/// How long an acknowledgement is put off.
+const ACKNOWLEDGE_WAIT: Duration = Duration::from_millis(5);
+/// How long a gap may be mere reordering.
+const REORDER_WAIT: Duration = Duration::from_millis(5);
+/// Shortest time between two requests for what is missing.
+const MISSING_INTERVAL: Duration = Duration::from_millis(20);
+/// Time between two reports of how many control messages came, as pings make them.
+const PING_INTERVAL: Duration = Duration::from_millis(100);
+const FLOW: u32 = 7;
+
+/// What two hosts have between them.
+#[derive(Debug, Clone)]
+pub struct PeersSetup {
+    /// What the flow promises.
+    pub class: FlowClass,
+    /// Whether the transport of the records may lose, repeat and reorder; its model does so only then.
+    pub lossy: bool,
+    /// What the link does to records.
+    pub data: Params,
+    /// What the link does to the control channel: its delay alone counts, for it is a stream.
+    pub control_delay: Duration,
+    /// The bounds on both hosts.
+    pub limits: Limits,
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+}
+
+/// What the sink handed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// When.
+    pub at: Time,
+    /// The epoch of the record.
+    pub epoch: u32,
+    /// Its body.
+    pub body: Body,
+}
+
+/// Two hosts and one flow.
+pub struct Peers {
+    clock: VirtualClock,
+    round_trip: Duration,
+    lossy: bool,
+    up: bool,
+    data_up: Params,
+    source: SourceFlow,
+    source_channel: ControlChannel,
+    /// Messages that the flow has no room for yet.
+    waiting: VecDeque<Message>,
+    sink: SinkFlow,
+    sink_channel: ControlChannel,
+    acknowledged: Option<u64>,
+    acknowledge_at: Option<Time>,
+    missing_at: Option<Time>,
+    ping_at: Time,
+    data: Link<Vec<u8>>,
+    to_sink: Link<Vec<u8>>,
+    to_source: Link<Vec<u8>>,
+    delivered: Vec<Delivered>,
+}
+
+impl Peers {
+    /// Two hosts whose link is up.
+    pub fn new(setup: PeersSetup) -> Self {
+        let delay_ns = setup.control_delay.as_nanos() as u64;
+        let control = Params { delay_ns, queue_packets: 1 << 20, ..Params::default() };
+        Peers {
+            clock: VirtualClock::new(Time::from_millis(1000)),
+            round_trip: setup.control_delay * 2,
+            lossy: setup.lossy,
+            up: true,
+            source: SourceFlow::new(FLOW, setup.class, setup.lossy, &setup.limits),
+            source_channel: ControlChannel::new(setup.limits.control_bytes),
+            waiting: VecDeque::new(),
+            sink: SinkFlow::new(setup.class, &setup.limits),
+            sink_channel: ControlChannel::new(setup.limits.control_bytes),
+            acknowledged: None,
+            acknowledge_at: None,
+            missing_at: None,
+            ping_at: Time::ZERO,
+            data: Link::new(setup.data.clone(), setup.seed),
+            data_up: setup.data,
+            to_sink: Link::new(control.clone(), setup.seed),
+            to_source: Link::new(control, setup.seed),
+            delivered: Vec::new(),
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The application at the source gives a message.
+    pub fn send(&mut self, body: impl Into<Body>) {
+        self.waiting.push_back(Message::new(self.now(), body));
+        self.pump();
+    }
+
+    /// Cuts the link: what is under way on it is gone.
+    pub fn cut(&mut self) {
+        let now = self.now().0;
+        self.up = false;
+        for link in [&mut self.data, &mut self.to_sink, &mut self.to_source] {
+            let down = Params { down: true, ..link.params().clone() };
+            link.configure(now, down);
+        }
+    }
+
+    /// The link is back, and both hosts resume the session over it.
+    pub fn join(&mut self) {
+        let now = self.now().0;
+        self.up = true;
+        self.data.configure(now, self.data_up.clone());
+        for link in [&mut self.to_sink, &mut self.to_source] {
+            let up = Params { down: false, ..link.params().clone() };
+            link.configure(now, up);
+        }
+        let (at_source, at_sink) = (self.source_channel.received(), self.sink_channel.received());
+        self.source_channel.resume(at_sink, None).expect("the sink counts what came");
+        self.sink_channel.resume(at_source, None).expect("the source counts what came");
+        self.source.handle_link(self.now());
+        self.pump();
+    }
+
+    /// The sink gives up what it has of this epoch and asks for another.
+    pub fn give_up(&mut self) {
+        self.sink.give_up();
+        let resync = Control::Resync { flow: FLOW, epoch: self.sink.epoch() };
+        say(&mut self.sink_channel, self.up, &resync);
+        self.pump();
+    }
+
+    /// The source begins an epoch of its own accord, as when a pipeline changes.
+    pub fn restart(&mut self) {
+        self.source.restart();
+        let epoch = Control::Epoch { flow: FLOW, epoch: self.source.epoch() };
+        say(&mut self.source_channel, self.up, &epoch);
+        self.pump();
+    }
+
+    /// The source says that nothing follows.
+    pub fn end(&mut self) {
+        let (epoch, sequence) = (self.source.epoch(), self.source.next_sequence());
+        say(&mut self.source_channel, self.up, &Control::End { flow: FLOW, epoch, sequence });
+        self.pump();
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now().after(time);
+        self.run_while(until, |_| true);
+    }
+
+    /// Lets time pass until everything sent was taken and acknowledged; says whether that came about within
+    /// `time`.
+    pub fn run_until_settled(&mut self, time: Duration) -> bool {
+        let until = self.now().after(time);
+        self.run_while(until, |peers| !peers.is_settled());
+        self.is_settled()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.source.is_settled()
+    }
+
+    fn run_while(&mut self, until: Time, go_on: impl Fn(&Self) -> bool) {
+        while go_on(self) && self.now() < until {
+            // However late a timer, time moves on: nothing can keep a run from ending.
+            let soonest = self.now().after(Duration::from_micros(50));
+            self.clock.advance_to(self.next_event().max(soonest).min(until));
+            self.pump();
+        }
+    }
+
+    fn next_event(&self) -> Time {
+        let links = [self.data.deadline(), self.to_sink.deadline(), self.to_source.deadline()];
+        let timers = [self.acknowledge_at, self.missing_at, Some(self.ping_at)];
+        let retransmit = self.source.poll_timeout(self.round_trip).filter(|_| self.up);
+        let links = links.into_iter().flatten().map(Time);
+        links.chain(timers.into_iter().flatten()).chain(retransmit).min().unwrap_or(Time(u64::MAX))
+    }
+
+    /// Does everything that there is to do now.
+    fn pump(&mut self) {
+        let now = self.now();
+        while let Some((_, record)) = self.data.pop(now.0) {
+            self.take_record(&record);
+        }
+        while let Some((_, bytes)) = self.to_sink.pop(now.0) {
+            self.sink_channel.handle_bytes(&bytes);
+            while let Some(message) = self.sink_channel.poll().expect("the source keeps to the protocol") {
+                self.hear_at_sink(&message);
+            }
+        }
+        while let Some((_, bytes)) = self.to_source.pop(now.0) {
+            self.source_channel.handle_bytes(&bytes);
+            while let Some(message) = self.source_channel.poll().expect("the sink keeps to the protocol") {
+                self.hear_at_source(&message);
+            }
+        }
+        if self.up {
+            self.run_source();
+        }
+        self.run_sink();
+        if now >= self.ping_at {
+            for channel in [&mut self.source_channel, &mut self.sink_channel] {
+                let ping = Control::Ping { id: 0, sent: now.0, received: channel.received() };
+                say(channel, self.up, &ping);
+            }
+            self.ping_at = now.after(PING_INTERVAL);
+        }
+        if self.up {
+            carry(&mut self.source_channel, &mut self.to_sink, now);
+            carry(&mut self.sink_channel, &mut self.to_source, now);
+        }
+    }
+
+    fn run_source(&mut self) {
+        let now = self.now();
+        self.source.handle_timeout(now, self.round_trip);
+        loop {
+            let record = match self.source.poll_resend(now) {
+                Some(record) => record,
+                None => match self.waiting.pop_front().map(|message| self.source.admit(message, now)) {
+                    None => break,
+                    Some(Admission::Record(record)) => record,
+                    Some(Admission::Full(message)) => {
+                        self.waiting.push_front(message);
+                        break;
+                    }
+                },
+            };
+            let bytes = record.body.into_bytes().to_vec();
+            let length = bytes.len() as u32;
+            // What the link does not take is lost, as a datagram is.
+            let _ = self.data.push(now.0, bytes, length);
+        }
+    }
+
+    fn take_record(&mut self, record: &[u8]) {
+        let header = RecordHeader::parse(record, BODY_BYTES_MAX).expect("the source writes whole records");
+        let message = Message::new(Time(header.container.created), record[RecordHeader::BYTES..].to_vec());
+        match self.sink.handle(&header, message) {
+            Received::NewEpoch(message) => {
+                self.begin(header.epoch);
+                // Accepted, or too early to hold.
+                self.sink.handle(&header, message);
+            }
+            // It would not come again had the acknowledgement arrived.
+            Received::Repeated if header.epoch == self.sink.epoch() => self.acknowledged = None,
+            _ => {}
+        }
+        while let Some(message) = self.sink.poll() {
+            self.delivered.push(Delivered { at: self.now(), epoch: self.sink.epoch(), body: message.body });
+        }
+    }
+
+    fn begin(&mut self, epoch: u32) {
+        if epoch > self.sink.epoch() {
+            self.sink.begin(epoch);
+            self.acknowledged = None;
+        }
+    }
+
+    fn run_sink(&mut self) {
+        let (now, epoch) = (self.now(), self.sink.epoch());
+        let next = self.sink.next_sequence();
+        if epoch > 0 && self.acknowledged != Some(next) {
+            let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT));
+            if now >= due {
+                say(&mut self.sink_channel, self.up, &Control::Acknowledge { flow: FLOW, epoch, next });
+                self.acknowledged = Some(next);
+                self.acknowledge_at = None;
+            }
+        } else {
+            self.acknowledge_at = None;
+        }
+        if self.lossy && self.sink.has_gap() {
+            let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
+            if now >= due {
+                let ranges = self.sink.missing();
+                say(&mut self.sink_channel, self.up, &Control::Missing { flow: FLOW, epoch, ranges });
+                self.missing_at = Some(now.after((self.round_trip * 2).max(MISSING_INTERVAL)));
+            }
+        } else {
+            self.missing_at = None;
+        }
+    }
+
+    fn hear_at_sink(&mut self, message: &Control) {
+        match message {
+            Control::Epoch { epoch, .. } => self.begin(*epoch),
+            Control::End { epoch, sequence, .. } => self.sink.handle_end(*epoch, *sequence),
+            Control::Ping { received, .. } => {
+                self.sink_channel.handle_received(*received).expect("the source counts what came");
+            }
+            other => panic!("the source said {other:?}"),
+        }
+    }
+
+    fn hear_at_source(&mut self, message: &Control) {
+        match message {
+            Control::Acknowledge { epoch, next, .. } => self.source.handle_acknowledge(*epoch, *next),
+            Control::Missing { epoch, ranges, .. } => self.source.handle_missing(*epoch, ranges),
+            Control::Resync { epoch, .. } if *epoch == self.source.epoch() => self.restart(),
+            Control::Resync { .. } => {}
+            Control::Ping { received, .. } => {
+                self.source_channel.handle_received(*received).expect("the sink counts what came");
+            }
+            other => panic!("the sink said {other:?}"),
+        }
+    }
+
+    /// The source's half of the flow.
+    pub fn source(&self) -> &SourceFlow {
+        &self.source
+    }
+
+    /// The sink's half of the flow.
+    pub fn sink(&self) -> &SinkFlow {
+        &self.sink
+    }
+
+    /// What became of the records on the link.
+    pub fn link(&self) -> netsim::Counters {
+        self.data.counters()
+    }
+
+    /// Messages that the flow has had no room for.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What the sink handed on, in order.
+    pub fn delivered(&self) -> &[Delivered] {
+        &self.delivered
+    }
+}
+
+fn say(channel: &mut ControlChannel, up: bool, message: &Control) {
+    match up {
+        true => channel.send(message),
+        false => channel.keep(message),
+    }
+    .expect("the control channel has room");
+}
+
+fn carry(channel: &mut ControlChannel, link: &mut Link<Vec<u8>>, now: Time) {
+    while !channel.front().is_empty() {
+        let count = channel.front().len().min(SEGMENT_BYTES);
+        let segment = channel.front()[..count].to_vec();
+        assert!(
+            link.push(now.0, segment, count as u32).is_ok(),
+            "a stream loses nothing while its link is up"
+        );
+        channel.handle_sent(count);
+    }
+}
