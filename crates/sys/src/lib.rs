@@ -7,4 +7,6 @@ pub mod event;
 pub mod input;
 pub mod net;
 pub mod poller;
+pub mod signal;
 pub mod thread;
+pub mod tty;
