@@ -1,0 +1,93 @@
+//! `file:PATH`: a file or a FIFO, as a source and as a sink.
+
+#[cfg(test)]
+mod tests;
+
+use crate::plain::{self, os};
+use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+};
+use rustix::fs::{Mode, OFlags};
+
+/// The class.
+#[derive(Debug)]
+pub struct File;
+
+const OPTIONS: &[OptionSpec] = &[
+    FRAME_OPTION,
+    OptionSpec {
+        name: "append",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "as a sink: write behind what the file holds instead of emptying it",
+    },
+    MAX_OPTION,
+];
+
+impl DeviceClass for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a file or a FIFO: read to its end as a device, written as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "PATH"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(
+        &self,
+        spec: &DeviceSpec,
+        role: Role,
+        _like: Option<&Description>,
+    ) -> Result<Opened, DeviceError> {
+        Framing::of(spec)?;
+        let path = &spec.target;
+        let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let descriptor = match role {
+            Role::Device => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()),
+            Role::Application => {
+                let end = if spec.options.flag("append") { OFlags::APPEND } else { OFlags::TRUNC };
+                let flags = flags | OFlags::CREATE | end;
+                match rustix::fs::open(path, flags | OFlags::WRONLY, Mode::from_raw_mode(0o666)) {
+                    // A FIFO that nobody reads yet: held open both ways, it keeps what is written.
+                    Err(rustix::io::Errno::NXIO) => {
+                        rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty())
+                    }
+                    other => other,
+                }
+            }
+        };
+        let descriptor = descriptor.map_err(|error| os(format!("opening {path}"), error, None))?;
+        let description = plain::description(spec, plain::forward_flow(), "stdout");
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let framing = Framing::of(&opened.spec)?;
+        let (path, role) = (opened.spec.target.clone(), opened.role);
+        let [descriptor] = plain::descriptors(opened)?;
+        let channel =
+            Channel::own(descriptor).map_err(|error| os(format!("preparing {path}"), error, None))?;
+        Ok(Box::new(match role {
+            Role::Device => StreamPartner::new(Some(Outlet::new(path, channel, framing)), None),
+            Role::Application => StreamPartner::new(None, Some(Inlet::new(path, channel, framing))),
+        }))
+    }
+}

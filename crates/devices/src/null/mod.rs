@@ -1,0 +1,141 @@
+//! `null`: takes everything and counts it; as a device it ends at once.
+
+#[cfg(test)]
+mod tests;
+
+use crate::flows::Flows;
+use crate::plain;
+use crate::stream::now;
+use contract::{
+    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
+    FlowTemplate, Format, Message, Opened, OptionSpec, Partner, PartnerError, Pull, Pulled, Pushed,
+    Readiness, Report, Role, Time,
+};
+
+/// The class.
+#[derive(Debug)]
+pub struct Null;
+
+impl DeviceClass for Null {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn summary(&self) -> &'static str {
+        "takes everything and counts it, as an application; ends at once, as a device"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        ""
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let description = plain::description(spec, plain::forward_flow(), "null");
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let flows = Flows::new(opened.role == Role::Device, opened.role == Role::Application);
+        Ok(Box::new(NullPartner { flows, arrivals: Arrivals::default(), ended: false }))
+    }
+}
+
+/// Counts of what arrived, and the times between.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    messages: u64,
+    bytes: u64,
+    last: Option<Time>,
+    gaps: u64,
+    mean_ns: f64,
+    /// Sum of squared differences from the mean, ns².
+    squares: f64,
+}
+
+impl Arrivals {
+    /// One message of `bytes` arrived at `now`. Mean and variance run along (Welford 1962), so that nothing
+    /// is kept.
+    pub(crate) fn count(&mut self, bytes: usize, now: Time) {
+        self.messages += 1;
+        self.bytes += bytes as u64;
+        if let Some(last) = self.last.replace(now) {
+            self.gaps += 1;
+            let gap_ns = now.since(last).as_nanos() as f64;
+            let off = gap_ns - self.mean_ns;
+            self.mean_ns += off / self.gaps as f64;
+            self.squares += off * (gap_ns - self.mean_ns);
+        }
+    }
+
+    /// The figures: counts, and mean and standard deviation of the times between arrivals, in ms.
+    pub(crate) fn report(&self) -> Vec<Report> {
+        let deviation_ns = (self.squares / self.gaps.max(1) as f64).sqrt();
+        vec![
+            ("messages", self.messages as f64),
+            ("bytes", self.bytes as f64),
+            ("interval mean ms", self.mean_ns / 1e6),
+            ("interval deviation ms", deviation_ns / 1e6),
+        ]
+    }
+}
+
+#[derive(Debug)]
+struct NullPartner {
+    flows: Flows,
+    arrivals: Arrivals,
+    ended: bool,
+}
+
+impl Partner for NullPartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Bytes)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In) {
+            Ok(()) => {
+                self.arrivals.count(message.body.len(), now());
+                Ok(Pushed::Taken)
+            }
+            Err(error) => Err((error, message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        self.ended = true;
+        Ok(Pulled::End)
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Report => Ok(CtlReply::Report(self.arrivals.report())),
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) && !self.ended {
+            true => Readiness::now(),
+            false => Readiness::never(),
+        }
+    }
+}

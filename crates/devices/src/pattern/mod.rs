@@ -1,0 +1,290 @@
+//! `pattern:size=1000,rate=62.5`: synthetic messages at an exact rate, whose content can be checked.
+
+#[cfg(test)]
+mod tests;
+
+use crate::flows::{Flows, OUT};
+use crate::null::Arrivals;
+use crate::plain;
+use crate::stream::now;
+use buffers::Pool;
+use contract::{
+    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
+    FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Partner, PartnerError, Pull,
+    PullSlot, Pulled, Pushed, Readiness, Role, Scope, Time,
+};
+use std::time::Duration;
+
+/// The class.
+#[derive(Debug)]
+pub struct Pattern;
+
+const fn option(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
+const OPTIONS: &[OptionSpec] = &[
+    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "bytes of a message"),
+    option(
+        "rate",
+        OptionKind::Number { min: 0.0, max: 1e7 },
+        "62.5",
+        "messages a second; 0: as fast as they are taken",
+    ),
+    option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "messages in all; 0: no end"),
+    option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
+];
+
+impl DeviceClass for Pattern {
+    fn name(&self) -> &'static str {
+        "pattern"
+    }
+
+    fn summary(&self) -> &'static str {
+        "synthetic messages at an exact rate, as a device; checks them, as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        ""
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let description = plain::description(spec, plain::forward_flow(), "null");
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let options = &opened.spec.options;
+        let content = Content { size: options.size("size"), seed: options.integer("seed") as u64 };
+        Ok(match opened.role {
+            Role::Device => Box::new(Source {
+                flows: Flows::new(true, false),
+                slot: PullSlot::default(),
+                pool: Pool::new(content.size, 32),
+                content,
+                rate_hz: options.number("rate"),
+                count: Some(options.integer("count") as u64).filter(|count| *count > 0),
+                start: None,
+                made: 0,
+                ended: false,
+            }),
+            Role::Application => Box::new(Checker {
+                flows: Flows::new(false, true),
+                content,
+                arrivals: Arrivals::default(),
+                expected: 0,
+                missing: 0,
+                repeated: 0,
+                wrong: 0,
+            }),
+        })
+    }
+}
+
+/// What message number n holds: n, then noise that n and the seed alone choose.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Content {
+    pub(crate) size: usize,
+    pub(crate) seed: u64,
+}
+
+impl Content {
+    /// Writes message `number` into `into`, which has the message's size.
+    pub(crate) fn fill(&self, number: u64, into: &mut [u8]) {
+        let mut state = self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let mut word = number;
+        for chunk in into.chunks_mut(8) {
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+            word = split_mix(&mut state);
+        }
+    }
+}
+
+/// The next word of SplitMix64 (Steele, Lea and Flood 2014).
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut word = *state;
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[derive(Debug)]
+struct Source {
+    flows: Flows,
+    slot: PullSlot,
+    pool: Pool,
+    content: Content,
+    rate_hz: f64,
+    count: Option<u64>,
+    /// When the first message was due.
+    start: Option<Time>,
+    made: u64,
+    ended: bool,
+}
+
+impl Source {
+    /// When the next message is due: counted from the start, so that errors do not add up. `None` if it has
+    /// no time of its own.
+    fn due(&self) -> Option<Time> {
+        let start = self.start.filter(|_| self.rate_hz > 0.0)?;
+        Some(start.after(Duration::from_nanos((self.made as f64 * 1e9 / self.rate_hz) as u64)))
+    }
+
+    fn next(&mut self, now: Time) -> Next {
+        if self.count.is_some_and(|count| self.made >= count) {
+            self.ended = true;
+            return Next::End;
+        }
+        let created = match self.due() {
+            Some(due) if due > now => return Next::Nothing,
+            due => due.unwrap_or(now),
+        };
+        let mut memory = self.pool.take();
+        self.content.fill(self.made, &mut memory);
+        self.made += 1;
+        Next::Message(Message::new(created, memory.freeze()))
+    }
+}
+
+impl Partner for Source {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        let key = self.flows.open(template, &Format::Bytes)?;
+        self.start.get_or_insert_with(now);
+        Ok(key)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Err((PartnerError::NoFlow(flow), message))
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, want, || Ok(self.next(now())));
+        self.slot = slot;
+        answer
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Report => Ok(CtlReply::Report(vec![("messages", self.made as f64)])),
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) || self.ended {
+            return Readiness::never();
+        }
+        match self.due().filter(|_| !self.slot.is_held() && self.count != Some(self.made)) {
+            Some(due) => Readiness::at(due),
+            None => Readiness::now(),
+        }
+    }
+}
+
+/// Checks that messages are those of a [`Source`] with the same options, in order.
+#[derive(Debug)]
+struct Checker {
+    flows: Flows,
+    content: Content,
+    arrivals: Arrivals,
+    /// Number of the next message.
+    expected: u64,
+    missing: u64,
+    repeated: u64,
+    wrong: u64,
+}
+
+impl Checker {
+    fn check(&mut self, message: &Message) {
+        let body = message.body.clone().into_bytes();
+        let mut number = [0; 8];
+        let known = body.len().min(8);
+        number[..known].copy_from_slice(&body[..known]);
+        // A message too short for its whole number is taken to be the next.
+        let number = if known == 8 { u64::from_le_bytes(number) } else { self.expected };
+        let mut right = vec![0; body.len()];
+        self.content.fill(number, &mut right);
+        if body.len() != self.content.size || body != right {
+            self.wrong += 1;
+            self.expected += 1;
+        } else if number < self.expected {
+            self.repeated += 1;
+        } else {
+            self.missing += number - self.expected;
+            self.expected = number.saturating_add(1);
+        }
+    }
+}
+
+impl Partner for Checker {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Bytes)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
+        self.arrivals.count(message.body.len(), now());
+        self.check(&message);
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Err(PartnerError::NoFlow(flow))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Report => {
+                let mut report = self.arrivals.report();
+                report.extend([
+                    ("missing", self.missing as f64),
+                    ("repeated", self.repeated as f64),
+                    ("wrong", self.wrong as f64),
+                ]);
+                Ok(CtlReply::Report(report))
+            }
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) {
+            true => Readiness::now(),
+            false => Readiness::never(),
+        }
+    }
+}

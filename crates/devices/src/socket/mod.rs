@@ -1,0 +1,140 @@
+//! `unix:PATH` and `tcp:HOST:PORT`: the bytes of a connection to a server of one's own.
+
+#[cfg(test)]
+mod tests;
+
+use crate::plain::{self, os};
+use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A connection to a local socket.
+#[derive(Debug)]
+pub struct Unix;
+
+/// A connection over TCP, as it is: no session, no pipeline on the other side.
+#[derive(Debug)]
+pub struct Tcp;
+
+const UNIX_OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
+
+const TCP_OPTIONS: &[OptionSpec] = &[
+    FRAME_OPTION,
+    MAX_OPTION,
+    OptionSpec {
+        name: "timeout",
+        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
+        default: "10s",
+        scope: Scope::Local,
+        doc: "longest time to connect",
+    },
+];
+
+fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Result<Opened, DeviceError> {
+    Framing::of(spec)?;
+    let operation = || format!("connecting to {}:{}", spec.class, spec.target);
+    let descriptor =
+        connected.map_err(|error| os(operation(), error, Some("is anything listening there?")))?;
+    let description = plain::description(spec, plain::both_flows(), "stdout");
+    Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
+}
+
+fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+    let framing = Framing::of(&opened.spec)?;
+    let name = format!("{}:{}", opened.spec.class, opened.spec.target);
+    let [socket] = plain::descriptors(opened)?;
+    let refused = |error: io::Error| os(format!("preparing {name}"), error, None);
+    let reading =
+        Channel::own(socket.try_clone().map_err(refused)?).map_err(|error| refused(error.into()))?;
+    let writing = Channel::own(socket).map_err(|error| refused(error.into()))?;
+    let inlet = Inlet::new(name.clone(), writing, framing).with_return();
+    Ok(Box::new(StreamPartner::new(Some(Outlet::new(name, reading, framing)), Some(inlet))))
+}
+
+fn connect_tcp(target: &str, timeout: Duration) -> io::Result<OwnedFd> {
+    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in target.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream.into());
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+impl DeviceClass for Unix {
+    fn name(&self) -> &'static str {
+        "unix"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the bytes of a connection to a local socket"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "PATH"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        UNIX_OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        opened(spec, role, UnixStream::connect(&spec.target).map(OwnedFd::from))
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        partner(opened)
+    }
+}
+
+impl DeviceClass for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the bytes of a TCP connection to a server"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "HOST:PORT"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        TCP_OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        opened(spec, role, connect_tcp(&spec.target, spec.options.duration("timeout")))
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        partner(opened)
+    }
+}

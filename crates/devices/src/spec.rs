@@ -1,0 +1,191 @@
+//! `kind:target,option=value`: what a user writes, taken apart and checked against the class's table row.
+
+use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
+
+/// Takes `text` apart for `role` and checks it.
+///
+/// Everything behind the colon is the target, but for the pieces `,name=value` at its end whose name is one
+/// of the class's options. A comma inside parentheses splits nothing. A class without a target takes its
+/// options directly behind the colon.
+pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, DeviceSpec), DeviceError> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let class = crate::find(kind).ok_or_else(|| wrong(text, unknown_class(kind)))?;
+    if !class.has_role(role) {
+        return Err(DeviceError::Role { class: class.name(), role });
+    }
+    let has_target = !class.target().is_empty();
+    let (target, given) = match has_target {
+        true => peel(rest, class),
+        false => ("", split_commas(rest).filter(|piece| !piece.is_empty()).collect()),
+    };
+    let mut pairs = Vec::with_capacity(given.len());
+    for piece in given {
+        let pair = piece.split_once('=').ok_or_else(|| {
+            wrong(text, format!("`{piece}` is no option; write `{}:name=value,...`", class.name()))
+        })?;
+        pairs.push(pair);
+    }
+    let options = Options::check(class.options(), pairs).map_err(|error| wrong(text, error.problem))?;
+    if target.is_empty() && has_target && !is_optional(class) {
+        let problem =
+            format!("what follows the colon is missing; write `{}:{}`", class.name(), class.target());
+        return Err(wrong(text, problem));
+    }
+    Ok((class, DeviceSpec { class: class.name().into(), target: target.into(), options }))
+}
+
+/// A class whose target stands in brackets does without one.
+fn is_optional(class: &dyn DeviceClass) -> bool {
+    class.target().starts_with('[')
+}
+
+/// The target, and the options at its end, in the order they stand in.
+fn peel<'a>(rest: &'a str, class: &dyn DeviceClass) -> (&'a str, Vec<&'a str>) {
+    let (mut target, mut given) = (rest, Vec::new());
+    while let Some(comma) = last_comma(target) {
+        let piece = &target[comma + 1..];
+        let name = piece.split_once('=').map_or("", |(name, _)| name);
+        if !class.options().iter().any(|option| option.name == name) {
+            break;
+        }
+        given.push(piece);
+        target = &target[..comma];
+    }
+    given.reverse();
+    (target, given)
+}
+
+fn last_comma(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    text.char_indices().rev().find_map(|(at, letter)| {
+        match letter {
+            ')' => depth += 1,
+            '(' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => return Some(at),
+            _ => {}
+        }
+        None
+    })
+}
+
+fn split_commas(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0usize;
+    text.split(move |letter| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
+fn wrong(text: &str, problem: String) -> DeviceError {
+    DeviceError::Spec { what: format!("`{text}`"), problem }
+}
+
+fn unknown_class(kind: &str) -> String {
+    let names: Vec<_> = crate::DEVICES.iter().map(|class| class.name()).collect();
+    let near = names.iter().map(|name| (distance(kind, name), name)).min().filter(|(far, _)| *far <= 2);
+    match near {
+        Some((_, name)) => format!("there is no device class `{kind}`; did you mean `{name}`?"),
+        None => format!("there is no device class `{kind}`; there is: {}", names.join(", ")),
+    }
+}
+
+/// Insertions, deletions and replacements that turn one name into the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    // A name that is much longer is never near: a stranger's text costs no more than its first letters.
+    let from: Vec<char> = from.chars().take(32).collect();
+    let mut row: Vec<usize> = (0..=from.len()).collect();
+    for (i, theirs) in to.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, ours) in from.iter().enumerate() {
+            let replaced = diagonal + usize::from(*ours != theirs);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[from.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::Value;
+    use proptest::prelude::*;
+
+    fn spec(text: &str, role: Role) -> DeviceSpec {
+        parse(text, role).unwrap_or_else(|error| panic!("{text}: {error}")).1
+    }
+
+    fn refusal(text: &str, role: Role) -> String {
+        match parse(text, role) {
+            Err(error) => error.to_string(),
+            Ok((_, spec)) => panic!("{text} was taken as {spec:?}"),
+        }
+    }
+
+    #[test]
+    fn options_are_peeled_from_the_end_of_the_target() {
+        let serial = spec("serial:/dev/ttyUSB0,baud=9600", Role::Device);
+        assert_eq!((serial.class.as_str(), serial.target.as_str()), ("serial", "/dev/ttyUSB0"));
+        assert_eq!(serial.options.text("baud"), "9600");
+        let file = spec("file:/tmp/a,b=c,frame=chunk(4KiB),append=true", Role::Application);
+        assert_eq!(file.target, "/tmp/a,b=c");
+        assert_eq!(file.options.text("frame"), "chunk(4KiB)");
+        assert!(file.options.flag("append"));
+    }
+
+    #[test]
+    fn a_comma_in_parentheses_belongs_to_what_stands_around_it() {
+        assert_eq!(spec("exec:f(a,frame=line)", Role::Device).target, "f(a,frame=line)");
+    }
+
+    #[test]
+    fn a_class_without_a_target_takes_options_only() {
+        let pattern = spec("pattern:size=1000,rate=62.5", Role::Device);
+        assert_eq!(pattern.target, "");
+        assert_eq!(pattern.options.value("rate"), Some(&Value::Number(62.5)));
+        assert_eq!(spec("null", Role::Application).target, "");
+    }
+
+    #[test]
+    fn refusals_say_where_and_what_else() {
+        let cases = [
+            ("seral:/dev/x", Role::Device, "did you mean `serial`"),
+            ("wibblewobble:x", Role::Device, "there is: "),
+            ("serial", Role::Device, "write `serial:PATH`"),
+            ("pattern:size", Role::Device, "`size` is no option"),
+            ("pattern:sise=3", Role::Device, "there is: size, "),
+            ("file:x,frame=line,frame=line", Role::Device, "given twice"),
+            ("pattern:size=-1", Role::Device, "takes a size from"),
+            ("serial:/dev/x", Role::Application, "cannot be attached"),
+            ("pty:/tmp/x", Role::Device, "cannot be shared"),
+        ];
+        for (text, role, expected) in cases {
+            let refusal = refusal(text, role);
+            assert!(refusal.contains(expected), "{text}: {refusal}");
+        }
+        assert!(refusal("seral:/dev/x", Role::Device).starts_with("`seral:/dev/x`: "));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered(text in "\\PC{0,80}") {
+            for role in [Role::Device, Role::Application] {
+                let _ = parse(&text, role);
+            }
+        }
+
+        #[test]
+        fn any_path_comes_through_with_options_behind_it(path in "[a-z/,=()]{1,20}[a-z]") {
+            let text = format!("file:{path},max=1MiB");
+            let Ok((_, spec)) = parse(&text, Role::Device) else { return Ok(()) };
+            if path.contains("frame=") || path.contains("max=") || path.contains("append=") {
+                return Ok(());
+            }
+            prop_assert_eq!(spec.target, path);
+        }
+    }
+}

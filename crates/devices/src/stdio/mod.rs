@@ -1,0 +1,106 @@
+//! `stdin` and `stdout`: what this program's standard streams carry.
+
+#[cfg(test)]
+mod tests;
+
+use crate::plain::{self, os};
+use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
+use std::os::fd::BorrowedFd;
+
+/// Standard input, a source.
+#[derive(Debug)]
+pub struct Stdin;
+
+/// Standard output, a sink.
+#[derive(Debug)]
+pub struct Stdout;
+
+const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
+
+/// A second handle on a standard stream: the first stays as the user's shell gave it.
+fn open(spec: &DeviceSpec, role: Role, stream: BorrowedFd<'_>) -> Result<Opened, DeviceError> {
+    Framing::of(spec)?;
+    let descriptor = rustix::io::fcntl_dupfd_cloexec(stream, 3)
+        .map_err(|error| os(format!("opening {}", spec.class), error, Some("it is closed")))?;
+    let description = plain::description(spec, plain::forward_flow(), "stdout");
+    Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
+}
+
+fn channel(opened: Opened) -> Result<Channel, DeviceError> {
+    let operation = format!("preparing {}", opened.spec.class);
+    let [descriptor] = plain::descriptors(opened)?;
+    Channel::shared(descriptor).map_err(|error| os(operation, error, None))
+}
+
+impl DeviceClass for Stdin {
+    fn name(&self) -> &'static str {
+        "stdin"
+    }
+
+    fn summary(&self) -> &'static str {
+        "standard input, as a device"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        ""
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Device
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        open(spec, role, rustix::stdio::stdin())
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let framing = Framing::of(&opened.spec)?;
+        let outlet = Outlet::new("standard input", channel(opened)?, framing);
+        Ok(Box::new(StreamPartner::new(Some(outlet), None)))
+    }
+}
+
+impl DeviceClass for Stdout {
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn summary(&self) -> &'static str {
+        "standard output, as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        ""
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Application
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        open(spec, role, rustix::stdio::stdout())
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let framing = Framing::of(&opened.spec)?;
+        let inlet = Inlet::new("standard output", channel(opened)?, framing);
+        Ok(Box::new(StreamPartner::new(None, Some(inlet))))
+    }
+}

@@ -1,0 +1,131 @@
+//! The writing half of a stream: messages to descriptor.
+
+use super::frame::enframe;
+use super::{Channel, Framing, Unwritten};
+use contract::{CtlReply, Interest, Message, PartnerError, Pushed, Readiness};
+use rustix::io::Errno;
+
+/// Writes messages to a stream. It holds the rest of at most one message that did not fit.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    name: String,
+    /// None after [`Inlet::finish`].
+    channel: Option<Channel>,
+    framing: Framing,
+    unwritten: Unwritten,
+    bytes: u64,
+    /// Whether whoever reads may come back after it went away.
+    may_return: bool,
+}
+
+impl Inlet {
+    /// Writes to `channel`, which errors call `name`.
+    pub(crate) fn new(name: impl Into<String>, channel: Channel, framing: Framing) -> Self {
+        Inlet {
+            name: name.into(),
+            channel: Some(channel),
+            framing,
+            unwritten: Unwritten::default(),
+            bytes: 0,
+            may_return: false,
+        }
+    }
+
+    /// The same; a reader that went away may come back.
+    pub(crate) fn with_return(self) -> Self {
+        Inlet { may_return: true, ..self }
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes a message, or gives it back while the one before it does not fit.
+    pub(crate) fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if message.body.len() > self.framing.max.max(wire::BODY_BYTES_MAX) {
+            let problem = format!("{} bytes, over the limit of {}", message.body.len(), wire::BODY_BYTES_MAX);
+            return Err((PartnerError::Message(problem), message));
+        }
+        match self.write() {
+            Ok(true) => {}
+            Ok(false) => return Ok(Pushed::Full(message)),
+            Err(error) => return Err((error, message)),
+        }
+        let bytes = match enframe(self.framing.frame, message.clone()) {
+            Ok(bytes) => bytes,
+            Err(error) => return Err((error, message)),
+        };
+        self.unwritten.replace(bytes);
+        match self.write() {
+            Ok(_) => Ok(Pushed::Taken),
+            Err(error) => {
+                self.unwritten = Unwritten::default();
+                Err((error, message))
+            }
+        }
+    }
+
+    /// Writes what it can of what is unwritten; says whether that was everything.
+    fn write(&mut self) -> Result<bool, PartnerError> {
+        let Some(channel) = &self.channel else {
+            return Err(PartnerError::Unsupported("a push after the flow was finished"));
+        };
+        match self.unwritten.write(channel) {
+            Ok(count) => {
+                self.bytes += count as u64;
+                Ok(self.unwritten.left() == 0)
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) if self.may_return => {
+                Err(PartnerError::Gone(self.name.clone()))
+            }
+            Err(error) => Err(PartnerError::os(format!("writing to {}", self.name), error)),
+        }
+    }
+
+    /// Whether the reader was told that nothing follows.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.channel.is_none()
+    }
+
+    /// Writes what is unwritten.
+    pub(crate) fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+        if self.channel.is_none() {
+            return Ok(CtlReply::Done);
+        }
+        Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending })
+    }
+
+    /// Writes what is unwritten and lets the reader see the end.
+    pub(crate) fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+        let reply = self.flush()?;
+        if let CtlReply::Done = reply
+            && let Some(channel) = self.channel.take()
+        {
+            channel.end();
+        }
+        Ok(reply)
+    }
+
+    /// Lets go; an error if something stays unwritten.
+    pub(crate) fn close(&mut self) -> Result<(), PartnerError> {
+        let reply = self.flush();
+        let left = std::mem::take(&mut self.unwritten).left();
+        match reply? {
+            CtlReply::Pending => Err(PartnerError::Os {
+                operation: format!("closing {}: {left} bytes are not written", self.name),
+                error: Errno::AGAIN.into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// When there is room.
+    pub(crate) fn readiness(&self) -> Readiness<'_> {
+        match &self.channel {
+            Some(_) if self.unwritten.left() == 0 => Readiness::now(),
+            Some(channel) => channel.readiness(Interest::Write),
+            None => Readiness::never(),
+        }
+    }
+}

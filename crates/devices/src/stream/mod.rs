@@ -1,0 +1,251 @@
+//! Streams: partners on a descriptor that carries bytes, cut into messages by a [`Frame`]. Files, standard
+//! input and output, programs and sockets differ only in where the descriptor comes from.
+
+mod frame;
+mod inlet;
+mod memory;
+mod outlet;
+#[cfg(test)]
+mod tests;
+
+use frame::{Deframer, Frame};
+pub(crate) use frame::{FRAME_OPTION, MAX_OPTION};
+pub(crate) use inlet::Inlet;
+pub(crate) use memory::{ReadBuffer, Unwritten};
+pub(crate) use outlet::Outlet;
+
+use crate::flows::Flows;
+use contract::{
+    Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
+    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Bytes that a write of at most this length, after the kernel said that there is room, puts into a pipe or a
+/// terminal without waiting (`PIPE_BUF`, `pipe(7)`).
+const ATOMIC_BYTES: usize = 4096;
+
+/// Most slices of one gathering write (`UIO_MAXIOV`).
+const SLICES_MAX: usize = 1024;
+
+/// How a descriptor is kept from blocking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// It never waits: non-blocking, or a regular file.
+    Free,
+    /// A socket that others may hold too: every call says for itself that it must not wait.
+    Socket,
+    /// Neither can be had: the kernel is asked before every call.
+    Asked,
+}
+
+/// A descriptor that never makes its user wait.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    descriptor: OwnedFd,
+    manner: Manner,
+    /// Regular files, and devices like `/dev/null`, cannot be waited for: they are always ready.
+    can_wait: bool,
+}
+
+impl Channel {
+    /// A descriptor of our own, which is set to be non-blocking.
+    pub(crate) fn own(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
+        let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+        rustix::fs::fcntl_setfl(&descriptor, flags | rustix::fs::OFlags::NONBLOCK)?;
+        let can_wait = can_wait(descriptor.as_fd())?;
+        Ok(Channel { descriptor, manner: Manner::Free, can_wait })
+    }
+
+    /// A descriptor that other processes hold too: its flags are theirs and stay as they are.
+    pub(crate) fn shared(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
+        // A terminal takes part of a write and waits with the rest; opened anew, it has flags of its own.
+        if rustix::termios::isatty(&descriptor)
+            && let Ok(own) = reopen(descriptor.as_fd())
+        {
+            return Channel::own(own);
+        }
+        let can_wait = can_wait(descriptor.as_fd())?;
+        let manner = match rustix::net::sockopt::socket_type(&descriptor) {
+            Ok(_) => Manner::Socket,
+            Err(_) if !can_wait => Manner::Free,
+            Err(_) => Manner::Asked,
+        };
+        Ok(Channel { descriptor, manner, can_wait })
+    }
+
+    /// When it is ready.
+    pub(crate) fn readiness(&self, interest: contract::Interest) -> Readiness<'_> {
+        match self.can_wait {
+            true => Readiness::descriptor(self.descriptor.as_fd(), interest),
+            false => Readiness::now(),
+        }
+    }
+
+    /// Lets the reader see the end.
+    fn end(self) {
+        // A socket of our own may be held elsewhere for reading, so it has to be told; anything else sees
+        // the end when the descriptor goes.
+        if self.manner == Manner::Free {
+            let _ = rustix::net::shutdown(&self.descriptor, rustix::net::Shutdown::Write);
+        }
+    }
+
+    fn is_ready(&self, flags: PollFlags) -> rustix::io::Result<bool> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(poll(&mut [PollFd::new(&self.descriptor, flags)], Some(&now))? > 0)
+    }
+
+    /// Reads what there is. `AGAIN` if there is nothing; 0 at the end.
+    pub(crate) fn read(&self, into: &mut [u8]) -> rustix::io::Result<usize> {
+        match self.manner {
+            Manner::Socket => rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(n, _)| n),
+            Manner::Asked if !self.is_ready(PollFlags::IN)? => Err(Errno::AGAIN),
+            Manner::Asked | Manner::Free => rustix::io::read(&self.descriptor, into),
+        }
+    }
+
+    /// Writes what there is room for. `AGAIN` if there is none.
+    fn write(&self, slices: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+        let first = slices.first().map_or(&[][..], |slice| slice);
+        match self.manner {
+            Manner::Socket => {
+                rustix::net::send(&self.descriptor, first, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Manner::Asked if !self.is_ready(PollFlags::OUT)? => Err(Errno::AGAIN),
+            Manner::Asked => rustix::io::write(&self.descriptor, &first[..first.len().min(ATOMIC_BYTES)]),
+            Manner::Free => rustix::io::writev(&self.descriptor, &slices[..slices.len().min(SLICES_MAX)]),
+        }
+    }
+
+    /// Writes what there is room for of `body`, from `start` on.
+    fn write_from(&self, body: &contract::Body, start: usize) -> rustix::io::Result<usize> {
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+        body.io_slices(start, &mut slices);
+        self.write(&slices)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Whether the kernel lets one wait for this descriptor (`epoll_ctl(2)`: EPERM if not).
+fn can_wait(descriptor: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    match epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same file by a descriptor with flags of its own.
+fn reopen(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let access = rustix::fs::fcntl_getfl(descriptor)? & OFlags::ACCMODE;
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
+}
+
+/// How the user wants a stream cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Framing {
+    /// Into what.
+    pub(crate) frame: Frame,
+    /// Largest message, in bytes.
+    pub(crate) max: usize,
+}
+
+impl Framing {
+    /// Reads [`FRAME_OPTION`] and [`MAX_OPTION`] of a spec.
+    pub(crate) fn of(spec: &DeviceSpec) -> Result<Framing, DeviceError> {
+        let frame = Frame::parse(spec.options.text(FRAME_OPTION.name)).map_err(|problem| {
+            DeviceError::Spec { what: format!("`{}:{}`", spec.class, spec.target), problem }
+        })?;
+        Ok(Framing { frame, max: spec.options.size(MAX_OPTION.name) })
+    }
+}
+
+/// The current time of the boot clock.
+pub(crate) fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+/// A partner on one descriptor each way, or only one way.
+#[derive(Debug)]
+pub(crate) struct StreamPartner {
+    outlet: Option<Outlet>,
+    inlet: Option<Inlet>,
+    flows: Flows,
+    slot: PullSlot,
+}
+
+impl StreamPartner {
+    pub(crate) fn new(outlet: Option<Outlet>, inlet: Option<Inlet>) -> Self {
+        let flows = Flows::new(outlet.is_some(), inlet.is_some());
+        StreamPartner { outlet, inlet, flows, slot: PullSlot::default() }
+    }
+}
+
+impl Partner for StreamPartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Bytes)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match (self.flows.close(flow)?, &mut self.inlet) {
+            (Direction::In, Some(inlet)) => inlet.close(),
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match (self.flows.check(flow, Direction::In), &mut self.inlet) {
+            (Ok(()), Some(inlet)) => inlet.push(message),
+            (Err(error), _) => Err((error, message)),
+            (Ok(()), None) => Err((PartnerError::NoFlow(flow), message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        match &mut self.outlet {
+            Some(outlet) => self.slot.answer(crate::flows::OUT, want, || outlet.next(now())),
+            None => Err(PartnerError::NoFlow(flow)),
+        }
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), Inlet::flush),
+            Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), Inlet::finish),
+            Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Report => {
+                let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
+                let written = self.inlet.as_ref().map(|inlet| ("written bytes", inlet.bytes() as f64));
+                Ok(CtlReply::Report(read.into_iter().chain(written).collect()))
+            }
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
+        match direction {
+            Direction::Out if self.slot.is_held() => Readiness::now(),
+            Direction::Out => self.outlet.as_ref().map_or(Readiness::never(), Outlet::readiness),
+            Direction::In => self.inlet.as_ref().map_or(Readiness::never(), Inlet::readiness),
+        }
+    }
+}
