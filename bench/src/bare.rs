@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::devices::{InFlight, Window};
 use crate::measure::Times;
 use bytes::BytesMut;
-use std::io::{IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -46,54 +46,67 @@ pub(crate) fn flood(mut socket: TcpStream, size: usize, count: usize) -> Result<
     Ok(())
 }
 
-/// Receives until the peer ends.
+/// Receives messages of `size` bytes, each whole into the same memory, until the peer ends.
 pub(crate) fn drain(mut socket: TcpStream, size: usize, window: &Window) -> Result<(), Failure> {
     let mut buffer = vec![0; size];
+    let mut filled = 0;
     loop {
-        match socket.read(&mut buffer)? {
+        match socket.read(&mut buffer[filled..])? {
             0 => return Ok(()),
-            count => window.received(count),
+            count => {
+                window.received(count);
+                filled = (filled + count) % size;
+            }
         }
     }
 }
 
-/// Sends `bytes` bytes in datagrams of `datagram` bytes, as many in a call as the kernel cuts.
+/// Sends a message of `size` bytes `count` times, in datagrams of `datagram` bytes, as many in a call as the
+/// kernel cuts.
 pub(crate) fn flood_datagrams(
     socket: &UdpSocket,
     datagram: usize,
-    mut bytes: usize,
+    size: usize,
+    count: usize,
     mut in_flight: InFlight,
 ) -> Result<(), Failure> {
     let batch = (65_507 / datagram).min(sys::net::SEGMENTS_MAX) * datagram;
-    let buffer = vec![7; batch];
-    while bytes > 0 {
-        let now = batch.min(bytes);
-        if !in_flight.has_room(now) {
-            std::thread::yield_now();
-            continue;
-        }
-        match sys::net::send_datagrams(socket, &[IoSlice::new(&buffer[..now])], datagram as u16) {
-            Ok(_) => {
-                in_flight.sent(now);
-                bytes -= now;
+    let message = vec![7; size];
+    for _ in 0..count {
+        for part in message.chunks(batch) {
+            while !in_flight.has_room(part.len()) {
+                std::thread::yield_now();
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
-            Err(error) => return Err(error.into()),
+            while let Err(error) = sys::net::send_datagrams(socket, &[IoSlice::new(part)], datagram as u16) {
+                if error.kind() != ErrorKind::WouldBlock {
+                    return Err(error.into());
+                }
+                std::thread::yield_now();
+            }
+            in_flight.sent(part.len());
         }
     }
     Ok(())
 }
 
-/// Receives datagrams until the sender is done and nothing comes any more.
-pub(crate) fn drain_datagrams(socket: &UdpSocket, window: &Window, pause: Duration) -> Result<(), Failure> {
+/// Receives messages of `size` bytes in datagrams, each whole into the same memory, until the sender is done and
+/// nothing comes any more.
+pub(crate) fn drain_datagrams(
+    socket: &UdpSocket,
+    size: usize,
+    window: &Window,
+    pause: Duration,
+) -> Result<(), Failure> {
     sys::net::join_datagrams(socket)?;
-    let mut buffer = BytesMut::with_capacity(64 << 10);
+    let mut buffer = BytesMut::with_capacity(size + (64 << 10));
     let mut poller = sys::poller::Poller::new()?;
     loop {
-        buffer.clear();
+        if buffer.len() >= size {
+            buffer.clear();
+        }
         match sys::net::receive_datagrams(socket, &mut buffer) {
             Ok(received) => window.received(received.bytes),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 poller.want(std::os::fd::AsFd::as_fd(socket), true, false);
                 if !poller.wait(Some(pause))? && window.is_finished() {
                     return Ok(());

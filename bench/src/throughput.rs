@@ -19,7 +19,7 @@ const UDP_MESSAGES: usize = 800;
 /// Payload of a datagram in both UDP rows: an Ethernet frame.
 const DATAGRAM_BYTES: usize = 1472;
 /// What may be on its way over UDP: well within the kernel's receive buffer.
-const WINDOW_BYTES: u64 = 2_200_000;
+const WINDOW_BYTES: u64 = 3_000_000;
 /// Kernel buffers of the UDP sockets.
 const SOCKET_BYTES: usize = 4 << 20;
 /// How long a UDP receiver goes on when nothing comes and the sender is done.
@@ -140,16 +140,15 @@ fn our_udp(setting: &Setting) -> Result<Turn, Failure> {
 fn bare_udp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = datagram_pair()?;
     let window = Window::default();
-    let bytes = UDP_MESSAGES * MESSAGE_BYTES;
     turn(
         setting,
-        bytes,
+        UDP_MESSAGES * MESSAGE_BYTES,
         &window,
         || {
             let in_flight = InFlight::new(window.clone(), WINDOW_BYTES);
-            bare::flood_datagrams(&near, DATAGRAM_BYTES, bytes, in_flight)
+            bare::flood_datagrams(&near, DATAGRAM_BYTES, MESSAGE_BYTES, UDP_MESSAGES, in_flight)
         },
-        || bare::drain_datagrams(&far, &window, PAUSE),
+        || bare::drain_datagrams(&far, MESSAGE_BYTES, &window, PAUSE),
     )
 }
 
