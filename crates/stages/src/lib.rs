@@ -1,1 +1,78 @@
-//! Outboard: pairs of transformation modules, one folder a pair
+//! Pairs of transformation modules (paper N, section 4.8): one folder a pair, one line in [`PAIRS`].
+//!
+//! # Adding a pair
+//!
+//! 1. Copy the folder of a pair of the same kind: `compress` (every message by itself), `bundle` (several become
+//!    one), `buffer` (its halves talk), `tap` (nothing to undo).
+//! 2. `mod.rs` declares it: options (`agreed(...)`), [`Promises`](contract::Promises), the formats it takes, its `doc.md`.
+//!    What is not promised, the suite forbids.
+//! 3. `source.rs` and `sink.rs` are its halves, [`Stage`](contract::Stage)s: no clock, no I/O, no thread. A header stands
+//!    at the front of the body (`Body::push_front`), and the sink half takes it off and checks it: it may be anything.
+//!    A half without work is [`PassThrough`](contract::PassThrough).
+//! 4. `tests.rs` runs `testkit::stage::conforms` with several sets of options, holds the bytes of its header, and
+//!    says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
+//! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
+
+mod buffer;
+mod bundle;
+mod compress;
+mod delay;
+mod fault;
+mod histogram;
+mod null;
+mod periodic;
+mod playout;
+mod random;
+mod reorder;
+mod tap;
+
+use contract::{OptionKind, OptionSpec, Pair, Scope};
+
+/// Every pair there is.
+pub static PAIRS: &[&dyn Pair] = &[
+    &null::Null,
+    &buffer::Buffer,
+    &bundle::Bundle,
+    &compress::Compress,
+    &periodic::Periodic,
+    &reorder::Reorder,
+    &delay::Delay,
+    &fault::Fault,
+    &tap::Tap,
+];
+
+/// An option that both hosts agree on.
+const fn agreed(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Agreed, doc }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::Format;
+    use pipeline::{Origin, Pipeline};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = PAIRS.iter().map(|pair| pair.name()).collect();
+        assert_eq!(names.len(), PAIRS.len());
+        for pair in PAIRS {
+            let options: BTreeSet<_> = pair.options().iter().map(|option| option.name).collect();
+            assert_eq!(options.len(), pair.options().len(), "{}", pair.name());
+        }
+    }
+
+    #[test]
+    fn all_pairs_stand_in_one_pipeline_a_peer_may_propose() {
+        let text = PAIRS.iter().map(|pair| pair.name()).collect::<Vec<_>>().join(" | ");
+        let pipeline = Pipeline::parse(&text, PAIRS, Origin::Peer).unwrap();
+        assert_eq!(pipeline.check(&Format::Motion), Ok(Format::Bytes));
+        assert_eq!(Pipeline::parse(pipeline.canonical(), PAIRS, Origin::Peer).unwrap(), pipeline);
+    }
+}

@@ -1,0 +1,104 @@
+//! The half that releases what it is asked for.
+
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use std::collections::VecDeque;
+
+const DISCARDED: &str = "the source is full";
+
+pub(super) struct Source {
+    queue: VecDeque<Message>,
+    bytes: usize,
+    messages_max: usize,
+    bytes_max: usize,
+    waits: bool,
+    /// How many it may have released in all.
+    granted: u64,
+    released: u64,
+}
+
+impl Source {
+    pub(super) fn new(options: &Options) -> Self {
+        Source {
+            queue: VecDeque::new(),
+            bytes: 0,
+            messages_max: options.count("source_max"),
+            bytes_max: options.size("held_bytes"),
+            waits: options.text("full") == "wait",
+            granted: 0,
+            released: 0,
+        }
+    }
+
+    fn take_first(&mut self) -> Option<Message> {
+        let message = self.queue.pop_front()?;
+        self.bytes -= message.body.len();
+        Some(message)
+    }
+
+    fn release_first(&mut self, out: &mut Outbox) -> bool {
+        let Some(mut message) = self.take_first() else { return false };
+        message.body.push_front(&self.released.to_le_bytes());
+        self.released += 1;
+        out.send(Port::MAIN, message);
+        true
+    }
+
+    fn release(&mut self, out: &mut Outbox) {
+        let mut any = false;
+        while self.released < self.granted && self.release_first(out) {
+            any = true;
+        }
+        if any && self.released == self.granted {
+            out.control(self.released.to_le_bytes().to_vec());
+        }
+    }
+
+    fn is_over(&self, messages_max: usize) -> bool {
+        self.queue.len() > messages_max || self.bytes > self.bytes_max
+    }
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        self.bytes += message.body.len();
+        self.queue.push_back(message);
+        self.release(out);
+        // The last one stays even if it is too large alone: it is the newest.
+        while !self.waits && self.queue.len() > 1 && self.is_over(self.messages_max) {
+            self.take_first();
+            out.drop_counted(DISCARDED, 1);
+        }
+        Ok(())
+    }
+
+    fn handle_control(&mut self, control: &[u8], _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        let granted = <[u8; 8]>::try_from(control)
+            .map_err(|_| StageError::Control(format!("a request has 8 bytes, not {}", control.len())))?;
+        self.granted = self.granted.max(u64::from_le_bytes(granted));
+        self.release(out);
+        Ok(())
+    }
+
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        while self.release_first(out) {}
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.waits || !self.is_over(self.messages_max - 1)
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![
+            ("held", self.queue.len() as f64),
+            ("granted", self.granted as f64),
+            ("released", self.released as f64),
+        ]
+    }
+}

@@ -1,0 +1,107 @@
+//! The half that collects.
+
+use super::{COUNT_BYTES, ENTRY_BYTES};
+use contract::{Attributes, Body, Bytes, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use std::time::Duration;
+
+pub(super) struct Source {
+    count: usize,
+    wait: Duration,
+    bytes_max: usize,
+    held: Vec<Message>,
+    bytes: usize,
+    due: Option<Time>,
+    bundles: u64,
+    messages: u64,
+}
+
+impl Source {
+    pub(super) fn new(options: &Options) -> Self {
+        Source {
+            count: options.count("count"),
+            wait: options.duration("wait"),
+            bytes_max: options.size("bytes_max"),
+            held: Vec::new(),
+            bytes: 0,
+            due: None,
+            bundles: 0,
+            messages: 0,
+        }
+    }
+
+    fn send(&mut self, out: &mut Outbox) {
+        let Some(first) = self.held.first() else { return };
+        let (created, attributes) = (first.created, together(&self.held));
+        let mut header = Vec::with_capacity(COUNT_BYTES + ENTRY_BYTES * self.held.len());
+        header.extend_from_slice(&(self.held.len() as u16).to_le_bytes());
+        for message in &self.held {
+            header.extend_from_slice(&message.created.signed_since(created).to_le_bytes());
+            header.extend_from_slice(&(message.body.len() as u32).to_le_bytes());
+        }
+        self.bundles += 1;
+        self.messages += self.held.len() as u64;
+        let mut body = Body::from(Bytes::from(header));
+        self.held.drain(..).for_each(|message| body.append(message.body));
+        self.bytes = 0;
+        self.due = None;
+        out.send(Port::MAIN, Message { created, attributes, body });
+    }
+}
+
+/// What holds for a bundle: it is as urgent as the most urgent in it, and droppable only if all are.
+fn together(held: &[Message]) -> Attributes {
+    let all = || held.iter().map(|message| message.attributes);
+    let key = held.first().and_then(|first| first.attributes.key);
+    Attributes {
+        deadline: all().filter_map(|a| a.deadline).min(),
+        priority: all().map(|a| a.priority).max().unwrap_or(0),
+        key: key.filter(|_| all().all(|a| a.key == key)),
+        droppable: all().all(|a| a.droppable),
+        stale: all().all(|a| a.stale),
+    }
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let bytes = message.body.len();
+        if bytes + COUNT_BYTES + ENTRY_BYTES > wire::BODY_BYTES_MAX {
+            return Err(StageError::TooLarge { what: "a bundle", bytes, limit: wire::BODY_BYTES_MAX });
+        }
+        if self.bytes + bytes > self.bytes_max {
+            self.send(out);
+        }
+        self.due.get_or_insert(now.after(self.wait));
+        self.bytes += bytes;
+        self.held.push(message);
+        if self.held.len() >= self.count || self.bytes > self.bytes_max {
+            self.send(out);
+        }
+        Ok(())
+    }
+
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.send(out);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.due
+    }
+
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        if self.due.is_some_and(|due| due <= now) {
+            self.send(out);
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![("bundles", self.bundles as f64), ("messages", self.messages as f64)]
+    }
+}

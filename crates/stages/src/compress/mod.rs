@@ -1,0 +1,67 @@
+//! `compress`: each message by itself (paper N, section 4.8.2; zlib as there, or zstd or lz4).
+
+mod codec;
+mod sink;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use codec::Method;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Stage, StageError};
+
+/// The pair.
+pub(crate) struct Compress;
+
+static OPTIONS: [OptionSpec; 3] = [
+    agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "how to compress"),
+    agreed("level", OptionKind::Integer { min: -7, max: 19 }, "3", "effort; more is smaller and slower"),
+    agreed(
+        "limit",
+        OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+        "64MiB",
+        "largest body, before compression",
+    ),
+];
+
+impl Pair for Compress {
+    fn name(&self) -> &'static str {
+        "compress"
+    }
+
+    fn summary(&self) -> &'static str {
+        "compresses each message by itself (zstd, zlib, lz4)"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises::default()
+    }
+
+    fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(Format::Bytes)
+    }
+
+    fn check(&self, options: &Options) -> Result<(), String> {
+        let level = options.integer("level");
+        match Method::chosen(options) {
+            Method::Zlib if !(0..=9).contains(&level) => Err(format!("zlib has levels 0 to 9, not {level}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(source::Source::new(options)?))
+    }
+
+    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(sink::Sink::new(options)?))
+    }
+}

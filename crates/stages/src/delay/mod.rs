@@ -1,0 +1,139 @@
+//! `delay`: an instrument that makes messages late.
+
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use crate::random::Random;
+use contract::{
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Stage, StageError, Time,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The pair.
+pub(crate) struct Delay;
+
+const DURATION: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) };
+
+static OPTIONS: [OptionSpec; 5] = [
+    agreed("delay", DURATION, "20ms", "each message is this late"),
+    agreed("jitter", DURATION, "0s", "and later still, by a time uniform in 0 to this"),
+    agreed("reorder", OptionKind::Flag, "false", "whether jitter may change the order"),
+    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "what the draws begin with"),
+    agreed("held_max", OptionKind::Integer { min: 1, max: 1 << 20 }, "10000", "messages held, at most"),
+];
+
+impl Pair for Delay {
+    fn name(&self) -> &'static str {
+        "delay"
+    }
+
+    fn summary(&self) -> &'static str {
+        "an instrument: makes messages late, by a fixed or a random time"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, options: &Options) -> Promises {
+        let may_reorder = options.flag("reorder") && !options.duration("jitter").is_zero();
+        Promises { may_delay: true, may_reorder, ..Promises::default() }
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(format.clone())
+    }
+
+    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(Source {
+            delay: options.duration("delay"),
+            // The option's range fits.
+            jitter_ns: u64::try_from(options.duration("jitter").as_nanos()).unwrap_or(0),
+            reorders: options.flag("reorder"),
+            random: Random::new(options.integer("seed").unsigned_abs()),
+            held_max: options.count("held_max"),
+            held: BTreeMap::new(),
+            latest: Time::ZERO,
+            entered: 0,
+            sent: 0,
+        }))
+    }
+
+    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(PassThrough))
+    }
+}
+
+struct Source {
+    delay: Duration,
+    jitter_ns: u64,
+    reorders: bool,
+    random: Random,
+    held_max: usize,
+    /// By due time, and of equals the first in.
+    held: BTreeMap<(Time, u64), Message>,
+    latest: Time,
+    entered: u64,
+    sent: u64,
+}
+
+impl Source {
+    fn release(&mut self, until: Time, out: &mut Outbox) {
+        while let Some(first) = self.held.first_entry()
+            && first.key().0 <= until
+        {
+            self.sent += 1;
+            out.send(Port::MAIN, first.remove());
+        }
+    }
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let jitter = Duration::from_nanos(self.random.up_to(self.jitter_ns));
+        let mut due = now.after(self.delay + jitter);
+        if !self.reorders {
+            due = due.max(self.latest);
+            self.latest = due;
+        }
+        self.held.insert((due, self.entered), message);
+        self.entered += 1;
+        self.release(now, out);
+        Ok(())
+    }
+
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.release(Time(u64::MAX), out);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.held.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.release(now, out);
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.held.len() < self.held_max
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![("held", self.held.len() as f64), ("sent", self.sent as f64)]
+    }
+}

@@ -1,0 +1,123 @@
+//! `fault`: an instrument that loses, repeats and corrupts messages.
+
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use crate::random::Random;
+use contract::{
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Stage, StageError, Time,
+};
+
+/// The pair.
+pub(crate) struct Fault;
+
+static OPTIONS: [OptionSpec; 4] = [
+    agreed("loss", OptionKind::Share, "0%", "share of messages lost"),
+    agreed("repeat", OptionKind::Share, "0%", "share of messages sent twice"),
+    agreed("corrupt", OptionKind::Share, "0%", "share of messages of which one bit is flipped"),
+    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "what the draws begin with"),
+];
+
+const LOST: &str = "lost on purpose";
+
+impl Pair for Fault {
+    fn name(&self) -> &'static str {
+        "fault"
+    }
+
+    fn summary(&self) -> &'static str {
+        "an instrument: loses, repeats and corrupts messages"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, options: &Options) -> Promises {
+        Promises {
+            may_drop: options.number("loss") > 0.0,
+            may_change: options.number("corrupt") > 0.0 || options.number("repeat") > 0.0,
+            ..Promises::default()
+        }
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(format.clone())
+    }
+
+    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        let mut seeds = Random::new(options.integer("seed").unsigned_abs());
+        let mut fault =
+            |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), hits: 0 };
+        let (loss, repeat, corrupt) = (fault("loss"), fault("repeat"), fault("corrupt"));
+        Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
+    }
+
+    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(PassThrough))
+    }
+}
+
+/// One kind of fault, with a generator of its own.
+struct Chance {
+    share: f64,
+    random: Random,
+    hits: u64,
+}
+
+impl Chance {
+    fn hits(&mut self) -> bool {
+        let hit = self.random.chance(self.share);
+        self.hits += u64::from(hit);
+        hit
+    }
+}
+
+struct Source {
+    loss: Chance,
+    repeat: Chance,
+    corrupt: Chance,
+    messages: u64,
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        self.messages += 1;
+        if self.loss.hits() {
+            out.drop_counted(LOST, 1);
+            return Ok(());
+        }
+        if !message.body.is_empty() && self.corrupt.hits() {
+            let mut bytes = message.body.into_bytes().to_vec();
+            let bit = self.corrupt.random.up_to(bytes.len() as u64 * 8 - 1);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            message.body = bytes.into();
+        }
+        if self.repeat.hits() {
+            out.send(port, message.clone());
+        }
+        out.send(port, message);
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![
+            ("messages", self.messages as f64),
+            ("lost", self.loss.hits as f64),
+            ("repeated", self.repeat.hits as f64),
+            ("corrupted", self.corrupt.hits as f64),
+        ]
+    }
+}

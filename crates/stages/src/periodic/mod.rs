@@ -1,0 +1,120 @@
+//! `periodic`: the most recent message at set times (paper N, section 4.8.2).
+
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use contract::{
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Stage, StageError, Time,
+};
+use std::time::Duration;
+
+/// The pair.
+pub(crate) struct Periodic;
+
+static OPTIONS: [OptionSpec; 1] = [agreed(
+    "period",
+    OptionKind::Duration { min: Duration::from_micros(100), max: Duration::from_secs(3600) },
+    "16ms",
+    "time from one message to the next",
+)];
+
+const REPLACED: &str = "replaced by a newer one";
+
+impl Pair for Periodic {
+    fn name(&self) -> &'static str {
+        "periodic"
+    }
+
+    fn summary(&self) -> &'static str {
+        "sends only the most recent message at set times"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises { may_drop: true, may_delay: true, ..Promises::default() }
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        match format {
+            Format::Evdev | Format::Serial => {
+                Err("it drops messages, and here each one counts (a key's release is not said twice)".into())
+            }
+            _ => Ok(format.clone()),
+        }
+    }
+
+    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        let period = options.duration("period");
+        Ok(Box::new(Source { period, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
+    }
+
+    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(PassThrough))
+    }
+}
+
+struct Source {
+    period: Duration,
+    newest: Option<Message>,
+    /// When the next may leave.
+    next: Time,
+    sent: u64,
+    replaced: u64,
+}
+
+impl Source {
+    fn send(&mut self, now: Time, out: &mut Outbox) {
+        if let Some(message) = self.newest.take() {
+            // On the grid while messages keep coming; a new grid after a pause.
+            let on_grid = self.next.after(self.period);
+            self.next = if on_grid > now { on_grid } else { now.after(self.period) };
+            self.sent += 1;
+            out.send(Port::MAIN, message);
+        }
+    }
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        if self.newest.replace(message).is_some() {
+            self.replaced += 1;
+            out.drop_counted(REPLACED, 1);
+        }
+        self.handle_timeout(now, out)
+    }
+
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.send(now, out);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.newest.as_ref().map(|_| self.next)
+    }
+
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        if self.next <= now {
+            self.send(now, out);
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![("sent", self.sent as f64), ("replaced", self.replaced as f64)]
+    }
+}

@@ -1,0 +1,39 @@
+use super::Periodic;
+use contract::{Format, Message, Pair, Time};
+use std::time::Duration;
+use testkit::stage::{TwoHalves, conforms, options, steady};
+
+#[test]
+fn it_conforms() {
+    conforms(&Periodic, &[], &Format::Motion);
+    conforms(&Periodic, &[("period", "250us")], &Format::Bytes);
+    conforms(&Periodic, &[("period", "1s")], &Format::Video);
+}
+
+fn received_ms(run: &TwoHalves) -> Vec<(u64, u8)> {
+    let one = |(at, m): &(Time, Message)| (at.0 / 1_000_000 - 1000, m.body.clone().into_bytes()[0]);
+    run.received.iter().map(one).collect()
+}
+
+#[test]
+fn the_newest_leaves_at_the_end_of_each_period() {
+    let mut run =
+        TwoHalves::new(&Periodic, &[("period", "10ms")], &Format::Motion, steady(Duration::ZERO), 1);
+    // One every 4 ms until 40 ms, then a pause, then two more.
+    for (at_ms, number) in (0..=10).map(|i| (i * 4, i as u8)).chain([(75, 11), (77, 12)]) {
+        run.run_until(Time::from_millis(1000 + at_ms));
+        run.push(Message::new(run.now, vec![number]));
+    }
+    run.run_until(Time::from_millis(1200));
+    assert_eq!(received_ms(&run), [(0, 0), (10, 2), (20, 4), (30, 7), (40, 9), (50, 10), (75, 11), (85, 12)]);
+    assert_eq!(run.dropped(), 5);
+    assert_eq!(run.figure(testkit::stage::Half::Source, "replaced"), 5.0);
+}
+
+#[test]
+fn it_refuses_flows_in_which_each_message_counts() {
+    let options = options(&Periodic, &[]);
+    assert!(Periodic.accept(&Format::Evdev, &options).unwrap_err().contains("release"));
+    assert!(Periodic.accept(&Format::Serial, &options).is_err());
+    assert_eq!(Periodic.accept(&Format::Motion, &options), Ok(Format::Motion));
+}

@@ -1,0 +1,224 @@
+//! Releasing messages at the spacing at which they were created.
+//!
+//! A message is due at its creation time plus a **shift**, the same for all: then what the network did to their spacing
+//! is undone. Who holds a [`Playout`] says what the shift is, from the **transits** (arrival minus
+//! creation) that it sees. Messages leave in the order in which they came, whatever their creation times.
+
+use contract::{Message, Offset, Outbox, Port, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Nothing is held longer than this after it came, whatever its creation time says.
+pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// How far, in nanoseconds, a shift may be above what is needed before it is worth a step down.
+pub(crate) const STEP_NS: i64 = 500_000_000;
+/// How long one half of a window of transits lasts.
+const HALF_WINDOW: Duration = Duration::from_secs(5);
+
+/// Arrival minus creation, nanoseconds. Negative where clocks are not quite translated.
+pub(crate) fn transit(message: &Message, now: Time) -> i64 {
+    now.signed_since(message.created)
+}
+
+/// Messages held until they are due, within bounds.
+#[derive(Debug)]
+pub(crate) struct Playout {
+    /// With the latest time at which each leaves.
+    queue: VecDeque<(Time, Message)>,
+    bytes: usize,
+    messages_max: usize,
+    bytes_max: usize,
+    shift: Option<i64>,
+    released: u64,
+    early: u64,
+}
+
+impl Playout {
+    /// Holds at most `messages_max` messages of `bytes_max` bytes in all.
+    pub(crate) fn new(messages_max: usize, bytes_max: usize) -> Self {
+        Playout {
+            queue: VecDeque::new(),
+            bytes: 0,
+            messages_max,
+            bytes_max,
+            shift: None,
+            released: 0,
+            early: 0,
+        }
+    }
+
+    /// What is added to a creation time, nanoseconds; none before the first message.
+    pub(crate) fn shift(&self) -> Option<i64> {
+        self.shift
+    }
+
+    /// Sets or forgets the shift, for what is held as well.
+    pub(crate) fn set_shift(&mut self, shift: Option<i64>) {
+        self.shift = shift;
+    }
+
+    /// Holds a message, or sends it at once if it is due. Where that is too much, the earliest leave ahead of
+    /// their time: nothing is dropped here.
+    pub(crate) fn hold(&mut self, message: Message, now: Time, out: &mut Outbox) {
+        let latest = now.after(LONGEST_HOLD);
+        if self.queue.is_empty() && self.due(latest, &message) <= now {
+            self.released += 1;
+            return out.send(Port::MAIN, message);
+        }
+        self.bytes += message.body.len();
+        self.queue.push_back((latest, message));
+        while self.queue.len() > self.messages_max || self.bytes > self.bytes_max {
+            self.early += 1;
+            self.release_first(out);
+        }
+    }
+
+    /// Sends what is due.
+    pub(crate) fn release(&mut self, now: Time, out: &mut Outbox) {
+        while self.next_due().is_some_and(|due| due <= now) {
+            self.release_first(out);
+        }
+    }
+
+    /// Sends everything.
+    pub(crate) fn flush(&mut self, out: &mut Outbox) {
+        while !self.queue.is_empty() {
+            self.release_first(out);
+        }
+    }
+
+    /// When the first message is due.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let (latest, message) = self.queue.front()?;
+        Some(self.due(*latest, message))
+    }
+
+    /// Messages held.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Messages sent.
+    pub(crate) fn released(&self) -> u64 {
+        self.released
+    }
+
+    /// Messages sent ahead of their time, for lack of room.
+    pub(crate) fn early(&self) -> u64 {
+        self.early
+    }
+
+    fn due(&self, latest: Time, message: &Message) -> Time {
+        self.shift.map_or(latest, |shift| message.created.shifted(Offset(shift)).min(latest))
+    }
+
+    fn release_first(&mut self, out: &mut Outbox) {
+        if let Some((_, message)) = self.queue.pop_front() {
+            self.bytes -= message.body.len();
+            self.released += 1;
+            out.send(Port::MAIN, message);
+        }
+    }
+}
+
+/// The smallest and the largest value of the last 5 to 10 seconds, in two halves that take turns.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    turned: Option<Time>,
+    current: Option<(i64, i64)>,
+    before: Option<(i64, i64)>,
+}
+
+impl Window {
+    /// Adds a value; says whether the window turned, which is when half of what it knew is forgotten.
+    pub(crate) fn add(&mut self, value: i64, now: Time) -> bool {
+        let turns = now.since(*self.turned.get_or_insert(now)) >= HALF_WINDOW;
+        if turns {
+            self.turned = Some(now);
+            self.before = self.current.take();
+        }
+        let (low, high) = self.current.unwrap_or((value, value));
+        self.current = Some((low.min(value), high.max(value)));
+        turns
+    }
+
+    /// The smallest.
+    pub(crate) fn low(&self) -> Option<i64> {
+        self.current.into_iter().chain(self.before).map(|(low, _)| low).min()
+    }
+
+    /// The largest.
+    pub(crate) fn high(&self) -> Option<i64> {
+        self.current.into_iter().chain(self.before).map(|(_, high)| high).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(created_ms: u64, bytes: usize) -> Message {
+        Message::new(Time::from_millis(created_ms), vec![0; bytes])
+    }
+
+    fn created(out: &mut Outbox) -> Vec<u64> {
+        out.messages.drain(..).map(|(_, message)| message.created.0 / 1_000_000).collect()
+    }
+
+    #[test]
+    fn messages_leave_at_creation_plus_shift() {
+        let (mut playout, mut out) = (Playout::new(10, 1000), Outbox::default());
+        playout.set_shift(Some(50_000_000));
+        playout.hold(message(100, 1), Time::from_millis(110), &mut out);
+        playout.hold(message(120, 1), Time::from_millis(121), &mut out);
+        assert_eq!(playout.next_due(), Some(Time::from_millis(150)));
+        playout.release(Time::from_millis(149), &mut out);
+        assert_eq!(created(&mut out), []);
+        playout.release(Time::from_millis(150), &mut out);
+        assert_eq!(created(&mut out), [100]);
+        playout.set_shift(Some(60_000_000));
+        assert_eq!(playout.next_due(), Some(Time::from_millis(180)));
+        playout.flush(&mut out);
+        assert_eq!((created(&mut out), playout.released()), (vec![120], 2));
+        playout.hold(message(0, 1), Time::from_millis(200), &mut out);
+        assert_eq!((created(&mut out), playout.len()), (vec![0], 0), "late: at once");
+    }
+
+    #[test]
+    fn too_much_leaves_early_and_is_counted() {
+        let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
+        playout.set_shift(Some(1 << 40));
+        (1..=3).for_each(|ms| playout.hold(message(ms, 10), Time::ZERO, &mut out));
+        assert_eq!((created(&mut out), playout.early()), (vec![1], 1));
+        playout.hold(message(4, 95), Time::ZERO, &mut out);
+        assert_eq!((created(&mut out), playout.len()), (vec![2, 3], 1));
+    }
+
+    #[test]
+    fn no_creation_time_holds_a_message_for_ever() {
+        let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
+        playout.set_shift(Some(i64::MAX));
+        playout.hold(Message::new(Time(u64::MAX), vec![1]), Time(5), &mut out);
+        assert_eq!(playout.next_due(), Some(Time(5).after(LONGEST_HOLD)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_knows_the_extremes_of_its_last_seconds(
+            values in prop::collection::vec((any::<i64>(), 0u64..2000), 1..60),
+        ) {
+            let (mut window, mut seen, mut now) = (Window::default(), Vec::new(), Time::ZERO);
+            for (value, wait_ms) in values {
+                now = now.after(Duration::from_millis(wait_ms));
+                window.add(value, now);
+                seen.push((now, value));
+                let recent = || seen.iter().filter(|(at, _)| now.since(*at) < HALF_WINDOW).map(|s| s.1);
+                prop_assert!(window.low().unwrap() <= recent().min().unwrap());
+                prop_assert!(window.high().unwrap() >= recent().max().unwrap());
+                let known = |at: &Time| now.since(*at) <= Duration::from_secs(14);
+                prop_assert!(seen.iter().any(|(at, v)| known(at) && *v == window.low().unwrap()));
+            }
+        }
+    }
+}

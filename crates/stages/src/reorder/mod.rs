@@ -1,0 +1,63 @@
+//! `reorder`: puts messages back in order.
+
+mod sink;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Stage, StageError};
+use std::time::Duration;
+
+/// The pair.
+pub(crate) struct Reorder;
+
+static OPTIONS: [OptionSpec; 3] = [
+    agreed(
+        "window",
+        OptionKind::Integer { min: 1, max: 1 << 16 },
+        "64",
+        "messages held for a missing one, at most",
+    ),
+    agreed(
+        "wait",
+        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
+        "50ms",
+        "the longest a message is held for a missing one",
+    ),
+    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "bytes held, at most"),
+];
+
+impl Pair for Reorder {
+    fn name(&self) -> &'static str {
+        "reorder"
+    }
+
+    fn summary(&self) -> &'static str {
+        "puts messages back in order (for udp)"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises { may_drop: true, may_delay: true, ..Promises::default() }
+    }
+
+    fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(Format::Bytes)
+    }
+
+    fn source(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(source::Source::default()))
+    }
+
+    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(sink::Sink::new(options)))
+    }
+}

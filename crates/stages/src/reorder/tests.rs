@@ -1,0 +1,112 @@
+use super::Reorder;
+use contract::{Body, Format, Message, Outbox, Pair, Port, Stage, Time};
+use netsim::Params;
+use proptest::prelude::*;
+use std::time::Duration;
+use testkit::stage::{Half, TwoHalves, conforms, options, steady};
+
+#[test]
+fn it_conforms() {
+    conforms(&Reorder, &[], &Format::Evdev);
+    conforms(&Reorder, &[("window", "1")], &Format::Bytes);
+    conforms(&Reorder, &[("window", "1000"), ("wait", "5s")], &Format::Bytes);
+    conforms(&Reorder, &[("wait", "0s"), ("held_bytes", "100")], &Format::Bytes);
+}
+
+#[test]
+fn header_layout() {
+    let mut source = Reorder.source(&options(&Reorder, &[]), &Format::Bytes).unwrap();
+    let mut out = Outbox::default();
+    for _ in 0..2 {
+        let message = Message::new(Time(1), b"body".to_vec());
+        source.handle(Port::MAIN, message, Time::from_millis(0x1_2345_6789), &mut out).unwrap();
+    }
+    let bodies: Vec<_> = out.messages.drain(..).map(|(_, m)| m.body.into_bytes()).collect();
+    assert_eq!(bodies[0], &b"\x89\x67\x45\x23\0\0\0\0\0\0\0\0body"[..]);
+    assert_eq!(bodies[1], &b"\x89\x67\x45\x23\x01\0\0\0\0\0\0\0body"[..]);
+}
+
+fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
+    Reorder.sink(&options(&Reorder, given), &Format::Bytes).unwrap()
+}
+
+/// Hands numbered messages of one start to a sink; gives the numbers that left.
+fn hand(sink: &mut dyn Stage, start: u32, numbers: &[u64], at_ms: u64, out: &mut Outbox) -> Vec<u64> {
+    for number in numbers {
+        let mut body = Body::from(number.to_le_bytes().to_vec());
+        body.push_front(&number.to_le_bytes());
+        body.push_front(&start.to_le_bytes());
+        let message = Message::new(Time(*number), body);
+        sink.handle(Port::MAIN, message, Time::from_millis(at_ms), out).unwrap();
+    }
+    numbers_out(out)
+}
+
+fn numbers_out(out: &mut Outbox) -> Vec<u64> {
+    out.messages.drain(..).map(|(_, message)| message.created.0).collect()
+}
+
+fn figure(sink: &dyn Stage, name: &str) -> f64 {
+    sink.report().iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+#[test]
+fn what_is_missing_is_waited_for_and_given_up() {
+    let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
+    assert_eq!(hand(&mut *sink, 1, &[0, 2, 4], 0, &mut out), [0]);
+    assert_eq!(hand(&mut *sink, 1, &[6], 20, &mut out), []);
+    assert_eq!(hand(&mut *sink, 1, &[1], 30, &mut out), [1, 2]);
+    assert_eq!(sink.poll_timeout(), Some(Time::from_millis(50)));
+    sink.handle_timeout(Time::from_millis(50), &mut out).unwrap();
+    assert_eq!(numbers_out(&mut out), [4]);
+    assert_eq!(sink.poll_timeout(), Some(Time::from_millis(70)), "5 is missing since 6 came");
+    assert_eq!(hand(&mut *sink, 1, &[3, 4, 6, 5], 60, &mut out), [5, 6]);
+    assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 3);
+    assert_eq!((figure(&*sink, "missing"), figure(&*sink, "moved")), (1.0, 3.0));
+    assert_eq!(sink.poll_timeout(), None);
+}
+
+#[test]
+fn the_window_bounds_what_is_held() {
+    let (mut sink, mut out) = (sink(&[("window", "4")]), Outbox::default());
+    assert_eq!(hand(&mut *sink, 1, &[1, 3], 0, &mut out), []);
+    assert_eq!(hand(&mut *sink, 1, &[4], 0, &mut out), [1], "0 is given up");
+    assert_eq!(hand(&mut *sink, 1, &[100], 0, &mut out), [3, 4, 100]);
+    assert_eq!(hand(&mut *sink, 1, &[u64::MAX, 0], 0, &mut out), [u64::MAX]);
+    assert_eq!(figure(&*sink, "held"), 0.0);
+}
+
+#[test]
+fn a_new_start_begins_anew() {
+    let (mut sink, mut out) = (sink(&[]), Outbox::default());
+    assert_eq!(hand(&mut *sink, u32::MAX, &[0, 2], 0, &mut out), [0]);
+    assert_eq!(hand(&mut *sink, 5, &[1, 0], 0, &mut out), [2, 0, 1]);
+    assert_eq!(hand(&mut *sink, u32::MAX, &[3], 0, &mut out), []);
+    assert_eq!(out.drops.len(), 1);
+    assert_eq!(figure(&*sink, "restarts"), 1.0);
+}
+
+#[test]
+fn a_sink_that_begins_in_the_middle_does_not_wait_for_the_beginning() {
+    let (mut sink, mut out) = (sink(&[]), Outbox::default());
+    assert_eq!(hand(&mut *sink, 1, &[5000, 5001], 0, &mut out), [5000, 5001]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// On a link that only reorders, everything arrives in order once the wait covers the jitter.
+    #[test]
+    fn order_is_restored(jitter_ms in 0u64..50, period_us in 200u64..20_000, seed in any::<u64>()) {
+        let link = Params { jitter_ns: jitter_ms * 1_000_000, reorder: true, ..steady(Duration::from_millis(3)) };
+        let mut run = TwoHalves::new(&Reorder, &[("window", "1000")], &Format::Evdev, link, seed);
+        for number in 0..300u64 {
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+            run.run_until(run.now.after(Duration::from_micros(period_us)));
+        }
+        run.end();
+        prop_assert_eq!(run.received.len(), 300);
+        prop_assert!(run.received.windows(2).all(|pair| pair[0].1.created < pair[1].1.created));
+        prop_assert_eq!((run.dropped(), run.figure(Half::Sink, "missing")), (0, 0.0));
+    }
+}

@@ -1,0 +1,109 @@
+//! `tap`: an instrument that copies and measures what passes.
+
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use crate::histogram::Histogram;
+use contract::{
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Stage, StageError, Time,
+};
+
+/// The pair.
+pub(crate) struct Tap;
+
+/// Where the copies leave.
+const COPIES: Port = Port(1);
+
+static OPTIONS: [OptionSpec; 1] =
+    [agreed("side", OptionKind::Choice(&["both", "source", "sink"]), "both", "where it taps")];
+
+fn half(options: &Options, side: &str) -> Box<dyn Stage> {
+    match options.text("side") {
+        "both" => Box::new(Meter::default()),
+        chosen if chosen == side => Box::new(Meter::default()),
+        _ => Box::new(PassThrough),
+    }
+}
+
+impl Pair for Tap {
+    fn name(&self) -> &'static str {
+        "tap"
+    }
+
+    fn summary(&self) -> &'static str {
+        "an instrument: copies and measures what passes"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises::default()
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(format.clone())
+    }
+
+    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(half(options, "source"))
+    }
+
+    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+        Ok(half(options, "sink"))
+    }
+}
+
+#[derive(Default)]
+struct Meter {
+    messages: u64,
+    bytes: u64,
+    /// The first and the last message.
+    passed: Option<(Time, Time)>,
+    intervals: Histogram,
+}
+
+impl Stage for Meter {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        self.messages += 1;
+        self.bytes += message.body.len() as u64;
+        let first = match self.passed {
+            Some((first, last)) => {
+                self.intervals.add(now.since(last));
+                first
+            }
+            None => now,
+        };
+        self.passed = Some((first, now));
+        out.send(COPIES, message.clone());
+        out.send(port, message);
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        let seconds = self.passed.map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
+        let intervals = self.messages.saturating_sub(1) as f64;
+        let rate = if seconds > 0.0 { intervals / seconds } else { 0.0 };
+        let mean = if intervals > 0.0 { seconds / intervals } else { 0.0 };
+        vec![
+            ("messages", self.messages as f64),
+            ("bytes", self.bytes as f64),
+            ("rate_hz", rate),
+            ("interval_mean_us", mean * 1e6),
+            ("interval_p99_us", self.intervals.percentile(0.99).as_secs_f64() * 1e6),
+        ]
+    }
+}
