@@ -72,6 +72,11 @@ impl Bits {
         left.words.iter_mut().zip(other.words).for_each(|(word, other)| *word &= !other);
         left
     }
+
+    /// The members that `other` has too.
+    pub fn common(&self, other: &Bits) -> Bits {
+        self.without(&self.without(other))
+    }
 }
 
 impl FromIterator<u16> for Bits {

@@ -1,0 +1,297 @@
+//! Keyboards, mice, touchpads, gamepads: an event node here (`evdev`), one like it there (`uinput`).
+
+mod application;
+mod device;
+mod discovery;
+mod format;
+mod frames;
+mod fuzz;
+mod properties;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use format::{EVENTS_MAX, Update};
+pub use properties::Properties;
+
+use application::NodePartner;
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
+    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+};
+use device::DevicePartner;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::input::code::*;
+use sys::input::{Axis, Event, uinput, write_events};
+
+/// What a node's place begins with, so that a device that is looked for is never mistaken for its own
+/// application's node on the same host.
+const OURS: &str = "outboard/";
+
+/// The device's side.
+#[derive(Debug)]
+pub struct Evdev;
+
+/// The application's side.
+#[derive(Debug)]
+pub struct Uinput;
+
+static EVDEV_OPTIONS: [OptionSpec; 3] = [
+    OptionSpec {
+        name: "grab",
+        kind: OptionKind::Choice(&["auto", "on", "off"]),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "keep its events from this host: auto: while an application is attached; on: from the start",
+    },
+    OptionSpec {
+        name: "merge_after",
+        kind: OptionKind::Integer { min: 0, max: 65536 },
+        default: "64",
+        scope: Scope::Local,
+        doc: "frames that wait for the path before motion is joined",
+    },
+    OptionSpec {
+        name: "queue",
+        kind: OptionKind::Integer { min: 1, max: 65536 },
+        default: "1024",
+        scope: Scope::Local,
+        doc: "frames that wait for the path before a snapshot replaces them",
+    },
+];
+
+static UINPUT_OPTIONS: [OptionSpec; 0] = [];
+
+impl DeviceClass for Evdev {
+    fn name(&self) -> &'static str {
+        "evdev"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a keyboard, mouse, touchpad or gamepad of this host"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("device.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "PATH|name=NAME"
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Device
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &EVDEV_OPTIONS
+    }
+
+    fn list(&self) -> Vec<Listing> {
+        discovery::list()
+    }
+
+    fn open(
+        &self,
+        spec: &DeviceSpec,
+        role: Role,
+        _like: Option<&Description>,
+    ) -> Result<Opened, DeviceError> {
+        self.check(role)?;
+        let path = discovery::resolve(&spec.target)?;
+        let (node, properties) = discovery::open(&path)?;
+        self.opened(spec, node, &properties)
+    }
+
+    fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
+        self.check(role)?;
+        let (node, properties) = discovery::find_again(&spec.target, &parse_properties(known)?)?;
+        self.opened(spec, node, &properties)
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let options = opened.spec.options.clone();
+        let (node, properties) = unpack(opened)?;
+        Ok(Box::new(DevicePartner::new(node, properties, &options)))
+    }
+}
+
+impl Evdev {
+    fn check(&self, role: Role) -> Result<(), DeviceError> {
+        match role {
+            Role::Device => Ok(()),
+            Role::Application => Err(DeviceError::Role { class: self.name(), role }),
+        }
+    }
+
+    fn opened(
+        &self,
+        spec: &DeviceSpec,
+        node: OwnedFd,
+        properties: &Properties,
+    ) -> Result<Opened, DeviceError> {
+        let refused = |what: &str, error, advice: Option<&str>| DeviceError::Os {
+            operation: format!("{what} {}", properties.name),
+            error,
+            advice: advice.map(Into::into),
+        };
+        sys::input::evdev::use_boot_clock(node.as_fd())
+            .map_err(|error| refused("setting the clock of", error, None))?;
+        if spec.options.text("grab") == "on" {
+            let advice = "another program has grabbed it; stop that program, or say grab=off";
+            sys::input::evdev::grab(node.as_fd(), true)
+                .map_err(|error| refused("grabbing", error, Some(advice)))?;
+        }
+        let description = describe(properties);
+        Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: vec![node] })
+    }
+}
+
+impl DeviceClass for Uinput {
+    fn name(&self) -> &'static str {
+        "uinput"
+    }
+
+    fn summary(&self) -> &'static str {
+        "an input device of this host that does what an `evdev` elsewhere does"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("application.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "[NAME]"
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Application
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &UINPUT_OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+        if role != Role::Application {
+            return Err(DeviceError::Role { class: self.name(), role });
+        }
+        let like = like.ok_or_else(|| DeviceError::Spec {
+            what: "uinput".into(),
+            problem: "a node is made like a device: give it one of class `evdev` to stand for".into(),
+        })?;
+        let mut properties = parse_properties(like)?;
+        if !spec.target.is_empty() {
+            properties.name = spec.target.clone();
+        }
+        let node = open_uinput()?;
+        create(node.as_fd(), &properties).map_err(|error| DeviceError::Os {
+            operation: format!("making an input device like {}", properties.name),
+            error,
+            advice: None,
+        })?;
+        let place = discovery::node_of(node.as_fd());
+        let summary = format!("{} at {}", properties.name, place.as_deref().unwrap_or("/dev/input"));
+        let description = Description { summary, ..like.clone() };
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![node] })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let (node, properties) = unpack(opened)?;
+        let operation = format!("driving the node of {}", properties.name);
+        match NodePartner::new(node, properties) {
+            Ok(partner) => Ok(Box::new(partner)),
+            Err(error) => Err(DeviceError::Os { operation, error, advice: None }),
+        }
+    }
+}
+
+fn describe(properties: &Properties) -> Description {
+    let offer = |direction| FlowOffer { direction, format: Format::Evdev, class: FlowClass::State };
+    let mut flows = vec![offer(FlowDirection::DeviceToApplication)];
+    if properties.has_feedback() {
+        flows.push(offer(FlowDirection::ApplicationToDevice));
+    }
+    Description {
+        class: "evdev".into(),
+        summary: format!("{} ({})", properties.name, properties.kind()),
+        flows,
+        application: "uinput",
+        properties: properties.to_bytes(),
+    }
+}
+
+fn parse_properties(description: &Description) -> Result<Properties, DeviceError> {
+    let wrong = |problem| DeviceError::Spec { what: "the description of an input device".into(), problem };
+    if description.class != "evdev" {
+        return Err(wrong(format!("it is of class `{}`, not `evdev`", description.class)));
+    }
+    Properties::parse(&description.properties).map_err(|error| wrong(error.to_string()))
+}
+
+fn unpack(opened: Opened) -> Result<(OwnedFd, Properties), DeviceError> {
+    let properties = parse_properties(&opened.description)?;
+    let node = opened.descriptors.into_iter().next().ok_or_else(|| DeviceError::Spec {
+        what: properties.name.clone(),
+        problem: "it came without an open descriptor".into(),
+    })?;
+    Ok((node, properties))
+}
+
+fn open_uinput() -> Result<OwnedFd, DeviceError> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open("/dev/uinput", flags, Mode::empty()).map_err(|error| DeviceError::Os {
+        operation: "opening /dev/uinput".into(),
+        error: error.into(),
+        advice: Some(match error {
+            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
+                "let the group `input` write to it: a udev rule KERNEL==\"uinput\", GROUP=\"input\", \
+                 MODE=\"0660\""
+                    .into()
+            }
+            _ => "load the kernel module: modprobe uinput".into(),
+        }),
+    })
+}
+
+/// Makes a node like a device.
+fn create(node: BorrowedFd<'_>, properties: &Properties) -> io::Result<()> {
+    let has_effects = properties.effects_max > 0 && properties.kinds.contains(EV_FF);
+    let effects_max = if has_effects { properties.effects_max } else { 0 };
+    let name = if properties.name.is_empty() { "Outboard input device" } else { &properties.name };
+    uinput::set_up(node, name, properties.ids, effects_max)?;
+    if let Ok(place) = CString::new(format!("{OURS}{}", properties.phys)) {
+        uinput::set_physical_location(node, &place)?;
+    }
+    properties.props.iter().try_for_each(|property| uinput::enable_property(node, property))?;
+    for kind in properties.kinds.iter().filter(|kind| *kind != EV_FF || has_effects) {
+        uinput::enable_kind(node, kind)?;
+        for code in properties.codes(kind).iter() {
+            uinput::enable_code(node, kind, code)?;
+        }
+    }
+    if properties.kinds.contains(EV_ABS) {
+        for (code, axis) in &properties.axes {
+            // The kernel takes no flat wider than the range, though some drivers have it.
+            let range = i64::from(axis.maximum) - i64::from(axis.minimum);
+            let flat = i32::try_from(range).map_or(axis.flat, |range| axis.flat.min(range));
+            uinput::enable_code(node, EV_ABS, *code)?;
+            uinput::set_axis(node, *code, Axis { flat, ..*axis })?;
+        }
+    }
+    uinput::create(node)?;
+    match properties.repeat_ms {
+        Some([delay, period]) if properties.kinds.contains(EV_REP) => write_events(
+            node,
+            &[
+                Event::new(EV_REP, REP_DELAY, delay.cast_signed()),
+                Event::new(EV_REP, REP_PERIOD, period.cast_signed()),
+                Event::REPORT,
+            ],
+        ),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,281 @@
+//! What an input device is: enough to make a node that an application cannot tell from it. The layout is
+//! in docs/formats-evdev.md; it comes from a stranger and is checked before anything is made of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use sys::input::code::*;
+use sys::input::{Axis, Bits, Event, Ids, evdev};
+use wire::{Reader, WireError, Writer};
+
+/// Version of the layout.
+const LAYOUT: u8 = 1;
+
+/// Bytes in a name, a place and a serial number.
+const TEXT_BYTES_MAX: usize = 255;
+
+/// Fingers that a device can tell apart: what newer kernels let `uinput` have.
+pub(super) const SLOTS_MAX: i32 = 99;
+
+/// A held key waits at most this long before it repeats, and between repeats.
+pub(super) const REPEAT_MS_MAX: u32 = 60_000;
+
+/// The kinds with codes that say nothing but that they exist, and how many codes each can have.
+const CODED: [(u16, usize); 7] = [
+    (EV_KEY, KEY_CNT),
+    (EV_REL, REL_CNT),
+    (EV_MSC, MSC_CNT),
+    (EV_SW, SW_CNT),
+    (EV_LED, LED_CNT),
+    (EV_SND, SND_CNT),
+    (EV_FF, FF_CNT),
+];
+
+/// A device's name, numbers and capabilities.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Properties {
+    /// Its name.
+    pub name: String,
+    /// Where it is plugged in.
+    pub phys: String,
+    /// Its serial number or address.
+    pub uniq: String,
+    /// Bus, maker, product, version.
+    pub ids: Ids,
+    /// `INPUT_PROP_POINTER` and so on.
+    pub props: Bits,
+    /// The kinds of events it has.
+    pub kinds: Bits,
+    /// The codes of each kind in [`CODED`].
+    pub(super) codes: [Bits; CODED.len()],
+    /// Its absolute axes.
+    pub axes: BTreeMap<u16, Axis>,
+    /// How long a held key waits before it repeats, and between repeats.
+    pub repeat_ms: Option<[u32; 2]>,
+    /// How many effects it holds.
+    pub effects_max: u32,
+}
+
+impl Properties {
+    /// Asks an event node.
+    pub fn of(node: BorrowedFd<'_>) -> io::Result<Properties> {
+        let kinds = evdev::codes(node, 0)?;
+        let mut properties = Properties {
+            name: evdev::name(node)?,
+            phys: evdev::physical_location(node)?,
+            uniq: evdev::unique_id(node)?,
+            ids: evdev::ids(node)?,
+            props: within(evdev::properties(node)?, INPUT_PROP_CNT),
+            kinds: within(kinds, EV_CNT),
+            ..Properties::default()
+        };
+        for text in [&mut properties.name, &mut properties.phys, &mut properties.uniq] {
+            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        }
+        for (at, (kind, count)) in CODED.into_iter().enumerate() {
+            if kinds.contains(kind) {
+                properties.codes[at] = within(evdev::codes(node, kind)?, count);
+            }
+        }
+        if kinds.contains(EV_ABS) {
+            for code in within(evdev::codes(node, EV_ABS)?, ABS_CNT).iter() {
+                properties.axes.insert(code, evdev::axis(node, code)?);
+            }
+        }
+        if kinds.contains(EV_REP) {
+            let repeat = evdev::repeat_ms(node)?;
+            properties.repeat_ms = repeat.map(|pair| pair.map(|ms| ms.min(REPEAT_MS_MAX)));
+        }
+        if kinds.contains(EV_FF) {
+            properties.effects_max = evdev::effects_max(node)?.min(FF_EFFECTS_MAX.into());
+        }
+        Ok(properties)
+    }
+
+    /// Reads the layout.
+    pub fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
+        let mut reader = Reader::new(bytes);
+        match reader.u8("layout version")? {
+            LAYOUT => {}
+            other => return Err(WireError::Value { what: "layout version", value: other.into() }),
+        }
+        let mut properties = Properties {
+            name: parse_text(&mut reader, "name")?,
+            phys: parse_text(&mut reader, "phys")?,
+            uniq: parse_text(&mut reader, "uniq")?,
+            ids: Ids {
+                bus: reader.u16("bus")?,
+                vendor: reader.u16("vendor")?,
+                product: reader.u16("product")?,
+                version: reader.u16("version")?,
+            },
+            props: parse_bits(&mut reader, "properties", INPUT_PROP_CNT)?,
+            kinds: parse_bits(&mut reader, "kinds", EV_CNT)?,
+            ..Properties::default()
+        };
+        for (bits, (_, count)) in properties.codes.iter_mut().zip(CODED) {
+            *bits = parse_bits(&mut reader, "codes", count)?;
+        }
+        for _ in 0..reader.count("axes", ABS_CNT)? {
+            let (code, axis) = parse_axis(&mut reader)?;
+            // In order and each once, so that there is one layout for each device.
+            if properties.axes.last_key_value().is_some_and(|(last, _)| *last >= code) {
+                return Err(WireError::Value { what: "axis", value: code.into() });
+            }
+            properties.axes.insert(code, axis);
+        }
+        properties.repeat_ms = match reader.u8("repeat")? {
+            0 => None,
+            1 => Some([parse_repeat(&mut reader)?, parse_repeat(&mut reader)?]),
+            other => return Err(WireError::Value { what: "repeat", value: other.into() }),
+        };
+        properties.effects_max = reader.u32("effects")?;
+        if properties.effects_max > FF_EFFECTS_MAX.into() {
+            let (length, limit) = (properties.effects_max.into(), FF_EFFECTS_MAX.into());
+            return Err(WireError::TooLong { what: "effects", length, limit });
+        }
+        reader.end("evdev properties")?;
+        Ok(properties)
+    }
+
+    /// The bytes of [`Properties::parse`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.u8(LAYOUT).text(&self.name).text(&self.phys).text(&self.uniq);
+        let Ids { bus, vendor, product, version } = self.ids;
+        writer.u16(bus).u16(vendor).u16(product).u16(version);
+        writer.blob(&self.props.to_bytes()).blob(&self.kinds.to_bytes());
+        self.codes.iter().for_each(|bits| {
+            writer.blob(&bits.to_bytes());
+        });
+        writer.u16(self.axes.len() as u16);
+        for (code, axis) in &self.axes {
+            writer.u16(*code);
+            let Axis { value, minimum, maximum, fuzz, flat, resolution } = *axis;
+            for number in [value, minimum, maximum, fuzz, flat, resolution] {
+                writer.u32(number.cast_unsigned());
+            }
+        }
+        match self.repeat_ms {
+            None => writer.u8(0),
+            Some([delay, period]) => writer.u8(1).u32(delay).u32(period),
+        };
+        writer.u32(self.effects_max);
+        writer.finish()
+    }
+
+    /// The codes it has of a kind; for absolute axes see [`Properties::axes`].
+    pub fn codes(&self, kind: u16) -> Bits {
+        let at = CODED.iter().position(|(known, _)| *known == kind);
+        at.map_or_else(Bits::new, |at| self.codes[at])
+    }
+
+    /// Gives it the codes of a kind (none for a kind without).
+    pub fn set_codes(&mut self, kind: u16, codes: Bits) {
+        self.kinds.set(kind, true);
+        if let Some(at) = CODED.iter().position(|(known, _)| *known == kind) {
+            self.codes[at] = within(codes, CODED[at].1);
+        }
+    }
+
+    /// Whether the device has such an event.
+    pub fn has(&self, event: Event) -> bool {
+        let has_code = match event.kind {
+            EV_SYN => return event.code == SYN_MT_REPORT,
+            EV_ABS => self.axes.contains_key(&event.code),
+            EV_REP => usize::from(event.code) < REP_CNT,
+            kind => self.codes(kind).contains(event.code),
+        };
+        has_code && self.kinds.contains(event.kind)
+    }
+
+    /// Whether another has the same kinds, codes and axes.
+    pub(super) fn is_capable_as(&self, other: &Properties) -> bool {
+        self.kinds == other.kinds
+            && self.props == other.props
+            && self.codes == other.codes
+            && self.axes.keys().eq(other.axes.keys())
+    }
+
+    /// How many fingers it tells apart by slots; 0 without slots.
+    pub fn slots(&self) -> usize {
+        let slots = self.axes.get(&ABS_MT_SLOT).map_or(0, |axis| axis.maximum.clamp(0, SLOTS_MAX - 1) + 1);
+        slots as usize
+    }
+
+    /// Whether it takes anything back: lights, sounds, effects.
+    pub fn has_feedback(&self) -> bool {
+        [EV_LED, EV_SND, EV_FF].iter().any(|kind| !self.codes(*kind).is_empty())
+    }
+
+    /// Whether it is a joystick, gamepad or wheel, whose axes have a place they come back to.
+    pub fn is_joystick(&self) -> bool {
+        let keys = self.codes(EV_KEY);
+        (BTN_JOYSTICK..BTN_DIGI).any(|button| keys.contains(button)) || keys.contains(BTN_TRIGGER_HAPPY)
+    }
+
+    /// What a person would call it.
+    pub fn kind(&self) -> &'static str {
+        let keys = self.codes(EV_KEY);
+        let has_touch = self.axes.contains_key(&ABS_MT_POSITION_X) || keys.contains(BTN_TOUCH);
+        match () {
+            () if self.is_joystick() => "gamepad or joystick",
+            () if keys.contains(BTN_TOOL_PEN) => "tablet",
+            () if has_touch && self.props.contains(INPUT_PROP_DIRECT) => "touchscreen",
+            () if has_touch => "touchpad",
+            () if self.codes(EV_REL).contains(REL_X) && keys.contains(BTN_LEFT) => "mouse",
+            () if keys.contains(KEY_A) => "keyboard",
+            () if !keys.is_empty() => "buttons",
+            () if !self.codes(EV_SW).is_empty() => "switch",
+            () => "input device",
+        }
+    }
+}
+
+fn within(bits: Bits, count: usize) -> Bits {
+    bits.iter().filter(|code| usize::from(*code) < count).collect()
+}
+
+fn parse_text(reader: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
+    let text = reader.text(what, TEXT_BYTES_MAX)?;
+    match text.contains('\0') {
+        true => Err(WireError::Text { what }),
+        false => Ok(text.into()),
+    }
+}
+
+fn parse_bits(reader: &mut Reader<'_>, what: &'static str, count: usize) -> Result<Bits, WireError> {
+    let bytes = reader.blob(what, count.div_ceil(8))?;
+    let bits = Bits::from_bytes(bytes);
+    match bits.iter().last() {
+        Some(last) if usize::from(last) >= count => Err(WireError::Value { what, value: last.into() }),
+        _ if bits.to_bytes() != bytes => Err(WireError::Trailing { what, left: 1 }),
+        _ => Ok(bits),
+    }
+}
+
+fn parse_axis(reader: &mut Reader<'_>) -> Result<(u16, Axis), WireError> {
+    let code = reader.u16("axis")?;
+    let mut number = || reader.u32("axis range").map(u32::cast_signed);
+    let axis = Axis {
+        value: number()?,
+        minimum: number()?,
+        maximum: number()?,
+        fuzz: number()?,
+        flat: number()?,
+        resolution: number()?,
+    };
+    let is_range = axis.minimum <= axis.maximum && axis.fuzz >= 0 && axis.flat >= 0;
+    let is_slot_count = code != ABS_MT_SLOT || (0..SLOTS_MAX).contains(&axis.maximum);
+    match usize::from(code) < ABS_CNT && is_range && is_slot_count {
+        true => Ok((code, axis)),
+        false => Err(WireError::Value { what: "axis", value: code.into() }),
+    }
+}
+
+fn parse_repeat(reader: &mut Reader<'_>) -> Result<u32, WireError> {
+    match reader.u32("repeat")? {
+        ms if ms <= REPEAT_MS_MAX => Ok(ms),
+        ms => Err(WireError::TooLong { what: "repeat", length: ms.into(), limit: REPEAT_MS_MAX.into() }),
+    }
+}

@@ -1,0 +1,242 @@
+//! Where a device's keys, switches, axes and fingers stand, and the events that lead from there to
+//! somewhere else.
+
+use super::properties::Properties;
+use std::io;
+use std::os::fd::BorrowedFd;
+use sys::input::code::*;
+use sys::input::{Axis, Bits, Event, evdev};
+
+/// Axes that each finger has (`ABS_MT_TOUCH_MAJOR` to `ABS_MT_TOOL_Y`).
+const FINGER_AXES: usize = (ABS_MT_TOOL_Y - ABS_MT_TOUCH_MAJOR + 1) as usize;
+
+/// The finger's axis that says who it is; -1 is nobody.
+const TRACKING_ID: usize = (ABS_MT_TRACKING_ID - ABS_MT_TOUCH_MAJOR) as usize;
+
+type Finger = [i32; FINGER_AXES];
+
+/// Where things stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) keys: Bits,
+    pub(super) switches: Bits,
+    pub(super) lights: Bits,
+    axes: [i32; ABS_CNT],
+    fingers: Vec<Finger>,
+    /// The slot that events are for now.
+    slot: usize,
+}
+
+fn finger_axis(code: u16) -> Option<usize> {
+    let at = usize::from(code).checked_sub(ABS_MT_TOUCH_MAJOR.into())?;
+    (at < FINGER_AXES).then_some(at)
+}
+
+impl State {
+    /// A device nobody has touched yet: its axes as its description has them.
+    pub(super) fn new(properties: &Properties) -> State {
+        let mut finger = [0; FINGER_AXES];
+        finger[TRACKING_ID] = -1;
+        let mut axes = [0; ABS_CNT];
+        properties.axes.iter().for_each(|(code, axis)| axes[usize::from(*code)] = axis.value);
+        State {
+            keys: Bits::new(),
+            switches: Bits::new(),
+            lights: Bits::new(),
+            axes,
+            fingers: vec![finger; properties.slots()],
+            slot: 0,
+        }
+    }
+
+    /// A node that somebody drove before: every key may be down, every finger too.
+    pub(super) fn unknown(properties: &Properties) -> State {
+        let mut state = State::new(properties);
+        state.keys = properties.codes(EV_KEY);
+        state.fingers.iter_mut().for_each(|finger| finger[TRACKING_ID] = 0);
+        state
+    }
+
+    /// Asks an event node.
+    pub(super) fn read(node: BorrowedFd<'_>, properties: &Properties) -> io::Result<State> {
+        let mut state = State::new(properties);
+        state.keys = evdev::state(node, EV_KEY)?;
+        state.switches = evdev::state(node, EV_SW)?;
+        state.lights = evdev::state(node, EV_LED)?;
+        for code in properties.axes.keys() {
+            match (finger_axis(*code), state.fingers.len()) {
+                (None, _) => state.axes[usize::from(*code)] = evdev::axis(node, *code)?.value,
+                (Some(_), 0) => {}
+                (Some(axis), count) => {
+                    let values = evdev::slots(node, *code, count)?;
+                    state.fingers.iter_mut().zip(values).for_each(|(finger, value)| finger[axis] = value);
+                }
+            }
+        }
+        if !state.fingers.is_empty() {
+            state.select(state.axes[usize::from(ABS_MT_SLOT)]);
+        }
+        Ok(state)
+    }
+
+    fn select(&mut self, slot: i32) {
+        if let Ok(slot) = usize::try_from(slot)
+            && slot < self.fingers.len()
+        {
+            self.slot = slot;
+        }
+    }
+
+    /// Follows an event.
+    pub(super) fn apply(&mut self, event: Event) {
+        let is_on = event.value != 0;
+        match (event.kind, event.code) {
+            (EV_KEY, code) => _ = self.keys.set(code, is_on),
+            (EV_SW, code) => _ = self.switches.set(code, is_on),
+            (EV_LED, code) => _ = self.lights.set(code, is_on),
+            (EV_ABS, ABS_MT_SLOT) => self.select(event.value),
+            (EV_ABS, code) => {
+                if let Some(value) = self.axis_mut(code) {
+                    *value = event.value;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What an absolute axis stands at, in the slot selected now; `None` for a finger's axis on a device
+    /// without slots, where nothing is remembered.
+    pub(super) fn axis(&self, code: u16) -> Option<i32> {
+        match finger_axis(code) {
+            None => self.axes.get(usize::from(code)).copied(),
+            Some(axis) => self.fingers.get(self.slot).map(|finger| finger[axis]),
+        }
+    }
+
+    fn axis_mut(&mut self, code: u16) -> Option<&mut i32> {
+        match finger_axis(code) {
+            None => self.axes.get_mut(usize::from(code)),
+            Some(axis) => self.fingers.get_mut(self.slot).map(|finger| &mut finger[axis]),
+        }
+    }
+
+    /// A snapshot, but for the keys in `except`. Lights are left out: they belong to the application.
+    pub(super) fn snapshot(&self, properties: &Properties, except: &Bits) -> Vec<Event> {
+        let mut events: Vec<Event> =
+            self.keys.without(except).iter().map(|code| Event::new(EV_KEY, code, 1)).collect();
+        for code in properties.codes(EV_SW).iter() {
+            events.push(Event::new(EV_SW, code, self.switches.contains(code).into()));
+        }
+        for code in properties.axes.keys().filter(|code| is_plain(**code)) {
+            events.push(Event::new(EV_ABS, *code, self.axes[usize::from(*code)]));
+        }
+        for (slot, finger) in self.fingers.iter().enumerate() {
+            events.push(Event::new(EV_ABS, ABS_MT_SLOT, slot as i32));
+            for (code, axis) in finger_axes(properties) {
+                events.push(Event::new(EV_ABS, code, finger[axis]));
+            }
+        }
+        events.extend(self.selection());
+        events
+    }
+
+    /// The event that selects the current slot, on a device with slots.
+    fn selection(&self) -> Option<Event> {
+        (!self.fingers.is_empty()).then(|| Event::new(EV_ABS, ABS_MT_SLOT, self.slot as i32))
+    }
+
+    /// Where things stand after a snapshot.
+    pub(super) fn after(&self, snapshot: &[Event]) -> State {
+        let mut state = self.clone();
+        state.keys = Bits::new();
+        snapshot.iter().for_each(|event| state.apply(*event));
+        state
+    }
+
+    /// Frames that lead to `target`: first what is let go, then what is taken up, so that one finger never
+    /// turns into another.
+    pub(super) fn changes_to(&self, target: &State, properties: &Properties) -> [Vec<Event>; 2] {
+        let mut released: Vec<Event> =
+            self.keys.without(&target.keys).iter().map(|code| Event::new(EV_KEY, code, 0)).collect();
+        let mut pressed: Vec<Event> =
+            target.keys.without(&self.keys).iter().map(|code| Event::new(EV_KEY, code, 1)).collect();
+        for (kind, from, to) in
+            [(EV_SW, &self.switches, &target.switches), (EV_LED, &self.lights, &target.lights)]
+        {
+            released.extend(from.without(to).iter().map(|code| Event::new(kind, code, 0)));
+            pressed.extend(to.without(from).iter().map(|code| Event::new(kind, code, 1)));
+        }
+        for code in properties.axes.keys().filter(|code| is_plain(**code)) {
+            let value = target.axes[usize::from(*code)];
+            if value != self.axes[usize::from(*code)] {
+                pressed.push(Event::new(EV_ABS, *code, value));
+            }
+        }
+        for (slot, (from, to)) in self.fingers.iter().zip(&target.fingers).enumerate() {
+            let select = Event::new(EV_ABS, ABS_MT_SLOT, slot as i32);
+            let is_another = from[TRACKING_ID] != to[TRACKING_ID];
+            if is_another && from[TRACKING_ID] >= 0 {
+                released.extend([select, Event::new(EV_ABS, ABS_MT_TRACKING_ID, -1)]);
+            }
+            let changes: Vec<Event> = finger_axes(properties)
+                .filter(|(_, axis)| from[*axis] != to[*axis])
+                .filter(|(_, axis)| *axis != TRACKING_ID || to[TRACKING_ID] >= 0)
+                .map(|(code, axis)| Event::new(EV_ABS, code, to[axis]))
+                .collect();
+            if !changes.is_empty() {
+                pressed.push(select);
+                // Who it is comes first, as a device says it.
+                pressed.extend(changes.iter().filter(|event| event.code == ABS_MT_TRACKING_ID));
+                pressed.extend(changes.iter().filter(|event| event.code != ABS_MT_TRACKING_ID));
+            }
+        }
+        if pressed.iter().chain(&released).any(|event| event.code == ABS_MT_SLOT && event.kind == EV_ABS)
+            || self.slot != target.slot
+        {
+            pressed.extend(target.selection());
+        }
+        [released, pressed]
+    }
+}
+
+fn is_plain(code: u16) -> bool {
+    code != ABS_MT_SLOT && finger_axis(code).is_none()
+}
+
+fn finger_axes(properties: &Properties) -> impl Iterator<Item = (u16, usize)> {
+    properties.axes.keys().filter_map(|code| finger_axis(*code).map(|axis| (*code, axis)))
+}
+
+/// The snapshot of a device that nobody touches: keys and buttons up, fingers lifted, sticks, hats and
+/// pedals where they rest. What has no place of rest (a pen, a throttle, a switch) is not named and stays.
+pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    if properties.is_joystick() {
+        let rests = properties.axes.iter().filter_map(|(code, axis)| Some((*code, rest(*code, axis)?)));
+        events.extend(rests.map(|(code, value)| Event::new(EV_ABS, code, value)));
+    }
+    if properties.axes.contains_key(&ABS_MT_TRACKING_ID) {
+        for slot in 0..properties.slots() {
+            events.push(Event::new(EV_ABS, ABS_MT_SLOT, slot as i32));
+            events.push(Event::new(EV_ABS, ABS_MT_TRACKING_ID, -1));
+        }
+    }
+    events
+}
+
+/// Where a joystick's axis rests, if it does. `ABS_Z` and `ABS_RZ` are a trigger on one gamepad and half a
+/// stick on another: they rest at the smallest value or in the middle, whichever they stood nearer to when
+/// the device was described.
+fn rest(code: u16, axis: &Axis) -> Option<i32> {
+    let middle = ((i64::from(axis.minimum) + i64::from(axis.maximum)) / 2) as i32;
+    let nearer = match axis.minimum < 0 || axis.value.abs_diff(middle) < axis.value.abs_diff(axis.minimum) {
+        true => middle,
+        false => axis.minimum,
+    };
+    match code {
+        ABS_X | ABS_Y | ABS_RX | ABS_RY | ABS_RUDDER | ABS_WHEEL | ABS_HAT0X..=ABS_HAT3Y => Some(middle),
+        ABS_Z | ABS_RZ => Some(nearer),
+        ABS_GAS | ABS_BRAKE => Some(axis.minimum),
+        _ => None,
+    }
+}

@@ -1,0 +1,386 @@
+//! What needs no kernel: the format, the description, states and their differences, frames and queues. What
+//! does is in `tests/kernel_input.rs`.
+
+use super::discovery::is_same;
+use super::frames::{Assembled, Assembler, Echoes, Queue};
+use super::properties::SLOTS_MAX;
+use super::state::{State, neutral};
+use super::{OURS, Properties, Update};
+use contract::Time;
+use proptest::prelude::*;
+use sys::input::code::*;
+use sys::input::{Axis, Bits, EFFECT_PARAMETERS_MAX, Effect, Event, Ids, effect_parameters};
+
+const DOCUMENT: &str = include_str!("../../../../docs/formats-evdev.md");
+
+fn key(code: u16, value: i32) -> Event {
+    Event::new(EV_KEY, code, value)
+}
+
+fn abs(code: u16, value: i32) -> Event {
+    Event::new(EV_ABS, code, value)
+}
+
+fn axis(minimum: i32, maximum: i32) -> Axis {
+    Axis { minimum, maximum, ..Axis::default() }
+}
+
+fn touchpad(slots: i32) -> Properties {
+    let mut properties = Properties::default();
+    properties.set_codes(EV_KEY, Bits::from_iter([BTN_LEFT, BTN_TOUCH]));
+    properties.kinds.set(EV_ABS, true);
+    for code in [ABS_X, ABS_Y, ABS_MT_POSITION_X, ABS_MT_POSITION_X + 1] {
+        properties.axes.insert(code, axis(0, 1000));
+    }
+    properties.axes.insert(ABS_MT_SLOT, axis(0, slots - 1));
+    properties.axes.insert(ABS_MT_TRACKING_ID, axis(0, 65535));
+    properties
+}
+
+fn gamepad() -> Properties {
+    let mut properties = Properties::default();
+    properties.set_codes(EV_KEY, Bits::from_iter([BTN_GAMEPAD]));
+    properties.kinds.set(EV_ABS, true);
+    properties.axes.insert(ABS_X, Axis { value: 200, ..axis(0, 255) });
+    properties.axes.insert(ABS_Z, Axis { value: 3, ..axis(0, 255) });
+    properties.axes.insert(ABS_RZ, Axis { value: 120, ..axis(0, 255) });
+    properties.axes.insert(ABS_HAT0X, axis(-1, 1));
+    properties.axes.insert(ABS_RZ + 1, axis(0, 255));
+    properties
+}
+
+/// The bytes of the line of the document that begins with `title`.
+fn vector(title: &str) -> Vec<u8> {
+    let line = DOCUMENT.lines().find(|line| line.starts_with(&format!("| {title}")));
+    let hex = line.and_then(|line| line.split('`').rev().nth(1)).expect("a line with bytes");
+    let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
+}
+
+#[test]
+fn messages_are_as_documented() {
+    let mut rumble = [0; EFFECT_PARAMETERS_MAX];
+    rumble[..2].copy_from_slice(&[0x8000, 0x4000]);
+    let effect = Effect {
+        kind: FF_RUMBLE,
+        id: 2,
+        direction: 0,
+        trigger_button: 0,
+        trigger_interval_ms: 0,
+        length_ms: 500,
+        delay_ms: 0,
+        parameters: rumble,
+    };
+    let cases = [
+        ("A frame: A pressed", Update::Frame(vec![Event::new(EV_MSC, 4, 0x7_0004), key(KEY_A, 1)])),
+        ("A frame: a mouse", Update::Frame(vec![Event::new(EV_REL, 0, 3), Event::new(EV_REL, 1, -2)])),
+        ("A snapshot", Update::Snapshot(vec![key(KEY_LEFTSHIFT, 1), abs(ABS_X, -1)])),
+        ("An upload", Update::Upload(effect)),
+        ("An erase", Update::Erase(2)),
+        ("A frame: play", Update::Frame(vec![Event::new(EV_FF, 2, 1)])),
+    ];
+    for (title, update) in cases {
+        assert_eq!(update.to_bytes(), vector(title), "{title}");
+        assert_eq!(Update::parse(&vector(title)), Ok(update), "{title}");
+    }
+}
+
+#[test]
+fn the_description_is_as_documented() {
+    let mut properties = Properties {
+        name: "b".into(),
+        phys: "p".into(),
+        ids: Ids { bus: 3, vendor: 1, product: 2, version: 3 },
+        ..Properties::default()
+    };
+    properties.set_codes(EV_KEY, Bits::from_iter([0x100]));
+    assert_eq!(properties.to_bytes(), vector("A description"));
+    assert_eq!(Properties::parse(&vector("A description")), Ok(properties));
+}
+
+#[test]
+fn descriptions_that_no_node_can_have_are_refused() {
+    let refused = |change: &dyn Fn(&mut Properties)| {
+        let mut properties = touchpad(5);
+        change(&mut properties);
+        assert!(Properties::parse(&properties.to_bytes()).is_err(), "{properties:?}");
+    };
+    refused(&|it| it.name = "x".repeat(256));
+    refused(&|it| it.name = "a\0b".into());
+    refused(&|it| it.effects_max = 97);
+    refused(&|it| it.repeat_ms = Some([60_001, 0]));
+    refused(&|it| _ = it.axes.insert(ABS_X, axis(1, 0)));
+    refused(&|it| _ = it.axes.insert(ABS_X, Axis { fuzz: -1, ..axis(0, 1) }));
+    refused(&|it| _ = it.axes.insert(ABS_MT_SLOT, axis(0, SLOTS_MAX)));
+    refused(&|it| _ = it.axes.insert(ABS_CNT as u16, axis(0, 1)));
+    assert!(Properties::parse(&touchpad(SLOTS_MAX).to_bytes()).is_ok());
+}
+
+#[test]
+fn a_device_is_found_by_its_number_or_its_place_and_never_its_own_node() {
+    let known = Properties { name: "pad".into(), phys: "usb-1".into(), ..gamepad() };
+    let at = |phys: &str, uniq: &str| Properties { phys: phys.into(), uniq: uniq.into(), ..known.clone() };
+    assert!(is_same(&known, &known));
+    assert!(!is_same(&known, &at("usb-2", "")), "the same make in another place");
+    assert!(is_same(&at("usb-1", "7"), &at("usb-2", "7")));
+    assert!(!is_same(&at("usb-1", "7"), &at("usb-1", "8")));
+    assert!(!is_same(&at("usb-1", "7"), &at(&format!("{OURS}usb-1"), "7")));
+    assert!(!is_same(&known, &Properties { name: "other".into(), ..known.clone() }));
+    let mut fewer = known.clone();
+    fewer.axes.remove(&ABS_Z);
+    assert!(!is_same(&known, &fewer));
+}
+
+#[test]
+fn repeats_echoes_and_the_kernels_own_words_are_left_out() {
+    let mut assembler = Assembler::default();
+    let mut handle = |event| assembler.handle(event);
+    assert_eq!(handle(key(KEY_A, 1)), Assembled::Nothing);
+    assert_eq!(handle(Event::REPORT), Assembled::Frame(vec![key(KEY_A, 1)]));
+    handle(key(KEY_A, 2));
+    assert_eq!(handle(Event::new(EV_SYN, SYN_REPORT, 1)), Assembled::Nothing, "only a repeat");
+    handle(Event::new(EV_SND, 1, 1));
+    handle(Event::new(EV_FF, 0, 1));
+    assert_eq!(handle(Event::REPORT), Assembled::Nothing);
+    let light = Event::new(EV_LED, 1, 1);
+    assembler.echoes.expect(light);
+    assembler.handle(light);
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Nothing, "our own light");
+    assembler.handle(light);
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Frame(vec![light]), "somebody else's");
+    assert_eq!(assembler.repeats, 1);
+}
+
+#[test]
+fn what_the_kernel_dropped_ends_at_the_next_report() {
+    let mut assembler = Assembler::default();
+    let dropped = Event::new(EV_SYN, SYN_DROPPED, 0);
+    for event in [key(KEY_A, 1), dropped, key(KEY_A, 0)] {
+        assert_eq!(assembler.handle(event), Assembled::Nothing);
+    }
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Lost);
+    assembler.handle(key(KEY_A, 1));
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Frame(vec![key(KEY_A, 1)]));
+}
+
+#[test]
+fn a_frame_without_end_is_given_up() {
+    let mut assembler = Assembler::default();
+    for _ in 0..=super::EVENTS_MAX {
+        assembler.handle(abs(ABS_X, 1));
+    }
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Lost);
+}
+
+#[test]
+fn motion_is_joined_only_past_the_limit_and_keys_never() {
+    let moved = |distance| Update::Frame(vec![Event::new(EV_REL, 0, distance)]);
+    let pressed = Update::Frame(vec![key(BTN_LEFT, 1)]);
+    let mut queue = Queue::new(1, 4);
+    assert!(queue.push(Time(1), moved(1)));
+    assert!(queue.push(Time(2), moved(2)));
+    assert!(queue.push(Time(3), moved(3)));
+    assert!(queue.push(Time(4), pressed.clone()));
+    assert!(queue.push(Time(5), moved(4)));
+    assert!(queue.push(Time(6), moved(5)));
+    assert!(!queue.push(Time(7), pressed.clone()), "full");
+    let got: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+    assert_eq!(got, [(Time(1), moved(1)), (Time(3), moved(5)), (Time(4), pressed), (Time(6), moved(9))]);
+    assert_eq!(queue.merged, 2);
+}
+
+#[test]
+fn fingers_are_never_joined() {
+    let finger = Update::Frame(vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, 3)]);
+    let mut queue = Queue::new(0, 10);
+    (0..3).for_each(|time| assert!(queue.push(Time(time), finger.clone())));
+    assert_eq!(queue.merged, 0);
+}
+
+#[test]
+fn echoes_are_forgotten_oldest_first() {
+    let mut echoes = Echoes::default();
+    (0..65).for_each(|code| echoes.expect(Event::new(EV_LED, code, 1)));
+    assert!(!echoes.take(Event::new(EV_LED, 0, 1)));
+    assert!(echoes.take(Event::new(EV_LED, 64, 1)));
+    assert!(!echoes.take(Event::new(EV_LED, 64, 1)));
+}
+
+#[test]
+fn a_gamepad_comes_to_rest_where_it_rests() {
+    let properties = gamepad();
+    let rested = neutral(&properties);
+    let value = |code| rested.iter().find(|event| event.code == code).map(|event| event.value);
+    assert_eq!(value(ABS_X), Some(127));
+    assert_eq!(value(ABS_Z), Some(0), "a trigger");
+    assert_eq!(value(ABS_RZ), Some(127), "half a stick");
+    assert_eq!(value(ABS_HAT0X), Some(0));
+    assert_eq!(value(ABS_RZ + 1), None, "a throttle stays");
+    let mut pad = State::new(&properties);
+    pad.apply(key(BTN_GAMEPAD, 1));
+    assert_eq!(pad.changes_to(&pad.after(&rested), &properties)[0], [key(BTN_GAMEPAD, 0)]);
+}
+
+#[test]
+fn one_finger_never_turns_into_another() {
+    let properties = touchpad(2);
+    let mut before = State::new(&properties);
+    let touch = [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, 7), abs(ABS_MT_POSITION_X, 5)];
+    touch.into_iter().for_each(|event| before.apply(event));
+    let mut after = before.clone();
+    after.apply(abs(ABS_MT_TRACKING_ID, 8));
+    let [released, pressed] = before.changes_to(&after, &properties);
+    assert_eq!(released, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, -1)]);
+    assert_eq!(pressed, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, 8), abs(ABS_MT_SLOT, 1)]);
+}
+
+fn any_events() -> impl Strategy<Value = Vec<Event>> {
+    let event = (any::<u16>(), any::<u16>(), any::<i32>());
+    prop::collection::vec(event.prop_map(|(kind, code, value)| Event { kind, code, value }), 0..40)
+}
+
+fn any_effect() -> impl Strategy<Value = Effect> {
+    let head = (FF_RUMBLE..=FF_RAMP, 0..FF_EFFECTS_MAX, any::<[u16; 5]>());
+    (head, any::<[u16; EFFECT_PARAMETERS_MAX]>()).prop_map(|((kind, id, rest), mut parameters)| {
+        parameters[effect_parameters(kind).unwrap()..].fill(0);
+        let [direction, trigger_button, trigger_interval_ms, length_ms, delay_ms] = rest;
+        let id = id.cast_signed();
+        Effect { kind, id, direction, trigger_button, trigger_interval_ms, length_ms, delay_ms, parameters }
+    })
+}
+
+fn any_update() -> impl Strategy<Value = Update> {
+    prop_oneof![
+        any_events().prop_map(Update::Frame),
+        any_events().prop_map(Update::Snapshot),
+        any_effect().prop_map(Update::Upload),
+        (0..FF_EFFECTS_MAX).prop_map(Update::Erase),
+    ]
+}
+
+fn any_properties() -> impl Strategy<Value = Properties> {
+    let texts = ("\\PC{0,60}", "\\PC{0,60}", "\\PC{0,60}");
+    let axes = prop::collection::btree_map(
+        0..ABS_CNT as u16,
+        (any::<i32>(), any::<i32>(), any::<i32>(), 0..=i32::MAX, 0..=i32::MAX, any::<i32>()),
+        0..20,
+    );
+    let codes = prop::collection::vec(prop::collection::vec(0..KEY_CNT as u16, 0..20), 8);
+    let repeat = prop::option::of([0..=60_000u32, 0..=60_000u32]);
+    (texts, any::<[u16; 4]>(), axes, codes, repeat, 0..=96u32).prop_map(
+        |((name, phys, uniq), [bus, vendor, product, version], axes, codes, repeat_ms, effects_max)| {
+            let ids = Ids { bus, vendor, product, version };
+            let mut properties =
+                Properties { name, phys, uniq, ids, repeat_ms, effects_max, ..Properties::default() };
+            properties.props = codes[7].iter().map(|code| code % INPUT_PROP_CNT as u16).collect();
+            let kinds = [EV_KEY, EV_REL, EV_MSC, EV_SW, EV_LED, EV_SND, EV_FF];
+            for (kind, codes) in kinds.into_iter().zip(codes) {
+                properties.set_codes(kind, codes.into_iter().collect());
+            }
+            for (code, (value, a, b, fuzz, flat, resolution)) in axes {
+                let (minimum, maximum) = match code {
+                    ABS_MT_SLOT => (0, a.rem_euclid(SLOTS_MAX)),
+                    _ => (a.min(b), a.max(b)),
+                };
+                properties.axes.insert(code, Axis { value, minimum, maximum, fuzz, flat, resolution });
+            }
+            properties
+        },
+    )
+}
+
+/// Events that a touchpad could send, in any order.
+fn touches() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        (prop_oneof![Just(BTN_LEFT), Just(BTN_TOUCH)], 0..2).prop_map(|(code, value)| key(code, value)),
+        (0..3i32).prop_map(|slot| abs(ABS_MT_SLOT, slot)),
+        (-1..9i32).prop_map(|id| abs(ABS_MT_TRACKING_ID, id)),
+        (0..1000i32).prop_map(|x| abs(ABS_MT_POSITION_X, x)),
+        (0..1000i32).prop_map(|x| abs(ABS_X, x)),
+    ];
+    prop::collection::vec(event, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn messages_survive_their_bytes(update in any_update()) {
+        prop_assert_eq!(Update::parse(&update.to_bytes()), Ok(update));
+    }
+
+    #[test]
+    fn descriptions_survive_their_bytes(properties in any_properties()) {
+        prop_assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties));
+    }
+
+    #[test]
+    fn any_bytes_are_answered_and_mean_one_thing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(update) = Update::parse(&bytes) {
+            prop_assert_eq!(update.to_bytes(), bytes.clone());
+        }
+        if let Ok(properties) = Properties::parse(&bytes) {
+            prop_assert_eq!(properties.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn damaged_descriptions_are_answered_and_mean_one_thing(
+        properties in any_properties(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        length in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = properties.to_bytes();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(length.index(bytes.len() * 2));
+        if let Ok(properties) = Properties::parse(&bytes) {
+            prop_assert_eq!(properties.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_brings_any_state_to_any_other(before in touches(), after in touches()) {
+        let properties = touchpad(3);
+        let reach = |events: &[Event]| {
+            let mut state = State::new(&properties);
+            events.iter().for_each(|event| state.apply(*event));
+            state
+        };
+        let (mut node, device) = (reach(&before), reach(&after));
+        let target = node.after(&device.snapshot(&properties, &Bits::new()));
+        prop_assert_eq!(&target, &device);
+        for frame in node.changes_to(&target, &properties) {
+            frame.into_iter().for_each(|event| node.apply(event));
+        }
+        prop_assert_eq!(node, device);
+    }
+
+    #[test]
+    fn a_state_at_rest_has_nothing_held(before in touches()) {
+        let properties = touchpad(3);
+        let mut node = State::unknown(&properties);
+        before.iter().for_each(|event| node.apply(*event));
+        let target = node.after(&neutral(&properties));
+        for frame in node.changes_to(&target, &properties) {
+            frame.into_iter().for_each(|event| node.apply(event));
+        }
+        prop_assert!(node.keys.is_empty());
+        let lifted = node.snapshot(&properties, &Bits::new());
+        let fingers = lifted.iter().filter(|event| event.code == ABS_MT_TRACKING_ID);
+        prop_assert!(fingers.clone().count() == 3 && fingers.clone().all(|finger| finger.value == -1));
+    }
+
+    #[test]
+    fn joined_motion_goes_as_far(distances in prop::collection::vec(-50..50i32, 1..100), limit in 1..20usize) {
+        let mut queue = Queue::new(limit / 2, limit);
+        for distance in &distances {
+            prop_assert!(queue.push(Time(0), Update::Frame(vec![Event::new(EV_REL, 0, *distance)])));
+        }
+        let mut sum = 0;
+        while let Some((_, Update::Frame(events))) = queue.pop() {
+            sum += events[0].value;
+        }
+        prop_assert_eq!(sum, distances.iter().sum::<i32>());
+    }
+}
