@@ -1,0 +1,16 @@
+//! What a stranger says of an input device, and what it says happened on one.
+#![no_main]
+
+use devices::evdev::{Properties, Update};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(properties) = Properties::parse(bytes) {
+        let written = properties.to_bytes();
+        let again = Properties::parse(&written).expect("what a host writes, a host reads");
+        assert_eq!(again.to_bytes(), written);
+    }
+    if let Ok(update) = Update::parse(bytes) {
+        assert_eq!(Update::parse(&update.to_bytes()), Ok(update));
+    }
+});
