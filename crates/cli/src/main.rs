@@ -1,2 +1,47 @@
-//! The program `outboard`.
-fn main() {}
+//! `outboard`: uses any I/O device from any machine, with applications that don't know.
+
+mod arguments;
+mod catalogue;
+mod demo;
+mod doctor;
+mod output;
+mod services;
+mod shell;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use output::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Devices { json } => catalogue::devices(json.json),
+        Command::Share(words) => services::share(words),
+        Command::Attach(words) => services::attach(words),
+        Command::Connect(words) => services::connect(words),
+        Command::Run { file, report } => services::run(&file, &report),
+        Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
+        Command::Doctor { json } => doctor::doctor(json.json),
+        Command::Demo(words) => demo::demo(&words),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man => shell::man(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+impl From<runtime::RuntimeError> for Failure {
+    fn from(error: runtime::RuntimeError) -> Self {
+        use runtime::RuntimeError;
+        let text = error.to_string();
+        match error {
+            RuntimeError::Usage(_) => Failure::Usage(text),
+            RuntimeError::Device(contract::DeviceError::Spec { .. } | contract::DeviceError::Role { .. }) => {
+                Failure::Usage(text)
+            }
+            _ => Failure::Failed(text),
+        }
+    }
+}

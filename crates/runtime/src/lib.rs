@@ -6,6 +6,7 @@
 pub mod active;
 mod agree;
 mod attach;
+pub mod config;
 mod connect;
 mod control_link;
 mod delays;

@@ -1,0 +1,170 @@
+//! The command line, as DESIGN says it: names, options and help, declared once.
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use runtime::config::DEFAULT_LISTEN;
+use std::path::PathBuf;
+
+/// Use any I/O device from any machine, with applications that don't know.
+///
+/// `outboard share DEVICE` where the device is, `outboard attach HOST/NAME` where the application is.
+#[derive(Debug, Parser)]
+#[command(name = "outboard", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List what this host can share
+    Devices {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Offer a device to other hosts
+    Share(Share),
+    /// Use devices of another host
+    Attach(Attach),
+    /// Join two partners of this host, without a network
+    Connect(Connect),
+    /// Do what a TOML file says, in the words of the command line, as a service
+    Run {
+        /// The file; `-` is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        report: Report,
+    },
+    /// Describe pairs, devices and transports, with their options
+    Modules {
+        /// Only this one, with its documentation
+        name: Option<String>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Say what this host lacks and how to mend it
+    Doctor {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Show two hosts with a bad network between them, live
+    Demo(Demo),
+    /// Print a completion script
+    Completions {
+        /// For this shell
+        shell: Shell,
+    },
+    /// Print the manual page, roff
+    Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Json {
+    /// Report in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    /// Report in JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Report figures every second
+    #[arg(short = 'v', long)]
+    pub(crate) stats: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Share {
+    /// What to share: `kind:rest`, such as evdev:/dev/input/event3 (`outboard devices` lists them)
+    pub(crate) device: String,
+    /// Its name for other hosts [default: the last part of the device]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) via: Via,
+    /// The only pipeline, device to application, that a peer may ask for
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) require: Option<String>,
+    /// Where to listen, for TCP and UDP alike
+    #[arg(long, value_name = "TRANSPORT://ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
+    pub(crate) listen: String,
+    #[command(flatten)]
+    pub(crate) session: Session,
+    #[command(flatten)]
+    pub(crate) report: Report,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    /// Which devices: [TRANSPORT://]HOST[:PORT]/NAME
+    #[arg(required = true, value_name = "HOST/NAME")]
+    pub(crate) from: Vec<String>,
+    /// What stands in for the device here: `kind:rest`, once for each device [default: what suits it]
+    #[arg(long = "as", value_name = "APPLICATION")]
+    pub(crate) applications: Vec<String>,
+    #[command(flatten)]
+    pub(crate) via: Via,
+    /// Options of the transport, such as congestion=bbr (`outboard modules tcp` lists them)
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    pub(crate) transport: Option<String>,
+    #[command(flatten)]
+    pub(crate) session: Session,
+    #[command(flatten)]
+    pub(crate) report: Report,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Connect {
+    /// Where it comes from: `kind:rest`, as for `share`
+    pub(crate) source: String,
+    /// Where it goes: `kind:rest`, as for `attach --as`
+    pub(crate) sink: String,
+    #[command(flatten)]
+    pub(crate) via: Via,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Via {
+    /// Pairs on the way from device to application, in source order: 'bundle(10) | compress(zstd)'
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) via: Option<String>,
+    /// Pairs on the way from application to device, in source order
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) via_back: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Session {
+    /// Go beyond this machine although hosts cannot be told apart yet: said on both sides
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Silence of the other host after which what depends on it goes neutral: keys up, axes centred
+    #[arg(long, value_name = "DURATION", default_value = "700ms")]
+    pub(crate) silence: String,
+    /// Other bounds (`outboard modules limits` lists them)
+    #[arg(long = "limit", value_name = "NAME=VALUE")]
+    pub(crate) limits: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// What the network does, both ways
+    #[arg(long, default_value = "delay=20ms,jitter=30ms", value_name = "WORDS")]
+    pub(crate) link: String,
+    /// What undoes it
+    #[arg(long, default_value = "buffer(play, delay=40ms)", value_name = "PIPELINE")]
+    pub(crate) via: String,
+    /// How records travel
+    #[arg(long, default_value = "tcp")]
+    pub(crate) transport: String,
+    /// How long to run [default: until q is pressed; 8 without a terminal]
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}

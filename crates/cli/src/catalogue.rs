@@ -1,0 +1,182 @@
+//! `devices` and `modules`: what there is, read from the tables.
+
+use crate::output::{Failure, print, print_json};
+use contract::{OptionSpec, Role, Scope};
+use runtime::{config, registry};
+use serde::Serialize;
+use std::fmt::Write;
+
+#[derive(Serialize)]
+struct Device {
+    device: String,
+    summary: String,
+    problem: Option<String>,
+}
+
+/// `outboard devices`.
+pub(crate) fn devices(json: bool) -> Result<(), Failure> {
+    let listings = registry::device_classes().iter().flat_map(|class| class.list());
+    let found: Vec<_> = listings
+        .map(|listing| Device { device: listing.spec, summary: listing.summary, problem: listing.problem })
+        .collect();
+    if json {
+        return print_json(&found);
+    }
+    let mut text = String::new();
+    let width = found.iter().map(|device| device.device.chars().count()).max().unwrap_or_default();
+    for Device { device, summary, problem } in &found {
+        let _ = writeln!(text, "{device:width$}  {summary}");
+        if let Some(problem) = problem {
+            let _ = writeln!(text, "{:width$}  ! {problem}", "");
+        }
+    }
+    if found.is_empty() {
+        text.push_str("No device was found here.\n");
+    }
+    text.push_str("\nWithout a device: ");
+    let shareable = registry::device_classes().iter().filter(|class| class.has_role(Role::Device));
+    let words: Vec<_> = shareable.map(|class| form(class.name(), class.target())).collect();
+    let _ = writeln!(text, "{} (`outboard modules NAME` explains)", words.join(", "));
+    print(&text)
+}
+
+/// `kind:REST`, as a user writes it.
+fn form(name: &str, target: &str) -> String {
+    match target {
+        "" => name.into(),
+        target => format!("{name}:{target}"),
+    }
+}
+
+#[derive(Serialize)]
+struct Module {
+    kind: &'static str,
+    name: &'static str,
+    summary: &'static str,
+    #[serde(skip)]
+    form: String,
+    doc: &'static str,
+    options: Vec<ModuleOption>,
+}
+
+#[derive(Serialize)]
+struct ModuleOption {
+    name: &'static str,
+    takes: String,
+    default: &'static str,
+    local: bool,
+    doc: &'static str,
+}
+
+fn options(specs: &'static [OptionSpec]) -> Vec<ModuleOption> {
+    let describe = |spec: &OptionSpec| ModuleOption {
+        name: spec.name,
+        takes: spec.kind.to_string(),
+        default: spec.default,
+        local: spec.scope == Scope::Local,
+        doc: spec.doc,
+    };
+    specs.iter().map(describe).collect()
+}
+
+fn all_modules() -> Vec<Module> {
+    let pairs = registry::pairs().iter().map(|pair| Module {
+        kind: "pair",
+        name: pair.name(),
+        summary: pair.summary(),
+        form: pair.name().into(),
+        doc: pair.doc(),
+        options: options(pair.options()),
+    });
+    let devices = registry::device_classes().iter().map(|class| Module {
+        kind: match (class.has_role(Role::Device), class.has_role(Role::Application)) {
+            (true, true) => "device and application",
+            (true, false) => "device",
+            (false, _) => "application",
+        },
+        name: class.name(),
+        summary: class.summary(),
+        form: form(class.name(), class.target()),
+        doc: class.doc(),
+        options: options(class.options()),
+    });
+    let transports = registry::transports().iter().map(|class| Module {
+        kind: "transport",
+        name: class.name(),
+        summary: class.summary(),
+        form: format!("{}://", class.name()),
+        doc: class.doc(),
+        options: options(class.options()),
+    });
+    let limits = Module {
+        kind: "limits",
+        name: "limits",
+        summary: "the bounds of a session: `--limit NAME=VALUE`",
+        form: "limits".into(),
+        doc: "What one session may take of this host. Each host sets its own.\n",
+        options: options(config::LIMITS),
+    };
+    pairs.chain(devices).chain(transports).chain([limits]).collect()
+}
+
+/// `outboard modules`. Two kinds may share a name, as the pair and the device `null` do: both are shown.
+pub(crate) fn modules(name: Option<&str>, json: bool) -> Result<(), Failure> {
+    let mut modules = all_modules();
+    if let Some(name) = name {
+        modules.retain(|module| module.name == name);
+        if modules.is_empty() {
+            let names: Vec<_> = all_modules().iter().map(|module| module.name).collect();
+            return Err(Failure::Usage(format!(
+                "there is no module `{name}`; there is: {}",
+                names.join(", ")
+            )));
+        }
+    }
+    match (json, name) {
+        (true, _) => print_json(&modules),
+        (false, None) => print(&overview(&modules)),
+        (false, Some(_)) => print(&modules.iter().map(describe).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+fn overview(modules: &[Module]) -> String {
+    let mut text = String::new();
+    let width = modules.iter().map(|module| module.form.chars().count()).max().unwrap_or_default();
+    for (title, is_one) in [
+        ("Pairs, for --via and --via-back", (|kind| kind == "pair") as fn(&str) -> bool),
+        ("Devices and applications, for share, attach --as and connect", |kind| {
+            kind.contains("device") || kind == "application"
+        }),
+        ("Transports, in front of a host", |kind| kind == "transport"),
+        ("Limits", |kind| kind == "limits"),
+    ] {
+        let _ = writeln!(text, "{title}");
+        for module in modules.iter().filter(|module| is_one(module.kind)) {
+            let _ = writeln!(text, "  {:width$}  {}", module.form, module.summary);
+        }
+        text.push('\n');
+    }
+    text.push_str("`outboard modules NAME` shows the options of one, and explains it.\n");
+    text
+}
+
+fn describe(module: &Module) -> String {
+    let mut text =
+        format!("{} ({}): {}\n\n{}\n", module.form, module.kind, module.summary, module.doc.trim());
+    if module.options.is_empty() {
+        text.push_str("\nIt has no options.\n");
+        return text;
+    }
+    text.push_str("\nOptions:\n");
+    for option in &module.options {
+        let default = match option.default {
+            "" => "empty",
+            default => default,
+        };
+        let local =
+            if option.local && module.kind == "pair" { "; only this host itself may set it" } else { "" };
+        let _ = writeln!(text, "  {}={default}", option.name);
+        let _ = writeln!(text, "      {} ({}{local})", option.doc, option.takes);
+    }
+    text
+}

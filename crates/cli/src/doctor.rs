@@ -1,0 +1,3 @@
+pub(crate) fn doctor(_json: bool) -> Result<(), crate::output::Failure> {
+    Ok(())
+}

@@ -1,0 +1,484 @@
+//! What a user says, in words, and what it comes to: the command line and the run file use the same words.
+//!
+//! ```toml
+//! [[share]]
+//! device = "evdev:/dev/input/event3"
+//!
+//! [[attach]]
+//! from = "udp://studio/event3"
+//! via = "buffer(play, delay=40ms)"
+//!
+//! [[connect]]
+//! source = "serial:/dev/ttyUSB0"
+//! sink = "pty:/tmp/tty"
+//! ```
+
+use crate::agree::Pipelines;
+use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
+use crate::error::RuntimeError;
+use crate::registry;
+use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
+use crate::worker::TransportPlan;
+use contract::{OptionKind, OptionSpec, Options, Role, Scope};
+use serde::Deserialize;
+use session::Limits;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+/// The port that nobody has to write.
+pub const DEFAULT_PORT: u16 = 7845;
+/// Where `share` listens, unless it is told otherwise.
+pub const DEFAULT_LISTEN: &str = "tcp://127.0.0.1:7845";
+/// How records travel, unless it is said otherwise.
+const DEFAULT_TRANSPORT: &str = "tcp";
+
+/// The words of `share`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareWords {
+    /// `kind:rest`.
+    pub device: String,
+    /// Its name in the catalogue; the device's own if none.
+    pub name: Option<String>,
+    /// Pipeline, device to application.
+    pub via: Option<String>,
+    /// Pipeline, application to device.
+    pub via_back: Option<String>,
+    /// The only pipeline, device to application, that a peer may ask for.
+    pub require: Option<String>,
+    /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
+    pub listen: Option<String>,
+    /// Whether peers are let in that nobody knows.
+    #[serde(default)]
+    pub insecure: bool,
+    /// `name=value,...` of [`LIMITS`].
+    pub limits: Option<String>,
+}
+
+/// The words of `attach`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachWords {
+    /// `[TRANSPORT://]HOST[:PORT]/NAME`, one or several.
+    #[serde(deserialize_with = "one_or_several")]
+    pub from: Vec<String>,
+    /// `kind:rest`: one for each of `from`, or none for what suits the device.
+    #[serde(default, rename = "as", deserialize_with = "one_or_several")]
+    pub applications: Vec<String>,
+    /// Pipeline, device to application.
+    pub via: Option<String>,
+    /// Pipeline, application to device.
+    pub via_back: Option<String>,
+    /// `name=value,...` of the transport's options.
+    pub transport: Option<String>,
+    /// Whether the other host may be one that nobody knows.
+    #[serde(default)]
+    pub insecure: bool,
+    /// `name=value,...` of [`LIMITS`].
+    pub limits: Option<String>,
+}
+
+/// The words of `connect`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectWords {
+    /// `kind:rest`: the side of the device.
+    pub source: String,
+    /// `kind:rest`: the side of the application.
+    pub sink: String,
+    /// Pipeline, source to sink.
+    pub via: Option<String>,
+    /// Pipeline, sink to source.
+    pub via_back: Option<String>,
+}
+
+/// A run file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// Devices to share.
+    #[serde(default)]
+    pub share: Vec<ShareWords>,
+    /// Devices of other hosts to use.
+    #[serde(default)]
+    pub attach: Vec<AttachWords>,
+    /// Raw paths on this host.
+    #[serde(default)]
+    pub connect: Vec<ConnectWords>,
+}
+
+impl RunFile {
+    /// Reads TOML. An error names line and column, and shows them.
+    pub fn parse(text: &str) -> Result<RunFile, RuntimeError> {
+        let file: RunFile =
+            toml::from_str(text).map_err(|error| RuntimeError::Usage(error.to_string().trim_end().into()))?;
+        if file == RunFile::default() {
+            let problem = "there is nothing to do: it has neither [[share]] nor [[attach]] nor [[connect]]";
+            return Err(RuntimeError::Usage(problem.into()));
+        }
+        Ok(file)
+    }
+
+    /// What its `[[share]]` come to, one request for each place to listen; errors say which.
+    pub fn share_requests(&self) -> Result<Vec<ShareRequest>, RuntimeError> {
+        let mut requests: Vec<ShareRequest> = Vec::new();
+        for (index, words) in self.share.iter().enumerate() {
+            let request = words.request().map_err(|error| place(error, "share", index, &words.device))?;
+            match requests.iter_mut().find(|known| known.listen == request.listen) {
+                Some(known) if known.insecure != request.insecure || known.limits != request.limits => {
+                    let problem =
+                        format!("another [[share]] on {} differs in `insecure` or `limits`", known.listen);
+                    return Err(place(RuntimeError::Usage(problem), "share", index, &words.device));
+                }
+                Some(known) => known.devices.extend(request.devices),
+                None => requests.push(request),
+            }
+        }
+        Ok(requests)
+    }
+
+    /// What its `[[attach]]` come to, one request for each host; errors say which.
+    pub fn attach_requests(&self) -> Result<Vec<AttachRequest>, RuntimeError> {
+        let mut requests = Vec::new();
+        for (index, words) in self.attach.iter().enumerate() {
+            requests.extend(
+                words.requests().map_err(|error| place(error, "attach", index, &words.from.join(" ")))?,
+            );
+        }
+        Ok(requests)
+    }
+
+    /// Checks its `[[connect]]`; errors say which.
+    pub fn connections(&self) -> Result<Vec<(&ConnectWords, Pipelines)>, RuntimeError> {
+        self.connect
+            .iter()
+            .enumerate()
+            .map(|(index, words)| match words.pipelines() {
+                Ok(pipelines) => Ok((words, pipelines)),
+                Err(error) => Err(place(error, "connect", index, &words.source)),
+            })
+            .collect()
+    }
+}
+
+impl ShareWords {
+    /// What they come to.
+    pub fn request(&self) -> Result<ShareRequest, RuntimeError> {
+        registry::device_spec(&self.device, Role::Device)?;
+        let pipelines = pipelines(self.via.as_deref(), self.via_back.as_deref(), self.require.as_deref())?;
+        let device = ShareDevice {
+            device: DeviceChoice::Spec(self.device.clone()),
+            name: self.name.clone(),
+            pipelines,
+        };
+        Ok(ShareRequest {
+            devices: vec![device],
+            listen: listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))?,
+            insecure: self.insecure,
+            limits: limits(self.limits.as_deref())?,
+            host: host_name(),
+        })
+    }
+}
+
+impl AttachWords {
+    /// What they come to: one request for each host and transport.
+    pub fn requests(&self) -> Result<Vec<AttachRequest>, RuntimeError> {
+        let applications = self.applications.len();
+        if self.from.is_empty() || applications != 0 && applications != self.from.len() {
+            return Err(RuntimeError::Usage(format!(
+                "{} devices are to be attached as {applications} applications: give one for each, or none",
+                self.from.len()
+            )));
+        }
+        let mut requests: Vec<AttachRequest> = Vec::new();
+        for (index, from) in self.from.iter().enumerate() {
+            let origin = Origin::parse(from)?;
+            let application = match self.applications.get(index) {
+                Some(text) => {
+                    registry::device_spec(text, Role::Application)?;
+                    ApplicationChoice::Spec(text.clone())
+                }
+                None => ApplicationChoice::Suitable,
+            };
+            let pipelines = pipelines(self.via.as_deref(), self.via_back.as_deref(), None)?;
+            let target = AttachTarget { name: origin.name.into(), application, pipelines };
+            let same = |request: &&mut AttachRequest| {
+                request.address == origin.address && request.transport.class.name() == origin.transport
+            };
+            match requests.iter_mut().find(same) {
+                Some(request) => request.targets.push(target),
+                None => requests.push(AttachRequest {
+                    address: origin.address,
+                    transport: transport_plan(origin.transport, self.transport.as_deref())?,
+                    targets: vec![target],
+                    insecure: self.insecure,
+                    limits: limits(self.limits.as_deref())?,
+                    host: host_name(),
+                }),
+            }
+        }
+        Ok(requests)
+    }
+}
+
+impl ConnectWords {
+    /// Checks them, and reads the pipelines.
+    pub fn pipelines(&self) -> Result<Pipelines, RuntimeError> {
+        registry::device_spec(&self.source, Role::Device)?;
+        registry::device_spec(&self.sink, Role::Application)?;
+        pipelines(self.via.as_deref(), self.via_back.as_deref(), None)
+    }
+}
+
+fn pipelines(
+    via: Option<&str>,
+    via_back: Option<&str>,
+    require: Option<&str>,
+) -> Result<Pipelines, RuntimeError> {
+    Pipelines::parse(via, via_back, require).map_err(RuntimeError::Usage)
+}
+
+/// `[TRANSPORT://]HOST[:PORT]/NAME`, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+struct Origin<'a> {
+    transport: &'a str,
+    /// With its port.
+    address: String,
+    name: &'a str,
+}
+
+impl<'a> Origin<'a> {
+    fn parse(text: &'a str) -> Result<Origin<'a>, RuntimeError> {
+        let (transport, rest) = split_transport(text)?;
+        match rest.split_once('/') {
+            Some((host, name)) if !host.is_empty() && !name.is_empty() => {
+                Ok(Origin { transport, address: with_port(host), name })
+            }
+            _ => Err(RuntimeError::Usage(format!(
+                "`{text}` names no device of a host: write [TRANSPORT://]HOST[:PORT]/NAME, such as \
+                 studio/event3 or udp://studio:{DEFAULT_PORT}/event3"
+            ))),
+        }
+    }
+}
+
+fn split_transport(text: &str) -> Result<(&str, &str), RuntimeError> {
+    let Some((transport, rest)) = text.split_once("://") else { return Ok((DEFAULT_TRANSPORT, text)) };
+    if registry::transport(transport).is_some() {
+        return Ok((transport, rest));
+    }
+    let known: Vec<_> = registry::transports().iter().map(|class| class.name()).collect();
+    Err(RuntimeError::Usage(format!(
+        "`{text}`: there is no transport `{transport}`; there is: {}",
+        known.join(", ")
+    )))
+}
+
+/// The host with its port. An IPv6 address stands in brackets where it has one.
+fn with_port(host: &str) -> String {
+    let bare_v6 = host.parse::<std::net::Ipv6Addr>().is_ok();
+    match host.rsplit_once(':') {
+        _ if bare_v6 => format!("[{host}]:{DEFAULT_PORT}"),
+        Some((_, port)) if port.parse::<u16>().is_ok() => host.into(),
+        _ => format!("{host}:{DEFAULT_PORT}"),
+    }
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, RuntimeError> {
+    let (_, host) = split_transport(text)?;
+    let wrong = |why: String| {
+        RuntimeError::Usage(format!("cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT]"))
+    };
+    let mut found = with_port(host).to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("the name has no address".into()))
+}
+
+/// A transport with its options, `name=value,...`, checked.
+pub fn transport_plan(name: &str, options: Option<&str>) -> Result<TransportPlan, RuntimeError> {
+    let class = registry::transport(name)
+        .ok_or_else(|| RuntimeError::Usage(format!("there is no transport `{name}`")))?;
+    let options = check_options(class.options(), options).map_err(|problem| {
+        RuntimeError::Usage(format!(
+            "transport `{name}`: {problem}; `outboard modules {name}` lists its options"
+        ))
+    })?;
+    Ok(TransportPlan { class, options })
+}
+
+fn check_options(specs: &'static [OptionSpec], given: Option<&str>) -> Result<Options, String> {
+    let words = given.unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+    let pairs = words
+        .map(|word| word.split_once('=').ok_or_else(|| format!("`{word}` is no option: write name=value")))
+        .collect::<Result<Vec<_>, _>>()?;
+    Options::check(specs, pairs).map_err(|error| error.problem)
+}
+
+const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 1 << 20 };
+const BYTES: OptionKind = OptionKind::Size { min: 1, max: 1 << 40 };
+const TIME: OptionKind =
+    OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(86_400) };
+
+const fn limit(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
+/// Every bound of a session, by name.
+pub static LIMITS: &[OptionSpec] = &[
+    limit("silence", TIME, "700ms", "silence of the other host after which what depends on it goes neutral"),
+    limit("keep", TIME, "120s", "how long a session without a connection is kept for its peer to come back"),
+    limit("ping_interval", TIME, "100ms", "time between pings"),
+    limit("greeting", TIME, "5s", "how long a connection may take to introduce itself"),
+    limit("greetings", COUNT, "256", "connections that have not introduced themselves yet"),
+    limit("sessions", COUNT, "128", "peers at once"),
+    limit("drivers", COUNT, "64", "devices of one session"),
+    limit("store_bytes", BYTES, "16MiB", "what one flow keeps to send again, bytes"),
+    limit("store_messages", COUNT, "65536", "what one flow keeps to send again, messages"),
+    limit("held_bytes", BYTES, "16MiB", "what one flow holds while it waits for an earlier record, bytes"),
+    limit("held_records", COUNT, "4096", "what one flow holds while it waits for an earlier record, records"),
+    limit("control_bytes", BYTES, "4MiB", "control messages waiting to be sent, bytes"),
+];
+
+/// Reads `name=value,...` of [`LIMITS`].
+pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
+    let options =
+        check_options(LIMITS, given).map_err(|problem| RuntimeError::Usage(format!("limits: {problem}")))?;
+    Ok(Limits {
+        store_bytes: options.size("store_bytes"),
+        store_messages: options.count("store_messages"),
+        held_records: options.count("held_records"),
+        held_bytes: options.size("held_bytes"),
+        control_bytes: options.size("control_bytes"),
+        silence: options.duration("silence"),
+        ping_interval: options.duration("ping_interval"),
+        keep: options.duration("keep"),
+        greeting: options.duration("greeting"),
+        greetings: options.count("greetings"),
+        sessions: options.count("sessions"),
+        drivers: options.count("drivers"),
+    })
+}
+
+/// This host's name, for people.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "a host without a name".into(),
+        name => name.into(),
+    }
+}
+
+/// The error, with the place in the run file that it is about.
+fn place(error: RuntimeError, table: &str, index: usize, which: &str) -> RuntimeError {
+    let at = format!("[[{table}]] number {} ({which})", index + 1);
+    match error {
+        RuntimeError::Usage(problem) => RuntimeError::Usage(format!("{at}: {problem}")),
+        other => RuntimeError::Usage(format!("{at}: {other}")),
+    }
+}
+
+fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text, or a list of texts")]
+    enum Words {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Words::deserialize(deserializer)? {
+        Words::One(word) => vec![word],
+        Words::Several(words) => words,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem<T>(result: Result<T, RuntimeError>) -> String {
+        match result {
+            Err(RuntimeError::Usage(problem)) => problem,
+            Err(other) => panic!("not the user's error: {other}"),
+            Ok(_) => panic!("accepted"),
+        }
+    }
+
+    #[test]
+    fn hosts_are_read_in_every_form() {
+        for (text, transport, address, name) in [
+            ("studio/mouse", "tcp", "studio:7845", "mouse"),
+            ("udp://studio:9/a/b", "udp", "studio:9", "a/b"),
+            ("[::1]:9/m", "tcp", "[::1]:9", "m"),
+            ("::1/m", "tcp", "[::1]:7845", "m"),
+            ("[::1]/m", "tcp", "[::1]:7845", "m"),
+        ] {
+            assert_eq!(
+                Origin::parse(text).unwrap(),
+                Origin { transport, address: address.into(), name },
+                "{text}"
+            );
+        }
+        for wrong in ["studio", "/mouse", "studio/", "", "tcp://"] {
+            assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
+        }
+        assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));
+    }
+
+    #[test]
+    fn the_names_of_limits_give_the_defaults_of_the_session() {
+        assert_eq!(limits(None).unwrap(), Limits::default());
+        assert_eq!(limits(Some("silence=2s, sessions=1")).unwrap().silence, Duration::from_secs(2));
+        assert!(problem(limits(Some("colour=red"))).contains("there is no option `colour`"));
+    }
+
+    #[test]
+    fn a_run_file_says_what_the_command_line_says() {
+        let file = RunFile::parse(
+            r#"
+            [[share]]
+            device = "pattern:rate=5"
+            name = "p"
+            listen = "udp://127.0.0.1:9"
+            [[share]]
+            device = "null"
+            listen = "127.0.0.1:9"
+            [[attach]]
+            from = ["a/x", "b/y", "a/z"]
+            as = ["null", "stdout", "null"]
+            via = "null"
+            [[connect]]
+            source = "pattern"
+            sink = "null"
+            "#,
+        )
+        .unwrap();
+        let shares = file.share_requests().unwrap();
+        assert_eq!(shares.len(), 1, "one place to listen is one sharer");
+        assert_eq!((shares[0].devices.len(), shares[0].devices[0].name.as_deref()), (2, Some("p")));
+        let attaches = file.attach_requests().unwrap();
+        let targets: Vec<_> =
+            attaches.iter().map(|request| (request.address.as_str(), request.targets.len())).collect();
+        assert_eq!(targets, [("a:7845", 2), ("b:7845", 1)]);
+        assert_eq!(file.connections().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_a_run_file_says_wrong_is_named() {
+        for (text, says) in [
+            ("", "nothing to do"),
+            ("[[share]]\nname = 'x'", "missing field `device`"),
+            ("[[share]]\ndevice = 'null'\ncolour = 'red'", "line 3"),
+            ("[[attach]]\nfrom = 7", "a text, or a list of texts"),
+            ("[[teleport]]", "unknown field `teleport`"),
+        ] {
+            let problem = problem(RunFile::parse(text));
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
+        let file =
+            RunFile::parse("[[share]]\ndevice = 'null'\n[[share]]\ndevice = 'pattern'\nvia = 'nul'").unwrap();
+        let problem = problem(file.share_requests());
+        assert!(
+            problem.starts_with("[[share]] number 2 (pattern): ") && problem.contains("^^^"),
+            "{problem}"
+        );
+    }
+}
