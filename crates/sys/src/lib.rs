@@ -10,3 +10,4 @@ pub mod poller;
 pub mod signal;
 pub mod thread;
 pub mod tty;
+pub mod tun;

@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -102,8 +101,7 @@ impl Carrier {
     }
 
     pub(super) fn run(mut self) {
-        // Without exact timers the link is only less punctual, by 50 us.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        sys::thread::be_punctual();
         let mut ready = Vec::new();
         loop {
             self.deliver();
@@ -281,7 +279,7 @@ impl Carrier {
     fn attend(&mut self, ready: Ready) {
         match ready {
             Ready::Control => {
-                let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+                self.shared.wake.clear();
             }
             Ready::Listener => self.accept(),
             Ready::Datagrams => self.take_from_clients(),

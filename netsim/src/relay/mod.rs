@@ -20,14 +20,13 @@ mod carrier;
 mod splice;
 
 use crate::{Counters, Params};
-use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use sys::event::Event;
 
 /// What the relay holds of one direction of a TCP connection: 100 Mbit/s over a third of a second.
 pub const WINDOW_BYTES: usize = 4 << 20;
@@ -74,8 +73,8 @@ struct Shared {
     state: Mutex<State>,
     /// Told when the thread has taken changes over.
     taken: Condvar,
-    /// An eventfd that wakes the thread to look at `state`.
-    wake: OwnedFd,
+    /// Wakes the thread to look at `state`.
+    wake: Event,
 }
 
 struct State {
@@ -89,11 +88,6 @@ struct State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        // It can only fail when it is full, and then the thread wakes anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
@@ -122,7 +116,7 @@ impl Relay {
         let shared = Arc::new(Shared {
             state: Mutex::new(State { traffic: [traffic(), traffic()], asked: 0, taken: 0, stop: false }),
             taken: Condvar::new(),
-            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            wake: Event::new()?,
         });
         let carrier = carrier::Carrier::new(shared.clone(), tcp, udp, target, &params, seed);
         let thread = std::thread::Builder::new().name("netsim-relay".into()).spawn(move || carrier.run())?;
@@ -163,7 +157,7 @@ impl Relay {
         let mut state = self.shared.lock();
         how(&mut state.traffic);
         state.asked += 1;
-        self.shared.wake();
+        self.shared.wake.signal();
         let pending = |state: &mut State| state.taken != state.asked;
         // On time or not, the change is made.
         let _ = self.shared.taken.wait_timeout_while(state, TAKE_OVER_MAX, pending);
@@ -173,7 +167,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
-        self.shared.wake();
+        self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,0 +1,55 @@
+//! A TUN device: the IP packets that the kernel sends through it are read here, and what is written here the
+//! kernel receives (`Documentation/networking/tuntap.rst`).
+
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Length of the `struct virtio_net_hdr` that stands before each packet (IFF_VNET_HDR).
+pub const HEADER_BYTES: usize = 10;
+
+/// Makes a device of this name in the calling thread's network namespace; needs CAP_NET_ADMIN. It lives until
+/// the file is closed. Reading does not wait. With `large_segments` the kernel hands over TCP segments of up to
+/// 64 KiB that stand for many packets; checksums are left for the reader to complete either way.
+pub fn open_device(name: &str, large_segments: bool) -> io::Result<File> {
+    let tun = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: all zeros is a valid ifreq: an empty name, no flags.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        let most = request.ifr_name.len() - 1;
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("device name {name:?} must be 1 to {most} bytes long"),
+        ));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes an ifreq, which lives through the call.
+    if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let segments = if large_segments { libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
+    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM | segments);
+    // SAFETY: TUNSETOFFLOAD takes a number and touches no memory.
+    if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, offloads) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(File::from(tun))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_must_fit() {
+        for name in ["", "a-name-of-16-byte"] {
+            let error = open_device(name, false).unwrap_err();
+            // Where there is no TUN at all, that is what is wrong.
+            assert!(error.to_string().contains(name) || error.kind() != io::ErrorKind::InvalidInput, "{error}");
+        }
+    }
+}

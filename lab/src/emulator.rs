@@ -1,0 +1,326 @@
+//! The emulator process: one TUN device inside each host's namespace, one thread per host that carries what
+//! this host sends, and a control socket.
+
+use crate::gso::{Frame, Piece};
+use crate::lab::{Lab, host_index, host_letter, ip};
+use netsim::{Counters, Link, Params};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use sys::clock::boot_ns;
+use sys::event::Event;
+use sys::tun::{HEADER_BYTES, open_device};
+
+/// Name of the device in each host.
+const DEVICE: &str = "wan0";
+/// Frames taken from a host before due packets are delivered again.
+const BURST_FRAMES: usize = 32;
+/// A large segment is cut so that sending a piece takes the link at most this long, for it arrives as a
+/// whole when its last bit does.
+const PIECE_NS: u64 = 200_000;
+/// Most packets in a piece.
+const PIECE_PACKETS_MAX: u32 = 64;
+/// What one direction may hold: 1 Gbit/s over several seconds.
+const HELD_MAX_BYTES: u64 = 1 << 30;
+/// One request on the control socket.
+const REQUEST_MAX_BYTES: u64 = 4096;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is fixed when a lab is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) hosts: usize,
+    pub(crate) mtu: u32,
+    /// TCP's congestion control in the hosts.
+    pub(crate) congestion_control: String,
+    /// Take large TCP segments from the hosts.
+    pub(crate) large_segments: bool,
+    pub(crate) seed: u64,
+    /// What all links do at first.
+    pub(crate) params: Params,
+}
+
+/// One host, as the threads share it.
+struct Host {
+    tun: File,
+    state: Mutex<State>,
+    /// Tells the host's thread that the parameters in `state` are new.
+    wake: Event,
+}
+
+/// The host's outgoing link.
+#[derive(Default)]
+struct State {
+    params: Params,
+    counters: Counters,
+    held_packets: u64,
+    held_bytes: u64,
+    /// Frames that were no IP packets.
+    invalid: u64,
+    /// Pieces for no host of the lab, or that the receiving device would not take.
+    undeliverable: u64,
+}
+
+impl Host {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Moves the calling thread into a network namespace.
+pub(crate) fn enter_namespace(namespace: &File) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+fn explain(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Settings of the namespace that the thread is in: windows for gigabits over hundreds of milliseconds, and
+/// no memory of earlier connections, which would make runs depend on each other.
+fn tune(congestion_control: &str) -> io::Result<()> {
+    for (key, value) in [
+        ("tcp_rmem", "4096 131072 268435456"),
+        ("tcp_wmem", "4096 65536 268435456"),
+        ("tcp_no_metrics_save", "1"),
+        ("tcp_congestion_control", congestion_control),
+    ] {
+        fs::write(format!("/proc/sys/net/ipv4/{key}"), value).map_err(explain(format!("{key} = {value}")))?;
+    }
+    Ok(())
+}
+
+/// A namespace may default only to algorithms on the machine's list of those that need no privilege. Adds to
+/// that list: the one change made outside the lab.
+fn allow(congestion_control: &str) -> io::Result<()> {
+    let path = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let list = fs::read_to_string(path)?;
+    if list.split_whitespace().any(|word| word == congestion_control) {
+        return Ok(());
+    }
+    fs::write(path, format!("{} {congestion_control}", list.trim()))
+        .map_err(explain(format!("congestion control {congestion_control}")))
+}
+
+/// Makes a host's device and gives it its addresses.
+fn make_host(lab: &Lab, index: usize, setup: &Setup) -> io::Result<Host> {
+    let home = File::open("/proc/thread-self/ns/net")?;
+    let namespace = lab.namespace(index);
+    enter_namespace(&File::open(format!("/run/netns/{namespace}"))?)?;
+    let tun = open_device(DEVICE, setup.large_segments)
+        .map_err(explain(format!("making {DEVICE} in {namespace}")))
+        .and_then(|tun| tune(&setup.congestion_control).map(|()| tun));
+    enter_namespace(&home)?;
+    let tun = tun?;
+    let n = namespace.as_str();
+    // No link-local address: the host then sends nothing that no program asked for.
+    ip(&["-n", n, "link", "set", DEVICE, "addrgenmode", "none"])?;
+    ip(&["-n", n, "link", "set", DEVICE, "mtu", &setup.mtu.to_string(), "txqueuelen", "10000", "up"])?;
+    ip(&["-n", n, "addr", "add", &format!("10.77.0.{}/24", index + 1), "dev", DEVICE])?;
+    if fs::metadata("/proc/sys/net/ipv6").is_ok() {
+        ip(&["-n", n, "addr", "add", &format!("fd77::{:x}/64", index + 1), "dev", DEVICE, "nodad"])?;
+    }
+    let state = State { params: setup.params.clone(), ..State::default() };
+    Ok(Host { tun, state: Mutex::new(state), wake: Event::new()? })
+}
+
+/// Runs the emulator until told to quit. Prints `ready` once the lab is usable.
+pub(crate) fn serve(lab: &Lab, setup: &Setup) -> io::Result<()> {
+    allow(&setup.congestion_control)?;
+    let hosts: io::Result<Vec<Host>> = (0..setup.hosts).map(|index| make_host(lab, index, setup)).collect();
+    let hosts = Arc::new(hosts?);
+    let control = UnixListener::bind(lab.path("control"))?;
+    for index in 0..hosts.len() {
+        let hosts = hosts.clone();
+        let link = Link::new(setup.params.clone(), setup.seed.wrapping_add(index as u64));
+        std::thread::Builder::new().name(format!("from-{}", host_letter(index))).spawn(move || {
+            // So that busy hosts do not make the link late. Without the privilege it is only less punctual.
+            sys::thread::be_urgent();
+            sys::thread::be_punctual();
+            let error = carry(index, &hosts, link.hold_at_most(HELD_MAX_BYTES));
+            eprintln!("netlab: host {}: {error}", host_letter(index));
+            std::process::abort(); // a link without its thread would be a silent hole
+        })?;
+    }
+    println!("ready");
+    for stream in control.incoming().flatten() {
+        // A client that goes away amid its request concerns only itself.
+        let _ = answer(&stream, &hosts);
+    }
+    Ok(())
+}
+
+/// Carries everything that a host sends, until its device fails.
+fn carry(me: usize, hosts: &[Host], mut link: Link<Piece>) -> io::Error {
+    let host = &hosts[me];
+    let (mut invalid, mut undeliverable) = (0, 0);
+    let mut buffer = vec![0u8; HEADER_BYTES + 65_536];
+    loop {
+        if host.wake.clear() {
+            link.configure(boot_ns(), host.lock().params.clone());
+        }
+        let now_ns = boot_ns();
+        while let Some((_, piece)) = link.pop(now_ns) {
+            undeliverable += u64::from(!deliver(me, hosts, &piece));
+        }
+        let mut taken = 0;
+        while taken < BURST_FRAMES {
+            match (&host.tun).read(&mut buffer) {
+                Ok(count) => match Frame::parse(&buffer[..count]) {
+                    Some(frame) => send(&mut link, boot_ns(), &frame),
+                    None => invalid += 1,
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return error,
+            }
+            taken += 1;
+        }
+        let mut state = host.lock();
+        state.counters = link.counters();
+        (state.held_packets, state.held_bytes) = link.held();
+        (state.invalid, state.undeliverable) = (invalid, undeliverable);
+        drop(state);
+        if taken < BURST_FRAMES {
+            sleep(host, link.deadline());
+        }
+    }
+}
+
+/// Until the host sends, its parameters change, or the time has come.
+fn sleep(host: &Host, until_ns: Option<u64>) {
+    let left = until_ns.map(|until_ns| Duration::from_nanos(until_ns.saturating_sub(boot_ns())));
+    let left =
+        left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+    let mut waited = [PollFd::new(&host.tun, PollFlags::IN), PollFd::new(&host.wake, PollFlags::IN)];
+    // An interrupted sleep is a short one.
+    let _ = poll(&mut waited, left.as_ref());
+}
+
+/// Draws the losses among the frame's packets, cuts what is left into pieces and queues them.
+fn send(link: &mut Link<Piece>, now_ns: u64, frame: &Frame<'_>) {
+    let params = link.params();
+    let one_by_one = params.jitter_ns > 0 || params.duplicate_ppm > 0 || params.corrupt_ppm > 0;
+    if one_by_one {
+        for packet in 0..frame.packets {
+            // The link counts what it drops.
+            let _ = link.push(now_ns, frame.piece(packet, 1), frame.bytes(packet, 1));
+        }
+        return;
+    }
+    let piece_packets = match params.rate_bps {
+        0 => PIECE_PACKETS_MAX,
+        rate_bps => {
+            let in_time = PIECE_NS * (rate_bps / 1_000) / 8_000_000 / u64::from(frame.bytes(0, 1));
+            in_time.clamp(1, u64::from(PIECE_PACKETS_MAX)) as u32
+        }
+    };
+    let mut next = 0;
+    while next < frame.packets {
+        let first = next;
+        let mut lost = false;
+        while next < frame.packets && next - first < piece_packets && !lost {
+            lost = link.draw(frame.bytes(next, 1)).is_some();
+            next += 1;
+        }
+        let kept = next - first - u32::from(lost);
+        let fitting = kept.min(link.room(now_ns));
+        for (from, count) in [(first, fitting), (first + fitting, kept - fitting)] {
+            if count > 0 {
+                let _ = link.carry(now_ns, frame.piece(from, count), count, frame.bytes(from, count));
+            }
+        }
+    }
+}
+
+/// Writes a piece to the host it is addressed to; between two hosts everything (multicast as well) goes to
+/// the other one. Says whether it went.
+fn deliver(me: usize, hosts: &[Host], piece: &Piece) -> bool {
+    let to = match hosts.len() {
+        2 => 1 - me,
+        _ => usize::from(piece.destination()).wrapping_sub(1),
+    };
+    hosts.get(to).filter(|_| to != me).is_some_and(|host| (&host.tun).write(piece.bytes()).is_ok())
+}
+
+/// Answers one request: a line of words with tabs between.
+fn answer(stream: &UnixStream, hosts: &[Host]) -> io::Result<()> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_MAX_BYTES)).read_line(&mut line)?;
+    let words: Vec<&str> = line.trim_end().split('\t').collect();
+    let mut out = stream;
+    match words[..] {
+        ["quit"] => {
+            out.write_all(b"ok\n")?;
+            std::process::exit(0);
+        }
+        ["status"] => out.write_all(format!("ok\n{}", status(hosts)).as_bytes()),
+        ["set", from, text] => match set(from, text, hosts) {
+            Ok(()) => out.write_all(format!("ok\n{}", settings(hosts)).as_bytes()),
+            Err(error) => out.write_all(format!("{error}\n").as_bytes()),
+        },
+        _ => out.write_all(b"unknown request\n"),
+    }
+}
+
+/// Changes one host's outgoing link, or, for no host, all.
+fn set(from: &str, text: &str, hosts: &[Host]) -> Result<(), String> {
+    let chosen = match from {
+        "" => hosts,
+        letter => {
+            let index = host_index(letter).filter(|index| *index < hosts.len());
+            let index = index.ok_or_else(|| format!("there is no host {letter} in this lab"))?;
+            &hosts[index..=index]
+        }
+    };
+    let changed: Result<Vec<Params>, _> = chosen
+        .iter()
+        .map(|host| {
+            let mut params = host.lock().params.clone();
+            params.apply(text).map(|()| params)
+        })
+        .collect();
+    for (host, params) in chosen.iter().zip(changed.map_err(|error| error.to_string())?) {
+        host.lock().params = params;
+        host.wake.signal();
+    }
+    Ok(())
+}
+
+fn settings(hosts: &[Host]) -> String {
+    let line =
+        |(index, host): (usize, &Host)| format!("from {}: {}\n", host_letter(index), host.lock().params);
+    hosts.iter().enumerate().map(line).collect()
+}
+
+fn status(hosts: &[Host]) -> String {
+    let line = |(index, host): (usize, &Host)| {
+        let state = host.lock();
+        let c = &state.counters;
+        format!(
+            "from {}: sent={} bytes={} lost={} overflowed={} cut={} duplicated={} corrupted={} delivered={} \
+             invalid={} undeliverable={} held={} held_bytes={} late_over_200us={} late_max_us={}\n",
+            host_letter(index),
+            c.sent,
+            c.sent_bytes,
+            c.lost,
+            c.overflowed,
+            c.cut,
+            c.duplicated,
+            c.corrupted,
+            c.delivered,
+            state.invalid,
+            state.undeliverable,
+            state.held_packets,
+            state.held_bytes,
+            c.late_units,
+            c.late_max_ns / 1_000,
+        )
+    };
+    settings(hosts) + &hosts.iter().enumerate().map(line).collect::<String>()
+}

@@ -1,0 +1,179 @@
+//! Large TCP segments as they come from a TUN device: one read hands over up to 64 KiB that stand for many
+//! packets on the wire. Carrying them whole is what makes gigabits cheap; here the packets in them are counted
+//! and pieces are cut out, so that loss, queue and rate still work on wire packets.
+//!
+//! The header in front of each packet is `struct virtio_net_hdr` (virtio 1.2, 5.1.6): flags, kind of segment,
+//! length of all headers, payload of one packet, where the checksum begins and where it is stored.
+
+use netsim::Packet;
+use sys::tun::HEADER_BYTES;
+
+const NEEDS_CHECKSUM: u8 = 1;
+const ONE_PACKET: u8 = 0;
+const TCP_V4: u8 = 1;
+const TCP_V6: u8 = 4;
+
+/// What was read from the device, taken apart.
+pub(crate) struct Frame<'a> {
+    buffer: &'a [u8],
+    /// Length of the IP and TCP headers; 0 when the frame is not a large segment.
+    headers_bytes: usize,
+    /// TCP payload in each wire packet but the last.
+    payload_bytes: usize,
+    /// Where the TCP header begins, from the IP header.
+    tcp_at: usize,
+    /// Packets that it is on the wire.
+    pub(crate) packets: u32,
+}
+
+fn read_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn write_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// The virtio header has the machine's own byte order.
+fn read_native_u16(bytes: &[u8], at: usize) -> usize {
+    u16::from_ne_bytes([bytes[at], bytes[at + 1]]).into()
+}
+
+/// The folded (not complemented) ones'-complement sum (RFC 1071).
+fn sum(bytes: &[u8]) -> u16 {
+    fold(bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum())
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+impl<'a> Frame<'a> {
+    /// `None` when it is no IP packet that can be carried.
+    pub(crate) fn parse(buffer: &'a [u8]) -> Option<Frame<'a>> {
+        let ip = buffer.get(HEADER_BYTES..)?;
+        if !matches!((ip.first()? >> 4, ip.len()), (4, 20..) | (6, 40..)) {
+            return None;
+        }
+        let whole = Frame { buffer, headers_bytes: 0, payload_bytes: ip.len(), tcp_at: 0, packets: 1 };
+        if buffer[1] == ONE_PACKET {
+            return Some(whole);
+        }
+        let payload_bytes = read_native_u16(buffer, 4);
+        let tcp_at = read_native_u16(buffer, 6);
+        let headers_bytes = tcp_at + usize::from(ip.get(tcp_at + 12)? >> 4) * 4;
+        let sound = payload_bytes > 0 && headers_bytes >= tcp_at + 20 && headers_bytes < ip.len();
+        if !matches!(buffer[1], TCP_V4 | TCP_V6) || !sound {
+            return None;
+        }
+        let packets = (ip.len() - headers_bytes).div_ceil(payload_bytes) as u32;
+        Some(Frame { headers_bytes, payload_bytes, tcp_at, packets, ..whole })
+    }
+
+    /// Bytes that `count` packets from `first` on take on the wire, from the IP header up.
+    pub(crate) fn bytes(&self, first: u32, count: u32) -> u32 {
+        let (begin, end) = self.payload(first, count);
+        (end - begin + count as usize * self.headers_bytes) as u32
+    }
+
+    /// Bounds of the payload of `count` packets from `first` on, within the payload.
+    fn payload(&self, first: u32, count: u32) -> (usize, usize) {
+        let total = self.buffer.len() - HEADER_BYTES - self.headers_bytes;
+        let at = |packet: u32| (packet as usize * self.payload_bytes).min(total);
+        (at(first), at(first + count))
+    }
+
+    /// A frame of its own that holds `count` packets from `first` on.
+    pub(crate) fn piece(&self, first: u32, count: u32) -> Piece {
+        if count == self.packets {
+            return Piece(self.buffer.into());
+        }
+        let (begin, end) = self.payload(first, count);
+        let start = HEADER_BYTES + self.headers_bytes;
+        let mut out = Vec::with_capacity(start + end - begin);
+        out.extend_from_slice(&self.buffer[..start]);
+        out.extend_from_slice(&self.buffer[start + begin..start + end]);
+        if count == 1 {
+            out[1] = ONE_PACKET;
+            out[4..6].fill(0);
+        }
+        out[2..4].copy_from_slice(&(self.headers_bytes as u16).to_ne_bytes());
+
+        let old_tcp_bytes = self.buffer.len() - HEADER_BYTES - self.tcp_at;
+        let ip = &mut out[HEADER_BYTES..];
+        let ip_bytes = ip.len();
+        let new_tcp_bytes = ip_bytes - self.tcp_at;
+        if ip[0] >> 4 == 4 {
+            let header_bytes = usize::from(ip[0] & 15) * 4;
+            write_u16(ip, 2, ip_bytes as u16);
+            let identification = read_u16(ip, 4).wrapping_add(first as u16);
+            write_u16(ip, 4, identification);
+            write_u16(ip, 10, 0);
+            let checksum = !sum(&ip[..header_bytes.min(ip_bytes)]);
+            write_u16(ip, 10, checksum);
+        } else {
+            write_u16(ip, 4, (ip_bytes - 40) as u16);
+        }
+        let tcp = &mut ip[self.tcp_at..];
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(begin as u32);
+        tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
+        if first + count < self.packets {
+            tcp[13] &= !0x09; // FIN and PSH belong to the last packet
+        }
+        if first > 0 {
+            tcp[13] &= !0x80; // CWR belongs to the first
+        }
+        // The checksum field holds the sum of the pseudo header so far (the rest is left to
+        // checksum offload); of that only the length has changed.
+        let partial =
+            u32::from(read_u16(tcp, 16)) + u32::from(!(old_tcp_bytes as u16)) + new_tcp_bytes as u32;
+        write_u16(tcp, 16, fold(partial));
+        Piece(out.into())
+    }
+}
+
+/// One or more packets under way, with the virtio header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece(Box<[u8]>);
+
+impl Piece {
+    /// What to write to the receiving device.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The last byte of the destination's address: the host's number from 1.
+    pub(crate) fn destination(&self) -> u8 {
+        let ip = &self.0[HEADER_BYTES..];
+        if ip[0] >> 4 == 4 { ip[19] } else { ip[39] }
+    }
+
+    /// Stores the checksum that was left open, so that the receiver checks it.
+    fn complete_checksum(&mut self) {
+        let from = HEADER_BYTES + read_native_u16(&self.0, 6);
+        let at = from + read_native_u16(&self.0, 8);
+        if self.0[0] & NEEDS_CHECKSUM != 0 && at + 2 <= self.0.len() {
+            let checksum = !sum(&self.0[from..]);
+            // Zero would mean no checksum in UDP (RFC 768).
+            write_u16(&mut self.0, at, if checksum == 0 { 0xffff } else { checksum });
+        }
+        self.0[0] = 0;
+    }
+}
+
+impl Packet for Piece {
+    /// As on a wire: the checksum is that of the packet before it was damaged. Only for a piece of one packet.
+    fn corrupt(&mut self, random: u64) {
+        self.complete_checksum();
+        let bits = (self.0.len() - HEADER_BYTES) as u64 * 8;
+        let bit = random % bits;
+        self.0[HEADER_BYTES + (bit / 8) as usize] ^= 1 << (bit % 8);
+    }
+}
+
+#[cfg(test)]
+#[path = "gso_tests.rs"]
+mod tests;
