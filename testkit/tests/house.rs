@@ -1,0 +1,201 @@
+//! The rules of the house, checked on its source: where dependencies point, where there is unsafe code, how
+//! long a file is, and that nothing is left for later.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rooms, lowest first; those on one line never import each other (ARCHITECTURE.md).
+const ROOMS: &[&[&str]] = &[
+    &["sys"],
+    &["wire"],
+    &["buffers"],
+    &["contract"],
+    &["session"],
+    &["pipeline"],
+    &["stages", "links", "transports", "devices"],
+    &["runtime"],
+    &["cli"],
+];
+/// Outside the rooms, and used by tests alone, but for the rooms named with them.
+const TEST_CRATES: &[(&str, &[&str])] = &[("netsim", &["cli"]), ("testkit", &[])];
+/// Where Rust stands, from the root.
+const SOURCE: &[&str] = &["crates", "netsim", "testkit", "lab", "bench", "fuzz"];
+const FILE_LINES_MAX: usize = 800;
+/// The one room whose code the compiler cannot check.
+const UNCHECKED_ROOM: &str = "crates/sys/";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("testkit stands in the root").to_path_buf()
+}
+
+/// The files below `directory` whose names end in `ending`, without what was built.
+fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.expect("a readable directory").path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&path, ending));
+        } else if path.is_file() && name.ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A broken rule and where.
+fn breach(file: impl Display, line: usize, rule: impl Display) -> String {
+    format!("{file}:{line}: {rule}")
+}
+
+fn level(room: &str) -> Option<usize> {
+    ROOMS.iter().position(|line| line.contains(&room))
+}
+
+/// Breaches in the manifest of `room`.
+fn check_manifest(file: &str, room: &str, manifest: &str) -> Vec<String> {
+    let Some(own) = level(room) else {
+        return vec![breach(file, 1, format_args!("`{room}` has no place in the list of rooms"))];
+    };
+    let mut breaches = Vec::new();
+    let mut section = "";
+    for (number, line) in (1..).zip(manifest.lines()) {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']);
+            continue;
+        }
+        // What only tests need may come from anywhere.
+        let is_used = section.ends_with("dependencies") && !section.ends_with("dev-dependencies");
+        if !is_used || line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let dependency = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        if level(dependency).is_some_and(|theirs| theirs >= own) {
+            let rule = format!(
+                "`{room}` may not depend on `{dependency}`: dependencies point up the list of rooms only"
+            );
+            breaches.push(breach(file, number, rule));
+        }
+        let for_tests = TEST_CRATES.iter().find(|(name, _)| *name == dependency);
+        if for_tests.is_some_and(|(_, rooms)| !rooms.contains(&room)) {
+            let rule =
+                format!("`{dependency}` is for tests: `{room}` may have it under dev-dependencies only");
+            breaches.push(breach(file, number, rule));
+        }
+    }
+    breaches
+}
+
+/// A line without what stands in strings, and without its comment.
+fn code(line: &str) -> String {
+    let mut code = String::new();
+    let mut characters = line.chars().peekable();
+    let mut in_string = false;
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' if in_string => {
+                characters.next();
+            }
+            // A quotation mark as a character begins no string.
+            '\'' if !in_string && characters.peek() == Some(&'"') => {
+                characters.next();
+            }
+            '"' => in_string = !in_string,
+            '/' if !in_string && characters.peek() == Some(&'/') => break,
+            _ if !in_string => code.push(character),
+            _ => {}
+        }
+    }
+    code
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+}
+
+/// Breaches in one file of source; `file` is its place from the root.
+fn check_source(file: &str, source: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let lines = source.lines().count();
+    if lines > FILE_LINES_MAX {
+        breaches.push(breach(file, lines, format_args!("a file has at most {FILE_LINES_MAX} lines")));
+    }
+    for (number, line) in (1..).zip(source.lines()) {
+        let code = code(line);
+        if has_word(&code, "unsafe") && !file.starts_with(UNCHECKED_ROOM) {
+            breaches.push(breach(file, number, "unsafe code belongs in crates/sys alone"));
+        }
+        if code.contains("todo!") || code.contains("unimplemented!") {
+            breaches.push(breach(file, number, "nothing is left to be implemented later"));
+        }
+        if [concat!("TO", "DO"), concat!("FIX", "ME")].iter().any(|mark| has_word(line, mark)) {
+            breaches.push(breach(file, number, "what is left to do is an issue, not a comment"));
+        }
+        if code.replace(' ', "").contains("#[ignore") {
+            breaches.push(breach(file, number, "a test that does not run is no test"));
+        }
+    }
+    breaches
+}
+
+#[track_caller]
+fn assert_kept(breaches: Vec<String>) {
+    assert!(breaches.is_empty(), "rules of the house are broken:\n{}", breaches.join("\n"));
+}
+
+#[test]
+fn dependencies_point_up_the_list_of_rooms() {
+    let crates = root().join("crates");
+    let manifests = files(&crates, "Cargo.toml");
+    assert_eq!(manifests.len(), ROOMS.concat().len(), "each room is a crate, and each crate a room");
+    let breaches = manifests.iter().flat_map(|path| {
+        let room = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        let manifest = fs::read_to_string(path).expect("a readable manifest");
+        check_manifest(&format!("crates/{room}/Cargo.toml"), &room, &manifest)
+    });
+    assert_kept(breaches.collect());
+}
+
+#[test]
+fn source_keeps_the_rules() {
+    let root = root();
+    let sources: Vec<PathBuf> = SOURCE.iter().flat_map(|part| files(&root.join(part), ".rs")).collect();
+    assert!(sources.len() > ROOMS.concat().len(), "the source was not found");
+    let breaches = sources.iter().flat_map(|path| {
+        let file = path.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned();
+        check_source(&file, &fs::read_to_string(path).expect("readable source"))
+    });
+    assert_kept(breaches.collect());
+}
+
+/// A check that finds nothing where there is something would let everything pass.
+#[test]
+fn the_checks_find_what_they_forbid() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nbytes = \"1\"\nstages.workspace = true\ntestkit.workspace = true\n\
+                    [dev-dependencies]\ntestkit.workspace = true\nruntime = { workspace = true }\n";
+    let breaches = check_manifest("crates/links/Cargo.toml", "links", manifest);
+    let places: Vec<&str> = breaches.iter().filter_map(|breach| breach.split(": ").next()).collect();
+    assert_eq!(places, [5, 6].map(|line| format!("crates/links/Cargo.toml:{line}")));
+    assert_eq!(check_manifest("crates/attic/Cargo.toml", "attic", "").len(), 1);
+
+    let source = [
+        "fn a() { unsafe { b() } }",
+        "todo!()",
+        concat!("// TO", "DO later"),
+        "#[ignore = \"slow\"]",
+        "#![deny(unsafe_code)] // nothing unsafe \"here",
+        "let text = \"unsafe \\\" todo! #[ignore\"; let quote = '\"'; unimplemented!()",
+    ]
+    .join("\n");
+    let lines = |file: &str| -> Vec<usize> {
+        let number = |breach: String| breach.split(':').nth(1).and_then(|line| line.parse().ok());
+        check_source(file, &source).into_iter().filter_map(number).collect()
+    };
+    assert_eq!(lines("crates/links/src/lib.rs"), [1, 2, 3, 4, 6]);
+    assert_eq!(lines("crates/sys/src/lib.rs"), [2, 3, 4, 6]);
+    assert_eq!(check_source("a.rs", &"\n".repeat(FILE_LINES_MAX)).len(), 0);
+    assert_eq!(check_source("a.rs", &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+}
