@@ -49,7 +49,10 @@ mod tests {
         for name in ["", "a-name-of-16-byte"] {
             let error = open_device(name, false).unwrap_err();
             // Where there is no TUN at all, that is what is wrong.
-            assert!(error.to_string().contains(name) || error.kind() != io::ErrorKind::InvalidInput, "{error}");
+            assert!(
+                error.to_string().contains(name) || error.kind() != io::ErrorKind::InvalidInput,
+                "{error}"
+            );
         }
     }
 }
