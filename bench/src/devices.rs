@@ -1,5 +1,6 @@
 //! The devices of the experiments: where messages come from and where they go.
 
+use crate::Setting;
 use crate::measure::Times;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Next, Partner, PartnerError,
@@ -13,7 +14,9 @@ use std::sync::mpsc::Sender;
 macro_rules! partner {
     ($device:ty, $self:ident, next: $next:expr, take: |$message:ident| $take:expr, ready: $ready:expr) => {
         impl Partner for $device {
+            /// Called by the thread that runs the path: where it goes, the path goes.
             fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+                self.place.settle();
                 Ok(FlowKey::DEFAULT)
             }
 
@@ -46,8 +49,26 @@ macro_rules! partner {
     };
 }
 
+/// Which of the setting's processors a path runs on.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    setting: Setting,
+    which: usize,
+}
+
+impl Place {
+    pub(crate) fn new(setting: &Setting, which: usize) -> Self {
+        Place { setting: setting.clone(), which }
+    }
+
+    fn settle(&self) {
+        self.setting.settle(self.which);
+    }
+}
+
 /// Makes a message when the one before has come back, and notes how long it took, there and back.
 pub(crate) struct Ping {
+    place: Place,
     body: Body,
     left: usize,
     /// How many of the first are not noted.
@@ -59,9 +80,15 @@ pub(crate) struct Ping {
 }
 
 impl Ping {
-    pub(crate) fn new(body: Body, warm_up: usize, count: usize, results: Sender<Times>) -> Self {
+    pub(crate) fn new(
+        place: Place,
+        body: Body,
+        warm_up: usize,
+        count: usize,
+        results: Sender<Times>,
+    ) -> Self {
         let times = Times::with_capacity(count);
-        Ping { body, left: warm_up + count, warm_up, made: None, times, results }
+        Ping { place, body, left: warm_up + count, warm_up, made: None, times, results }
     }
 
     fn next(&mut self) -> Next {
@@ -93,9 +120,15 @@ impl Ping {
 partner!(Ping, self, next: self.next(), take: |message| self.back(message), ready: self.made.is_none());
 
 /// Gives back what it is given.
-#[derive(Default)]
 pub(crate) struct Echo {
+    place: Place,
     held: Option<Message>,
+}
+
+impl Echo {
+    pub(crate) fn new(place: Place) -> Self {
+        Echo { place, held: None }
+    }
 }
 
 partner!(
@@ -110,16 +143,24 @@ partner!(
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Window {
     received_bytes: Arc<AtomicU64>,
+    /// When, on the boot clock.
+    received_ns: Arc<AtomicU64>,
     is_done: Arc<AtomicBool>,
 }
 
 impl Window {
     pub(crate) fn received(&self, bytes: usize) {
+        self.received_ns.store(sys::clock::boot_ns(), Ordering::Relaxed);
         self.received_bytes.fetch_add(bytes as u64, Ordering::Release);
     }
 
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Acquire)
+    }
+
+    /// When something was received last, nanoseconds.
+    pub(crate) fn received_ns(&self) -> u64 {
+        self.received_ns.load(Ordering::Acquire)
     }
 
     /// The sender has sent all.
@@ -174,14 +215,15 @@ impl InFlight {
 
 /// Makes messages as long as there is room on the way.
 pub(crate) struct Flood {
+    place: Place,
     body: Body,
     left: usize,
     in_flight: InFlight,
 }
 
 impl Flood {
-    pub(crate) fn new(body: Body, count: usize, in_flight: InFlight) -> Self {
-        Flood { body, left: count, in_flight }
+    pub(crate) fn new(place: Place, body: Body, count: usize, in_flight: InFlight) -> Self {
+        Flood { place, body, left: count, in_flight }
     }
 
     fn next(&mut self) -> Next {
@@ -202,12 +244,13 @@ partner!(Flood, self, next: self.next(), take: |message| drop(message), ready: t
 
 /// Counts what it is given.
 pub(crate) struct Count {
+    place: Place,
     window: Window,
 }
 
 impl Count {
-    pub(crate) fn new(window: Window) -> Self {
-        Count { window }
+    pub(crate) fn new(place: Place, window: Window) -> Self {
+        Count { place, window }
     }
 }
 

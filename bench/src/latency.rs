@@ -1,16 +1,17 @@
 //! One-way time of a message: from the source's pull, through the (empty) chain, over loopback TCP, to the
 //! sink's push; echoed and halved.
 
-use crate::devices::{Echo, Ping};
+use crate::devices::{Echo, Ping, Place};
 use crate::measure::{Times, Used, median, used};
-use crate::ours::Host;
+use crate::ours::{self, Host, Link};
 use crate::{Failure, Setting, bare};
-use contract::{Body, Options, Partner, TransportClass};
+use contract::{Body, Options, TransportClass};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use transports::tcp::Tcp;
+use wire::control::FlowClass;
 
 /// Message sizes, and how many are measured in a turn.
 const SIZES: [(usize, usize); 3] = [(24, 3000), (1000, 3000), (1_000_000, 300)];
@@ -28,10 +29,10 @@ pub(crate) fn connection(setting: &Setting) -> Result<(TcpStream, TcpStream), Fa
     Ok((near, far))
 }
 
-/// The transport's partner on a socket.
-pub(crate) fn tcp(socket: TcpStream, setting: &Setting) -> Result<Box<dyn Partner>, Failure> {
+/// TCP with the setting's congestion control.
+pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
     let options = Options::check(Tcp.options(), [("congestion", setting.congestion.as_str())])?;
-    Ok(Tcp.partner(socket.into(), &options)?)
+    Ok(Link { transport: &Tcp, options, class: FlowClass::Reliable, both_ways })
 }
 
 /// What a thread of ours left behind.
@@ -42,19 +43,13 @@ pub(crate) fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T, Failure>>
 fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> {
     let (near, far) = connection(setting)?;
     let (results, times) = std::sync::mpsc::channel();
-    thread::scope(|scope| {
-        let echo = scope.spawn(|| {
-            setting.settle(1);
-            Host::new(Box::new(Echo::default()), tcp(far, setting)?)?.run(None, || false)
-        });
-        let ping = scope.spawn(|| {
-            setting.settle(0);
-            let device = Ping::new(Body::from(vec![7; size]), WARM_UP, count, results);
-            Host::new(Box::new(device), tcp(near, setting)?)?.run(None, || false)
-        });
-        joined(ping)?;
-        joined(echo)
-    })?;
+    let ping = Ping::new(Place::new(setting, 0), Body::from(vec![7; size]), WARM_UP, count, results);
+    let echo = Echo::new(Place::new(setting, 1));
+    let hosts = [
+        Host { device: Box::new(ping), socket: near.into() },
+        Host { device: Box::new(echo), socket: far.into() },
+    ];
+    ours::run(setting, &tcp(setting, true)?, hosts, || ())?;
     Ok(times.recv()?)
 }
 

@@ -65,6 +65,13 @@ struct Setting {
 }
 
 impl Setting {
+    /// What carries between hosts must not wait for what it serves: it may run on either processor.
+    fn be_broker(&self) {
+        if self.urgent {
+            sys::thread::be_urgent();
+        }
+    }
+
     /// Takes its place on processor 0 or 1 of the setting.
     fn settle(&self, which: usize) {
         if let Some(cpu) = self.cpus.get(which) {

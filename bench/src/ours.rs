@@ -1,154 +1,128 @@
-//! A host of ours: a device and a transport, joined by two paths that one thread runs.
-//!
-//! The seam to the product: [`Host::run`] is what a path's loop does, and nothing else of the experiments
-//! knows how.
+//! Two hosts of ours in one process: a worker each, with the product's own paths between a device and a
+//! connected socket. This thread is the broker of both, and carries what would cross the control channel.
 
-use crate::Failure;
-use contract::{Ctl, Direction, FlowKey, Message, Outbox, Partner, Port, Pull, Pulled, Pushed, Stage, Time};
-use smallvec::{SmallVec, smallvec};
+use crate::{Failure, Setting};
+use contract::{Format, Options, Partner, Role, TransportClass};
+use pipeline::Pipeline;
+use runtime::driver::{FlowPlan, Notice};
+use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use runtime::{DriverStats, Limits};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::{Container, RecordHeader};
+use wire::control::{FlowClass, FlowDirection};
 
-/// A device, a transport, and the stages of each way.
+/// The one driver of each host.
+const DRIVER: u32 = 0;
+/// Longer than any turn takes.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// One host: what it has, and its end of the data connection.
 pub(crate) struct Host {
-    device: Box<dyn Partner>,
-    transport: Box<dyn Partner>,
-    outbound: Chain,
-    inbound: Chain,
-    /// Of the next record.
-    sequence: u64,
-    /// A record that found the transport full.
-    waiting: Option<Message>,
-    poller: Poller,
+    pub(crate) device: Box<dyn Partner>,
+    pub(crate) socket: OwnedFd,
 }
 
-/// Whether a way has more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moved {
-    Something,
-    Nothing,
-    Ended,
+/// How the hosts are joined.
+pub(crate) struct Link {
+    pub(crate) transport: &'static dyn TransportClass,
+    pub(crate) options: Options,
+    pub(crate) class: FlowClass,
+    /// Whether the far host's device answers.
+    pub(crate) both_ways: bool,
 }
 
-impl Host {
-    pub(crate) fn new(device: Box<dyn Partner>, transport: Box<dyn Partner>) -> Result<Self, Failure> {
-        Ok(Host {
-            device,
-            transport,
-            outbound: Chain::default(),
-            inbound: Chain::default(),
-            sequence: 0,
-            waiting: None,
-            poller: Poller::new()?,
-        })
-    }
-
-    /// Moves messages both ways until one of the two ends, or `until` says so after an idle `pause`.
-    pub(crate) fn run(&mut self, pause: Option<Duration>, until: impl Fn() -> bool) -> Result<(), Failure> {
-        loop {
-            let inward = self.inward()?;
-            let outward = self.outward()?;
-            if inward == Moved::Ended || (outward == Moved::Ended && self.is_flushed()) {
-                self.transport.ctl(FlowKey::DEFAULT, Ctl::Finish)?;
-                return Ok(());
-            }
-            if inward != Moved::Something && outward != Moved::Something {
-                let is_idle = !self.wait(pause)?;
-                if is_idle && until() {
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    fn is_flushed(&self) -> bool {
-        let descriptors = self.transport.readiness(FlowKey::DEFAULT, Direction::In).descriptors;
-        self.waiting.is_none() && descriptors[0].is_none()
-    }
-
-    fn inward(&mut self) -> Result<Moved, Failure> {
-        let mut message = match self.transport.pull(FlowKey::DEFAULT, Pull::Yours)? {
-            Pulled::Message(_, message) => message,
-            Pulled::End => return Ok(Moved::Ended),
-            _ => return Ok(Moved::Nothing),
+impl Link {
+    fn flows(&self) -> Vec<FlowPlan> {
+        let directions = [FlowDirection::DeviceToApplication, FlowDirection::ApplicationToDevice];
+        let count = if self.both_ways { 2 } else { 1 };
+        let plan = |(flow, direction)| FlowPlan {
+            flow,
+            direction,
+            class: self.class,
+            format: Format::Bytes,
+            pipeline: Pipeline::default(),
         };
-        let header = message.body.take_front::<{ RecordHeader::BYTES }>().ok_or("a record has a header")?;
-        message.created = Time(RecordHeader::parse(&header, wire::BODY_BYTES_MAX)?.container.created);
-        for message in self.inbound.through(message)? {
-            self.device.push(FlowKey::DEFAULT, message).map_err(|(error, _)| error)?;
+        (1..).zip(directions).take(count).map(plan).collect()
+    }
+}
+
+/// Moves messages until the near host's device has no more and the far host has them; calls `begun` when
+/// everything is built. Gives the figures of both hosts' drivers.
+pub(crate) fn run(
+    setting: &Setting,
+    link: &Link,
+    hosts: [Host; 2],
+    begun: impl FnOnce(),
+) -> Result<[DriverStats; 2], Failure> {
+    let workers = [Worker::start("near", Limits::default())?, Worker::start("far", Limits::default())?];
+    let roles = [Role::Device, Role::Application];
+    let mut sockets = Vec::new();
+    for ((worker, role), host) in workers.iter().zip(roles).zip(hosts) {
+        let transport = TransportPlan { class: link.transport, options: link.options.clone() };
+        let origin = PartnerOrigin::Ready(host.device);
+        ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
+        sockets.push((worker, host.socket));
+    }
+    setting.be_broker();
+    begun();
+    for (worker, socket) in sockets {
+        ask(worker, Command::Link { driver: DRIVER, socket })?;
+    }
+    let mut broker = Broker { workers: &workers, poller: Poller::new()?, stats: [None, None] };
+    broker.carry(|broker| broker.stats.iter().all(Option::is_some))?;
+    let [near, far] = broker.stats;
+    Ok([near.unwrap_or_default(), far.unwrap_or_default()])
+}
+
+fn ask(worker: &Worker, command: Command) -> Result<(), Failure> {
+    if worker.send(command) { Ok(()) } else { Err("a worker hangs".into()) }
+}
+
+/// What stands between the two workers.
+struct Broker<'a> {
+    workers: &'a [Worker; 2],
+    poller: Poller,
+    stats: [Option<DriverStats>; 2],
+}
+
+impl Broker<'_> {
+    /// Carries messages between the hosts until `done`.
+    fn carry(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        while !done(self) {
+            for worker in self.workers {
+                self.poller.want(worker.wakes(), true, false);
+            }
+            if !self.poller.wait(Some(WATCHDOG))? {
+                return Err("nothing moves any more".into());
+            }
+            for here in 0..2 {
+                self.workers[here].clear();
+                while let Some(report) = self.workers[here].poll() {
+                    self.handle(here, report)?;
+                }
+            }
         }
-        Ok(Moved::Something)
+        Ok(())
     }
 
-    fn outward(&mut self) -> Result<Moved, Failure> {
-        let mut moved = Moved::Nothing;
-        loop {
-            if let Some(record) = self.waiting.take()
-                && let Pushed::Full(back) =
-                    self.transport.push(FlowKey::DEFAULT, record).map_err(|(error, _)| error)?
+    fn handle(&mut self, here: usize, report: Report) -> Result<(), Failure> {
+        let there = 1 - here;
+        match report {
+            Report::Notice { notice: Notice::Control(message), .. } => {
+                ask(&self.workers[there], Command::Control { driver: DRIVER, message })
+            }
+            Report::Notice { notice: Notice::FlowEnded(FlowDirection::DeviceToApplication), .. }
+                if here == 1 =>
             {
-                self.waiting = Some(back);
-                break;
+                self.workers.iter().try_for_each(|worker| ask(worker, Command::Stats))
             }
-            match self.device.pull(FlowKey::DEFAULT, Pull::Yours)? {
-                Pulled::Message(_, message) => {
-                    // With no stage that keeps or splits, one in is one out.
-                    let message = self.outbound.through(message)?.pop();
-                    self.waiting = message.map(|message| self.numbered(message));
-                    moved = Moved::Something;
-                }
-                Pulled::End => {
-                    moved = Moved::Ended;
-                    break;
-                }
-                _ => break,
+            Report::Notice { notice: Notice::FlowEnded(_), .. } => Ok(()),
+            Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
+            Report::Stats(mut stats) => {
+                self.stats[here] = stats.remove(&DRIVER);
+                Ok(())
             }
         }
-        self.transport.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
-        Ok(moved)
-    }
-
-    fn numbered(&mut self, mut message: Message) -> Message {
-        let container = Container { length: message.body.len() as u32, created: message.created.0 };
-        let header = RecordHeader { flow: 1, epoch: 0, sequence: self.sequence, container };
-        message.body.push_front(&header.emit());
-        self.sequence += 1;
-        message
-    }
-
-    /// Waits until something can move; `false` if nothing could within `pause`.
-    fn wait(&mut self, pause: Option<Duration>) -> Result<bool, Failure> {
-        let out = self.transport.readiness(FlowKey::DEFAULT, Direction::Out);
-        let device = self.device.readiness(FlowKey::DEFAULT, Direction::Out);
-        if out.now || (device.now && self.waiting.is_none()) {
-            return Ok(true);
-        }
-        let inward = self.transport.readiness(FlowKey::DEFAULT, Direction::In);
-        for (descriptor, interest) in out.descriptors.into_iter().chain(inward.descriptors).flatten() {
-            let is_read = interest == contract::Interest::Read;
-            self.poller.want(descriptor, is_read, !is_read);
-        }
-        Ok(self.poller.wait(pause)?)
-    }
-}
-
-/// Stages in order; none, in these experiments.
-#[derive(Default)]
-struct Chain {
-    stages: Vec<Box<dyn Stage>>,
-}
-
-impl Chain {
-    fn through(&mut self, message: Message) -> Result<SmallVec<[Message; 1]>, Failure> {
-        let mut messages = smallvec![message];
-        for stage in &mut self.stages {
-            let mut out = Outbox::default();
-            for message in messages {
-                stage.handle(Port::MAIN, message, Time(sys::clock::boot_ns()), &mut out)?;
-            }
-            messages = out.messages.into_iter().map(|(_, message)| message).collect();
-        }
-        Ok(messages)
     }
 }

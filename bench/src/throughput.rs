@@ -1,17 +1,20 @@
 //! Messages of 1 MB as fast as they go: over TCP, and over UDP with a window as a session's
 //! acknowledgements would keep, beside bare sockets that do the same.
 
-use crate::devices::{Count, Flood, InFlight, Window};
+use crate::devices::{Count, Flood, InFlight, Place, Window};
 use crate::latency::{connection, joined, number, tcp};
 use crate::measure::{Used, median, used};
-use crate::ours::Host;
+use crate::ours::{self, Host, Link};
 use crate::{Failure, Setting, bare};
-use contract::{Body, Options, Partner, TransportClass};
+use contract::{Body, Options, TransportClass};
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 use transports::udp::Udp;
+use wire::control::FlowClass;
 
 const MESSAGE_BYTES: usize = 1_000_000;
 const TCP_MESSAGES: usize = 1500;
@@ -34,67 +37,78 @@ struct Turn {
     used: Used,
 }
 
-/// Times a turn: `sender` and `receiver` on a processor each, until the last byte is received.
+/// Times a turn, from when everything is built (which `act` says by its argument) until the last byte came.
 fn turn(
+    messages: usize,
+    window: &Window,
+    act: impl FnOnce(&dyn Fn()) -> Result<(), Failure>,
+) -> Result<Turn, Failure> {
+    let begun = Cell::new(0);
+    let ((), used) = used(|| act(&|| begun.set(sys::clock::boot_ns())))?;
+    Ok(Turn {
+        nanoseconds: window.received_ns().saturating_sub(begun.get()),
+        received_bytes: window.received_bytes(),
+        sent_bytes: (messages * MESSAGE_BYTES) as u64,
+        used,
+    })
+}
+
+/// A turn of ours.
+fn our_turn(
     setting: &Setting,
-    sent_bytes: usize,
+    link: &Link,
+    sockets: [OwnedFd; 2],
+    messages: usize,
+    window_bytes: u64,
+) -> Result<Turn, Failure> {
+    let window = Window::default();
+    let in_flight = InFlight::new(window.clone(), window_bytes);
+    let flood = Flood::new(Place::new(setting, 0), Body::from(vec![7; MESSAGE_BYTES]), messages, in_flight);
+    let count = Count::new(Place::new(setting, 1), window.clone());
+    let [near, far] = sockets;
+    let hosts =
+        [Host { device: Box::new(flood), socket: near }, Host { device: Box::new(count), socket: far }];
+    turn(messages, &window, |begin| ours::run(setting, link, hosts, begin).map(drop))
+}
+
+/// A turn of bare sockets: `sender` and `receiver` on a processor each.
+fn bare_turn(
+    setting: &Setting,
+    messages: usize,
     window: &Window,
     sender: impl FnOnce() -> Result<(), Failure> + Send,
     receiver: impl FnOnce() -> Result<(), Failure> + Send,
 ) -> Result<Turn, Failure> {
-    let (nanoseconds, used) = used(|| {
+    turn(messages, window, |begin| {
         thread::scope(|scope| {
             let receiver = scope.spawn(|| {
                 setting.settle(1);
                 receiver()
             });
+            begin();
             let sender = scope.spawn(|| {
                 setting.settle(0);
                 let result = sender();
                 window.finish();
                 result
             });
-            let begun = sys::clock::boot_ns();
             joined(sender)?;
-            // What was not lost arrives within moments; the receiver's own waiting for more is not counted.
-            let mut ended = sys::clock::boot_ns();
-            let mut received = window.received_bytes();
-            while !receiver.is_finished() {
-                thread::sleep(Duration::from_micros(200));
-                if window.received_bytes() != received {
-                    received = window.received_bytes();
-                    ended = sys::clock::boot_ns();
-                }
-            }
-            joined(receiver)?;
-            Ok(ended - begun)
+            joined(receiver)
         })
-    })?;
-    Ok(Turn { nanoseconds, received_bytes: window.received_bytes(), sent_bytes: sent_bytes as u64, used })
+    })
 }
 
 fn our_tcp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = connection(setting)?;
-    let window = Window::default();
-    turn(
-        setting,
-        TCP_MESSAGES * MESSAGE_BYTES,
-        &window,
-        || {
-            let in_flight = InFlight::new(window.clone(), u64::MAX);
-            let device = Flood::new(Body::from(vec![7; MESSAGE_BYTES]), TCP_MESSAGES, in_flight);
-            Host::new(Box::new(device), tcp(near, setting)?)?.run(None, || false)
-        },
-        || Host::new(Box::new(Count::new(window.clone())), tcp(far, setting)?)?.run(None, || false),
-    )
+    our_turn(setting, &tcp(setting, false)?, [near.into(), far.into()], TCP_MESSAGES, u64::MAX)
 }
 
 fn bare_tcp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = connection(setting)?;
     let window = Window::default();
-    turn(
+    bare_turn(
         setting,
-        TCP_MESSAGES * MESSAGE_BYTES,
+        TCP_MESSAGES,
         &window,
         || bare::flood(near, MESSAGE_BYTES, TCP_MESSAGES),
         || bare::drain(far, MESSAGE_BYTES, &window),
@@ -112,37 +126,21 @@ fn datagram_pair() -> Result<(UdpSocket, UdpSocket), Failure> {
     Ok((near, far))
 }
 
-fn udp(socket: UdpSocket) -> Result<Box<dyn Partner>, Failure> {
-    let (datagram, bytes) = (DATAGRAM_BYTES.to_string(), SOCKET_BYTES.to_string());
-    let given = [("datagram", datagram.as_str()), ("socket_bytes", bytes.as_str())];
-    Ok(Udp.partner(socket.into(), &Options::check(Udp.options(), given)?)?)
-}
-
 fn our_udp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = datagram_pair()?;
-    let window = Window::default();
-    turn(
-        setting,
-        UDP_MESSAGES * MESSAGE_BYTES,
-        &window,
-        || {
-            let in_flight = InFlight::new(window.clone(), WINDOW_BYTES);
-            let device = Flood::new(Body::from(vec![7; MESSAGE_BYTES]), UDP_MESSAGES, in_flight);
-            Host::new(Box::new(device), udp(near)?)?.run(None, || false)
-        },
-        || {
-            Host::new(Box::new(Count::new(window.clone())), udp(far)?)?
-                .run(Some(PAUSE), || window.is_finished())
-        },
-    )
+    let (datagram, bytes) = (DATAGRAM_BYTES.to_string(), SOCKET_BYTES.to_string());
+    let given = [("datagram", datagram.as_str()), ("socket_bytes", bytes.as_str())];
+    let options = Options::check(Udp.options(), given)?;
+    let link = Link { transport: &Udp, options, class: FlowClass::Timely, both_ways: false };
+    our_turn(setting, &link, [near.into(), far.into()], UDP_MESSAGES, WINDOW_BYTES)
 }
 
 fn bare_udp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = datagram_pair()?;
     let window = Window::default();
-    turn(
+    bare_turn(
         setting,
-        UDP_MESSAGES * MESSAGE_BYTES,
+        UDP_MESSAGES,
         &window,
         || {
             let in_flight = InFlight::new(window.clone(), WINDOW_BYTES);
