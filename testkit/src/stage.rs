@@ -349,20 +349,18 @@ fn undoes_every_kind_of_body(pair: &dyn Pair, given: &[(&str, &str)], format: &F
     let mut rng = rng(1);
     let mut sent = Vec::new();
     for round in 0..40 {
-        let repeating: Vec<u8> = (0..3000).map(|i| (i % 7) as u8).collect();
-        let large: Vec<u8> = (0..LARGE_BYTES).map(|i| (i >> 4) as u8).collect();
         let body: Body = match round % 8 {
             0 => Body::new(),
             1 => Body::from(random_bytes(&mut rng, 1)),
             2 => Body::from(random_bytes(&mut rng, 24)),
             3 => (0..9).map(|i| random_bytes(&mut rng, i * 11)).collect(),
-            4 => Body::from(repeating),
+            4 => Body::from((0..3000).map(|i| (i % 7) as u8).collect::<Vec<_>>()),
             5 => {
                 let mut body = Body::from(random_bytes(&mut rng, 2000));
                 body.push_front(b"header of another stage");
                 body
             }
-            6 if round == 6 => Body::from(large),
+            6 if round == 6 => Body::from((0..LARGE_BYTES).map(|i| (i >> 4) as u8).collect::<Vec<_>>()),
             _ => Body::from(random_bytes(&mut rng, 300)),
         };
         let mut message = Message::new(run.now.before(Duration::from_micros(rng.next_u64() % 900)), body);

@@ -93,6 +93,11 @@ impl Playout {
         Some(self.due(*latest, message))
     }
 
+    /// When the first message held was created.
+    pub(crate) fn first_created(&self) -> Option<Time> {
+        self.queue.front().map(|(_, message)| message.created)
+    }
+
     /// Messages held.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()

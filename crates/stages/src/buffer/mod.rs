@@ -18,7 +18,7 @@ const DELAY: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Durat
 
 static OPTIONS: [OptionSpec; 11] = [
     agreed("mode", OptionKind::Choice(&["request", "play"]), "request", "who sets the pace"),
-    agreed("min", COUNT, "8", "request: the sink asks for more below this many messages"),
+    agreed("min", COUNT, "10", "request: the sink asks for more below this many messages, held or asked for"),
     agreed("max", COUNT, "10", "request: messages held at the sink or asked for, at most"),
     agreed("source_max", COUNT, "400", "request: messages held at the source, at most"),
     agreed("full", OptionKind::Choice(&["discard", "wait"]), "discard", "request: when the source is full"),
@@ -77,9 +77,6 @@ impl Pair for Buffer {
     }
 
     fn check(&self, options: &Options) -> Result<(), String> {
-        if options.integer("min") > options.integer("max") {
-            return Err("`min` is above `max`: it would ask for ever".into());
-        }
         if options.duration("delay") > options.duration("delay_max") {
             return Err("`delay` is above `delay_max`".into());
         }

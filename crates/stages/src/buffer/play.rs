@@ -54,9 +54,11 @@ impl Sink {
         let step = nanoseconds(now.since(self.slewed)) / SLEW;
         self.slewed = now;
         let unsettled = self.playout.released() == 0 && target < shift;
+        // The first message cannot leave in the past.
+        let soonest = self.playout.first_created().map_or(target, |created| now.signed_since(created));
         let all_late = fastest > shift;
         let shift = if unsettled {
-            target
+            target.max(soonest)
         } else if all_late || shift.saturating_sub(target) > STEP_NS {
             self.steps += 1;
             target

@@ -31,7 +31,7 @@ impl Sink {
         Sink {
             // An end gives out all that the source holds, whatever was asked for.
             playout: Playout::new(max + options.count("source_max"), options.size("held_bytes")),
-            min: options.count("min") as u64,
+            min: options.count("min").min(max) as u64,
             max: max as u64,
             lost_after: options.duration("lost_after"),
             granted: 0,
@@ -45,13 +45,12 @@ impl Sink {
         }
     }
 
-    /// Asks for what brings it back to the maximum, counting what is still on its way.
+    /// Below the minimum, asks for what brings it back to the maximum. What was asked for and has not come
+    /// yet counts as held: else it would be asked for again and again for a round trip.
     fn request(&mut self, out: &mut Outbox) {
-        let held = self.playout.len() as u64;
-        let coming = self.granted.saturating_sub(self.seen);
-        let wanted = self.max.saturating_sub(held + coming);
-        if held < self.min && wanted > 0 {
-            self.granted = self.granted.max(self.seen) + wanted;
+        let held = self.playout.len() as u64 + self.granted.saturating_sub(self.seen);
+        if held < self.min {
+            self.granted = self.granted.max(self.seen) + self.max.saturating_sub(held);
             self.requests += 1;
             out.control(self.granted.to_le_bytes().to_vec());
         }

@@ -1,17 +1,242 @@
 use super::Buffer;
-use contract::Format;
-use testkit::stage::conforms;
+use contract::{Body, Format, Message, Outbox, Pair, Port, StageError, Time};
+use netsim::Params;
+use proptest::prelude::*;
+use std::time::Duration;
+use testkit::stage::{Half, TwoHalves, conforms, options, steady};
+
+const PERIOD: Duration = Duration::from_millis(16);
 
 #[test]
 fn it_conforms() {
     for given in [
         &[][..],
         &[("min", "1"), ("max", "1"), ("source_max", "1")],
-        &[("full", "wait"), ("source_max", "20")],
+        &[("min", "3"), ("full", "wait"), ("source_max", "20")],
+        &[("held_bytes", "100")],
         &[("mode", "play")],
         &[("mode", "play"), ("delay", "0s"), ("held_max", "3")],
         &[("mode", "play"), ("adapt", "true"), ("delay", "200ms")],
     ] {
         conforms(&Buffer, given, &Format::Evdev);
+    }
+}
+
+fn jittery(jitter_ms: u64) -> Params {
+    Params { jitter_ns: jitter_ms * 1_000_000, ..steady(Duration::from_millis(2)) }
+}
+
+fn feed(run: &mut TwoHalves, count: u64, period: Duration) {
+    for number in 0..count {
+        run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+        run.run_until(run.now.after(period));
+    }
+}
+
+/// Paper N, section 6.7.1: an update every 16 ms, each late by 0 to J.
+fn experiment(given: &[(&str, &str)], jitter_ms: u64, seed: u64) -> TwoHalves {
+    let mut run = TwoHalves::new(&Buffer, given, &Format::Motion, jittery(jitter_ms), seed);
+    feed(&mut run, 200, PERIOD);
+    run.run_until(run.now.after(Duration::from_secs(10)));
+    assert_eq!((run.received.len(), run.dropped()), (200, 0), "seed {seed}");
+    run
+}
+
+/// Mean spacing error over several seeds, ms.
+fn mean_error_ms(given: &[(&str, &str)], jitter_ms: u64) -> f64 {
+    (0..20).map(|seed| experiment(given, jitter_ms, seed).spacing_error(0).0 / 20e6).sum()
+}
+
+#[test]
+fn play_restores_spacing_at_every_jitter_its_delay_covers() {
+    for (jitter_ms, delay) in
+        [(0, "0s"), (5, "5ms"), (10, "10ms"), (25, "25ms"), (50, "50ms"), (100, "100ms"), (200, "200ms")]
+    {
+        for seed in 0..20 {
+            let run = experiment(&[("mode", "play"), ("delay", delay)], jitter_ms, seed);
+            let (mean, largest) = run.spacing_error(0);
+            assert!(mean < 0.03e6 && largest < 1e6, "J={jitter_ms} seed {seed}: {mean} {largest} ns");
+            assert_eq!(run.figure(Half::Sink, "late"), 0.0, "J={jitter_ms} seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn request_restores_spacing_as_well_as_the_paper_says() {
+    // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows once by what the first message was not
+    // late. Beyond max x period it cannot keep up.
+    for (jitter_ms, bound_ms) in [(0, 1e-6), (5, 0.1), (10, 0.1), (25, 0.1), (50, 0.12), (100, 0.3)] {
+        let mean = mean_error_ms(&[], jitter_ms);
+        assert!(mean < bound_ms, "J={jitter_ms}: {mean} ms");
+    }
+    assert!(mean_error_ms(&[("max", "30"), ("min", "30")], 200) < 0.5);
+}
+
+#[test]
+fn adapting_play_learns_what_it_needs_and_no_more() {
+    let delay_after = |jitter_ms, given: &[(&str, &str)]| {
+        let given = [&[("mode", "play"), ("adapt", "true")], given].concat();
+        let mut run = TwoHalves::new(&Buffer, &given, &Format::Motion, jittery(jitter_ms), 1);
+        feed(&mut run, 6000, PERIOD);
+        assert!(run.spacing_error(3000).0 < 0.1e6, "J={jitter_ms}: {:?}", run.spacing_error(3000));
+        run.figure(Half::Sink, "delay_ms")
+    };
+    let grown = delay_after(120, &[("delay", "5ms")]);
+    assert!((60.0..150.0).contains(&grown), "{grown}");
+    let shrunk = delay_after(2, &[("delay", "50ms")]);
+    assert!(shrunk < 5.0, "{shrunk}");
+}
+
+#[test]
+fn play_follows_a_clock_or_a_route_that_steps() {
+    for step_ms in [-3000i64, -700, 700, 3000] {
+        let mut run = TwoHalves::new(&Buffer, &[("mode", "play")], &Format::Motion, jittery(20), 1);
+        let mut number = 0u64;
+        for offset in [0, step_ms] {
+            for _ in 0..1500 {
+                let created =
+                    Time::from_millis(5000 + number * 16).0.saturating_add_signed(offset * 1_000_000);
+                run.run_until(Time::from_millis(5000 + number * 16));
+                run.push(Message::new(Time(created), vec![1]));
+                number += 1;
+            }
+        }
+        run.run_until(run.now.after(Duration::from_secs(5)));
+        assert_eq!(run.received.len(), 3000);
+        assert!(run.spacing_error(2500).0 < 0.05e6, "{step_ms}: {:?}", run.spacing_error(2500));
+        assert_eq!(run.figure(Half::Sink, "steps"), 1.0, "{step_ms}");
+    }
+}
+
+#[test]
+fn request_keeps_up_until_the_round_trip_is_max_periods() {
+    for (one_way_ms, keeps_up) in [(2, true), (40, true), (75, true), (90, false), (200, false)] {
+        let mut run = TwoHalves::new(
+            &Buffer,
+            &[("source_max", "50")],
+            &Format::Motion,
+            steady(Duration::from_millis(one_way_ms)),
+            1,
+        );
+        feed(&mut run, 3000, PERIOD);
+        let behind = run.figure(Half::Source, "held");
+        assert_eq!((run.dropped() == 0, behind <= 10.0), (keeps_up, keeps_up), "{one_way_ms} ms: {behind}");
+    }
+}
+
+#[test]
+fn a_smaller_minimum_asks_less_often() {
+    let requests = |min| {
+        let mut run = TwoHalves::new(&Buffer, &[("min", min)], &Format::Motion, jittery(5), 1);
+        feed(&mut run, 1000, PERIOD);
+        run.controls_sent[1]
+    };
+    let (often, seldom) = (requests("10"), requests("6"));
+    assert!((1000..1020).contains(&often) && (190..220).contains(&seldom), "{often} {seldom}");
+}
+
+#[test]
+fn the_source_discards_the_earliest_and_counts_them() {
+    let link = steady(Duration::from_secs(1));
+    let mut run = TwoHalves::new(&Buffer, &[("max", "2"), ("source_max", "3")], &Format::Motion, link, 1);
+    for number in 0..7u8 {
+        run.push(Message::new(run.now, vec![number]));
+    }
+    assert_eq!(run.dropped(), 4);
+    run.end();
+    let left: Vec<u8> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes()[0]).collect();
+    assert_eq!(left, [4, 5, 6]);
+}
+
+#[test]
+fn a_source_that_waits_takes_no_more_and_drops_nothing() {
+    let given = [("full", "wait"), ("source_max", "3"), ("max", "2")];
+    let mut stage = Buffer.source(&options(&Buffer, &given), &Format::Serial).unwrap();
+    let mut out = Outbox::default();
+    for expected in [true, true, false] {
+        stage.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
+        assert_eq!(stage.has_room(), expected);
+    }
+    stage.handle_control(&1u64.to_le_bytes(), Time(0), &mut out).unwrap();
+    assert!(stage.has_room() && out.drops.is_empty());
+    assert!(!Buffer.promises(&options(&Buffer, &given)).may_drop);
+}
+
+#[test]
+fn lost_messages_free_their_places() {
+    for seed in 0..10 {
+        let link = Params { loss_ppm: 300_000, ..jittery(30) };
+        let mut run = TwoHalves::new(&Buffer, &[("lost_after", "100ms")], &Format::Motion, link, seed);
+        feed(&mut run, 2000, PERIOD);
+        run.run_until(run.now.after(Duration::from_secs(5)));
+        assert_eq!(run.received.len() as u64 + run.lost() + run.dropped(), 2000, "seed {seed}");
+        assert!(run.dropped() < 100, "seed {seed}: {:?}", run.drops);
+        // All asked for is lost: nothing but the source's count tells.
+        let dead = Params { loss_ppm: 1_000_000, ..jittery(0) };
+        run.configure(dead);
+        feed(&mut run, 30, PERIOD);
+        run.configure(jittery(0));
+        let before = run.received.len();
+        feed(&mut run, 60, PERIOD);
+        run.run_until(run.now.after(Duration::from_secs(5)));
+        assert!(run.received.len() > before + 50, "seed {seed}: stuck");
+    }
+}
+
+#[test]
+fn header_and_control_layout() {
+    let options = options(&Buffer, &[("max", "3"), ("min", "3")]);
+    let mut source = Buffer.source(&options, &Format::Bytes).unwrap();
+    let mut sink = Buffer.sink(&options, &Format::Bytes).unwrap();
+    let mut out = Outbox::default();
+    assert_eq!(sink.poll_timeout(), Some(Time::ZERO));
+    sink.handle_timeout(Time(5), &mut out).unwrap();
+    assert_eq!(out.controls.pop(), Some(vec![3, 0, 0, 0, 0, 0, 0, 0]));
+    source.handle_control(&[2, 0, 0, 0, 0, 0, 0, 0], Time(5), &mut out).unwrap();
+    for body in [b"first", b"other"] {
+        source.handle(Port::MAIN, Message::new(Time(1), body.to_vec()), Time(5), &mut out).unwrap();
+    }
+    let bodies: Vec<_> = out.messages.drain(..).map(|(_, m)| m.body.into_bytes()).collect();
+    assert_eq!(bodies, [&b"\0\0\0\0\0\0\0\0first"[..], &b"\x01\0\0\0\0\0\0\0other"[..]]);
+    assert_eq!(out.controls, [[2, 0, 0, 0, 0, 0, 0, 0]]);
+}
+
+#[test]
+fn a_lying_half_is_refused() {
+    let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes).unwrap();
+    let mut out = Outbox::default();
+    let mut far = Body::from(vec![1]);
+    far.push_front(&u64::MAX.to_le_bytes());
+    for body in [far, Body::from(vec![1, 2, 3])] {
+        let result = sink.handle(Port::MAIN, Message::new(Time(1), body), Time(5), &mut out);
+        assert!(matches!(result, Err(StageError::Input(_))), "{result:?}");
+    }
+    assert!(sink.handle_control(&u64::MAX.to_le_bytes(), Time(5), &mut out).is_err());
+    assert!(sink.handle_control(&[1], Time(5), &mut out).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever the device's own rhythm: once its delay covers the jitter, play gives it back.
+    #[test]
+    fn any_rhythm_is_restored(
+        gaps_ms in prop::collection::vec(1u64..300, 50..150),
+        jitter_ms in 0u64..80,
+        reorder in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let link = Params { reorder, ..jittery(jitter_ms) };
+        let mut run = TwoHalves::new(&Buffer, &[("mode", "play"), ("delay", "100ms")], &Format::Motion, link, seed);
+        for gap in &gaps_ms {
+            run.push(Message::new(run.now, vec![1]));
+            run.run_until(run.now.after(Duration::from_millis(*gap)));
+        }
+        run.run_until(run.now.after(Duration::from_secs(1)));
+        prop_assert_eq!(run.received.len(), gaps_ms.len());
+        // 1 ms in a second; a link that reorders may also swap two that are closer than the jitter.
+        if !reorder {
+            prop_assert!(run.spacing_error(0).1 <= 0.5e6, "{:?}", run.spacing_error(0));
+        }
     }
 }

@@ -1,6 +1,9 @@
 use super::Bundle;
-use contract::Format;
-use testkit::stage::conforms;
+use contract::{Attributes, Body, Format, Message, Outbox, Pair, Port, Stage, StageError, Time};
+use netsim::Params;
+use proptest::prelude::*;
+use std::time::Duration;
+use testkit::stage::{Half, TwoHalves, conforms, options, steady};
 
 #[test]
 fn it_conforms() {
@@ -11,5 +14,141 @@ fn it_conforms() {
         &[("hold", "1ms"), ("held_max", "4"), ("held_bytes", "100")],
     ] {
         conforms(&Bundle, given, &Format::Evdev);
+    }
+}
+
+fn jittery(jitter_ms: u64) -> Params {
+    Params { jitter_ns: jitter_ms * 1_000_000, ..steady(Duration::from_millis(2)) }
+}
+
+fn feed(run: &mut TwoHalves, count: u64) {
+    for number in 0..count {
+        run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+        run.run_until(run.now.after(Duration::from_millis(16)));
+    }
+}
+
+/// Paper N, section 6.7.2: ten updates to a bundle, one every 16 ms, each bundle late by 0 to J.
+#[test]
+fn spacing_is_whole_while_transits_differ_by_less_than_the_span() {
+    for jitter_ms in [0, 5, 10, 25, 50, 100, 144] {
+        for seed in 0..20 {
+            let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(jitter_ms), seed);
+            feed(&mut run, 200);
+            run.run_until(run.now.after(Duration::from_secs(2)));
+            assert_eq!((run.received.len(), run.bodies.len()), (200, 20));
+            assert_eq!(run.spacing_error(0), (0.0, 0.0), "J={jitter_ms} seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_bundle_beyond_that_moves_the_shift_once() {
+    let mut late = 0.0;
+    for seed in 0..20 {
+        let mut run = TwoHalves::new(&Bundle, &[("hold", "20ms")], &Format::Motion, jittery(200), seed);
+        feed(&mut run, 2000);
+        late += run.figure(Half::Sink, "late");
+        let (mean, largest) = run.spacing_error(1000);
+        assert!(mean < 0.05e6 && largest < 30e6, "seed {seed}: {mean} {largest}");
+    }
+    assert!((10.0..120.0).contains(&late), "{late}");
+}
+
+#[test]
+fn after_an_interruption_the_shift_comes_back() {
+    let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(10), 1);
+    feed(&mut run, 200);
+    let usual = run.figure(Half::Sink, "delay_ms");
+    run.configure(steady(Duration::from_secs(8)));
+    feed(&mut run, 50);
+    run.configure(jittery(10));
+    feed(&mut run, 2500);
+    assert!(run.figure(Half::Sink, "late") >= 1.0);
+    let after = run.figure(Half::Sink, "delay_ms");
+    assert!((after - usual).abs() < 200.0, "{usual} {after}");
+    assert!(run.spacing_error(2000).1 < 1.0);
+}
+
+#[test]
+fn a_slow_device_does_not_wait_for_a_full_bundle() {
+    let mut run =
+        TwoHalves::new(&Bundle, &[("wait", "30ms")], &Format::Evdev, steady(Duration::from_millis(1)), 1);
+    run.push(Message::new(run.now, vec![1]));
+    run.run_until(run.now.after(Duration::from_millis(500)));
+    assert_eq!(run.received.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [Time::from_millis(1031)]);
+}
+
+fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
+    let options = options(&Bundle, given);
+    (Bundle.source(&options, &Format::Bytes).unwrap(), Bundle.sink(&options, &Format::Bytes).unwrap())
+}
+
+#[test]
+fn header_layout() {
+    let (mut source, _) = halves(&[("count", "2")]);
+    let mut out = Outbox::default();
+    source.handle(Port::MAIN, Message::new(Time(1000), b"abc".to_vec()), Time(5), &mut out).unwrap();
+    source.handle(Port::MAIN, Message::new(Time(999), b"de".to_vec()), Time(5), &mut out).unwrap();
+    let (_, made) = out.messages.pop_front().unwrap();
+    assert_eq!(made.created, Time(1000));
+    let header = b"\x02\0\0\0\0\0\0\0\0\0\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0";
+    assert_eq!(made.body.into_bytes(), [&header[..], b"abcde"].concat());
+}
+
+#[test]
+fn a_bundle_is_as_urgent_as_its_most_urgent_message() {
+    let (mut source, _) = halves(&[("count", "2")]);
+    let mut out = Outbox::default();
+    let attributes = Attributes { priority: 1, droppable: true, key: Some(4), ..Attributes::default() };
+    let urgent = Attributes { priority: 9, droppable: false, deadline: Some(Time(7)), ..attributes };
+    for attributes in [attributes, urgent] {
+        let message = Message { created: Time(0), attributes, body: Body::new() };
+        source.handle(Port::MAIN, message, Time(5), &mut out).unwrap();
+    }
+    assert_eq!(out.messages[0].1.attributes, urgent);
+}
+
+#[test]
+fn what_is_no_bundle_is_refused() {
+    let (_, mut sink) = halves(&[]);
+    let mut out = Outbox::default();
+    let entry = |length: u32| [&[0u8; 8][..], &length.to_le_bytes()].concat();
+    for bytes in [
+        vec![],
+        vec![1],
+        vec![0xff, 0xff, 0, 0],
+        [&[1, 0][..], &entry(u32::MAX)].concat(),
+        [&[1, 0][..], &entry(3), b"ab"].concat(),
+        [&[1, 0][..], &entry(1), b"ab"].concat(),
+        vec![0, 0, 1],
+    ] {
+        let result = sink.handle(Port::MAIN, Message::new(Time(1), bytes.clone()), Time(5), &mut out);
+        assert!(matches!(result, Err(StageError::Input(_))), "{bytes:?}: {result:?}");
+    }
+    assert!(out.messages.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever the device's own rhythm, once the shift has grown to what the longest bundle needs it is restored.
+    #[test]
+    fn any_rhythm_is_restored(
+        gaps_ms in prop::collection::vec(1u64..200, 150..250),
+        count in 1usize..20,
+        jitter_ms in 0u64..40,
+        seed in any::<u64>(),
+    ) {
+        let count = count.to_string();
+        let given = [("count", count.as_str()), ("hold", "300ms"), ("wait", "250ms")];
+        let mut run = TwoHalves::new(&Bundle, &given, &Format::Motion, jittery(jitter_ms), seed);
+        for gap in &gaps_ms {
+            run.push(Message::new(run.now, vec![1]));
+            run.run_until(run.now.after(Duration::from_millis(*gap)));
+        }
+        run.run_until(run.now.after(Duration::from_secs(2)));
+        prop_assert_eq!(run.received.len(), gaps_ms.len());
+        prop_assert_eq!(run.spacing_error(0), (0.0, 0.0));
     }
 }
