@@ -11,6 +11,7 @@ use crate::registry;
 use crate::share::now;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
+use pipeline::Pipeline;
 use session::{Handshake, Limits};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -23,6 +24,8 @@ use wire::preamble::SessionToken;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may take while a lost link is looked for, at least.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// Time between two requests for a device that cannot be had now.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -70,7 +73,23 @@ struct Driver {
     /// Its flows, once open.
     plans: Option<Vec<FlowPlan>>,
     dialling: Option<Dialling>,
+    /// When to ask for it again.
+    reopen_at: Option<Time>,
     ended: bool,
+}
+
+impl Driver {
+    fn open(&self, number: u32, transport: &TransportPlan) -> Control {
+        let text = |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|known| known.canonical().to_string());
+        Control::Open {
+            driver: number,
+            name: self.name.clone(),
+            application: String::new(),
+            transport: transport.class.name().into(),
+            via: text(&self.pipelines.via),
+            via_back: text(&self.pipelines.via_back),
+        }
+    }
 }
 
 /// A running `attach`.
@@ -108,6 +127,7 @@ impl Attacher {
             pipelines: target.pipelines,
             plans: None,
             dialling: None,
+            reopen_at: None,
             ended: false,
         });
         let mut attacher = Attacher {
@@ -159,6 +179,10 @@ impl Attacher {
                 stats_at = now().after(STATS_INTERVAL);
             }
             self.dial();
+            if let Err(error) = self.ask_again() {
+                self.link.disconnect(&mut self.poller);
+                self.fall_silent(&error.to_string(), tell);
+            }
             if let Err(error) = self.sleep(stop, stats_at) {
                 break Err(error);
             }
@@ -174,8 +198,11 @@ impl Attacher {
         self.poller.want(self.worker.wakes(), true, false);
         self.link.want(&mut self.poller);
         let mut at = stats_at.min(self.link.poll_timeout(self.silent_since.is_some()));
-        for dialling in self.drivers.iter().filter_map(|driver| driver.dialling.as_ref()) {
-            at = at.min(dialling.want(&mut self.poller));
+        for driver in &self.drivers {
+            at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
+            if let Some(dialling) = &driver.dialling {
+                at = at.min(dialling.want(&mut self.poller));
+            }
         }
         self.poller.wait(Some(at.since(now()))).map_err(|error| RuntimeError::os("waiting", error))?;
         Ok(())
@@ -195,22 +222,10 @@ impl Attacher {
         self.session = Some(welcomed.session);
         for (number, driver) in self.drivers.iter_mut().enumerate() {
             driver.dialling = None;
+            driver.reopen_at = None;
             match welcomed.resumed && driver.plans.is_some() {
                 true => driver.dialling = Some(Dialling::new(&self.transport, self.peer, now())),
-                false => {
-                    let text = |pipeline: &Option<pipeline::Pipeline>| {
-                        pipeline.as_ref().map(|pipeline| pipeline.canonical().to_string())
-                    };
-                    let open = Control::Open {
-                        driver: number as u32,
-                        name: driver.name.clone(),
-                        application: String::new(),
-                        transport: self.transport.class.name().into(),
-                        via: text(&driver.pipelines.via),
-                        via_back: text(&driver.pipelines.via_back),
-                    };
-                    self.link.send(&open)?;
-                }
+                false => self.link.send(&driver.open(number as u32, &self.transport))?,
             }
         }
         Ok(())
@@ -316,12 +331,20 @@ impl Attacher {
                 self.open(driver, class, description, &flows, tell).map_err(Failure::Final)
             }
             Control::Refused { driver, reason } | Control::Close { driver, reason } => {
-                let name =
-                    self.drivers.get(driver as usize).map_or("a device", |driver| driver.name.as_str());
-                Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))))
+                let Some(known) = self.drivers.get_mut(driver as usize) else { return Ok(()) };
+                let name = known.name.clone();
+                if known.application.is_some() {
+                    return Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))));
+                }
+                // The application has its node and keeps it: the device is asked for until it can be had.
+                known.reopen_at = Some(now().after(REOPEN_INTERVAL));
+                let _ = self.worker.send(Command::Absence { driver });
+                tell(Event::DeviceGone { name, reason });
+                Ok(())
             }
             Control::Goodbye { reason } => {
-                Err(Failure::Final(RuntimeError::Peer(format!("{} ended the session: {reason}", self.peer))))
+                self.session = None;
+                Err(Failure::Link(LinkError::Goodbye(reason)))
             }
             Control::Linked { driver } => {
                 let dialling =
@@ -401,6 +424,17 @@ impl Attacher {
         }
         driver.plans = Some(plans);
         driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
+        Ok(())
+    }
+
+    /// Asks for devices that could not be had.
+    fn ask_again(&mut self) -> Result<(), LinkError> {
+        for (number, driver) in self.drivers.iter_mut().enumerate() {
+            if driver.reopen_at.is_some_and(|at| at <= now()) {
+                driver.reopen_at = None;
+                self.link.send(&driver.open(number as u32, &self.transport))?;
+            }
+        }
         Ok(())
     }
 

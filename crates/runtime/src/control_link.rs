@@ -18,6 +18,8 @@ const READ_BYTES: usize = 16 << 10;
 pub(crate) enum LinkError {
     #[error("the other host closed the connection")]
     Closed,
+    #[error("the other host ended the session: {0}")]
+    Goodbye(String),
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
     #[error("{0}")]

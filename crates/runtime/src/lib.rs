@@ -30,5 +30,5 @@ pub use connect::{Connected, Connection, connect};
 pub use error::RuntimeError;
 pub use events::{Event, Stop};
 pub use session::Limits;
-pub use share::{ShareDevice, ShareRequest, Sharer};
+pub use share::{DeviceChoice, MakePartner, ShareDevice, ShareRequest, Sharer};
 pub use stats::{DriverStats, FlowStats};

@@ -31,7 +31,7 @@ pub fn device_class(name: &str) -> Option<&'static dyn DeviceClass> {
 
 /// Reads `kind:rest` for one side of a driver.
 pub fn device_spec(text: &str, role: Role) -> Result<DeviceSpec, DeviceError> {
-    devices::spec::parse(text, role)
+    devices::spec::parse(text, role).map(|(_, spec)| spec)
 }
 
 /// Opens what a spec stands for.

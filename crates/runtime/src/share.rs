@@ -7,12 +7,14 @@ use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::registry;
 use crate::share_session::{Session, Turn};
-use contract::{Description, DeviceSpec, Opened, Role, Time};
+use crate::worker::PartnerOrigin;
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Partner, Role, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::preamble::SessionToken;
@@ -23,11 +25,23 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Makes the partner of a device of this program's own, each time a peer begins to use it.
+pub type MakePartner = dyn Fn() -> Result<Box<dyn Partner>, DeviceError> + Send + Sync;
+
+/// What is shared.
+#[derive(Clone)]
+pub enum DeviceChoice {
+    /// `kind:rest`.
+    Spec(String),
+    /// A device of this program's own (a synthetic one, an instrument).
+    Own(Description, Arc<MakePartner>),
+}
+
 /// One device to share.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ShareDevice {
-    /// What: `kind:rest`.
-    pub spec: String,
+    /// What.
+    pub device: DeviceChoice,
     /// Under which name; the spec's own if none.
     pub name: Option<String>,
     /// What happens to its flows.
@@ -35,7 +49,7 @@ pub struct ShareDevice {
 }
 
 /// What to share, and where.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ShareRequest {
     /// The devices.
     pub devices: Vec<ShareDevice>,
@@ -52,24 +66,38 @@ pub struct ShareRequest {
 /// A device on offer.
 pub(crate) struct Shared {
     pub(crate) name: String,
-    pub(crate) spec: DeviceSpec,
+    source: Source,
     pub(crate) description: Description,
     pub(crate) pipelines: Pipelines,
     /// Open and waiting for its first peer.
-    opened: Option<Opened>,
+    opened: Option<PartnerOrigin>,
     /// Session and driver that use it.
     pub(crate) used_by: Option<(u64, u32)>,
     pub(crate) present: bool,
     reopen_at: Time,
 }
 
+enum Source {
+    Spec(DeviceSpec),
+    Own(Arc<MakePartner>),
+}
+
 impl Shared {
     /// The device, open, for a peer that begins to use it.
-    pub(crate) fn open(&mut self) -> Result<Opened, String> {
+    pub(crate) fn open(&mut self) -> Result<PartnerOrigin, DeviceError> {
         match self.opened.take() {
             Some(opened) => Ok(opened),
-            None => registry::reopen(&self.spec, Role::Device, &self.description)
-                .map_err(|error| error.to_string()),
+            None => self.find(),
+        }
+    }
+
+    fn find(&self) -> Result<PartnerOrigin, DeviceError> {
+        match &self.source {
+            Source::Spec(spec) => {
+                let opened = registry::reopen(spec, Role::Device, &self.description)?;
+                Ok(PartnerOrigin::Opened(Box::new(opened)))
+            }
+            Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
         }
     }
 }
@@ -358,9 +386,7 @@ impl Sharer {
                 continue;
             }
             device.reopen_at = now().after(REOPEN_INTERVAL);
-            let Ok(opened) = registry::reopen(&device.spec, Role::Device, &device.description) else {
-                continue;
-            };
+            let Ok(opened) = device.find() else { continue };
             device.present = true;
             tell(Event::DeviceBack { name: device.name.clone() });
             match device.used_by.and_then(|(id, driver)| Some((self.sessions.get_mut(&id)?, driver))) {
@@ -383,33 +409,35 @@ enum Heard {
 }
 
 fn open_shared(device: &ShareDevice) -> Result<Shared, RuntimeError> {
-    let spec = registry::device_spec(&device.spec, Role::Device)?;
-    let opened = registry::open(&spec, Role::Device, None)?;
-    let description = opened.description.clone();
+    let (source, description, opened, own_name) = match &device.device {
+        DeviceChoice::Spec(text) => {
+            let spec = registry::device_spec(text, Role::Device)?;
+            let opened = registry::open(&spec, Role::Device, None)?;
+            let description = opened.description.clone();
+            let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
+            (Source::Spec(spec), description, opened, default_name(text))
+        }
+        DeviceChoice::Own(description, make) => {
+            (Source::Own(make.clone()), description.clone(), None, description.class.clone())
+        }
+    };
     for offer in &description.flows {
         let pipelines = &device.pipelines;
         let own = match offer.direction {
-            contract::FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
-            contract::FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
+            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
+            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
         };
         for pipeline in own.into_iter().flatten() {
             pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
         }
     }
-    let name = device.name.clone().unwrap_or_else(|| default_name(&device.spec));
+    let name = device.name.clone().unwrap_or(own_name);
     if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
         return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
     }
-    Ok(Shared {
-        name,
-        spec,
-        description,
-        pipelines: device.pipelines.clone(),
-        opened: Some(opened),
-        used_by: None,
-        present: true,
-        reopen_at: Time::ZERO,
-    })
+    let pipelines = device.pipelines.clone();
+    let reopen_at = Time::ZERO;
+    Ok(Shared { name, source, description, pipelines, opened, used_by: None, present: true, reopen_at })
 }
 
 /// The last part of a path, or the kind: `evdev:/dev/input/event3` is `event3`, `pattern:rate=5` is `pattern`.

@@ -8,7 +8,7 @@ use crate::events::Event;
 use crate::registry;
 use crate::share::{ShareRequest, Shared, mark_gone, now};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
-use contract::{Opened, Options, Role, Time};
+use contract::{Options, Role, Time};
 use session::Limits;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -124,8 +124,8 @@ impl Session {
     }
 
     /// A device that this session uses is back.
-    pub(crate) fn return_device(&mut self, driver: u32, opened: Opened) {
-        self.command(Command::Partner { driver, opened: Box::new(opened) });
+    pub(crate) fn return_device(&mut self, driver: u32, origin: PartnerOrigin) {
+        self.command(Command::Partner { driver, origin });
         let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
     }
 
@@ -315,10 +315,9 @@ impl Session {
         let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
         let first_flow = driver * FLOWS_MAX as u32;
         let (flows, plans) = agree::answer(&device.description, &device.pipelines, proposed, first_flow)?;
-        let opened = device.open()?;
+        let origin = device.open().map_err(|error| error.to_string())?;
         device.used_by = Some((self.id, driver));
         self.drivers.insert(driver, index);
-        let origin = PartnerOrigin::Opened(Box::new(opened));
         let transport = TransportPlan { class, options };
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());

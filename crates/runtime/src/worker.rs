@@ -7,7 +7,7 @@ use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use crate::stats::DriverStats;
 use buffers::{Ring, RingFull};
-use contract::{Opened, Options, Partner, Role, Time, TransportClass};
+use contract::{Opened, Options, Partner, PartnerError, Role, Time, TransportClass};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -91,8 +91,8 @@ pub enum Command {
     Partner {
         /// The driver.
         driver: u32,
-        /// Its descriptors.
-        opened: Box<Opened>,
+        /// What its partner is made of.
+        origin: PartnerOrigin,
     },
     /// Take a driver down.
     Remove {
@@ -318,10 +318,10 @@ impl Loop {
             Command::Absence { driver } => {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));
             }
-            Command::Partner { driver, opened } => {
+            Command::Partner { driver, origin } => {
                 let mut result = Ok(());
                 self.one(driver, |driver, notices| {
-                    result = registry::partner(*opened)
+                    result = make_partner(origin)
                         .map_err(DriverError::Partner)
                         .and_then(|partner| driver.handle_partner(partner, now, notices));
                 });
@@ -390,9 +390,13 @@ fn build(
     transport: &TransportPlan,
     limits: &Limits,
 ) -> Result<Driver, DriverError> {
-    let partner = match origin {
-        PartnerOrigin::Opened(opened) => registry::partner(*opened)?,
-        PartnerOrigin::Ready(partner) => partner,
-    };
+    let partner = make_partner(origin)?;
     Driver::new(partner, role, flows, transport.class.facts().may_lose, limits)
+}
+
+fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
+    match origin {
+        PartnerOrigin::Opened(opened) => registry::partner(*opened),
+        PartnerOrigin::Ready(partner) => Ok(partner),
+    }
 }

@@ -1,0 +1,431 @@
+//! Whole journeys in one process: a sharer, a bad network in a relay, an attacher; a device and an application
+//! that the test can look into.
+
+use contract::{
+    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
+    FlowTemplate, Format, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed,
+    Readiness, Time,
+};
+use netsim::Params;
+use netsim::relay::Relay;
+use runtime::worker::TransportPlan;
+use runtime::{
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, Limits, Pipelines,
+    ShareDevice, ShareRequest, Sharer, Stop, registry,
+};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::event::Event as Wake;
+
+/// Every wait in these tests ends by what it waits for; this only stops a test that hangs.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A device made of memory: what it will say, what was said to it, and whether it is plugged in.
+#[derive(Default)]
+struct Bench {
+    to_pull: VecDeque<Vec<u8>>,
+    ends: bool,
+    gone: bool,
+    held: Vec<u8>,
+    snapshot_asked: bool,
+    pushed: Vec<Vec<u8>>,
+    neutral: usize,
+    finished: bool,
+}
+
+#[derive(Clone)]
+struct Handle {
+    bench: Arc<Mutex<Bench>>,
+    wake: Wake,
+}
+
+impl Handle {
+    fn new() -> Handle {
+        Handle { bench: Arc::default(), wake: Wake::new().unwrap() }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Bench) -> T) -> T {
+        let value = act(&mut self.bench.lock().unwrap());
+        self.wake.signal();
+        value
+    }
+
+    /// Says a message, as an event of the device would.
+    fn say(&self, text: impl Into<Vec<u8>>) {
+        self.with(|bench| bench.to_pull.push_back(text.into()));
+    }
+
+    fn wait(&self, what: &str, mut done: impl FnMut(&Bench) -> bool) {
+        let began = Instant::now();
+        while !done(&self.bench.lock().unwrap()) {
+            let pushed = self.bench.lock().unwrap().pushed.len();
+            assert!(began.elapsed() < WATCHDOG, "waited in vain for: {what}; {pushed} messages came");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+struct BenchPartner {
+    handle: Handle,
+    slot: PullSlot,
+}
+
+impl BenchPartner {
+    fn new(handle: &Handle) -> BenchPartner {
+        BenchPartner { handle: handle.clone(), slot: PullSlot::default() }
+    }
+}
+
+impl Partner for BenchPartner {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        Ok(FlowKey(1))
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+        Ok(())
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        let mut bench = self.handle.bench.lock().unwrap();
+        if bench.gone {
+            return Err((PartnerError::Gone("the bench".into()), message));
+        }
+        bench.pushed.push(message.body.into_bytes().to_vec());
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.handle.wake.clear();
+        let mut bench = self.handle.bench.lock().unwrap();
+        self.slot.answer(flow, want, || {
+            if bench.gone {
+                return Err(PartnerError::Gone("the bench".into()));
+            }
+            let created = Time(sys::clock::boot_ns());
+            if std::mem::take(&mut bench.snapshot_asked) {
+                let mut held = b"held:".to_vec();
+                held.extend(&bench.held);
+                return Ok(Next::Message(Message::new(created, held)));
+            }
+            Ok(match bench.to_pull.pop_front() {
+                Some(body) => Next::Message(Message::new(created, body)),
+                None if bench.ends => Next::End,
+                None => Next::Nothing,
+            })
+        })
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        let mut bench = self.handle.bench.lock().unwrap();
+        match operation {
+            Ctl::Snapshot => bench.snapshot_asked = true,
+            Ctl::Neutral => bench.neutral += 1,
+            Ctl::Finish => bench.finished = true,
+            Ctl::Flush => {}
+            _ => return Err(PartnerError::Unsupported("this")),
+        }
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        let bench = self.handle.bench.lock().unwrap();
+        let waiting = !bench.to_pull.is_empty() || bench.snapshot_asked || bench.gone || bench.ends;
+        match direction == Direction::In || waiting || self.slot.is_held() {
+            true => Readiness::now(),
+            false => Readiness::descriptor(self.handle.wake.as_fd(), contract::Interest::Read),
+        }
+    }
+}
+
+fn description(class: FlowClass) -> Description {
+    let direction = FlowDirection::DeviceToApplication;
+    Description {
+        class: "bench".into(),
+        summary: "a device made of memory".into(),
+        flows: vec![FlowOffer { direction, format: Format::Bytes, class }],
+        application: "stdout",
+        properties: Vec::new(),
+    }
+}
+
+/// Two hosts and the network between them.
+struct Lab {
+    device: Handle,
+    application: Handle,
+    relay: Relay,
+    sharer: SocketAddr,
+    events: Arc<Mutex<Vec<Event>>>,
+    share: Option<(Stop, JoinHandle<()>)>,
+    attach: Option<(Stop, JoinHandle<Result<(), String>>)>,
+}
+
+struct Setup {
+    class: FlowClass,
+    transport: &'static str,
+    via: &'static str,
+    params: Params,
+    seed: u64,
+}
+
+fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> (SocketAddr, Stop, JoinHandle<()>) {
+    let make = device.clone();
+    let own = DeviceChoice::Own(
+        description(class),
+        Arc::new(move || {
+            let gone = make.bench.lock().unwrap().gone;
+            let problem =
+                || contract::DeviceError::Spec { what: "bench".into(), problem: "it is gone".into() };
+            (!gone).then(|| Box::new(BenchPartner::new(&make)) as Box<dyn Partner>).ok_or_else(problem)
+        }),
+    );
+    let device = ShareDevice { device: own, name: Some("bench".into()), pipelines: Pipelines::default() };
+    let request = ShareRequest {
+        devices: vec![device],
+        listen,
+        insecure: false,
+        limits: Limits::default(),
+        host: "a".into(),
+    };
+    let sharer = Sharer::start(request).unwrap();
+    let address = sharer.address();
+    let stop = Stop::new().unwrap();
+    let said = stop.clone();
+    let thread = std::thread::spawn(move || sharer.run(&said, &mut |_| {}).unwrap());
+    (address, stop, thread)
+}
+
+impl Lab {
+    fn start(setup: Setup) -> Lab {
+        println!("seed {}", setup.seed);
+        let (device, application) = (Handle::new(), Handle::new());
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let (address, stop, thread) = start_share(&device, setup.class, any);
+        let relay = Relay::start(any, address, setup.params, setup.seed).unwrap();
+        let class = registry::transport(setup.transport).unwrap();
+        let options = Options::defaults(class.options()).unwrap();
+        let target = AttachTarget {
+            name: "bench".into(),
+            application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&application))),
+            pipelines: Pipelines::parse(Some(setup.via), None, None).unwrap(),
+        };
+        let request = AttachRequest {
+            address: relay.address().to_string(),
+            transport: TransportPlan { class, options },
+            targets: vec![target],
+            insecure: false,
+            limits: Limits::default(),
+            host: "b".into(),
+        };
+        let attacher = Attacher::start(request).unwrap();
+        let attach_stop = Stop::new().unwrap();
+        let (said, events) = (attach_stop.clone(), Arc::new(Mutex::new(Vec::new())));
+        let told = events.clone();
+        let attach = std::thread::spawn(move || {
+            let mut tell = |event| {
+                // Shown with a failing test.
+                if !matches!(event, Event::Stats { .. }) {
+                    println!("{event:?}");
+                }
+                told.lock().unwrap().push(event);
+            };
+            attacher.run(&said, &mut tell).map_err(|error| error.to_string())
+        });
+        let (share, attach) = (Some((stop, thread)), Some((attach_stop, attach)));
+        Lab { device, application, relay, sharer: address, events, share, attach }
+    }
+
+    fn wait_attach(&mut self) -> Result<(), String> {
+        self.attach.take().unwrap().1.join().unwrap()
+    }
+
+    fn wait_event(&self, what: &str, mut is_it: impl FnMut(&Event) -> bool) {
+        let began = Instant::now();
+        while !self.events.lock().unwrap().iter().any(&mut is_it) {
+            assert!(began.elapsed() < WATCHDOG, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.attach.take() {
+            stop.stop();
+            let _ = thread.join();
+        }
+        if let Some((stop, thread)) = self.share.take() {
+            stop.stop();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn reliable_flow_arrives_whole(transport: &'static str, via: &'static str, network: &str, count: u32) {
+    let params = network.parse().unwrap();
+    let mut lab = Lab::start(Setup { class: FlowClass::Reliable, transport, via, params, seed: 7 });
+    let said: Vec<Vec<u8>> =
+        (0..count).map(|n| n.to_le_bytes().repeat(1 + (n as usize * 7919) % 300)).collect();
+    lab.device.with(|bench| {
+        bench.to_pull.extend(said.iter().cloned());
+        bench.ends = true;
+    });
+    lab.wait_attach().unwrap();
+    lab.application.with(|bench| {
+        assert_eq!(bench.pushed.len(), said.len());
+        assert!(bench.pushed == said, "bytes or order differ");
+        assert!(bench.finished);
+    });
+}
+
+#[test]
+fn a_reliable_flow_arrives_whole_over_tcp() {
+    reliable_flow_arrives_whole("tcp", "", "delay=5ms", 3000);
+}
+
+#[test]
+fn a_reliable_flow_arrives_whole_over_lossy_udp() {
+    reliable_flow_arrives_whole("udp", "", "delay=5ms,jitter=5ms,reorder,loss=3%", 3000);
+}
+
+#[test]
+fn a_reliable_flow_arrives_whole_through_pairs() {
+    reliable_flow_arrives_whole("tcp", "bundle(count=10) | compress(zstd)", "delay=5ms", 3000);
+}
+
+#[test]
+fn a_reliable_flow_arrives_whole_through_a_requested_buffer() {
+    // More at once than its source half holds would be dropped, as the pair says.
+    reliable_flow_arrives_whole("tcp", "buffer(request)", "", 390);
+}
+
+fn a_cut_link_lets_go_and_takes_up_again(transport: &'static str) {
+    let params = "delay=5ms".parse().unwrap();
+    let lab = Lab::start(Setup { class: FlowClass::State, transport, via: "", params, seed: 11 });
+    lab.application.wait("the first snapshot", |bench| bench.pushed.first().is_some_and(|m| m == b"held:"));
+    lab.device.say("press shift");
+    lab.device.with(|bench| bench.held = b"shift".to_vec());
+    lab.application.wait("the press", |bench| bench.pushed.contains(&b"press shift".to_vec()));
+    lab.relay.cut();
+    let cut = Instant::now();
+    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    println!("neutral {:?} after the cut", cut.elapsed());
+    let before = lab.application.with(|bench| bench.pushed.len());
+    (0..20).for_each(|n| lab.device.say(format!("typed in the dark {n}")));
+    std::thread::sleep(Duration::from_secs(2));
+    lab.relay.restore();
+    let restored = Instant::now();
+    lab.application.wait("the snapshot after the cut", |bench| bench.pushed.len() > before);
+    println!("back {:?} after the link", restored.elapsed());
+    lab.device.say("release shift");
+    lab.application.wait("new events", |bench| bench.pushed.contains(&b"release shift".to_vec()));
+    lab.application.with(|bench| {
+        let after = &bench.pushed[before..];
+        assert_eq!(after.first().map(Vec::as_slice), Some(&b"held:shift"[..]), "what is held is said first");
+        let dark = |message: &&Vec<u8>| message.starts_with(b"typed in the dark");
+        assert_eq!(after.iter().filter(dark).count(), 0, "what was typed in the dark is dropped");
+        assert_eq!(bench.pushed.iter().filter(|m| *m == b"press shift").count(), 1, "nothing is repeated");
+    });
+    lab.wait_event("the link's loss and return", |event| matches!(event, Event::LinkBack { .. }));
+}
+
+#[test]
+fn a_cut_link_lets_go_and_takes_up_again_over_tcp() {
+    a_cut_link_lets_go_and_takes_up_again("tcp");
+}
+
+#[test]
+fn a_cut_link_lets_go_and_takes_up_again_over_udp() {
+    a_cut_link_lets_go_and_takes_up_again("udp");
+}
+
+#[test]
+fn a_reliable_flow_goes_on_after_a_cut_without_gap_or_repeat() {
+    for transport in ["tcp", "udp"] {
+        let params = "delay=2ms".parse().unwrap();
+        let mut lab = Lab::start(Setup { class: FlowClass::Reliable, transport, via: "", params, seed: 13 });
+        let said: Vec<Vec<u8>> = (0..400u32).map(|n| format!("line {n}").into_bytes()).collect();
+        for (n, message) in said.iter().enumerate() {
+            lab.device.say(message.clone());
+            match n {
+                100 => lab.relay.cut(),
+                300 => lab.relay.restore(),
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_millis(8));
+        }
+        lab.device.with(|bench| bench.ends = true);
+        lab.wait_attach().unwrap();
+        lab.application
+            .with(|bench| assert!(bench.pushed == said, "over {transport}: {} came", bench.pushed.len()));
+    }
+}
+
+#[test]
+fn an_unplugged_device_comes_back() {
+    let params = Params::default();
+    let lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 17 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    lab.device.with(|bench| bench.gone = true);
+    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    lab.wait_event("the device's loss", |event| matches!(event, Event::DeviceGone { .. }));
+    let before = lab.application.with(|bench| bench.pushed.len());
+    lab.device.with(|bench| {
+        bench.held = b"button".to_vec();
+        bench.gone = false;
+    });
+    lab.application.wait("the snapshot", |bench| bench.pushed.len() > before);
+    lab.application.with(|bench| assert_eq!(bench.pushed[before], b"held:button"));
+    lab.device.say("again");
+    lab.application.wait("new events", |bench| bench.pushed.contains(&b"again".to_vec()));
+}
+
+#[test]
+fn a_sharer_that_starts_anew_is_found_again_and_the_node_stays() {
+    let params = Params::default();
+    let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 19 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    let (stop, thread) = lab.share.take().unwrap();
+    // It goes without a word, as a crash would.
+    lab.relay.cut();
+    stop.stop();
+    thread.join().unwrap();
+    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    let before = lab.application.with(|bench| bench.pushed.len());
+    let target = lab.sharer;
+    let (_, stop, thread) = start_share(&lab.device, FlowClass::State, target);
+    lab.share = Some((stop, thread));
+    lab.relay.restore();
+    lab.application.wait("the snapshot of the new sharer", |bench| bench.pushed.len() > before);
+    lab.device.say("after the crash");
+    lab.application.wait("new events", |bench| bench.pushed.contains(&b"after the crash".to_vec()));
+}
+
+#[test]
+fn a_refusal_says_why() {
+    let params = Params::default();
+    let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 23 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    let class = registry::transport("tcp").unwrap();
+    let target = AttachTarget {
+        name: "bank".into(),
+        application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&Handle::new()))),
+        pipelines: Pipelines::default(),
+    };
+    let request = AttachRequest {
+        address: lab.relay.address().to_string(),
+        transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
+        targets: vec![target],
+        insecure: false,
+        limits: Limits::default(),
+        host: "c".into(),
+    };
+    let stop = Stop::new().unwrap();
+    let error = Attacher::start(request).unwrap().run(&stop, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("no device `bank`") && error.contains("bench"), "{error}");
+    lab.device.with(|bench| bench.ends = true);
+    lab.wait_attach().unwrap();
+}
