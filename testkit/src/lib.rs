@@ -1,5 +1,6 @@
 //! Outboard: virtual clock, two peers in one process, conformance suites
 
 pub mod clock;
+pub mod partner;
 pub mod peers;
 pub mod stage;

@@ -130,7 +130,7 @@ mod tests {
     fn options_are_peeled_from_the_end_of_the_target() {
         let serial = spec("serial:/dev/ttyUSB0,baud=9600", Role::Device);
         assert_eq!((serial.class.as_str(), serial.target.as_str()), ("serial", "/dev/ttyUSB0"));
-        assert_eq!(serial.options.text("baud"), "9600");
+        assert_eq!(serial.options.integer("baud"), 9600);
         let file = spec("file:/tmp/a,b=c,frame=chunk(4KiB),append=true", Role::Application);
         assert_eq!(file.target, "/tmp/a,b=c");
         assert_eq!(file.options.text("frame"), "chunk(4KiB)");

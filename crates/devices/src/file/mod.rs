@@ -1,7 +1,7 @@
 //! `file:PATH`: a file or a FIFO, as a source and as a sink.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};

@@ -5,7 +5,7 @@ mod device;
 mod line;
 mod message;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use message::{FlowControl, Parity, SerialMessage, Settings, Speed};
 

@@ -6,7 +6,7 @@ mod inlet;
 mod memory;
 mod outlet;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use frame::{Deframer, Frame};
 pub(crate) use frame::{FRAME_OPTION, MAX_OPTION};
