@@ -13,6 +13,9 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 /// Largest body of the suite.
 const LARGE_BYTES: usize = 16 << 20;
 /// Most calls at one moment of virtual time before a pair counts as stuck.
