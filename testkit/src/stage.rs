@@ -119,22 +119,24 @@ impl TwoHalves {
     /// Ends the flow at the source, waits until the link is empty, and ends it at the sink.
     pub fn end(&mut self) {
         self.run_until(self.now);
-        let started = self.now;
-        while !self.waiting[0].is_empty() {
-            self.run_until(self.now.after(Duration::from_millis(10)));
-            assert!(
-                self.now.since(started) < Duration::from_secs(600),
-                "the source half never has room again"
-            );
-        }
+        self.wait_for_room(Half::Source);
         self.call(Half::Source, |stage, now, out| stage.handle_end(Port::MAIN, now, out));
         while let Some(at) = self.link.deadline() {
             self.run_until(Time(at).max(self.now));
         }
-        for message in std::mem::take(&mut self.waiting[1]) {
-            self.call(Half::Sink, |stage, now, out| stage.handle(Port::MAIN, message, now, out));
-        }
+        self.wait_for_room(Half::Sink);
         self.call(Half::Sink, |stage, now, out| stage.handle_end(Port::MAIN, now, out));
+    }
+
+    fn wait_for_room(&mut self, half: Half) {
+        let started = self.now;
+        while !self.waiting[half as usize].is_empty() {
+            self.run_until(self.now.after(Duration::from_millis(10)));
+            assert!(
+                self.now.since(started) < Duration::from_secs(600),
+                "the {half:?} half never has room again"
+            );
+        }
     }
 
     /// Lets virtual time pass until `end`.
