@@ -161,7 +161,7 @@ impl Chain {
 
     /// One message in at the start.
     pub fn handle(&mut self, message: Message, now: Time, out: &mut ChainOut) {
-        self.feed(0, Waiting::Message(message), now, out);
+        self.feed(0, message, now, out);
         self.pump(now, out);
     }
 
@@ -189,7 +189,7 @@ impl Chain {
 
     /// Something was lost, or restarted, before here: every stage is told, behind what went before.
     pub fn handle_gap(&mut self, now: Time, out: &mut ChainOut) {
-        self.feed(0, Waiting::Gap, now, out);
+        self.feed_gap(0, now, out);
         self.pump(now, out);
     }
 
@@ -236,41 +236,51 @@ impl Chain {
         reports
     }
 
-    /// Hands something to the stage at `index` if it has room, and what that makes to those behind it.
-    fn feed(&mut self, index: usize, input: Waiting, now: Time, out: &mut ChainOut) {
+    /// Hands a message to the stage at `index` if it has room, and what that makes to those behind it.
+    fn feed(&mut self, index: usize, message: Message, now: Time, out: &mut ChainOut) {
         match self.slots.get_mut(index) {
-            None => {
-                if let Waiting::Message(message) = input {
-                    out.messages.push_back(message);
-                }
-            }
+            None => out.messages.push_back(message),
             Some(slot) if slot.waiting.is_empty() && slot.link.has_room() => {
-                self.hand_waiting(index, input, now, out);
+                self.hand_message(index, message, now, out);
             }
             Some(slot) => {
-                slot.waiting.push_back(input);
+                slot.waiting.push_back(Waiting::Message(message));
                 self.waiting += 1;
             }
         }
     }
 
+    /// Tells the stages from `index` on of a gap, behind what waits there.
+    fn feed_gap(&mut self, index: usize, now: Time, out: &mut ChainOut) {
+        for index in index..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if !slot.waiting.is_empty() {
+                slot.waiting.push_back(Waiting::Gap);
+                self.waiting += 1;
+                return;
+            }
+            self.hand(index, Input::Gap(Port::MAIN), now, out);
+        }
+    }
+
     fn hand_waiting(&mut self, index: usize, waiting: Waiting, now: Time, out: &mut ChainOut) {
         match waiting {
-            Waiting::Message(message) => {
-                let slot = &mut self.slots[index];
-                let input = Input::Message(Port::MAIN, message);
-                let result = slot.link.hand(input, now, &mut slot.outbox);
-                if result.is_err() {
-                    let (pair, name) = (slot.pair, slot.name);
-                    out.drops.push(NamedDrop { pair, name, reason: REFUSED, count: 1 });
-                }
-                self.settle(index, result, now, out);
-            }
+            Waiting::Message(message) => self.hand_message(index, message, now, out),
             Waiting::Gap => {
                 self.hand(index, Input::Gap(Port::MAIN), now, out);
-                self.feed(index + 1, Waiting::Gap, now, out);
+                self.feed_gap(index + 1, now, out);
             }
         }
+    }
+
+    fn hand_message(&mut self, index: usize, message: Message, now: Time, out: &mut ChainOut) {
+        let slot = &mut self.slots[index];
+        let result = slot.link.hand(Input::Message(Port::MAIN, message), now, &mut slot.outbox);
+        if result.is_err() {
+            let (pair, name) = (slot.pair, slot.name);
+            out.drops.push(NamedDrop { pair, name, reason: REFUSED, count: 1 });
+        }
+        self.settle(index, result, now, out);
     }
 
     fn hand(&mut self, index: usize, input: Input<'_>, now: Time, out: &mut ChainOut) {
@@ -286,12 +296,17 @@ impl Chain {
         if let Err(error) = result {
             out.errors.push(ChainError { pair, name, error });
         }
-        out.controls.extend(outbox.controls.drain(..).map(|bytes| (pair, bytes)));
-        let named = |drop: contract::Drop| NamedDrop { pair, name, reason: drop.reason, count: drop.count };
-        out.drops.extend(outbox.drops.drain(..).map(named));
+        if !outbox.controls.is_empty() {
+            out.controls.extend(outbox.controls.drain(..).map(|bytes| (pair, bytes)));
+        }
+        if !outbox.drops.is_empty() {
+            let named =
+                |drop: contract::Drop| NamedDrop { pair, name, reason: drop.reason, count: drop.count };
+            out.drops.extend(outbox.drops.drain(..).map(named));
+        }
         while let Some((port, message)) = self.slots[index].outbox.messages.pop_front() {
             match port {
-                Port::MAIN => self.feed(index + 1, Waiting::Message(message), now, out),
+                Port::MAIN => self.feed(index + 1, message, now, out),
                 port => out.sides.push(SideMessage { pair, port, message }),
             }
         }
