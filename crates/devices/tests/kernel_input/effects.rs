@@ -1,0 +1,218 @@
+//! Force feedback: an application's effects reach the device under the device's own numbers, and the
+//! application never waits for that.
+
+use crate::needs_uinput;
+use crate::rig::*;
+use contract::Ctl;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use sys::input::code::*;
+use sys::input::{EFFECT_PARAMETERS_MAX, Effect, Event, evdev, read_events, uinput};
+
+/// What the device's own driver saw.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Upload(Effect),
+    Erase(u32),
+    Said(Event),
+}
+
+/// The device's driver: a thread that answers uploads as hardware would, until the device is gone.
+fn drive(driver: OwnedFd) -> Receiver<Seen> {
+    let (say, seen) = channel();
+    thread::spawn(move || {
+        loop {
+            let mut events = Vec::new();
+            match read_events(driver.as_fd(), &mut events) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    thread::sleep(std::time::Duration::from_millis(1));
+                    if say.send(Seen::Said(Event::REPORT)).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(_) => return,
+            }
+            for (_, event) in events {
+                let request = event.value as u32;
+                let what = match (event.kind, event.code) {
+                    (EV_UINPUT, UI_FF_UPLOAD) => {
+                        let mut uploaded = None;
+                        let refuses_periodic = |effect: Option<Effect>| {
+                            uploaded = effect;
+                            if effect.is_some_and(|effect| effect.kind == FF_PERIODIC) { -28 } else { 0 }
+                        };
+                        uinput::answer_upload(driver.as_fd(), request, refuses_periodic).unwrap();
+                        Seen::Upload(uploaded.unwrap())
+                    }
+                    (EV_UINPUT, UI_FF_ERASE) => {
+                        Seen::Erase(uinput::answer_erase(driver.as_fd(), request).unwrap())
+                    }
+                    _ => Seen::Said(event),
+                };
+                if say.send(what).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    seen
+}
+
+/// What the driver sees next, but for its idling.
+fn next(seen: &Receiver<Seen>) -> Seen {
+    loop {
+        match seen.recv_timeout(WATCHDOG).expect("the driver sees something") {
+            Seen::Said(Event::REPORT) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The number of the effect that is taken from the device next, after being stopped as often as either
+/// kernel likes.
+fn erased(seen: &Receiver<Seen>) -> u32 {
+    loop {
+        match next(seen) {
+            Seen::Erase(id) => return id,
+            Seen::Said(stop) => assert_eq!((stop.kind, stop.value), (EV_FF, 0)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn rumble(strong: u16, length_ms: u16) -> Effect {
+    let mut parameters = [0; EFFECT_PARAMETERS_MAX];
+    parameters[..2].copy_from_slice(&[strong, strong / 2]);
+    Effect {
+        kind: FF_RUMBLE,
+        id: -1,
+        direction: 0x4000,
+        trigger_button: 0,
+        trigger_interval_ms: 0,
+        length_ms,
+        delay_ms: 20,
+        parameters,
+    }
+}
+
+/// An application uploads, while only its own side runs: nothing crosses meanwhile.
+fn upload(joined: &mut Joined, effect: Effect) -> i16 {
+    let node = joined.application.node.try_clone().unwrap();
+    let uploading = thread::spawn(move || evdev::upload_effect(node.as_fd(), &effect));
+    let mut held = Vec::new();
+    until("the upload", || {
+        held.extend(joined.sink.pull().unwrap());
+        uploading.is_finished().then_some(())
+    });
+    held.into_iter().for_each(|message| joined.source.push(message));
+    uploading.join().unwrap().unwrap()
+}
+
+fn erase(joined: &mut Joined, id: i16) {
+    let node = joined.application.node.try_clone().unwrap();
+    let erasing = thread::spawn(move || evdev::erase_effect(node.as_fd(), id));
+    until("the erasure", || {
+        joined.carry();
+        erasing.is_finished().then_some(())
+    });
+    erasing.join().unwrap().unwrap();
+    joined.carry();
+}
+
+fn joined_gamepad(name: &str) -> (Joined, Receiver<Seen>) {
+    let mut joined = Joined::new(&gamepad(name), &[]);
+    let seen = drive(joined.device.driver.try_clone().unwrap());
+    // Another program has an effect on the device, so that its numbers are not the application's.
+    let other = Application::open(&joined.device.path);
+    assert_eq!(evdev::upload_effect(other.node.as_fd(), &rumble(1, 1)).unwrap(), 0);
+    assert!(matches!(next(&seen), Seen::Upload(_)));
+    joined.carry();
+    // It stays open for the rest of the process, or closing it would erase the effect.
+    std::mem::forget(other);
+    (joined, seen)
+}
+
+#[test]
+fn an_effect_uploaded_there_plays_here() {
+    needs_uinput!();
+    let (mut joined, seen) = joined_gamepad("rumble");
+    let there = upload(&mut joined, rumble(0x8000, 500));
+    assert_eq!(there, 0);
+    assert_eq!(next(&seen), Seen::Upload(Effect { id: 1, ..rumble(0x8000, 500) }));
+
+    joined.application.write(&[Event::new(EV_FF, 0, 2), Event::new(EV_FF, FF_GAIN, 0x6000)]);
+    joined.carry();
+    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, 1, 2)));
+    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, FF_GAIN, 0x6000)));
+
+    let changed = Effect { id: there, ..rumble(0x2000, 100) };
+    assert_eq!(upload(&mut joined, changed), there);
+    assert_eq!(next(&seen), Seen::Upload(Effect { id: 1, ..changed }));
+
+    erase(&mut joined, there);
+    assert_eq!(erased(&seen), 1);
+    assert_eq!(joined.source.figure("effects"), 0.0);
+    assert_eq!(joined.source.figure("feedback refused"), 0.0);
+    assert!(joined.carry().is_empty(), "nothing of it comes back as the device's own");
+}
+
+#[test]
+fn effects_stop_when_the_application_is_out_of_reach_and_come_back() {
+    needs_uinput!();
+    let (mut joined, seen) = joined_gamepad("rumble cut");
+    let for_ever = upload(&mut joined, rumble(0x7000, 0));
+    let short = upload(&mut joined, rumble(0x100, 100));
+    (0..2).for_each(|_| assert!(matches!(next(&seen), Seen::Upload(_))));
+    joined.application.write(&[
+        Event::new(EV_FF, for_ever as u16, 1),
+        Event::new(EV_FF, short as u16, 1),
+        Event::new(EV_FF, FF_GAIN, 0x5000),
+    ]);
+    joined.carry();
+    (0..3).for_each(|_| assert!(matches!(next(&seen), Seen::Said(_))));
+
+    joined.source.ctl(Ctl::Neutral);
+    assert_eq!([erased(&seen), erased(&seen)], [1, 2]);
+
+    joined.sink.ctl(Ctl::Snapshot);
+    joined.carry();
+    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, FF_GAIN, 0x5000)));
+    assert_eq!(next(&seen), Seen::Upload(Effect { id: 1, ..rumble(0x7000, 0) }));
+    assert_eq!(next(&seen), Seen::Upload(Effect { id: 2, ..rumble(0x100, 100) }));
+    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, 1, 1)), "only what never ends plays on");
+}
+
+#[test]
+fn an_application_that_closes_takes_its_effects_back() {
+    needs_uinput!();
+    let (mut joined, seen) = joined_gamepad("rumble close");
+    upload(&mut joined, rumble(0x7000, 100));
+    assert!(matches!(next(&seen), Seen::Upload(_)));
+    let closed = std::mem::replace(&mut joined.application, Application::open("/dev/null"));
+    let closing = thread::spawn(move || drop(closed));
+    until("the close", || {
+        joined.carry();
+        closing.is_finished().then_some(())
+    });
+    joined.carry();
+    assert_eq!(erased(&seen), 1);
+}
+
+#[test]
+fn an_effect_that_the_device_refuses_is_counted() {
+    needs_uinput!();
+    let (mut joined, seen) = joined_gamepad("rumble refused");
+    let mut parameters = [0; EFFECT_PARAMETERS_MAX];
+    parameters[..3].copy_from_slice(&[0x58, 100, 0x4000]);
+    let id = upload(&mut joined, Effect { kind: FF_PERIODIC, parameters, ..rumble(0, 100) });
+    assert!(matches!(next(&seen), Seen::Upload(_)));
+    assert_eq!(joined.source.figure("effects refused"), 1.0);
+    joined.application.write(&[Event::new(EV_FF, id as u16, 1)]);
+    joined.carry();
+    assert_eq!(joined.source.figure("feedback refused"), 1.0);
+    upload(&mut joined, rumble(0x4000, 100));
+    assert!(matches!(next(&seen), Seen::Upload(Effect { kind: FF_RUMBLE, .. })));
+}
