@@ -1,0 +1,184 @@
+//! The application of the demo: notes what it receives, and when.
+
+use super::mouse::{Motion, PERIOD, now};
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
+    Pulled, Pushed, Readiness, Time,
+};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Arrivals that are kept: over a minute of them.
+const KEPT: usize = 4096;
+const FLOW: FlowKey = FlowKey(1);
+
+/// One message as the application saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) motion: Motion,
+    pub(super) at: Time,
+}
+
+/// What an application has received.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Messages in all.
+    pub(super) messages: u64,
+    /// The last of them.
+    pub(super) arrivals: VecDeque<Arrival>,
+}
+
+/// A figure of many: its mean and its 99th percentile, milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Figure {
+    pub(super) mean: f64,
+    pub(super) p99: f64,
+}
+
+/// What the network did to the messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// From made to received.
+    pub(super) delay_ms: Figure,
+    /// How far the time between two messages is from the time between their making.
+    pub(super) spacing_error_ms: Figure,
+}
+
+impl Record {
+    /// Figures of what arrived since `since`.
+    pub(super) fn figures(&self, since: Time) -> Figures {
+        let recent = || self.arrivals.iter().filter(|arrival| arrival.at >= since);
+        let delays = recent().map(|arrival| arrival.at.signed_since(arrival.motion.made) as f64 / 1e6);
+        let pairs = recent().zip(recent().skip(1));
+        let errors = pairs.map(|(before, after)| {
+            let arrived = after.at.signed_since(before.at);
+            let made = after.motion.made.signed_since(before.motion.made);
+            (arrived - made).abs() as f64 / 1e6
+        });
+        Figures { delay_ms: Figure::of(delays.collect()), spacing_error_ms: Figure::of(errors.collect()) }
+    }
+
+    /// Times between the last `count` messages and those before them, milliseconds, oldest first.
+    pub(super) fn spacings_ms(&self, count: usize) -> Vec<f64> {
+        let first = self.arrivals.len().saturating_sub(count + 1);
+        let last = self.arrivals.range(first..);
+        last.clone().zip(last.skip(1)).map(|(a, b)| b.at.since(a.at).as_secs_f64() * 1e3).collect()
+    }
+
+    /// What the last message said; none if nothing came for a while.
+    pub(super) fn axes(&self, now: Time) -> Option<[i16; 6]> {
+        let last = self.arrivals.back()?;
+        (now.since(last.at) < PERIOD * 20).then_some(last.motion.axes)
+    }
+}
+
+impl Figure {
+    fn of(mut values: Vec<f64>) -> Figure {
+        if values.is_empty() {
+            return Figure::default();
+        }
+        values.sort_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Figure { mean, p99: values[(values.len() * 99 / 100).min(values.len() - 1)] }
+    }
+}
+
+/// A handle on a record that is being written.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notes(Arc<Mutex<Record>>);
+
+impl Notes {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The partner at the end of a flow.
+#[derive(Debug)]
+pub(super) struct Application {
+    notes: Notes,
+}
+
+impl Application {
+    pub(super) fn new(notes: &Notes) -> Application {
+        Application { notes: notes.clone() }
+    }
+}
+
+impl Partner for Application {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        match template.direction {
+            Direction::In => Ok(FLOW),
+            Direction::Out => Err(PartnerError::Unsupported("a flow out of the application")),
+        }
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+        Ok(())
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        let at = now();
+        let Some(motion) = Motion::parse(&message.body.clone().into_bytes()) else {
+            return Err((PartnerError::Message("this is no motion".into()), message));
+        };
+        let mut record = self.notes.lock();
+        record.messages += 1;
+        if record.arrivals.len() == KEPT {
+            record.arrivals.pop_front();
+        }
+        record.arrivals.push_back(Arrival { motion, at });
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Err(PartnerError::NoFlow(flow))
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            Direction::In => Readiness::now(),
+            Direction::Out => Readiness::never(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(times_ms: &[(u64, u64)]) -> Record {
+        let arrival = |&(made, at): &(u64, u64)| Arrival {
+            motion: Motion { made: Time::from_millis(made), axes: [0; 6] },
+            at: Time::from_millis(at),
+        };
+        Record { messages: times_ms.len() as u64, arrivals: times_ms.iter().map(arrival).collect() }
+    }
+
+    #[test]
+    fn figures_are_those_of_what_arrived() {
+        let record = record(&[(0, 20), (16, 46), (32, 52), (64, 84)]);
+        let figures = record.figures(Time::ZERO);
+        assert_eq!(figures.delay_ms, Figure { mean: 22.5, p99: 30.0 });
+        // A message that was lost on the way is no spacing error: 64 was made 32 ms after 32.
+        assert_eq!(figures.spacing_error_ms, Figure { mean: 20.0 / 3.0, p99: 10.0 });
+        assert_eq!(record.figures(Time::from_millis(84)).spacing_error_ms, Figure::default());
+        assert_eq!(record.spacings_ms(2), [6.0, 32.0]);
+        assert_eq!(record.spacings_ms(99).len(), 3);
+    }
+
+    #[test]
+    fn nothing_received_is_shown_as_nothing() {
+        let record = record(&[]);
+        assert_eq!(record.figures(Time::ZERO), Figures::default());
+        assert!(record.spacings_ms(5).is_empty() && record.axes(Time::ZERO).is_none());
+    }
+}
