@@ -1,8 +1,8 @@
 //! One half of a pipeline, running: messages in at its start, messages out at its end. No I/O, no clock.
 //!
-//! A message goes through all stages at once, as far as there is room. Where a stage has none, what comes waits
-//! in front of it, and the chain says that it has no room either until that is gone: so what waits is never more than
-//! what one message makes.
+//! A message goes through all stages at once, as far as there is room. Where a stage has none, what comes
+//! waits in front of it, and the chain says that it has no room either until that is gone: so what waits is
+//! never more than what one message, or one moment, makes.
 
 use crate::error::PipelineError;
 use crate::parsed::{PairUse, Pipeline};

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `bundle(count=10) | compress(zstd, level=3)` is written in source order. The first option may stand
-//! without its name. A call, such as `frame=chunk(64KiB)`, is one value, kept as its text. The text may come from a
-//! stranger: every step is bounded, and every error says what is wrong and points at the place.
+//! without its name. A call, such as `frame=chunk(64KiB)`, is one value, kept as its text. The text may come
+//! from a stranger: every step is bounded, and every error says what is wrong and points at the place.
 //!
 //! - [`Pipeline`]: what a text says, checked against a table of pairs.
 //! - [`Requirement`]: what a proposal must be equal to (`--require`).

@@ -63,8 +63,8 @@ pub struct Pipeline {
 impl Pipeline {
     /// Reads `text` and checks every name, value and combination against `table`.
     ///
-    /// Errors say what is wrong and where: grammar, an unknown pair, option or version, a value out of range, an
-    /// option that a peer may not set.
+    /// Errors say what is wrong and where: grammar, an unknown pair, option or version, a value out of range,
+    /// an option that a peer may not set.
     pub fn parse(
         text: &str,
         table: &'static [&'static dyn Pair],
@@ -86,8 +86,8 @@ impl Pipeline {
         let canonical = pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|");
         if canonical.len() > PIPELINE_BYTES_MAX {
             let problem = format!(
-                "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can be \
-                 proposed to another host",
+                "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can \
+                 be proposed to another host",
                 canonical.len()
             );
             return Err(PipelineError::new(text, 0..text.len(), problem));

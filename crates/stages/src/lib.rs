@@ -2,15 +2,15 @@
 //!
 //! # Adding a pair
 //!
-//! 1. Copy the folder of a pair of the same kind: `compress` (every message by itself), `bundle` (several become
-//!    one), `buffer` (its halves talk), `tap` (nothing to undo).
-//! 2. `mod.rs` declares it: options (`agreed(...)`), [`Promises`](contract::Promises), the formats it takes, its `doc.md`.
-//!    What is not promised, the suite forbids.
-//! 3. `source.rs` and `sink.rs` are its halves, [`Stage`](contract::Stage)s: no clock, no I/O, no thread. A header stands
-//!    at the front of the body (`Body::push_front`), and the sink half takes it off and checks it: it may be anything.
-//!    A half without work is [`PassThrough`](contract::PassThrough).
-//! 4. `tests.rs` runs `testkit::stage::conforms` with several sets of options, holds the bytes of its header, and
-//!    says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
+//! 1. Copy the folder of a pair of the same kind: `compress` (every message by itself), `bundle` (several
+//!    become one), `buffer` (its halves talk), `tap` (nothing to undo).
+//! 2. `mod.rs` declares it: options (`agreed(...)`), [`Promises`](contract::Promises), the formats it takes,
+//!    its `doc.md`. What is not promised, the suite forbids.
+//! 3. `source.rs` and `sink.rs` are its halves, [`Stage`](contract::Stage)s: no clock, no I/O, no thread. A
+//!    header stands at the front of the body (`Body::push_front`), and the sink half takes it off and checks
+//!    it: it may be anything. A half without work is [`PassThrough`](contract::PassThrough).
+//! 4. `tests.rs` runs `testkit::stage::conforms` with several sets of options, holds the bytes of its header,
+//!    and says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
 //! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
 
 mod buffer;

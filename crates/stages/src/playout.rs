@@ -1,10 +1,10 @@
 //! Releasing messages at the spacing at which they were created.
 //!
-//! A message is due at its creation time plus a **shift**, the same for all: then what the network did to their spacing
-//! is undone. Who holds a [`Playout`] says what the shift is, from the **transits** (arrival minus
-//! creation) that it sees. Messages leave in the order in which they came, whatever their creation times.
+//! A message is due at its creation time plus a **shift**, the same for all: then what the network did to
+//! their spacing is undone. Who holds a [`Playout`] says what the shift is, from the **transits** (arrival
+//! minus creation) that it sees. Messages leave in the order in which they came, whatever their creation times.
 
-use contract::{Message, Offset, Outbox, Port, Time};
+use contract::{Message, Offset, Outbox, Port, Report, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -108,9 +108,17 @@ impl Playout {
         self.released
     }
 
-    /// Messages sent ahead of their time, for lack of room.
-    pub(crate) fn early(&self) -> u64 {
-        self.early
+    /// What there is to report: what is held, was sent, was sent ahead of its time for lack of room, came
+    /// `late`; and how long a message of the `fastest` transit is held.
+    pub(crate) fn figures(&self, fastest: Option<i64>, late: u64) -> Vec<Report> {
+        let delay = self.shift.zip(fastest).map_or(0, |(shift, fastest)| shift.saturating_sub(fastest));
+        vec![
+            ("held", self.len() as f64),
+            ("released", self.released as f64),
+            ("early", self.early as f64),
+            ("late", late as f64),
+            ("delay_ms", delay as f64 / 1e6),
+        ]
     }
 
     fn due(&self, latest: Time, message: &Message) -> Time {
@@ -195,7 +203,7 @@ mod tests {
         let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
         playout.set_shift(Some(1 << 40));
         (1..=3).for_each(|ms| playout.hold(message(ms, 10), Time::ZERO, &mut out));
-        assert_eq!((created(&mut out), playout.early()), (vec![1], 1));
+        assert_eq!((created(&mut out), playout.early), (vec![1], 1));
         playout.hold(message(4, 95), Time::ZERO, &mut out);
         assert_eq!((created(&mut out), playout.len()), (vec![2, 3], 1));
     }

@@ -152,15 +152,8 @@ impl Stage for Sink {
     }
 
     fn report(&self) -> Vec<Report> {
-        let delay = self.playout.shift().map_or(0, |shift| shift.saturating_sub(self.fastest));
-        vec![
-            ("held", self.playout.len() as f64),
-            ("released", self.playout.released() as f64),
-            ("early", self.playout.early() as f64),
-            ("late", self.late as f64),
-            ("delay_ms", delay as f64 / 1e6),
-            ("requests", self.requests as f64),
-            ("lost", self.lost as f64),
-        ]
+        let mut figures = self.playout.figures(Some(self.fastest), self.late);
+        figures.extend([("requests", self.requests as f64), ("lost", self.lost as f64)]);
+        figures
     }
 }

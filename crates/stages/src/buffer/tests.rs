@@ -63,8 +63,8 @@ fn play_restores_spacing_at_every_jitter_its_delay_covers() {
 
 #[test]
 fn request_restores_spacing_as_well_as_the_paper_says() {
-    // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows once by what the first message was not
-    // late. Beyond max x period it cannot keep up.
+    // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows by what the first message was not
+    // late, once. Beyond max x period it cannot keep up.
     for (jitter_ms, bound_ms) in [(0, 1e-6), (5, 0.1), (10, 0.1), (25, 0.1), (50, 0.12), (100, 0.3)] {
         let mean = mean_error_ms(&[], jitter_ms);
         assert!(mean < bound_ms, "J={jitter_ms}: {mean} ms");
@@ -227,7 +227,8 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let link = Params { reorder, ..jittery(jitter_ms) };
-        let mut run = TwoHalves::new(&Buffer, &[("mode", "play"), ("delay", "100ms")], &Format::Motion, link, seed);
+        let given = [("mode", "play"), ("delay", "100ms")];
+        let mut run = TwoHalves::new(&Buffer, &given, &Format::Motion, link, seed);
         for gap in &gaps_ms {
             run.push(Message::new(run.now, vec![1]));
             run.run_until(run.now.after(Duration::from_millis(*gap)));

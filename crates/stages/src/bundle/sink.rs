@@ -106,15 +106,7 @@ impl Stage for Sink {
     }
 
     fn report(&self) -> Vec<Report> {
-        let fastest = self.transits.low().unwrap_or(0);
-        let delay = self.playout.shift().map_or(0, |shift| shift.saturating_sub(fastest));
-        vec![
-            ("held", self.playout.len() as f64),
-            ("released", self.playout.released() as f64),
-            ("early", self.playout.early() as f64),
-            ("late", self.late as f64),
-            ("delay_ms", delay as f64 / 1e6),
-        ]
+        self.playout.figures(self.transits.low(), self.late)
     }
 }
 

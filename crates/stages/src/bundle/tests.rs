@@ -132,7 +132,7 @@ fn what_is_no_bundle_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the device's own rhythm, once the shift has grown to what the longest bundle needs it is restored.
+    /// Whatever the device's own rhythm: with a hold that covers span and jitter it is restored.
     #[test]
     fn any_rhythm_is_restored(
         gaps_ms in prop::collection::vec(1u64..200, 150..250),

@@ -44,7 +44,7 @@ impl Sink {
         }
     }
 
-    /// Begins with the source half that started at `start`, if it is not the one known; false if it is an older one.
+    /// Begins with the source half that started at `start`, if it is not the one known; false if it is older.
     fn begin(&mut self, start: u32, sequence: u64, out: &mut Outbox) -> bool {
         match self.start {
             Some(known) if known == start => return true,

@@ -98,7 +98,8 @@ proptest! {
     /// On a link that only reorders, everything arrives in order once the wait covers the jitter.
     #[test]
     fn order_is_restored(jitter_ms in 0u64..50, period_us in 200u64..20_000, seed in any::<u64>()) {
-        let link = Params { jitter_ns: jitter_ms * 1_000_000, reorder: true, ..steady(Duration::from_millis(3)) };
+        let steady = steady(Duration::from_millis(3));
+        let link = Params { jitter_ns: jitter_ms * 1_000_000, reorder: true, ..steady };
         let mut run = TwoHalves::new(&Reorder, &[("window", "1000")], &Format::Evdev, link, seed);
         for number in 0..300u64 {
             run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
