@@ -1,0 +1,41 @@
+# make demo | test | prove | fuzz SECONDS=60 | check | install
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+SECONDS ?= 60
+PREFIX ?= /usr/local
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: demo test prove fuzz check install setup
+
+# Two hosts with a bad network between them, live. Installs what is missing and builds first.
+demo: setup
+	@cargo build --quiet --locked -p outboard
+	@$(TARGET)/debug/outboard demo
+
+# All tests, the real-kernel ones included. One build profile, one boot of the virtual machine.
+test: setup
+	@scripts/test
+
+# The papers' experiments and the figures beside bare sockets; writes the tables under docs/.
+prove: setup
+	@scripts/prove
+
+# Every target for so many seconds, as many at a time as there are processors.
+fuzz: setup
+	@ls fuzz/targets | sed 's/\.rs$$//' | xargs -n 1 -P "$$(nproc)" fuzz/run $(SECONDS)
+
+# Formatting and lints.
+check: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+
+# The program, its manual page and its completions, below PREFIX.
+install: setup
+	cargo build --release --locked -p outboard
+	install -D $(TARGET)/release/outboard $(DESTDIR)$(PREFIX)/bin/outboard
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(TARGET)/release/outboard man >$(DESTDIR)$(PREFIX)/share/man/man1/outboard.1
+	$(TARGET)/release/outboard completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboard
+
+setup:
+	@scripts/setup
