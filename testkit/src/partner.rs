@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const FALSE_ALARMS_MAX: usize = 1000;
 
 /// Messages pushed at a far side that takes nothing, to fill the partner.
-const FLOOD_MESSAGES: u64 = 4000;
+const FLOOD_MESSAGES: u64 = 40_000;
 
 /// When the messages that are pushed were created.
 pub const CREATED: Time = Time(12345);
@@ -52,6 +52,9 @@ pub trait Harness {
     fn taken(&mut self) -> Option<Vec<u8>>;
 }
 
+/// What a partner promises, and the check of it.
+type Check<H> = (&'static str, fn(H));
+
 /// Runs every check on a fresh harness each, under a watchdog.
 ///
 /// # Panics
@@ -59,7 +62,7 @@ pub trait Harness {
 pub fn conforms<H: Harness>(make: impl Fn() -> H + Send + 'static) {
     let (done, finished) = mpsc::channel();
     let run = std::thread::spawn(move || {
-        let checks: [(&str, fn(H)); 9] = [
+        let checks: [Check<H>; 9] = [
             ("unknown flows are refused", unknown_flows),
             ("flows open and close", open_and_close),
             ("the four cases of pull answer alike", four_pulls),

@@ -80,7 +80,8 @@ fn output_is_pulled_to_its_end_and_failure_is_an_error() {
 fn finishing_waits_until_the_program_has_done_its_work() {
     let scratch = Scratch::new();
     let path = scratch.path("out");
-    let mut sink = open(&format!("exec:cat > {path}.part && sleep 0.2 && mv {path}.part {path}"), Role::Application);
+    let mut sink =
+        open(&format!("exec:cat > {path}.part && sleep 0.2 && mv {path}.part {path}"), Role::Application);
     let key = push_all(sink.as_mut(), &[Message::new(Time(1), b"work".to_vec())]);
     eventually(|| matches!(sink.ctl(key, Ctl::Finish).unwrap(), CtlReply::Done));
     assert_eq!(std::fs::read(&path).unwrap(), b"work");

@@ -1,5 +1,5 @@
 use crate::stream::tests::{FarStream, open, pull_all, push_all, read_available, template};
-use contract::{Ctl, Direction, Message, Role, Time};
+use contract::{Ctl, CtlReply, Direction, Message, Pull, Pulled, Role, Time};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ impl Scratch {
     pub(crate) fn fifo(&self, name: &str) -> (String, OwnedFd) {
         let path = self.path(name);
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let held = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        let held = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+            .unwrap();
         (path, held)
     }
 }
@@ -141,8 +142,37 @@ fn closing_with_a_reader_that_takes_nothing_says_what_is_left() {
     let (path, held) = scratch.fifo("stuck");
     let mut sink = open(&format!("file:{path}"), Role::Application);
     let key = push_all(sink.as_mut(), &[Message::new(Time(1), vec![1; 1 << 20])]);
-    assert!(matches!(sink.ctl(key, Ctl::Finish), Ok(contract::CtlReply::Pending)));
+    assert!(matches!(sink.ctl(key, Ctl::Finish), Ok(CtlReply::Pending)));
     let error = sink.close(key).unwrap_err();
     assert!(error.to_string().contains("bytes are not written"), "{error}");
     assert!(!read_available(&mut held.into()).is_empty());
+}
+
+#[test]
+fn a_fifo_waits_for_its_first_writer_and_ends_with_its_last() {
+    let scratch = Scratch::new();
+    let (path, held) = scratch.fifo("late");
+    drop(held);
+    let mut source = open(&format!("file:{path}"), Role::Device);
+    let key = source.open(&template(Direction::Out), &contract::Attributes::default()).unwrap();
+    assert!(matches!(source.pull(key, Pull::Ask).unwrap(), Pulled::Nothing));
+    std::fs::write(&path, "late").unwrap();
+    let Pulled::Message(_, message) = source.pull(key, Pull::Yours).unwrap() else { panic!("no message") };
+    assert_eq!(message.body.into_bytes(), &b"late"[..]);
+    assert!(matches!(source.pull(key, Pull::Ask).unwrap(), Pulled::End));
+}
+
+#[test]
+fn a_fifo_without_a_reader_keeps_what_is_written_until_one_comes() {
+    let scratch = Scratch::new();
+    let (path, held) = scratch.fifo("unread");
+    drop(held);
+    let mut sink = open(&format!("file:{path}"), Role::Application);
+    let key = push_all(sink.as_mut(), &messages(&[b"for whom it may concern"]));
+    assert!(matches!(sink.ctl(key, Ctl::Finish).unwrap(), CtlReply::Pending));
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    while let CtlReply::Pending = sink.ctl(key, Ctl::Finish).unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(reader.join().unwrap(), b"for whom it may concern");
 }

@@ -66,7 +66,9 @@ fn a_checker_conforms() {
 }
 
 fn figures(checker: &mut dyn Partner) -> [f64; 4] {
-    let Ok(CtlReply::Report(report)) = checker.ctl(FlowKey::DEFAULT, Ctl::Report) else { panic!("no report") };
+    let Ok(CtlReply::Report(report)) = checker.ctl(FlowKey::DEFAULT, Ctl::Report) else {
+        panic!("no report")
+    };
     ["messages", "missing", "repeated", "wrong"]
         .map(|name| report.iter().find(|(known, _)| *known == name).unwrap().1)
 }
@@ -74,7 +76,8 @@ fn figures(checker: &mut dyn Partner) -> [f64; 4] {
 #[test]
 fn what_a_source_makes_a_checker_finds_right() {
     for size in [0, 3, 8, 1001] {
-        let made = pull_all(open(&format!("pattern:size={size},rate=0,count=50"), Role::Device).as_mut()).unwrap();
+        let made =
+            pull_all(open(&format!("pattern:size={size},rate=0,count=50"), Role::Device).as_mut()).unwrap();
         assert_eq!(made.len(), 50);
         let mut checker = open(&format!("pattern:size={size}"), Role::Application);
         push_all(checker.as_mut(), &made);

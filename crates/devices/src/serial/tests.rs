@@ -1,7 +1,6 @@
 use super::*;
 use crate::file::tests::Scratch;
-use crate::stream::now;
-use crate::stream::tests::{open, read_available};
+use crate::stream::tests::read_available;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Pull, Pulled, Pushed, Time,
 };
@@ -15,9 +14,10 @@ use testkit::partner::{Harness, conforms};
 
 /// A pseudo-terminal as the kernel gives it, but raw: a serial line of the test's own.
 pub(crate) fn raw_pair() -> (OwnedFd, OwnedFd) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).unwrap();
     unlockpt(&master).unwrap();
-    let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let slave = ioctl_tiocgptpeer(&master, flags).unwrap();
     let mut termios = tcgetattr(&slave).unwrap();
     termios.make_raw();
     tcsetattr(&slave, OptionalActions::Now, &termios).unwrap();
@@ -95,7 +95,7 @@ fn terminal_at(path: &str, like: Option<&Description>) -> Box<dyn Partner> {
 }
 
 fn program_opens(path: &str) -> File {
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).unwrap().into()
 }
 
@@ -430,6 +430,8 @@ fn a_megabyte_both_ways_at_once_arrives_byte_for_byte() {
     let (application, _scratch) = terminal();
     let (stop, stopped) = std::sync::mpsc::channel();
     let (near, port_partner, far_end) = (device._near, device.partner, device.far);
+    // Whoever is done first must not hang up on the other.
+    let kept = (far_end.try_clone().unwrap(), application.far.try_clone().unwrap());
     let joining = std::thread::spawn(move || join(port_partner, application.partner, stopped));
     let (down, up) = (noise(1, BYTES), noise(2, BYTES));
     let (done, finished) = std::sync::mpsc::channel();
@@ -444,7 +446,7 @@ fn a_megabyte_both_ways_at_once_arrives_byte_for_byte() {
     assert!(at_device.unwrap() == expected.1, "program to device");
     stop.send(()).unwrap();
     joining.join().unwrap();
-    drop(near);
+    drop((near, kept));
 }
 
 #[test]
@@ -482,9 +484,10 @@ fn a_link_replaces_its_like_and_nothing_else_and_goes_with_its_terminal() {
     assert_eq!(std::fs::read_link(&path).unwrap(), target, "not the first one's any more");
     drop(second);
     assert!(std::fs::symlink_metadata(&path).is_err(), "left behind");
-    for make in [|path: &str| std::fs::write(path, "precious"), |path: &str| {
-        std::os::unix::fs::symlink("/etc/hostname", path)
-    }] {
+    for make in [
+        |path: &str| std::fs::write(path, "precious"),
+        |path: &str| std::os::unix::fs::symlink("/etc/hostname", path),
+    ] {
         make(&path).unwrap();
         let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
         let error = class.open(&spec, Role::Application, None).unwrap_err().to_string();
@@ -504,7 +507,9 @@ fn a_terminal_without_a_path_is_named_in_its_description() {
 fn a_port_is_opened_raw_as_the_user_said_and_described() {
     let (master, slave) = raw_pair();
     let path = pts_path(&master).unwrap();
-    change(&slave.try_clone().unwrap().into(), |t| t.local_modes.insert(LocalModes::ICANON | LocalModes::ECHO));
+    change(&slave.try_clone().unwrap().into(), |t| {
+        t.local_modes.insert(LocalModes::ICANON | LocalModes::ECHO)
+    });
     let text = format!("serial:{},baud=31250,stop=2,flow=rtscts", path.display());
     let (class, spec) = crate::spec::parse(&text, Role::Device).unwrap();
     let opened = class.open(&spec, Role::Device, None).unwrap_or_else(|error| panic!("{error}"));
@@ -519,7 +524,8 @@ fn a_port_is_opened_raw_as_the_user_said_and_described() {
 
 #[test]
 fn what_is_no_serial_port_is_refused_with_advice() {
-    for (text, expected) in [("serial:/nonexistent", "outboard devices"), ("serial:/dev/null", "serial port")] {
+    for (text, expected) in [("serial:/nonexistent", "outboard devices"), ("serial:/dev/null", "serial port")]
+    {
         let (class, spec) = crate::spec::parse(text, Role::Device).unwrap();
         let error = class.open(&spec, Role::Device, None).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -549,17 +555,15 @@ fn messages_have_these_bytes() {
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {
-    let speed = (any::<u32>(), any::<u32>())
-        .prop_map(|(input_baud, output_baud)| Speed { input_baud, output_baud });
-    let parity = prop::sample::select(vec![
-        Parity::None,
-        Parity::Odd,
-        Parity::Even,
-        Parity::Mark,
-        Parity::Space,
-    ]);
-    let flow = any::<(bool, bool, bool)>()
-        .prop_map(|(xon_output, xoff_input, rts_cts)| FlowControl { xon_output, xoff_input, rts_cts });
+    let speed =
+        (any::<u32>(), any::<u32>()).prop_map(|(input_baud, output_baud)| Speed { input_baud, output_baud });
+    let parity =
+        prop::sample::select(vec![Parity::None, Parity::Odd, Parity::Even, Parity::Mark, Parity::Space]);
+    let flow = any::<(bool, bool, bool)>().prop_map(|(xon_output, xoff_input, rts_cts)| FlowControl {
+        xon_output,
+        xoff_input,
+        rts_cts,
+    });
     let option = prop::option::of::<BoxedStrategy<_>>;
     (
         option(speed.boxed()),

@@ -49,7 +49,8 @@ fn standard_output_to_a_terminal_conforms() {
 fn the_streams_flags_stay_as_they_were() {
     let (reader, writer) = std::io::pipe().unwrap();
     let (master, slave) = crate::serial::tests::raw_pair();
-    let kept = [reader.try_clone().unwrap().into(), writer.try_clone().unwrap().into(), slave.try_clone().unwrap()];
+    let kept =
+        [reader.try_clone().unwrap().into(), writer.try_clone().unwrap().into(), slave.try_clone().unwrap()];
     let partners = [
         partner_on("stdin", Role::Device, reader),
         partner_on("stdout", Role::Application, writer),

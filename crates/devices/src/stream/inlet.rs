@@ -1,9 +1,10 @@
 //! The writing half of a stream: messages to descriptor.
 
 use super::frame::enframe;
-use super::{Channel, Framing, Unwritten};
-use contract::{CtlReply, Interest, Message, PartnerError, Pushed, Readiness};
+use super::{Channel, Framing, Unwritten, now};
+use contract::{CtlReply, Interest, Message, PartnerError, Pushed, Readiness, Time};
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// Writes messages to a stream. It holds the rest of at most one message that did not fit.
 #[derive(Debug)]
@@ -16,7 +17,12 @@ pub(crate) struct Inlet {
     bytes: u64,
     /// Whether whoever reads may come back after it went away.
     may_return: bool,
+    /// When to look again whether a reader took what lies in a FIFO.
+    look_at: Option<Time>,
 }
+
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(10);
 
 impl Inlet {
     /// Writes to `channel`, which errors call `name`.
@@ -28,6 +34,7 @@ impl Inlet {
             unwritten: Unwritten::default(),
             bytes: 0,
             may_return: false,
+            look_at: None,
         }
     }
 
@@ -98,13 +105,22 @@ impl Inlet {
 
     /// Writes what is unwritten and lets the reader see the end.
     pub(crate) fn finish(&mut self) -> Result<CtlReply, PartnerError> {
-        let reply = self.flush()?;
-        if let CtlReply::Done = reply
-            && let Some(channel) = self.channel.take()
-        {
-            channel.end();
+        if let CtlReply::Pending = self.flush()? {
+            return Ok(CtlReply::Pending);
         }
-        Ok(reply)
+        let Some(channel) = self.channel.take() else { return Ok(CtlReply::Done) };
+        match channel.kept_bytes() {
+            Ok(1..) => {
+                self.look_at = Some(now().after(LOOK));
+                self.channel = Some(channel);
+                Ok(CtlReply::Pending)
+            }
+            _ => {
+                self.look_at = None;
+                channel.end();
+                Ok(CtlReply::Done)
+            }
+        }
     }
 
     /// Lets go; an error if something stays unwritten.
@@ -123,6 +139,7 @@ impl Inlet {
     /// When there is room.
     pub(crate) fn readiness(&self) -> Readiness<'_> {
         match &self.channel {
+            _ if self.look_at.is_some() => Readiness::never().or_at(self.look_at),
             Some(_) if self.unwritten.left() == 0 => Readiness::now(),
             Some(channel) => channel.readiness(Interest::Write),
             None => Readiness::never(),

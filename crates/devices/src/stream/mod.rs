@@ -20,6 +20,7 @@ use contract::{
     Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use smallvec::SmallVec;
@@ -51,15 +52,22 @@ pub(crate) struct Channel {
     manner: Manner,
     /// Regular files, and devices like `/dev/null`, cannot be waited for: they are always ready.
     can_wait: bool,
+    is_pipe: bool,
 }
 
 impl Channel {
     /// A descriptor of our own, which is set to be non-blocking.
     pub(crate) fn own(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
         let flags = rustix::fs::fcntl_getfl(&descriptor)?;
-        rustix::fs::fcntl_setfl(&descriptor, flags | rustix::fs::OFlags::NONBLOCK)?;
+        rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;
+        Channel::new(descriptor, Manner::Free)
+    }
+
+    fn new(descriptor: OwnedFd, manner: Manner) -> rustix::io::Result<Channel> {
         let can_wait = can_wait(descriptor.as_fd())?;
-        Ok(Channel { descriptor, manner: Manner::Free, can_wait })
+        let mode = rustix::fs::fstat(&descriptor)?.st_mode;
+        let is_pipe = FileType::from_raw_mode(mode) == FileType::Fifo;
+        Ok(Channel { descriptor, manner, can_wait, is_pipe })
     }
 
     /// A descriptor that other processes hold too: its flags are theirs and stay as they are.
@@ -70,13 +78,12 @@ impl Channel {
         {
             return Channel::own(own);
         }
-        let can_wait = can_wait(descriptor.as_fd())?;
         let manner = match rustix::net::sockopt::socket_type(&descriptor) {
             Ok(_) => Manner::Socket,
-            Err(_) if !can_wait => Manner::Free,
+            Err(_) if !can_wait(descriptor.as_fd())? => Manner::Free,
             Err(_) => Manner::Asked,
         };
-        Ok(Channel { descriptor, manner, can_wait })
+        Channel::new(descriptor, manner)
     }
 
     /// When it is ready.
@@ -96,18 +103,32 @@ impl Channel {
         }
     }
 
-    fn is_ready(&self, flags: PollFlags) -> rustix::io::Result<bool> {
+    /// What of `flags`, or of the flags that are always told, holds now.
+    fn state(&self, flags: PollFlags) -> rustix::io::Result<PollFlags> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Ok(poll(&mut [PollFd::new(&self.descriptor, flags)], Some(&now))? > 0)
+        let mut asked = [PollFd::new(&self.descriptor, flags)];
+        poll(&mut asked, Some(&now))?;
+        Ok(asked[0].revents())
+    }
+
+    /// Bytes in a FIFO that this side itself keeps open for reading: nobody else may have taken them yet.
+    pub(crate) fn kept_bytes(&self) -> rustix::io::Result<u64> {
+        let both = rustix::fs::fcntl_getfl(&self.descriptor)? & OFlags::ACCMODE == OFlags::RDWR;
+        if self.is_pipe && both { rustix::io::ioctl_fionread(&self.descriptor) } else { Ok(0) }
     }
 
     /// Reads what there is. `AGAIN` if there is nothing; 0 at the end.
     pub(crate) fn read(&self, into: &mut [u8]) -> rustix::io::Result<usize> {
-        match self.manner {
+        let count = match self.manner {
             Manner::Socket => rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(n, _)| n),
-            Manner::Asked if !self.is_ready(PollFlags::IN)? => Err(Errno::AGAIN),
+            Manner::Asked if self.state(PollFlags::IN)?.is_empty() => Err(Errno::AGAIN),
             Manner::Asked | Manner::Free => rustix::io::read(&self.descriptor, into),
+        }?;
+        // A FIFO reads like one at its end until its first writer comes; only then it can be hung up.
+        if count == 0 && self.is_pipe && !self.state(PollFlags::IN)?.contains(PollFlags::HUP) {
+            return Err(Errno::AGAIN);
         }
+        Ok(count)
     }
 
     /// Writes what there is room for. `AGAIN` if there is none.
@@ -117,7 +138,7 @@ impl Channel {
             Manner::Socket => {
                 rustix::net::send(&self.descriptor, first, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
-            Manner::Asked if !self.is_ready(PollFlags::OUT)? => Err(Errno::AGAIN),
+            Manner::Asked if self.state(PollFlags::OUT)?.is_empty() => Err(Errno::AGAIN),
             Manner::Asked => rustix::io::write(&self.descriptor, &first[..first.len().min(ATOMIC_BYTES)]),
             Manner::Free => rustix::io::writev(&self.descriptor, &slices[..slices.len().min(SLICES_MAX)]),
         }
@@ -149,7 +170,6 @@ fn can_wait(descriptor: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 /// The same file by a descriptor with flags of its own.
 fn reopen(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
     let access = rustix::fs::fcntl_getfl(descriptor)? & OFlags::ACCMODE;
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())

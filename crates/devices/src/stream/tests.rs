@@ -88,6 +88,8 @@ pub(crate) fn read_available(from: &mut File) -> Vec<u8> {
             Ok(0) => return got,
             Ok(count) => got.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return got,
+            // A terminal's master, when its last slave is closed and everything is read.
+            Err(error) if error.raw_os_error() == Some(5) => return got,
             Err(error) => panic!("the far side: {error}"),
         }
     }
