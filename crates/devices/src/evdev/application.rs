@@ -1,338 +1,110 @@
 //! The application's side: a node made with `uinput` as a partner. Into it go frames and snapshots; out of
 //! it come the lights, sounds and effects that applications ask of it.
+//!
+//! An application that uploads an effect waits in the kernel for an answer. Where the device has effects, a
+//! thread of the partner's own gives it, whatever the path is doing: it never waits for the network.
 
 use super::format::Update;
-use super::frames::{Echoes, Queue};
-use super::fuzz::raw_steps;
-use super::properties::{Properties, REPEAT_MS_MAX};
-use super::state::{State, neutral};
+use super::node::Node;
+use super::properties::Properties;
 use crate::flows::{Flows, OUT};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use sys::clock::boot_ns;
-use sys::input::code::*;
-use sys::input::{Effect, Event, read_events, uinput, write_events};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use sys::event::Event;
+use sys::poller::Poller;
 
-/// Messages that wait for the path; more, and they are replaced by a snapshot.
-const QUEUE_MAX: usize = 256;
-
-/// Reads of 64 events each at a time. The kernel's own queue of a device has 16.
-const READS_MAX: usize = 16;
-
-/// What an application that uploads an effect of a kind not known here is told.
-const REFUSED: i32 = -rustix::io::Errno::INVAL.raw_os_error();
-
-/// An effect that an application gave the node.
-struct Kept {
-    effect: Effect,
-    /// How often it was told to play; 0 once stopped.
-    plays: i32,
-}
-
-/// An application's node and what is known of it.
+/// A node as a partner.
 pub(super) struct NodePartner {
-    node: OwnedFd,
-    properties: Properties,
+    descriptor: Arc<OwnedFd>,
+    node: Arc<Mutex<Node>>,
     flows: Flows,
-    state: State,
-    echoes: Echoes,
-    effects: BTreeMap<u16, Kept>,
-    /// Gain and centring force, where an application set them.
-    strengths: BTreeMap<u16, i32>,
-    queue: Queue,
     slot: PullSlot,
-    is_snapshot_wanted: bool,
-    batch: Vec<(u64, Event)>,
-    figures: Figures,
+    answering: Option<Answering>,
 }
 
-/// What [`Ctl::Report`] tells.
-#[derive(Debug, Default)]
-struct Figures {
-    frames: u64,
-    snapshots: u64,
-    neutrals: u64,
-    refused: u64,
-    feedback: u64,
-    dropped: u64,
-    uploads: u64,
+/// The thread that answers applications.
+struct Answering {
+    thread: Option<JoinHandle<()>>,
+    stop: Event,
+    /// Something was queued for the path.
+    news: Event,
 }
 
 impl NodePartner {
-    /// A partner on a node that exists, opened without blocking. Whatever was held is let go: who drove the
-    /// node before is no longer there.
-    pub(super) fn new(node: OwnedFd, properties: Properties) -> io::Result<Self> {
-        let mut partner = NodePartner {
-            flows: Flows::new(properties.has_feedback(), true),
-            state: State::unknown(&properties),
-            properties,
-            node,
-            echoes: Echoes::default(),
-            effects: BTreeMap::new(),
-            strengths: BTreeMap::new(),
-            queue: Queue::new(QUEUE_MAX, QUEUE_MAX),
-            slot: PullSlot::default(),
-            is_snapshot_wanted: false,
-            batch: Vec::new(),
-            figures: Figures::default(),
+    /// A partner on a node that exists, opened without blocking.
+    pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<Self> {
+        let descriptor = Arc::new(descriptor);
+        let flows = Flows::new(properties.has_feedback(), true);
+        let has_effects = properties.effects_max > 0;
+        let node = Arc::new(Mutex::new(Node::new(descriptor.clone(), properties)?));
+        let answering = match has_effects {
+            true => Some(Answering::start(descriptor.clone(), node.clone())?),
+            false => None,
         };
-        partner.settle(&neutral(&partner.properties))?;
-        Ok(partner)
-    }
-
-    fn failed(&self, operation: &str, error: io::Error) -> PartnerError {
-        match error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) {
-            true => PartnerError::Gone(format!("the node of {}", self.properties.name)),
-            false => PartnerError::os(format!("{operation} the node of {}", self.properties.name), error),
-        }
-    }
-
-    fn take(&mut self, update: Update) -> io::Result<()> {
-        match update {
-            Update::Frame(events) => {
-                self.figures.frames += 1;
-                self.happen(&events)
-            }
-            Update::Snapshot(events) => {
-                self.figures.snapshots += 1;
-                let (events, refused): (Vec<_>, Vec<_>) =
-                    events.into_iter().partition(|event| self.is_fit(*event));
-                self.figures.refused += refused.len() as u64;
-                self.settle(&events)
-            }
-            // Effects go the other way.
-            Update::Upload(_) | Update::Erase(_) => {
-                self.figures.refused += 1;
-                Ok(())
-            }
-        }
-    }
-
-    /// Writes a frame, but for what the node has not.
-    fn happen(&mut self, events: &[Event]) -> io::Result<()> {
-        let mut written = Vec::with_capacity(events.len() + 1);
-        for event in events {
-            match self.is_fit(*event) {
-                true => self.stage(*event, &mut written),
-                false => self.figures.refused += 1,
-            }
-        }
-        self.write(written)
-    }
-
-    /// Brings the node to where a snapshot says things stand.
-    fn settle(&mut self, snapshot: &[Event]) -> io::Result<()> {
-        let target = self.state.after(snapshot);
-        for events in self.state.changes_to(&target, &self.properties) {
-            let mut written = Vec::with_capacity(events.len() + 1);
-            events.iter().for_each(|event| self.stage(*event, &mut written));
-            self.write(written)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the node has such an event, with a value that means something.
-    fn is_fit(&self, event: Event) -> bool {
-        let is_value = match event.kind {
-            EV_KEY | EV_SW | EV_LED => matches!(event.value, 0 | 1),
-            EV_REP => (0..=REPEAT_MS_MAX.cast_signed()).contains(&event.value),
-            EV_ABS if event.code == ABS_MT_SLOT => {
-                usize::try_from(event.value).is_ok_and(|slot| slot < self.properties.slots())
-            }
-            EV_SYN | EV_REL | EV_ABS | EV_MSC => true,
-            _ => false,
-        };
-        is_value && self.properties.has(event)
-    }
-
-    /// Appends an event as the kernel must be told it, and follows what that does.
-    fn stage(&mut self, event: Event, written: &mut Vec<Event>) {
-        let fuzz = match event.kind {
-            EV_ABS if event.code != ABS_MT_SLOT => {
-                self.properties.axes.get(&event.code).map(|axis| axis.fuzz)
-            }
-            _ => None,
-        };
-        match (self.state.axis(event.code), fuzz) {
-            (Some(old), Some(fuzz)) if fuzz > 0 && old != event.value => {
-                let raw = raw_steps(event.value, old, fuzz);
-                written.extend(raw.into_iter().map(|value| Event { value, ..event }));
-            }
-            _ => written.push(event),
-        }
-        if event.kind == EV_LED && self.state.lights.contains(event.code) != (event.value != 0) {
-            self.echoes.expect(event);
-        }
-        self.state.apply(event);
-    }
-
-    /// Writes events as one frame. The kernel shows some of them to this program too, in a short queue that
-    /// an application's request must not be lost from: so that is emptied at once.
-    fn write(&mut self, mut events: Vec<Event>) -> io::Result<()> {
-        if events.is_empty() {
-            return Ok(());
-        }
-        let is_shown = events.iter().any(|event| matches!(event.kind, EV_MSC | EV_LED | EV_REP));
-        events.push(Event::REPORT);
-        write_events(self.node.as_fd(), &events)?;
-        match is_shown {
-            true => self.listen(),
-            false => Ok(()),
-        }
-    }
-
-    /// Takes in what applications ask for. One that waits for an answer gets it here, not from the network.
-    fn listen(&mut self) -> io::Result<()> {
-        for _ in 0..READS_MAX {
-            self.batch.clear();
-            match read_events(self.node.as_fd(), &mut self.batch) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-                {
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-            let batch = std::mem::take(&mut self.batch);
-            let mut said = Vec::new();
-            for (_, event) in &batch {
-                match event.kind {
-                    EV_UINPUT => {
-                        self.tell(std::mem::take(&mut said));
-                        self.answer(event.code, event.value.cast_unsigned());
-                    }
-                    _ if self.hear(*event) => said.push(*event),
-                    _ => {}
-                }
-            }
-            self.tell(said);
-            self.batch = batch;
-        }
-        Ok(())
-    }
-
-    /// Answers an application that waits. An error is of one that waits no longer.
-    fn answer(&mut self, what: u16, request: u32) {
-        match what {
-            UI_FF_UPLOAD => {
-                let mut uploaded = None;
-                let answered = uinput::answer_upload(self.node.as_fd(), request, |effect| {
-                    uploaded = effect;
-                    if effect.is_some() { 0 } else { REFUSED }
-                });
-                if let (Ok(()), Some(effect)) = (answered, uploaded) {
-                    self.figures.uploads += 1;
-                    self.effects.insert(effect.id.cast_unsigned(), Kept { effect, plays: 0 });
-                    self.queue(Update::Upload(effect));
-                }
-            }
-            UI_FF_ERASE => {
-                let id = uinput::answer_erase(self.node.as_fd(), request).ok();
-                if let Some(id) = id.and_then(|id| u16::try_from(id).ok())
-                    && self.effects.remove(&id).is_some()
-                {
-                    self.queue(Update::Erase(id));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Follows what an application says; whether the device must hear of it.
-    fn hear(&mut self, event: Event) -> bool {
-        match event.kind {
-            EV_LED if self.echoes.take(event) => false,
-            EV_LED => {
-                self.state.apply(event);
-                true
-            }
-            EV_FF if event.code >= FF_EFFECTS_MAX => {
-                self.strengths.insert(event.code, event.value);
-                true
-            }
-            EV_FF => {
-                if let Some(kept) = self.effects.get_mut(&event.code) {
-                    kept.plays = event.value;
-                }
-                true
-            }
-            EV_SND => true,
-            // What this program wrote, and the speed of repeats, which is the node's own.
-            _ => false,
-        }
-    }
-
-    fn tell(&mut self, events: Vec<Event>) {
-        if !events.is_empty() {
-            self.queue(Update::Frame(events));
-        }
-    }
-
-    fn queue(&mut self, update: Update) {
-        if !self.flows.is_open(Direction::Out) {
-            return;
-        }
-        self.figures.feedback += 1;
-        if !self.queue.push(Time(boot_ns()), update) {
-            self.figures.dropped += 1 + self.queue.clear();
-            self.is_snapshot_wanted = true;
-        }
-    }
-
-    /// Queues where things stand: lights and strengths, then each effect, then those that play for ever.
-    fn take_snapshot(&mut self) {
-        let lights = self.properties.codes(EV_LED);
-        let mut events: Vec<Event> = lights
-            .iter()
-            .map(|code| Event::new(EV_LED, code, self.state.lights.contains(code).into()))
-            .collect();
-        events.extend(self.strengths.iter().map(|(code, value)| Event::new(EV_FF, *code, *value)));
-        let effects: Vec<Update> = self.effects.values().map(|kept| Update::Upload(kept.effect)).collect();
-        let playing = self.effects.iter().filter(|(_, kept)| kept.plays > 0 && kept.effect.length_ms == 0);
-        let playing = playing.map(|(id, kept)| Event::new(EV_FF, *id, kept.plays)).collect();
-        self.queue(Update::Snapshot(events));
-        effects.into_iter().for_each(|effect| self.queue(effect));
-        self.tell(playing);
-    }
-
-    fn next(&mut self) -> Result<Next, PartnerError> {
-        self.listen().map_err(|error| self.failed("reading", error))?;
-        if std::mem::take(&mut self.is_snapshot_wanted) {
-            self.forget();
-            self.take_snapshot();
-        }
-        Ok(match self.queue.pop() {
-            Some((created, update)) => Next::Message(Message::new(created, update.to_bytes())),
-            None => Next::Nothing,
-        })
+        Ok(NodePartner { descriptor, node, flows, slot: PullSlot::default(), answering })
     }
 
     /// Drops what waits to be pulled.
     fn forget(&mut self) {
-        self.figures.dropped += u64::from(self.slot.is_held()) + self.queue.clear();
+        lock(&self.node).forget(self.slot.is_held().into());
         self.slot = PullSlot::default();
     }
 
-    fn report(&self) -> Vec<Report> {
-        let figures = &self.figures;
-        vec![
-            ("frames", figures.frames as f64),
-            ("snapshots", figures.snapshots as f64),
-            ("neutral", figures.neutrals as f64),
-            ("events refused", figures.refused as f64),
-            ("keys down", self.state.keys.len() as f64),
-            ("feedback", figures.feedback as f64),
-            ("feedback dropped", figures.dropped as f64),
-            ("effects uploaded", figures.uploads as f64),
-            ("effects", self.effects.len() as f64),
-        ]
+    fn failed(&self, operation: &str, error: io::Error) -> PartnerError {
+        let name = format!("the node of {}", lock(&self.node).name());
+        match error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) {
+            true => PartnerError::Gone(name),
+            false => PartnerError::os(format!("{operation} {name}"), error),
+        }
+    }
+}
+
+/// A thread that panicked left the node as consistent as the kernel has it.
+fn lock(node: &Mutex<Node>) -> MutexGuard<'_, Node> {
+    node.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Answering {
+    fn start(descriptor: Arc<OwnedFd>, node: Arc<Mutex<Node>>) -> io::Result<Answering> {
+        let (stop, news, poller) = (Event::new()?, Event::new()?, Poller::new()?);
+        let (stopped, queued) = (stop.clone(), news.clone());
+        let thread = std::thread::Builder::new()
+            .name("uinput".into())
+            .spawn(move || answer(poller, &descriptor, &node, &stopped, &queued))?;
+        Ok(Answering { thread: Some(thread), stop, news })
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &Event, news: &Event) {
+    loop {
+        poller.want(stop.as_fd(), true, false);
+        poller.want(descriptor.as_fd(), true, false);
+        if poller.wait(None).is_err() || stop.clear() {
+            return;
+        }
+        let mut node = lock(node);
+        // The path finds out for itself that the node is gone.
+        if node.listen().is_err() {
+            return;
+        }
+        if node.has_next() {
+            news.signal();
+        }
     }
 }
 
@@ -340,7 +112,9 @@ impl Partner for NodePartner {
     fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
         let flow = self.flows.open(template, &Format::Evdev)?;
         if template.direction == Direction::Out {
-            self.is_snapshot_wanted = true;
+            let mut node = lock(&self.node);
+            node.is_heard = true;
+            node.want_snapshot();
         }
         Ok(flow)
     }
@@ -348,6 +122,7 @@ impl Partner for NodePartner {
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         if self.flows.close(flow)? == Direction::Out {
             self.forget();
+            lock(&self.node).is_heard = false;
         }
         Ok(())
     }
@@ -356,21 +131,31 @@ impl Partner for NodePartner {
         if let Err(error) = self.flows.check(flow, Direction::In) {
             return Err((error, message));
         }
-        match Update::parse(message.body.as_slice()) {
-            Err(error) => Err((PartnerError::Message(error.to_string()), message)),
-            Ok(update) => match self.take(update) {
-                Ok(()) => Ok(Pushed::Taken),
-                Err(error) => Err((self.failed("writing to", error), message)),
-            },
+        let update = match Update::parse(message.body.as_slice()) {
+            Ok(update) => update,
+            Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
+        };
+        let taken = lock(&self.node).take(update);
+        match taken {
+            Ok(()) => Ok(Pushed::Taken),
+            Err(error) => Err((self.failed("writing to", error), message)),
         }
     }
 
     fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next());
-        self.slot = slot;
-        answer
+        if let Some(answering) = &self.answering {
+            // Before looking: what is queued from here on is signalled again.
+            answering.news.clear();
+        }
+        let node = &self.node;
+        let answer = self.slot.answer(OUT, want, || {
+            Ok(match lock(node).next()? {
+                Some(message) => Next::Message(message),
+                None => Next::Nothing,
+            })
+        });
+        answer.map_err(|error: io::Error| self.failed("reading", error))
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -379,17 +164,15 @@ impl Partner for NodePartner {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
                 self.forget();
-                self.is_snapshot_wanted = true;
+                lock(&self.node).want_snapshot();
                 Ok(CtlReply::Done)
             }
             Ctl::Neutral if flow == OUT => Ok(CtlReply::Done),
             Ctl::Neutral => {
-                self.figures.neutrals += 1;
-                self.settle(&neutral(&self.properties))
-                    .map(|()| CtlReply::Done)
-                    .map_err(|error| self.failed("writing to", error))
+                let rested = lock(&self.node).rest();
+                rested.map(|()| CtlReply::Done).map_err(|error| self.failed("writing to", error))
             }
-            Ctl::Report => Ok(CtlReply::Report(self.report())),
+            Ctl::Report => Ok(CtlReply::Report(lock(&self.node).report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
         }
     }
@@ -398,12 +181,13 @@ impl Partner for NodePartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out if self.slot.is_held() || !self.queue.is_empty() || self.is_snapshot_wanted => {
-                Readiness::now()
+        match (direction, &self.answering) {
+            (Direction::In, _) => Readiness::now(),
+            (Direction::Out, _) if self.slot.is_held() || lock(&self.node).has_next() => Readiness::now(),
+            (Direction::Out, Some(answering)) => {
+                Readiness::descriptor(answering.news.as_fd(), Interest::Read)
             }
-            Direction::Out => Readiness::descriptor(self.node.as_fd(), Interest::Read),
+            (Direction::Out, None) => Readiness::descriptor(self.descriptor.as_fd(), Interest::Read),
         }
     }
 }

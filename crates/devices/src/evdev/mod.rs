@@ -6,6 +6,7 @@ mod discovery;
 mod format;
 mod frames;
 mod fuzz;
+mod node;
 mod properties;
 mod state;
 #[cfg(test)]

@@ -98,28 +98,11 @@ fn rumble(strong: u16, length_ms: u16) -> Effect {
     }
 }
 
-/// An application uploads, while only its own side runs: nothing crosses meanwhile.
+/// An application uploads while this thread, which is both paths, does nothing but wait for it.
 fn upload(joined: &mut Joined, effect: Effect) -> i16 {
-    let node = joined.application.node.try_clone().unwrap();
-    let uploading = thread::spawn(move || evdev::upload_effect(node.as_fd(), &effect));
-    let mut held = Vec::new();
-    until("the upload", || {
-        held.extend(joined.sink.pull().unwrap());
-        uploading.is_finished().then_some(())
-    });
-    held.into_iter().for_each(|message| joined.source.push(message));
-    uploading.join().unwrap().unwrap()
-}
-
-fn erase(joined: &mut Joined, id: i16) {
-    let node = joined.application.node.try_clone().unwrap();
-    let erasing = thread::spawn(move || evdev::erase_effect(node.as_fd(), id));
-    until("the erasure", || {
-        joined.carry();
-        erasing.is_finished().then_some(())
-    });
-    erasing.join().unwrap().unwrap();
+    let id = evdev::upload_effect(joined.application.node.as_fd(), &effect).unwrap();
     joined.carry();
+    id
 }
 
 fn joined_gamepad(name: &str) -> (Joined, Receiver<Seen>) {
@@ -152,7 +135,8 @@ fn an_effect_uploaded_there_plays_here() {
     assert_eq!(upload(&mut joined, changed), there);
     assert_eq!(next(&seen), Seen::Upload(Effect { id: 1, ..changed }));
 
-    erase(&mut joined, there);
+    evdev::erase_effect(joined.application.node.as_fd(), there).unwrap();
+    joined.carry();
     assert_eq!(erased(&seen), 1);
     assert_eq!(joined.source.figure("effects"), 0.0);
     assert_eq!(joined.source.figure("feedback refused"), 0.0);
@@ -191,12 +175,7 @@ fn an_application_that_closes_takes_its_effects_back() {
     let (mut joined, seen) = joined_gamepad("rumble close");
     upload(&mut joined, rumble(0x7000, 100));
     assert!(matches!(next(&seen), Seen::Upload(_)));
-    let closed = std::mem::replace(&mut joined.application, Application::open("/dev/null"));
-    let closing = thread::spawn(move || drop(closed));
-    until("the close", || {
-        joined.carry();
-        closing.is_finished().then_some(())
-    });
+    joined.application = Application::open("/dev/null");
     joined.carry();
     assert_eq!(erased(&seen), 1);
 }

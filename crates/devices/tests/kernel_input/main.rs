@@ -2,6 +2,7 @@
 //! what the application says reaches the device. Needs /dev/uinput; without it every test says so and is
 //! skipped. `tests/vm/input-kernel` runs them in the lab's machine.
 
+mod conformance;
 mod effects;
 mod rig;
 

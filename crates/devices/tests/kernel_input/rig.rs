@@ -221,7 +221,7 @@ impl Application {
     }
 }
 
-fn template(direction: Direction) -> FlowTemplate {
+pub(crate) fn template(direction: Direction) -> FlowTemplate {
     FlowTemplate { direction, format: Format::Evdev, class: FlowClass::State }
 }
 
