@@ -180,7 +180,7 @@ impl Peers {
     fn run_while(&mut self, until: Time, go_on: impl Fn(&Self) -> bool) {
         while go_on(self) && self.now() < until {
             // However late a timer, time moves on: nothing can keep a run from ending.
-            let soonest = self.now().after(Duration::from_micros(50));
+            let soonest = self.now().after(Duration::from_micros(200));
             self.clock.advance_to(self.next_event().max(soonest).min(until));
             self.pump();
         }

@@ -37,7 +37,7 @@ proptest! {
         let mut sent = 2 * DAY_NS;
         let mut last: Option<(i64, u64)> = None;
         for (index, (there_us, back_us, pause_us)) in trips_us.iter().enumerate() {
-            sent += if index == 70 { silence_ms * 1_000_000 } else { 100_000_000 };
+            sent += 100_000_000 + if index == 70 { silence_ms * 1_000_000 } else { 0 };
             let received = sent + there_us * 1000;
             let replied = received + pause_us * 1000;
             let now = replied + back_us * 1000;
