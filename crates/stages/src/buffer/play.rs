@@ -123,6 +123,10 @@ impl Stage for Sink {
         Ok(())
     }
 
+    fn held(&self) -> usize {
+        self.playout.len()
+    }
+
     fn report(&self) -> Vec<Report> {
         let mut figures = self.playout.figures(self.transits.low(), self.late);
         figures.push(("steps", self.steps as f64));

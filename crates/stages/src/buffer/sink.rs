@@ -7,6 +7,9 @@ use std::time::Duration;
 /// How far a number may be ahead of what was asked for: an end gives out all that the source holds.
 const AHEAD_MAX: u64 = 1 << 20;
 
+/// While nothing comes a request is said again, ever less often: at last this often.
+const SILENCE_MAX: Duration = Duration::from_secs(16);
+
 pub(super) struct Sink {
     playout: Playout,
     min: u64,
@@ -18,6 +21,8 @@ pub(super) struct Sink {
     seen: u64,
     /// What the source said it has released, and when what is missing of that is lost.
     released: Option<(u64, Time)>,
+    /// When the request is said again, if nothing comes, and how long after the last time.
+    repeat: Option<(Time, Duration)>,
     started: bool,
     requests: u64,
     late: u64,
@@ -37,6 +42,7 @@ impl Sink {
             granted: 0,
             seen: 0,
             released: None,
+            repeat: None,
             started: false,
             requests: 0,
             late: 0,
@@ -47,13 +53,25 @@ impl Sink {
 
     /// Below the minimum, asks for what brings it back to the maximum. What was asked for and has not come
     /// yet counts as held: else it would be asked for again and again for a round trip.
-    fn request(&mut self, out: &mut Outbox) {
-        let held = self.playout.len() as u64 + self.granted.saturating_sub(self.seen);
+    fn request(&mut self, now: Time, out: &mut Outbox) {
+        let held = self.playout.len() as u64 + self.coming();
         if held < self.min {
             self.granted = self.granted.max(self.seen) + self.max.saturating_sub(held);
-            self.requests += 1;
-            out.control(self.granted.to_le_bytes().to_vec());
+            self.say(self.lost_after, now, out);
         }
+    }
+
+    /// What was asked for and has not come.
+    fn coming(&self) -> u64 {
+        self.granted.saturating_sub(self.seen)
+    }
+
+    /// Tells the source how many it may have released; again after `wait`, unless something comes. The
+    /// number is a total, so that saying it again does no harm where the control channel was interrupted.
+    fn say(&mut self, wait: Duration, now: Time, out: &mut Outbox) {
+        self.requests += 1;
+        self.repeat = Some((now.after(wait), wait));
+        out.control(self.granted.to_le_bytes().to_vec());
     }
 
     /// Everything before number `next` has come or never will.
@@ -100,10 +118,11 @@ impl Stage for Sink {
             self.lost = self.lost.saturating_sub(1);
         }
         self.see(sequence + 1);
+        self.repeat = (self.coming() > 0).then(|| (now.after(self.lost_after), self.lost_after));
         self.playout.release(now, out);
         self.anchor(transit(&message, now));
         self.playout.hold(message, now, out);
-        self.request(out);
+        self.request(now, out);
         Ok(())
     }
 
@@ -135,7 +154,8 @@ impl Stage for Sink {
             return Some(Time::ZERO);
         }
         let lost_at = self.released.map(|(_, at)| at);
-        self.playout.next_due().into_iter().chain(lost_at).min()
+        let repeat_at = self.repeat.map(|(at, _)| at);
+        self.playout.next_due().into_iter().chain(lost_at).chain(repeat_at).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
@@ -147,8 +167,17 @@ impl Stage for Sink {
             self.see(released);
         }
         self.playout.release(now, out);
-        self.request(out);
+        self.request(now, out);
+        if let Some((at, waited)) = self.repeat
+            && at <= now
+        {
+            self.say((waited * 2).min(SILENCE_MAX.max(waited)), now, out);
+        }
         Ok(())
+    }
+
+    fn held(&self) -> usize {
+        self.playout.len()
     }
 
     fn report(&self) -> Vec<Report> {

@@ -80,7 +80,12 @@ impl Stage for Source {
     fn handle_control(&mut self, control: &[u8], _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let granted = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a request has 8 bytes, not {}", control.len())))?;
-        self.granted = self.granted.max(u64::from_le_bytes(granted));
+        let granted = u64::from_le_bytes(granted);
+        if granted <= self.granted && self.released >= self.granted {
+            // It asks again: what it asked for was released, and lost, or the news of that was.
+            out.control(self.granted.to_le_bytes().to_vec());
+        }
+        self.granted = self.granted.max(granted);
         self.release(out);
         Ok(())
     }
@@ -92,6 +97,10 @@ impl Stage for Source {
 
     fn has_room(&self) -> bool {
         !self.waits || !self.is_over(self.messages_max - 1)
+    }
+
+    fn held(&self) -> usize {
+        self.queue.len()
     }
 
     fn report(&self) -> Vec<Report> {

@@ -202,6 +202,33 @@ fn header_and_control_layout() {
 }
 
 #[test]
+fn what_the_control_channel_loses_is_said_again() {
+    let options = options(&Buffer, &[("max", "2"), ("min", "2"), ("lost_after", "100ms")]);
+    let mut source = Buffer.source(&options, &Format::Bytes).unwrap();
+    let mut sink = Buffer.sink(&options, &Format::Bytes).unwrap();
+    let mut out = Outbox::default();
+    sink.handle_timeout(Time::ZERO, &mut out).unwrap();
+    let request = out.controls.pop().unwrap();
+    for at_ms in [100, 300, 700, 1500, 3100, 6300, 12_700, 25_500, 41_500, 57_500] {
+        assert_eq!(sink.poll_timeout(), Some(Time::from_millis(at_ms)), "the request was lost");
+        sink.handle_timeout(Time::from_millis(at_ms), &mut out).unwrap();
+        assert_eq!(out.controls.pop().as_ref(), Some(&request));
+    }
+    source.handle_control(&request, Time(0), &mut out).unwrap();
+    assert!(out.controls.is_empty());
+    for _ in 0..2 {
+        source.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
+    }
+    let count = out.controls.pop().unwrap();
+    out.messages.clear();
+    source.handle_control(&request, Time(0), &mut out).unwrap();
+    assert_eq!(out.controls.pop(), Some(count.clone()), "the count was lost");
+    sink.handle_control(&count, Time::from_millis(60_000), &mut out).unwrap();
+    sink.handle_timeout(Time::from_millis(60_100), &mut out).unwrap();
+    assert_eq!(out.controls.pop(), Some(4u64.to_le_bytes().to_vec()), "it asks for two others");
+}
+
+#[test]
 fn a_lying_half_is_refused() {
     let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes).unwrap();
     let mut out = Outbox::default();

@@ -105,6 +105,10 @@ impl Stage for Sink {
         Ok(())
     }
 
+    fn held(&self) -> usize {
+        self.playout.len()
+    }
+
     fn report(&self) -> Vec<Report> {
         self.playout.figures(self.transits.low(), self.late)
     }

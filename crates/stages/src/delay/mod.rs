@@ -133,6 +133,10 @@ impl Stage for Source {
         self.held.len() < self.held_max
     }
 
+    fn held(&self) -> usize {
+        self.held.len()
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![("held", self.held.len() as f64), ("sent", self.sent as f64)]
     }
