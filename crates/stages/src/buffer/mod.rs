@@ -21,7 +21,12 @@ static OPTIONS: [OptionSpec; 11] = [
     agreed("min", COUNT, "10", "request: the sink asks for more below this many messages, held or asked for"),
     agreed("max", COUNT, "10", "request: messages held at the sink or asked for, at most"),
     agreed("source_max", COUNT, "400", "request: messages held at the source, at most"),
-    agreed("full", OptionKind::Choice(&["discard", "wait"]), "discard", "request: when the source is full"),
+    agreed(
+        "full",
+        OptionKind::Choice(&["auto", "discard", "wait"]),
+        "auto",
+        "request: when the source is full",
+    ),
     agreed(
         "lost_after",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
@@ -42,6 +47,14 @@ static OPTIONS: [OptionSpec; 11] = [
 
 fn plays(options: &Options) -> bool {
     options.text("mode") == "play"
+}
+
+/// Whether a full source takes no more, rather than discard.
+fn waits(options: &Options, format: &Format) -> bool {
+    match options.text("full") {
+        "auto" => matches!(format, Format::Evdev | Format::Serial),
+        chosen => chosen == "wait",
+    }
 }
 
 impl Pair for Buffer {
@@ -65,7 +78,7 @@ impl Pair for Buffer {
         let requests = !plays(options);
         Promises {
             may_delay: true,
-            may_drop: requests && options.text("full") == "discard",
+            may_drop: requests && options.text("full") != "wait",
             needs_control: requests,
             ..Promises::default()
         }
@@ -83,10 +96,10 @@ impl Pair for Buffer {
         Ok(())
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError> {
         Ok(match plays(options) {
             true => Box::new(PassThrough),
-            false => Box::new(source::Source::new(options)),
+            false => Box::new(source::Source::new(options, waits(options, format))),
         })
     }
 

@@ -17,13 +17,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options, waits: bool) -> Self {
         Source {
             queue: VecDeque::new(),
             bytes: 0,
             messages_max: options.count("source_max"),
             bytes_max: options.size("held_bytes"),
-            waits: options.text("full") == "wait",
+            waits,
             granted: 0,
             released: 0,
         }

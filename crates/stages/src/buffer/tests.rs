@@ -13,6 +13,7 @@ fn it_conforms() {
         &[][..],
         &[("min", "1"), ("max", "1"), ("source_max", "1")],
         &[("min", "3"), ("full", "wait"), ("source_max", "20")],
+        &[("full", "discard"), ("source_max", "20")],
         &[("held_bytes", "100")],
         &[("mode", "play")],
         &[("mode", "play"), ("delay", "0s"), ("held_max", "3")],
@@ -160,6 +161,17 @@ fn a_source_that_waits_takes_no_more_and_drops_nothing() {
     stage.handle_control(&1u64.to_le_bytes(), Time(0), &mut out).unwrap();
     assert!(stage.has_room() && out.drops.is_empty());
     assert!(!Buffer.promises(&options(&Buffer, &given)).may_drop);
+    for (full, format, waits) in [
+        ("auto", Format::Evdev, true),
+        ("auto", Format::Serial, true),
+        ("auto", Format::Motion, false),
+        ("discard", Format::Evdev, false),
+    ] {
+        let options = options(&Buffer, &[("full", full), ("source_max", "1")]);
+        let mut stage = Buffer.source(&options, &format).unwrap();
+        stage.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
+        assert_eq!(!stage.has_room(), waits, "{full} {format}");
+    }
 }
 
 #[test]
