@@ -263,6 +263,18 @@ fn a_narrow_link_is_filled_but_not_flooded() {
     assert!(resent < messages / 3, "{resent} of {messages} sent again");
 }
 
+/// Where nothing is lost the window opens: what takes 32 round trips at its first size takes a few.
+#[test]
+fn a_long_link_is_filled() {
+    let link: Params = "delay=50ms".parse().expect("a link");
+    let mut peers = setup(FlowClass::Reliable, true, link, Limits::default(), 1);
+    let began = peers.now();
+    (0..4000).for_each(|serial| peers.send(body(serial, 992)));
+    assert!(peers.run_until_settled(PATIENCE));
+    assert_eq!(peers.source().counters().resent, 0);
+    assert!(peers.now().since(began) < Duration::from_millis(900), "{:?}", peers.now().since(began));
+}
+
 /// A burst that takes the last records of all is made good without a round trip for each.
 #[test]
 fn a_lost_tail_comes_soon() {
