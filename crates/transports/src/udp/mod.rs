@@ -35,9 +35,6 @@ const PIECES_MAX: usize = sys::net::SLICES_MAX - 1;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Memory that datagrams are received into, one behind the other.
 const SLAB_BYTES: usize = 4 * RECEIVE_BYTES;
-/// Amid a record whose datagrams come faster than this one after the other, asking again beats sleeping: a
-/// wake-up across processors costs the sender several microseconds a batch.
-const SPIN_NS: u64 = 20_000;
 /// Slabs that are remembered for another use.
 const SLABS_KEPT_MAX: usize = 8;
 /// Times that one flush tries again after the peer's port was found closed.
@@ -45,7 +42,7 @@ const REFUSALS_MAX: usize = 2;
 /// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
 const RECEIVE_CALLS_MAX: usize = 64;
 
-static OPTIONS: [OptionSpec; 8] = [
+static OPTIONS: [OptionSpec; 9] = [
     OptionSpec {
         name: "datagram",
         kind: OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
@@ -94,6 +91,13 @@ static OPTIONS: [OptionSpec; 8] = [
         default: "1s",
         scope: Scope::Local,
         doc: "how long a missing datagram is waited for before its record is counted as lost",
+    },
+    OptionSpec {
+        name: "spin",
+        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
+        default: "60us",
+        scope: Scope::Local,
+        doc: "amid a record whose datagrams come closer than this, ask for the next this long before sleeping",
     },
     OptionSpec {
         name: "socket_bytes",
@@ -159,7 +163,8 @@ struct UdpPartner {
     slabs: Recycler,
     /// When datagrams came last, and how long after those before, nanoseconds.
     came: Time,
-    gap_ns: u64,
+    gap: Duration,
+    spin: Duration,
     reassembly: Reassembly,
     slot: PullSlot,
     /// Flow of the record in the slot.
@@ -273,7 +278,8 @@ impl UdpPartner {
             slab_number: 0,
             slabs: Recycler::new(SLABS_KEPT_MAX, SLABS_KEPT_MAX * SLAB_BYTES),
             came: Time::ZERO,
-            gap_ns: u64::MAX,
+            gap: Duration::MAX,
+            spin: options.duration("spin"),
             reassembly: Reassembly::new(Limits {
                 body_bytes_max,
                 partials_max: options.count("partials"),
@@ -355,25 +361,27 @@ impl UdpPartner {
         Ok(Next::Nothing)
     }
 
-    /// Receives a datagram or several; `false` if there is none and waiting is better than asking again.
+    /// Receives a datagram or several; `false` if there is none.
     fn receive(&mut self) -> Result<bool, PartnerError> {
         if self.slab.capacity() < RECEIVE_BYTES && !self.slab.try_reclaim(SLAB_BYTES) {
             let full = std::mem::replace(&mut self.slab, self.slabs.take(SLAB_BYTES));
             self.slabs.retire(full, SLAB_BYTES);
             self.slab_number += 1;
         }
-        self.counts.receive_calls += 1;
-        let received = match sys::net::receive_datagrams(&self.socket, &mut self.slab) {
-            Ok(received) => received,
-            Err(error) => {
-                let now = Time(sys::clock::boot_ns());
-                self.reassembly.expire(now);
-                return match error {
-                    error if socket::is_not_now(&error) => Ok(self.is_streaming(now)),
-                    // The peer's port was closed when something we sent arrived: it may open again.
-                    error if is_passing(&error) => Ok(true),
-                    error => Err(self.failed(error)),
-                };
+        let received = loop {
+            self.counts.receive_calls += 1;
+            let error = match sys::net::receive_datagrams(&self.socket, &mut self.slab) {
+                Ok(received) => break received,
+                Err(error) => error,
+            };
+            let now = Time(sys::clock::boot_ns());
+            self.reassembly.expire(now);
+            match error {
+                error if socket::is_not_now(&error) && self.is_streaming(now) => std::hint::spin_loop(),
+                error if socket::is_not_now(&error) => return Ok(false),
+                // The peer's port was closed when something we sent arrived: it may open again.
+                error if is_passing(&error) => return Ok(true),
+                error => return Err(self.failed(error)),
             }
         };
         let slab = Slab { number: self.slab_number, bytes: SLAB_BYTES };
@@ -383,7 +391,7 @@ impl UdpPartner {
             return Ok(true);
         }
         let now = Time(sys::clock::boot_ns());
-        self.gap_ns = now.0.saturating_sub(self.came.0);
+        self.gap = now.since(self.came);
         self.came = now;
         self.reassembly.expire(now);
         while !datagrams.is_empty() {
@@ -394,9 +402,11 @@ impl UdpPartner {
         Ok(true)
     }
 
-    /// Whether the next part of a record is likely to come at once.
+    /// Whether the next part of a record is likely to come at once. Asking again then beats sleeping: a wake-up
+    /// across processors costs the sender several microseconds a batch, and slows the stream to where each
+    /// batch costs one.
     fn is_streaming(&self, now: Time) -> bool {
-        self.reassembly.held().0 > 0 && self.gap_ns < SPIN_NS && now.0.saturating_sub(self.came.0) < SPIN_NS
+        self.reassembly.held().0 > 0 && self.gap < self.spin && now.since(self.came) < self.spin
     }
 
     fn report(&self) -> CtlReply {
