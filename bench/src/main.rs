@@ -5,6 +5,7 @@
 
 mod bare;
 mod devices;
+mod jitter;
 mod latency;
 mod measure;
 mod ours;
@@ -36,6 +37,20 @@ enum Experiment {
     Throughput(Setting),
     /// Tables 3 and 4 of the Partner paper: what the partner vector costs
     Partner,
+    /// Sections 6.7.1 and 6.7.2 of the dissertation: a device's rhythm over a network with jitter (needs root)
+    Jitter(jitter::JitterSetting),
+    /// One host of `jitter`
+    #[command(hide = true)]
+    JitterSource {
+        /// Updates
+        updates: usize,
+    },
+    /// The other host of `jitter`
+    #[command(hide = true)]
+    JitterSink {
+        /// Device to application
+        pipeline: String,
+    },
 }
 
 /// What both sides of a comparison share.
@@ -89,6 +104,9 @@ fn main() -> Result<(), Failure> {
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Throughput(setting) => throughput::run(setting)?,
         Experiment::Partner => partner::run(),
+        Experiment::Jitter(setting) => jitter::run(setting)?,
+        Experiment::JitterSource { updates } => return jitter::source(*updates),
+        Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
     };
     if let Some(file) = arguments.json {
         std::fs::write(&file, serde_json::to_string_pretty(&figures)?)

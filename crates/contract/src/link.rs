@@ -34,6 +34,11 @@ pub trait Link: Send {
     /// Whether the stage takes another message now.
     fn has_room(&self) -> bool;
 
+    /// Messages held that will leave by themselves, in time.
+    fn held(&self) -> usize {
+        0
+    }
+
     /// Figures for people and scripts.
     fn report(&self) -> Vec<crate::Report>;
 }

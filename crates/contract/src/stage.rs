@@ -125,6 +125,12 @@ pub trait Stage: Send {
         true
     }
 
+    /// Messages held that will leave by themselves, in time. When a flow has ended its path waits for them
+    /// before it calls [`Stage::handle_end`], so that a rhythm is kept to the last message.
+    fn held(&self) -> usize {
+        0
+    }
+
     /// Figures for people and scripts.
     fn report(&self) -> Vec<Report> {
         Vec::new()

@@ -41,6 +41,10 @@ impl Link for Direct {
         self.stage.has_room()
     }
 
+    fn held(&self) -> usize {
+        self.stage.held()
+    }
+
     fn report(&self) -> Vec<Report> {
         self.stage.report()
     }

@@ -228,6 +228,11 @@ impl Chain {
         self.waiting == 0 && self.slots.first().is_none_or(|slot| slot.link.has_room())
     }
 
+    /// Messages held that will leave by themselves, in time.
+    pub fn held(&self) -> usize {
+        self.waiting + self.slots.iter().map(|slot| slot.link.held()).sum::<usize>()
+    }
+
     /// Figures of every pair's half, in source order.
     pub fn report(&self) -> Vec<PairReport> {
         let one = |slot: &Slot| PairReport { pair: slot.pair, name: slot.name, figures: slot.link.report() };

@@ -132,6 +132,8 @@ struct RawPath {
     drops: DropCounts,
     unflushed: bool,
     ended: bool,
+    /// How many of the two halves have given out everything.
+    drained: u8,
     finished: bool,
     moved: Connected,
 }
@@ -167,6 +169,7 @@ impl RawPath {
             drops: DropCounts::default(),
             unflushed: false,
             ended: false,
+            drained: 0,
             finished: false,
             moved: Connected::default(),
         }))
@@ -191,9 +194,6 @@ impl RawPath {
                 Pulled::Message(_, message) => self.source.feed(message, now),
                 Pulled::End => {
                     self.ended = true;
-                    self.source.handle_end(now);
-                    self.cross(now);
-                    self.sink.handle_end(now);
                     again = true;
                 }
                 _ => break,
@@ -206,7 +206,8 @@ impl RawPath {
                 Err(error) => return Err(failed("the sink", error)),
             };
         }
-        if self.ended && self.sink.out.messages.is_empty() && self.source.out.messages.is_empty() {
+        again |= self.drain(now);
+        if self.drained == 2 && self.sink.out.messages.is_empty() {
             self.finished = match to.ctl(self.to, Ctl::Finish) {
                 Ok(reply) => !matches!(reply, CtlReply::Pending),
                 Err(PartnerError::Unsupported(_)) => true,
@@ -218,6 +219,19 @@ impl RawPath {
         self.sink.settle(&mut self.drops);
         self.moved.drops = self.drops.counts.clone();
         Ok(again)
+    }
+
+    /// After the end, lets the source halves give out what they hold, then the sink halves.
+    fn drain(&mut self, now: Time) -> bool {
+        let before = self.drained;
+        if self.ended && self.drained == 0 && self.source.drain(now) {
+            self.drained = 1;
+            self.cross(now);
+        }
+        if self.drained == 1 && self.source.out.messages.is_empty() && self.sink.drain(now) {
+            self.drained = 2;
+        }
+        self.drained > before
     }
 
     /// Hands messages and control from the source halves to the sink halves and back.
@@ -260,7 +274,8 @@ impl RawPath {
             return;
         }
         for segment in [&self.source, &self.sink] {
-            wake.add(poller, Readiness::never().or_at(segment.poll_timeout()));
+            let drain_at = segment.drain_timeout().filter(|_| self.drained < 2);
+            wake.add(poller, Readiness::never().or_at(segment.poll_timeout()).or_at(drain_at));
         }
         let blocked = !self.sink.out.messages.is_empty();
         if blocked || self.unflushed {

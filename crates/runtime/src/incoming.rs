@@ -265,8 +265,10 @@ impl Incoming {
             return Ok(());
         }
         if !self.finishing {
+            if !self.segment.drain(now) {
+                return Ok(());
+            }
             self.finishing = true;
-            self.segment.handle_end(now);
             moved.progress = true;
             return Ok(());
         }
@@ -357,7 +359,9 @@ impl Incoming {
             wake.add(poller, Readiness::never().or_at(at));
         }
         if self.end.is_some() && !self.finished {
-            wake.add(poller, Readiness::never().or_at(self.end_at.filter(|_| !self.finishing)));
+            // What is late by now is waited for no longer; what is held is, for a while.
+            let until = self.segment.drain_timeout().or(self.end_at);
+            wake.add(poller, Readiness::never().or_at(until.filter(|_| !self.finishing)));
         }
         let blocked = !self.segment.out.messages.is_empty();
         if let Some(partner) = partner.filter(|_| blocked || (self.finishing && !self.finished)) {

@@ -26,7 +26,11 @@ pub(crate) struct Outgoing {
     unsent: Option<Message>,
     /// The other host cannot hear us: what is made now is worthless to it.
     silent: bool,
+    /// There was a link.
+    begun: bool,
     ended: bool,
+    /// The stages have given out everything.
+    drained: bool,
     end_told: bool,
     end_settled: bool,
     drops: DropCounts,
@@ -49,7 +53,9 @@ impl Outgoing {
             lossy,
             unsent: None,
             silent: false,
+            begun: false,
             ended: false,
+            drained: false,
             end_told: false,
             end_settled: false,
             drops: DropCounts::default(),
@@ -72,6 +78,7 @@ impl Outgoing {
     /// A new data connection: reliable flows go on where the sink stopped, the others begin anew.
     pub(crate) fn handle_link(&mut self, around: Surroundings<'_>) {
         self.end_told = false;
+        self.begun = true;
         match self.is_perishable() {
             true => self.restart(around),
             false => {
@@ -162,7 +169,10 @@ impl Outgoing {
                 break;
             }
             budget -= 1;
-            let Some(partner) = partner.as_mut() else { break };
+            // What a reliable flow's device makes before there is a link waits in the device.
+            let Some(partner) = partner.as_mut().filter(|_| self.begun || self.is_perishable()) else {
+                break;
+            };
             match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
                 Pulled::Message(_, message)
                     if self.is_perishable() && (self.silent || transport.is_none()) =>
@@ -173,11 +183,14 @@ impl Outgoing {
                 Pulled::Message(_, message) => self.segment.feed(message, now),
                 Pulled::End => {
                     self.ended = true;
-                    self.segment.handle_end(now);
                     moved.progress = true;
                 }
                 _ => break,
             }
+        }
+        if self.ended && !self.drained && self.segment.drain(now) {
+            self.drained = true;
+            moved.progress = true;
         }
         self.tell(transport.is_some(), notices);
         Ok(moved)
@@ -236,8 +249,7 @@ impl Outgoing {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
         self.segment.settle(&mut self.drops);
-        let drained =
-            self.ended && self.segment.out.messages.is_empty() && self.segment.poll_timeout().is_none();
+        let drained = self.drained && self.segment.out.messages.is_empty();
         if drained && linked && self.unsent.is_none() && !self.end_told {
             let sequence = self.source.next_sequence();
             notices.push(Notice::Control(Control::End { flow, epoch, sequence }));
@@ -259,6 +271,8 @@ impl Outgoing {
     ) {
         wake.add(poller, contract::Readiness::never().or_at(self.segment.poll_timeout()));
         wake.add(poller, contract::Readiness::never().or_at(self.source.poll_timeout(round_trip)));
+        let drain_at = self.segment.drain_timeout().filter(|_| !self.drained);
+        wake.add(poller, contract::Readiness::never().or_at(drain_at));
         if self.unsent.is_some() {
             if let Some(transport) = transport {
                 wake.add(poller, transport.readiness(FlowKey(self.plan.flow), Direction::In));
@@ -269,7 +283,7 @@ impl Outgoing {
         if !self.segment.out.messages.is_empty() || self.ended || !self.segment.has_room() {
             return;
         }
-        if let Some(partner) = partner {
+        if let Some(partner) = partner.filter(|_| self.begun || self.is_perishable()) {
             wake.add(poller, partner.readiness(self.key, Direction::Out));
         }
     }

@@ -149,7 +149,7 @@ impl Partner for Paths {
                 Ok(CtlReply::Done)
             }
             Ctl::Finish => {
-                path.segment.handle_end(now);
+                path.segment.end(now);
                 path.segment.settle(&mut path.drops);
                 path.ended = true;
                 Ok(CtlReply::Done)

@@ -4,6 +4,10 @@ use contract::{Format, Message, Report, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, Pipeline, PipelineError};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long a flow that has ended waits for held messages of which none leaves.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// The source halves of a pipeline, each behind the link it asks for.
 pub(crate) fn source_chain(pipeline: &Pipeline, format: &Format) -> Result<Chain, PipelineError> {
@@ -20,6 +24,8 @@ pub(crate) struct Segment {
     chain: Chain,
     /// Messages that came out and wait to go on are in `out.messages`, oldest first.
     pub(crate) out: ChainOut,
+    /// While the end is near: the fewest messages held so far, and how long they are waited for.
+    draining: Option<(usize, Time)>,
 }
 
 /// Messages that ended before their sink, by reason.
@@ -45,7 +51,7 @@ impl DropCounts {
 
 impl Segment {
     pub(crate) fn new(chain: Chain) -> Self {
-        Segment { chain, out: ChainOut::default() }
+        Segment { chain, out: ChainOut::default(), draining: None }
     }
 
     /// One message in.
@@ -58,9 +64,29 @@ impl Segment {
         self.chain.handle_control(pair.into(), body, now, &mut self.out);
     }
 
-    /// The flow ends: everything held comes out.
-    pub(crate) fn handle_end(&mut self, now: Time) {
+    /// The flow has ended before here. What is held leaves in its time, unless that takes too long; says
+    /// whether the stages have given out everything.
+    pub(crate) fn drain(&mut self, now: Time) -> bool {
+        let held = self.chain.held();
+        let (least, until) = *self.draining.get_or_insert((held, now.after(LINGER)));
+        if held < least {
+            self.draining = Some((held, now.after(LINGER)));
+        }
+        if held > 0 && now < until {
+            return false;
+        }
+        self.end(now);
+        true
+    }
+
+    /// The flow ends: everything held comes out at once.
+    pub(crate) fn end(&mut self, now: Time) {
         self.chain.handle_end(now, &mut self.out);
+    }
+
+    /// When [`Segment::drain`] stops waiting.
+    pub(crate) fn drain_timeout(&self) -> Option<Time> {
+        self.draining.map(|(_, until)| until)
     }
 
     /// Lets stages act whose time has come; says whether any did.
@@ -88,6 +114,7 @@ impl Segment {
         self.out.controls.clear();
         self.settle(drops);
         self.chain = chain;
+        self.draining = None;
     }
 
     /// Moves what stages dropped, and the messages that they erred on, into the counts.
