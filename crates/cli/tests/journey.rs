@@ -1,0 +1,122 @@
+//! Share on one side, attach on the other, with the real program over loopback.
+
+mod support;
+
+use serde_json::Value;
+use support::{Scratch, Service, outboard, outboard_fed};
+
+const BYTES: usize = 3_000_000;
+
+fn crosses_whole(transport: &str, more: &[&str]) {
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", BYTES);
+    let (mut share, address) = Service::share(&format!("file:{input}"), &[]);
+    let (from, output) = (format!("{transport}://{address}/in"), scratch.path("out"));
+    outboard(&[&["attach", &from, "--as", &format!("file:{output}")], more].concat()).done();
+    assert!(std::fs::read(&output).unwrap() == content, "what arrived is not what was sent");
+    share.wait("peer-left");
+    assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_file_crosses_whole_over_tcp() {
+    crosses_whole("tcp", &[]);
+}
+
+#[test]
+fn a_file_crosses_whole_over_udp() {
+    crosses_whole("udp", &["--via", "reorder"]);
+}
+
+#[test]
+fn a_file_crosses_whole_through_pairs_and_options() {
+    crosses_whole("tcp", &["--via", "bundle(count=4) | compress(zstd, level=3)", "--transport", "outbox=8"]);
+}
+
+#[test]
+fn what_is_for_standard_output_alone_is_there() {
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", 200_000);
+    let (_share, address) = Service::share(&format!("file:{input}"), &["--name", "it"]);
+    let ended = outboard(&["attach", &format!("{address}/it"), "--as", "stdout", "--json", "--stats"]).done();
+    assert!(ended.stdout == content, "{} bytes", ended.stdout.len());
+    let events: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.iter().any(|event| event["event"] == "flow-ended"), "{events:?}");
+    // A file can be shared again: the next peer reads it from its start.
+    let again = outboard(&["attach", &format!("{address}/it")]).done();
+    assert!(again.stdout == content, "without --as, a file goes to standard output");
+}
+
+#[test]
+fn several_devices_of_one_host_end_together() {
+    let scratch = Scratch::new();
+    let (left, _) = scratch.noise("left", 5000);
+    let (right, _) = scratch.noise("right", 70_000);
+    let file = scratch.path("run.toml");
+    let text = format!(
+        "[[share]]\ndevice = 'file:{left}'\nlisten = '127.0.0.1:0'\n[[share]]\ndevice = 'file:{right}'\n\
+         listen = '127.0.0.1:0'\nvia = 'compress'"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut share = Service::start(&["run", &file]);
+    let address = share.wait("listening")["address"].as_str().unwrap().to_string();
+    let (a, b) = (scratch.path("a"), scratch.path("b"));
+    let (from_a, from_b) = (format!("{address}/left"), format!("{address}/right"));
+    outboard(&["attach", &from_a, &from_b, "--as", &format!("file:{a}"), "--as", &format!("file:{b}")])
+        .done();
+    for (from, to) in [(left, a), (right, b)] {
+        assert!(std::fs::read(from).unwrap() == std::fs::read(to).unwrap());
+    }
+    assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_run_file_joins_partners_and_ends_with_them() {
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", 100_000);
+    let output = scratch.path("out");
+    let text = format!("[[connect]]\nsource = 'file:{input}'\nsink = 'file:{output}'\nvia = 'compress(lz4)'");
+    let ended = outboard_fed(&["run", "-", "--json"], text.as_bytes()).done();
+    assert!(std::fs::read(output).unwrap() == content);
+    assert_eq!(ended.json()["bytes"], 100_000);
+}
+
+#[test]
+fn pattern_arrives_as_it_was_made() {
+    let (_share, address) = Service::share("pattern:count=300,rate=0,size=500", &[]);
+    let mut attach =
+        Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern:size=500", "--stats"]);
+    attach.wait("attached");
+    attach.wait("flow-ended");
+    assert_eq!(attach.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn figures_are_reported_every_second() {
+    let (mut share, address) = Service::share("pattern:rate=200", &["--stats"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null", "-v"]);
+    let figures = attach.wait("stats");
+    assert!(figures["stats"]["incoming"]["messages"].is_u64(), "{figures}");
+    assert_eq!(attach.stop(), Some(0), "a signal is a wish, not a failure");
+    share.wait("peer-left");
+    assert!(share.seen.iter().any(|event| event["event"] == "stats"));
+}
+
+#[test]
+fn what_a_peer_may_not_ask_for_is_refused_with_its_place() {
+    let (_share, address) = Service::share("pattern", &["--require", "compress(zstd)", "--name", "p"]);
+    let attach =
+        |more: &[&str]| outboard(&[&["attach", &format!("{address}/p"), "--as", "null"], more].concat());
+    attach(&["--via", "compress(zlib)"]).refused(1, &["p: ", "^"]);
+    attach(&["--via", "null"]).refused(1, &["p: "]);
+    outboard(&["attach", &format!("{address}/q"), "--as", "null"]).refused(1, &["q"]);
+}
+
+#[test]
+fn what_cannot_be_reached_says_what_to_do() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let from = format!("{nobody}/x");
+    outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached", "outboard share"]);
+    let (_share, address) = Service::share("pattern", &[]);
+    outboard(&["share", "pattern", "--listen", &address]).refused(1, &["listening on", &address]);
+}

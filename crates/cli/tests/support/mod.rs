@@ -1,0 +1,229 @@
+//! Runs the real program: to its end, or as a service whose events are read.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything may take: far more than it does on the busiest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A directory of a test's own, gone with it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("the target directory is text").into()
+    }
+
+    /// A file of noise.
+    pub(crate) fn noise(&self, name: &str, bytes: usize) -> (String, Vec<u8>) {
+        let content = noise(bytes);
+        std::fs::write(self.path(name), &content).unwrap();
+        (self.path(name), content)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Bytes in which no part is like another (xorshift).
+pub(crate) fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// How a run of the program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn done(self) -> Ended {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    /// Ended with this status, and said all of these on standard error.
+    #[track_caller]
+    pub(crate) fn refused(self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        for words in says {
+            assert!(self.stderr.contains(words), "not said: {words:?} in:\n{}", self.stderr);
+        }
+        assert!(self.stdout.is_empty(), "on standard output: {}", self.text());
+    }
+}
+
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end.
+#[track_caller]
+pub(crate) fn outboard(arguments: &[&str]) -> Ended {
+    outboard_fed(arguments, &[])
+}
+
+/// Runs the program to its end, with this as its standard input.
+#[track_caller]
+pub(crate) fn outboard_fed(arguments: &[&str], input: &[u8]) -> Ended {
+    let mut child = command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    // Who does not read it all closes it.
+    thread::spawn(move || stdin.write_all(&input));
+    end(child, &arguments.join(" "))
+}
+
+/// Waits for the end, not for ever.
+#[track_caller]
+pub(crate) fn end(mut child: Child, what: &str) -> Ended {
+    fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+        thread::spawn(move || {
+            let mut all = Vec::new();
+            from.read_to_end(&mut all).unwrap();
+            all
+        })
+    }
+    let stdout = child.stdout.take().map(collect);
+    let stderr = child.stderr.take().map(collect);
+    let since = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if since.elapsed() > PATIENCE => {
+                child.kill().unwrap();
+                panic!("`{what}` does not end");
+            }
+            None => thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    let bytes =
+        |thread: Option<thread::JoinHandle<Vec<u8>>>| thread.map(|t| t.join().unwrap()).unwrap_or_default();
+    Ended {
+        code: status.code(),
+        stdout: bytes(stdout),
+        stderr: String::from_utf8_lossy(&bytes(stderr)).into_owned(),
+    }
+}
+
+/// Tells a process to end, as a user or the system does.
+pub(crate) fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+}
+
+/// A running service and its events.
+pub(crate) struct Service {
+    pub(crate) child: Child,
+    events: Receiver<Value>,
+    /// Events that were read while another was waited for.
+    pub(crate) seen: Vec<Value>,
+}
+
+impl Service {
+    /// Starts the program with `--json`.
+    pub(crate) fn start(arguments: &[&str]) -> Service {
+        let mut child = command(arguments).arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
+        let events = read_events(child.stdout.take().unwrap());
+        Service { child, events, seen: Vec::new() }
+    }
+
+    /// Shares a device on a port that is free, over loopback; where it listens.
+    pub(crate) fn share(device: &str, more: &[&str]) -> (Service, String) {
+        let mut service = Service::start(&[&["share", device, "--listen", "127.0.0.1:0"], more].concat());
+        let address = service.wait("listening")["address"].as_str().unwrap().to_string();
+        (service, address)
+    }
+
+    /// The next event of this kind.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, kind: &str) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(event) if event["event"] == kind => return event,
+                Ok(event) => self.seen.push(event),
+                Err(RecvTimeoutError::Timeout) => panic!("no `{kind}`; seen: {:?}", self.seen),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("it ended without `{kind}`; seen: {:?}", self.seen)
+                }
+            }
+        }
+    }
+
+    /// Events there are now.
+    pub(crate) fn pending(&mut self) -> Vec<Value> {
+        self.events.try_iter().collect()
+    }
+
+    /// Tells it to end; its exit status.
+    #[track_caller]
+    pub(crate) fn stop(mut self) -> Option<i32> {
+        terminate(&self.child);
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        panic!("it does not end when it is told to");
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_events(stdout: ChildStdout) -> Receiver<Value> {
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in `{line}`"));
+            if send.send(event).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}

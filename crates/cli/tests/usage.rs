@@ -1,0 +1,131 @@
+//! What a user reads: help, lists, and what is said to those who ask for what cannot be.
+
+mod support;
+
+use serde_json::Value;
+use support::{command, end, outboard, outboard_fed};
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_what_is_right() {
+    let refused = |arguments: &[&str], says: &[&str]| outboard(arguments).refused(2, says);
+    refused(&[], &["Usage: outboard"]);
+    refused(&["teleport"], &["unrecognized subcommand 'teleport'"]);
+    refused(&["share"], &["<DEVICE>"]);
+    refused(&["share", "patern"], &["there is no device class `patern`; did you mean `pattern`?"]);
+    refused(&["share", "stdout"], &["stdout cannot be shared"]);
+    refused(&["share", "pattern:size=-1"], &["`-1` is not a value of `size`"]);
+    refused(&["share", "pattern", "--listen", "smoke://x"], &["there is no transport `smoke`", "tcp, udp"]);
+    refused(&["share", "pattern", "--listen", "0.0.0.0:0"], &["--insecure"]);
+    refused(&["share", "pattern", "--silence", "soon"], &["`soon` is not a value of `silence`"]);
+    refused(&["share", "pattern", "--limit", "sessions=0"], &["`0` is not a value of `sessions`"]);
+    refused(&["attach", "host"], &["`host` names no device of a host"]);
+    refused(&["attach", "192.0.2.1/x", "--as", "null"], &["--insecure"]);
+    refused(&["attach", "a/x", "b/y", "--as", "null"], &["give one for each, or none"]);
+    refused(&["attach", "a/x", "--as", "stdin"], &["stdin cannot be attached"]);
+    refused(
+        &["attach", "a/x", "--transport", "colour=red"],
+        &["there is no option `colour`", "outboard modules tcp"],
+    );
+    refused(&["connect", "pattern", "file:"], &["write `file:PATH`"]);
+    refused(&["modules", "nul"], &["there is no module `nul`"]);
+    refused(&["demo", "--link", "delay=soon"], &["delay=soon"]);
+    refused(&["demo", "--via", "bufer"], &["did you mean `buffer`?"]);
+    refused(&["completions", "tosh"], &["tosh"]);
+}
+
+#[test]
+fn what_is_wrong_in_a_pipeline_is_pointed_at() {
+    let via = |pipeline: &str, says: &[&str]| {
+        outboard(&["share", "pattern", "--via", pipeline]).refused(2, says);
+    };
+    via("null | comprss(9)", &["did you mean `compress`?\n  null | comprss(9)\n         ^^^^^^^"]);
+    via("bundle(count=0)", &["`0` is not a value of `count`", "\n               ^\n"]);
+    via("bundle(", &["^"]);
+}
+
+#[test]
+fn what_is_wrong_in_a_run_file_is_pointed_at() {
+    let run = |text: &str, says: &[&str]| outboard_fed(&["run", "-"], text.as_bytes()).refused(2, says);
+    run("[[share]]\ndevice = 'pattern'\ncolour = 'red'", &["-: TOML parse error at line 3", "colour", "^"]);
+    run(
+        "[[connect]]\nsource = 'pattern'\nsink = 'nul'",
+        &["[[connect]] number 1 (pattern)", "did you mean `null`?"],
+    );
+    run("[[attach]]\nfrom = 'a/b'\nvia = 'tap('", &["[[attach]] number 1 (a/b)", "^"]);
+    run("", &["there is nothing to do"]);
+    outboard(&["run", "/nowhere/run.toml"]).refused(1, &["/nowhere/run.toml"]);
+}
+
+#[test]
+fn every_module_is_listed_and_described() {
+    let listed = outboard(&["modules"]).done();
+    let all = outboard(&["modules", "--json"]).done().json();
+    let modules = all.as_array().unwrap();
+    let of_kind =
+        |kind: &str| modules.iter().filter(|module| module["kind"].as_str().unwrap().contains(kind)).count();
+    assert_eq!(of_kind("pair"), runtime::registry::pairs().len());
+    assert_eq!(of_kind("transport"), runtime::registry::transports().len());
+    assert_eq!(
+        modules.len() - of_kind("pair") - of_kind("transport") - 1,
+        runtime::registry::device_classes().len()
+    );
+    for module in modules {
+        let name = module["name"].as_str().unwrap();
+        assert!(
+            listed.text().lines().any(|line| line.trim_start().starts_with(name)),
+            "{name} is not listed"
+        );
+        let described = outboard(&["modules", name]).done();
+        for option in module["options"].as_array().unwrap() {
+            let name = option["name"].as_str().unwrap();
+            assert!(described.text().contains(&format!("  {name}=")), "{name} is not described");
+        }
+    }
+}
+
+#[test]
+fn what_reports_does_so_in_json() {
+    let devices = outboard(&["devices", "--json"]).done().json();
+    assert!(devices.as_array().unwrap().iter().all(|device| device["device"].is_string()));
+    let checks = outboard(&["doctor", "--json"]).done().json();
+    for check in checks.as_array().unwrap() {
+        let fine = check["state"] == "ok";
+        assert!(fine || check["mend"].is_string(), "nothing is said about how to mend {check}");
+    }
+    let is_said =
+        |checks: &Value, name: &str| checks.as_array().unwrap().iter().any(|check| check["name"] == name);
+    assert!(is_said(&checks, "breaks and modem lines") && is_said(&checks, "uinput"));
+    assert!(outboard(&["doctor"]).done().text().contains("a pty carries neither"));
+}
+
+#[test]
+fn the_manual_and_the_completions_know_every_command() {
+    let (man, bash) = (outboard(&["man"]).done(), outboard(&["completions", "bash"]).done());
+    for command in ["devices", "share", "attach", "connect", "run", "modules", "doctor", "demo"] {
+        assert!(man.text().contains(&command.to_uppercase()), "{command} is not in the manual");
+        assert!(bash.text().contains(&format!("outboard,{command}")), "{command} cannot be completed");
+    }
+}
+
+#[test]
+fn a_reader_who_has_enough_is_no_error() {
+    let mut child = command(&["modules", "--json"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = end(child, "modules");
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn the_demo_shows_what_the_pair_is_for() {
+    let shown = outboard(&["demo", "--json", "--seconds", "3"]).done().json();
+    let error = |flow: &str| shown[flow]["spacing_error_ms"]["mean"].as_f64().unwrap();
+    // On a busy machine everything is late; the network's 30 ms are still what stands out.
+    assert!(error("without") > error("with"), "{shown}");
+    assert!(shown["with"]["messages"].as_u64().unwrap() > 50, "{shown}");
+    let summary = outboard(&["demo", "--seconds", "1"]).done();
+    assert!(
+        summary.text().contains("without a pair") && !summary.text().contains('\x1b'),
+        "{}",
+        summary.text()
+    );
+}
