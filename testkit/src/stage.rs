@@ -169,6 +169,11 @@ impl TwoHalves {
         self.link.counters().lost
     }
 
+    /// Messages that a half holds and will give out by itself.
+    pub fn held(&self, half: Half) -> usize {
+        self.stages[half as usize].held()
+    }
+
     /// A figure of a half's report; panics if it reports none by this name.
     pub fn figure(&self, half: Half, name: &str) -> f64 {
         let report = self.stages[half as usize].report();
@@ -404,8 +409,17 @@ fn takes_a_burst(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     let sent: Vec<Message> =
         (0..1500u64).map(|i| Message::new(Time(run.now.0 + i), i.to_le_bytes().to_vec())).collect();
     sent.iter().for_each(|message| run.push(message.clone()));
+    holds_nothing_for_ever(&mut run);
     run.end();
     agree(&run, &sent, promises);
+}
+
+/// What is held leaves by itself: a path that has come to its end waits for that.
+fn holds_nothing_for_ever(run: &mut TwoHalves) {
+    let received = run.received.len() + run.held(Half::Source) + run.held(Half::Sink);
+    run.run_until(run.now.after(Duration::from_secs(120)));
+    assert_eq!((run.held(Half::Source), run.held(Half::Sink)), (0, 0), "held for ever");
+    assert!(run.received.len() >= received, "held, and not given out");
 }
 
 fn goes_on_after_gaps(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {

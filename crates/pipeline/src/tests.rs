@@ -228,6 +228,9 @@ impl Stage for Hold {
     fn poll_timeout(&self) -> Option<Time> {
         self.due
     }
+    fn held(&self) -> usize {
+        self.held.len()
+    }
     fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.give(out);
         Ok(())
@@ -465,7 +468,9 @@ fn the_end_flushes_stage_by_stage() {
     let mut out = ChainOut::default();
     ["1", "2", "3", "4"].into_iter().for_each(|text| chain.handle(message(text), Time(0), &mut out));
     assert!(out.is_empty());
+    assert_eq!(chain.held(), 4, "one in the first stage, three in the second");
     chain.handle_end(Time(0), &mut out);
+    assert_eq!(chain.held(), 0);
     assert_eq!(texts(&mut out), ["b1", "b2", "b3", "b4"]);
     assert!(chain.has_room() && out.is_empty());
 }
@@ -476,6 +481,7 @@ fn a_full_stage_holds_up_the_chain_and_loses_nothing() {
     let mut out = ChainOut::default();
     ["1", "2", "3"].into_iter().for_each(|text| chain.handle(message(text), Time(0), &mut out));
     assert!(!chain.has_room() && out.is_empty());
+    assert_eq!(chain.held(), 3, "in front of the gate");
     chain.handle_gap(Time(0), &mut out);
     for expected in ["c1", "c2"] {
         chain.handle_control(1, b"", Time(0), &mut out);
