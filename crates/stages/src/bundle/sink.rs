@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub(super) struct Sink {
     playout: Playout,
+    count_max: usize,
     hold: Duration,
     /// Transits of the first messages of the last bundles.
     transits: Window,
@@ -19,6 +20,7 @@ impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
             playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
+            count_max: options.count("count"),
             hold: options.duration("hold"),
             transits: Window::default(),
             span: 0,
@@ -51,11 +53,14 @@ impl Sink {
     }
 }
 
-/// Reads a bundle; nothing is allocated beyond what the entries in it can hold.
-fn unpack(bundle: Message) -> Result<Vec<Message>, StageError> {
+/// Reads a bundle of at most `count_max` messages; a message costs far more memory than its entry.
+fn unpack(bundle: Message, count_max: usize) -> Result<Vec<Message>, StageError> {
     let wrong = |problem: &str| StageError::Input(problem.into());
     let Message { created, attributes, mut body } = bundle;
     let count = body.take_front().map(u16::from_le_bytes).ok_or_else(|| wrong("it has no header"))?;
+    if usize::from(count) > count_max {
+        return Err(wrong(&format!("it has {count} messages, {count_max} were agreed on")));
+    }
     let entries =
         body.split_front(ENTRY_BYTES * usize::from(count)).ok_or_else(|| wrong("its header is cut short"))?;
     let mut reader = wire::Reader::new(&entries);
@@ -82,7 +87,7 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         self.playout.release(now, out);
-        let messages = unpack(message)?;
+        let messages = unpack(message, self.count_max)?;
         if let (Some(first), Some(last)) = (messages.first(), messages.last()) {
             let span = last.created.signed_since(first.created);
             self.anchor(transit(first, now), span, now);

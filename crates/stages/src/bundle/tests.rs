@@ -122,6 +122,7 @@ fn what_is_no_bundle_is_refused() {
         [&[1, 0][..], &entry(3), b"ab"].concat(),
         [&[1, 0][..], &entry(1), b"ab"].concat(),
         vec![0, 0, 1],
+        [vec![11, 0], vec![0; 11 * 12]].concat(),
     ] {
         let result = sink.handle(Port::MAIN, Message::new(Time(1), bytes.clone()), Time(5), &mut out);
         assert!(matches!(result, Err(StageError::Input(_))), "{bytes:?}: {result:?}");
