@@ -71,7 +71,8 @@ pub struct LinkFacts {
 pub(crate) struct Surroundings<'a> {
     pub(crate) partner: Option<&'a mut Box<dyn Partner>>,
     pub(crate) transport: Option<&'a mut Box<dyn Partner>>,
-    pub(crate) facts: LinkFacts,
+    /// `None` until the clocks were compared.
+    pub(crate) facts: Option<LinkFacts>,
     pub(crate) now: Time,
     pub(crate) notices: &'a mut Vec<Notice>,
 }
@@ -82,7 +83,7 @@ pub struct Driver {
     transport: Option<Box<dyn Partner>>,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
-    facts: LinkFacts,
+    facts: Option<LinkFacts>,
     partner_unflushed: bool,
     transport_unflushed: bool,
 }
@@ -127,7 +128,7 @@ impl Driver {
             transport: None,
             outgoing: None,
             incoming: None,
-            facts: LinkFacts::default(),
+            facts: None,
             partner_unflushed: false,
             transport_unflushed: false,
         };
@@ -169,7 +170,7 @@ impl Driver {
 
     /// What is known of the link changed.
     pub fn handle_facts(&mut self, facts: LinkFacts) {
-        self.facts = facts;
+        self.facts = Some(facts);
     }
 
     /// A data connection is there.
@@ -322,10 +323,10 @@ impl Driver {
         let mut wake = Wake::default();
         let (partner, transport) = (self.partner.as_deref(), self.transport.as_deref());
         if let Some(outgoing) = &self.outgoing {
-            outgoing.want(partner, transport, self.facts.round_trip, poller, &mut wake);
+            outgoing.want(partner, transport, self.facts.unwrap_or_default().round_trip, poller, &mut wake);
         }
         if let Some(incoming) = &self.incoming {
-            incoming.want(partner, transport, poller, &mut wake);
+            incoming.want(partner, transport.filter(|_| self.facts.is_some()), poller, &mut wake);
         }
         for (unflushed, side) in [(self.partner_unflushed, partner), (self.transport_unflushed, transport)] {
             if let Some(side) = side.filter(|_| unflushed) {
@@ -380,7 +381,7 @@ impl Driver {
 fn around<'a>(
     partner: &'a mut Option<Box<dyn Partner>>,
     transport: &'a mut Option<Box<dyn Partner>>,
-    facts: LinkFacts,
+    facts: Option<LinkFacts>,
     now: Time,
     notices: &'a mut Vec<Notice>,
 ) -> Surroundings<'a> {

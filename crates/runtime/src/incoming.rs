@@ -156,6 +156,9 @@ impl Incoming {
 
     pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
         let Surroundings { mut partner, mut transport, facts, now, notices } = around;
+        // Until the clocks were compared, nobody could say when a message was made.
+        transport = transport.filter(|_| facts.is_some());
+        let facts = facts.unwrap_or_default();
         // Until the source has said in which epoch it is, its halves could not understand ours.
         let begun = self.sink.epoch() > 0;
         let mut moved = Moved { progress: begun && self.segment.run_timeouts(now), pushed: false };

@@ -153,6 +153,7 @@ impl Outgoing {
 
     pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
         let Surroundings { mut partner, mut transport, facts, now, notices } = around;
+        let facts = facts.unwrap_or_default();
         let mut moved = Moved { progress: self.segment.run_timeouts(now), pushed: false };
         self.source.handle_timeout(now, facts.round_trip);
         let mut budget = BURST;

@@ -140,7 +140,7 @@ impl Worker {
             wake_broker: wake_broker.clone(),
             poller: Poller::new()?,
             drivers: BTreeMap::new(),
-            facts: LinkFacts::default(),
+            facts: None,
             limits,
             backlog: VecDeque::new(),
         };
@@ -206,7 +206,7 @@ struct Loop {
     wake_broker: Event,
     poller: Poller,
     drivers: BTreeMap<u32, Entry>,
-    facts: LinkFacts,
+    facts: Option<LinkFacts>,
     limits: Limits,
     /// Reports that found no room; while there are any, no driver runs.
     backlog: VecDeque<Report>,
@@ -286,7 +286,9 @@ impl Loop {
             Command::Add { driver, origin, role, flows, transport } => {
                 match build(origin, role, &flows, &transport, &self.limits) {
                     Ok(mut built) => {
-                        built.handle_facts(self.facts);
+                        if let Some(facts) = self.facts {
+                            built.handle_facts(facts);
+                        }
                         self.drivers.insert(driver, Entry { driver: built, role, transport });
                     }
                     Err(error) => self.fail(driver, error),
@@ -309,7 +311,7 @@ impl Loop {
             Command::Silence => self.each(|driver, notices| driver.handle_silence(now, notices)),
             Command::Heard => self.each(|driver, notices| driver.handle_heard(notices)),
             Command::Facts(facts) => {
-                self.facts = facts;
+                self.facts = Some(facts);
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_facts(facts));
             }
             Command::Control { driver, message } => {

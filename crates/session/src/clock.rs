@@ -4,18 +4,23 @@
 //! most half the round trip, and grows with age by the drift of the two clocks, taken as at most
 //! [`DRIFT_PPM`]. Of the last [`WINDOW`] answers the one with the smallest error bound counts, because
 //! queues only ever lengthen a trip (the clock filter of section 10). The offset in use moves towards that
-//! by at most [`SLEW_PPM`], so that times translated with it never jump; only a first estimate, or one that
-//! is off by more than [`STEP_NS`], is taken over at once.
+//! so that it would be there in [`SLEW`], but at least by [`SLEW_PPM_MIN`] and at most by [`SLEW_PPM_MAX`] (80 us on
+//! a spacing of 16 ms), so that times translated with it never jump; only a first estimate, or one that is
+//! off by more than [`STEP_NS`], is taken over at once.
 //!
 //! The error that remains is half the asymmetry of the path. Its bound is that of the answer that counts,
 //! and how far the offset in use still is from it.
 
 use contract::{Offset, Time};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 const WINDOW: usize = 64;
-const SLEW_PPM: u64 = 500;
-const STEP_NS: u64 = 50_000_000;
+const SLEW: Duration = Duration::from_secs(20);
+const SLEW_PPM_MIN: u64 = 500;
+const SLEW_PPM_MAX: u64 = 5000;
+/// No network delays a ping by this much; a host that was suspended or replaced is off by more.
+const STEP_NS: u64 = 1_000_000_000;
 /// Two free-running crystals, each within 100 ppm; the boot clock of a host under NTP is far better.
 const DRIFT_PPM: u64 = 200;
 
@@ -83,8 +88,10 @@ impl ClockEstimator {
         };
         let offset_ns = match self.used {
             Some(used) if best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
+                let off_ns = best.offset_ns.abs_diff(used.offset_ns);
+                let ppm = (off_ns / (SLEW.as_nanos() as u64 / 1_000_000)).clamp(SLEW_PPM_MIN, SLEW_PPM_MAX);
                 // At most STEP_NS, so neither the conversion nor the sum overflows.
-                let step_ns = parts(now.0.saturating_sub(used.since.0), SLEW_PPM).min(STEP_NS) as i64;
+                let step_ns = parts(now.0.saturating_sub(used.since.0), ppm).min(STEP_NS) as i64;
                 used.offset_ns + (best.offset_ns - used.offset_ns).clamp(-step_ns, step_ns)
             }
             _ => best.offset_ns,
