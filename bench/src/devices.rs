@@ -181,21 +181,24 @@ pub(crate) struct InFlight {
     sent_bytes: u64,
     /// Given up as lost.
     lost_bytes: u64,
+    /// What had been received when that last changed, and when that was.
     seen: (u64, u64),
 }
 
 impl InFlight {
-    /// Without progress for so long, what is on its way is lost.
-    const PATIENCE_NS: u64 = 20_000_000;
+    /// Without progress for so long, what is on its way is lost: longer than a busy machine lets a thread wait.
+    const PATIENCE_NS: u64 = 300_000_000;
 
     pub(crate) fn new(window: Window, bytes_max: u64) -> Self {
-        InFlight { window, bytes_max, sent_bytes: 0, lost_bytes: 0, seen: (0, 0) }
+        InFlight { window, bytes_max, sent_bytes: 0, lost_bytes: 0, seen: (u64::MAX, 0) }
     }
 
     /// Whether `bytes` more may be sent now.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
         let received = self.window.received_bytes();
-        let on_their_way = (self.sent_bytes - self.lost_bytes).saturating_sub(received);
+        // What was given up may come after all.
+        self.lost_bytes = self.lost_bytes.min(self.sent_bytes - received);
+        let on_their_way = self.sent_bytes - self.lost_bytes - received;
         if on_their_way == 0 || on_their_way + bytes as u64 <= self.bytes_max {
             return true;
         }

@@ -281,7 +281,9 @@ impl From<&'static [u8]> for Body {
 impl FromIterator<Bytes> for Body {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let mut body = Body::new();
-        pieces.into_iter().for_each(|piece| body.push(piece));
+        let pieces = pieces.into_iter();
+        body.pieces.reserve(pieces.size_hint().0);
+        pieces.for_each(|piece| body.push(piece));
         body
     }
 }

@@ -23,8 +23,10 @@ const AHEAD_BYTES_MIN: usize = 4 << 10;
 const UNPROVEN_BYTES_MAX: usize = 1 << 20;
 /// Large buffers have capacities of whole steps, so that one serves records of about the same size.
 const LARGE_STEP_BYTES: usize = 64 << 10;
-/// Slabs and large buffers that are remembered for another use.
-const BUFFERS_KEPT_MAX: usize = 4;
+/// Slabs that are remembered for another use.
+const SLABS_KEPT_MAX: usize = 4;
+/// Large buffers that are: a replay store may hold a few records before it gives them back.
+const LARGES_KEPT_MAX: usize = 16;
 
 /// Takes a stream apart into records.
 #[derive(Debug)]
@@ -57,10 +59,10 @@ impl Inbox {
         Inbox {
             body_bytes_max,
             slab: BytesMut::with_capacity(SLAB_BYTES),
-            slabs: Recycler::new(BUFFERS_KEPT_MAX, BUFFERS_KEPT_MAX * SLAB_BYTES),
+            slabs: Recycler::new(SLABS_KEPT_MAX, SLABS_KEPT_MAX * SLAB_BYTES),
             ahead_bytes: READ_BYTES_MAX,
             large: None,
-            larges: Recycler::new(BUFFERS_KEPT_MAX, kept_bytes_max),
+            larges: Recycler::new(LARGES_KEPT_MAX, kept_bytes_max),
             proven_bytes: UNPROVEN_BYTES_MAX,
         }
     }
