@@ -48,8 +48,8 @@ proptest! {
             let bound = clock.error_ns().expect("an answer came") + 10_200;
             prop_assert!(offset.abs_diff(truth) <= bound, "off by {} > {bound}", offset.abs_diff(truth));
             if let Some((before, since)) = last {
-                // Half the widest round trip and the drift are less than what is stepped over.
-                let allowed = (now - since) / 2000;
+                // Half the widest round trip and the drift are less than what is stepped over: at most 5000 ppm.
+                let allowed = (now - since) / 200;
                 prop_assert!(offset.abs_diff(before) <= allowed, "jumped by {}", offset.abs_diff(before));
             }
             last = Some((offset, now));
