@@ -3,6 +3,8 @@
 //!
 //! To add one: copy a folder, fill it in, add a line to [`TRANSPORTS`].
 
+#[cfg(test)]
+mod conformance;
 mod outgoing;
 mod socket;
 pub mod tcp;

@@ -1,6 +1,6 @@
 //! The bounded queue of records on their way into a socket.
 
-use contract::{Body, Message, PartnerError};
+use contract::{Body, CtlReply, Message, PartnerError};
 use std::collections::VecDeque;
 use wire::RecordHeader;
 
@@ -36,6 +36,11 @@ impl<Note> Outgoing<Note> {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// The answer to a flush: whether the socket took everything.
+    pub(crate) fn flushed(&self) -> CtlReply {
+        if self.is_empty() { CtlReply::Done } else { CtlReply::Pending }
     }
 
     /// Appends a record that was checked and fits.

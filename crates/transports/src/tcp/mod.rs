@@ -317,12 +317,12 @@ impl Partner for TcpPartner {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
-            Ctl::Flush => self.flush().map(|()| CtlReply::Done),
+            Ctl::Flush => self.flush().map(|()| self.outgoing.flushed()),
             Ctl::Finish => {
                 if self.sending == Sending::Open {
                     self.sending = Sending::Finishing;
                 }
-                self.flush().map(|()| CtlReply::Done)
+                self.flush().map(|()| self.outgoing.flushed())
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {

@@ -176,6 +176,7 @@ fn a_peer_that_does_not_read_fills_the_outbox_and_no_more() {
     let readiness = here.readiness(FlowKey::DEFAULT, Direction::In);
     assert!(!readiness.now);
     assert!(matches!(readiness.descriptors[0], Some((_, Interest::Write))));
+    assert!(matches!(here.ctl(FlowKey::DEFAULT, Ctl::Flush), Ok(CtlReply::Pending)), "more is to be flushed");
     let mut there = partner(&Tcp, there, &[]);
     for i in 0..sent {
         here.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");

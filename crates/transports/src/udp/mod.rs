@@ -513,10 +513,10 @@ impl Partner for UdpPartner {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
-            Ctl::Flush => self.flush().map(|()| CtlReply::Done),
+            Ctl::Flush => self.flush().map(|()| self.outgoing.flushed()),
             Ctl::Finish => {
                 self.is_finished = true;
-                self.flush().map(|()| CtlReply::Done)
+                self.flush().map(|()| self.outgoing.flushed())
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
