@@ -59,6 +59,18 @@ mod tests {
     }
 
     #[test]
+    fn every_device_names_an_application_side_that_there_is() {
+        for class in DEVICES.iter().filter(|class| class.has_role(Role::Device)) {
+            let name = class.application();
+            let has_side = find(name).is_some_and(|found| found.has_role(Role::Application));
+            assert!(has_side, "{} is to be attached as `{name}`", class.name());
+        }
+        for (device, application) in [("evdev", "uinput"), ("serial", "pty"), ("pattern", "stdout")] {
+            assert_eq!(find(device).map(|class| class.application()), Some(application));
+        }
+    }
+
+    #[test]
     fn every_option_has_a_name_of_its_own_and_a_default_that_it_takes() {
         for class in DEVICES {
             let mut names = BTreeSet::new();

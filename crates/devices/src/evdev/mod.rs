@@ -86,6 +86,10 @@ impl DeviceClass for Evdev {
         role == Role::Device
     }
 
+    fn application(&self) -> &'static str {
+        "uinput"
+    }
+
     fn options(&self) -> &'static [OptionSpec] {
         &EVDEV_OPTIONS
     }
@@ -219,7 +223,7 @@ fn describe(properties: &Properties) -> Description {
         class: "evdev".into(),
         summary: format!("{} ({})", properties.name, properties.kind()),
         flows,
-        application: "uinput",
+        application: Evdev.application(),
         properties: properties.to_bytes(),
     }
 }

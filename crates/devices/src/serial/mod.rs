@@ -148,7 +148,7 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
         class: Serial.name().into(),
         summary: format!("serial port {path}, {baud} baud"),
         flows: flows(),
-        application: Pty.name(),
+        application: Serial.application(),
         properties: emit_properties(&settings, &identity(Path::new(path))),
     };
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: vec![port] })
@@ -173,6 +173,10 @@ impl DeviceClass for Serial {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Device
+    }
+
+    fn application(&self) -> &'static str {
+        "pty"
     }
 
     fn options(&self) -> &'static [OptionSpec] {
