@@ -200,9 +200,9 @@ impl Driver {
     }
 
     /// The other host is heard again.
-    pub fn handle_heard(&mut self, notices: &mut Vec<Notice>) {
+    pub fn handle_heard(&mut self, now: Time, notices: &mut Vec<Notice>) {
         if let Some(outgoing) = self.outgoing.as_mut() {
-            outgoing.handle_heard();
+            outgoing.handle_heard(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
         if let Some(incoming) = &self.incoming {
             incoming.handle_heard(notices);

@@ -94,8 +94,12 @@ impl Outgoing {
         self.silent = true;
     }
 
-    pub(crate) fn handle_heard(&mut self) {
-        self.silent = false;
+    /// The other host is heard again. What was dropped meanwhile it may never have missed, if only its words
+    /// were lost and not ours: so it is told where things stand.
+    pub(crate) fn handle_heard(&mut self, around: Surroundings<'_>) {
+        if std::mem::take(&mut self.silent) && self.is_perishable() && around.transport.is_some() {
+            self.restart(around);
+        }
     }
 
     /// The device went away: what stands half done is given up with it.

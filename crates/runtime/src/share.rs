@@ -73,6 +73,10 @@ pub(crate) struct Shared {
     opened: Option<PartnerOrigin>,
     /// Session and driver that use it.
     pub(crate) used_by: Option<(u64, u32)>,
+    /// That session's peer is silent: who asks for the device now gets it.
+    pub(crate) user_silent: bool,
+    /// Somebody waits for it to be taken from its silent user.
+    pub(crate) wanted: bool,
     pub(crate) present: bool,
     reopen_at: Time,
 }
@@ -184,6 +188,7 @@ impl Sharer {
             for id in serving {
                 self.serve(id, tell);
             }
+            self.take_wanted(tell);
             self.find_devices(tell);
             if now() >= stats_at {
                 self.sessions.values().for_each(Session::ask_stats);
@@ -368,6 +373,10 @@ impl Sharer {
     }
 
     fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
+        for device in &mut self.shared {
+            let user = device.used_by.and_then(|(user, _)| self.sessions.get(&user));
+            device.user_silent = user.is_some_and(Session::is_silent);
+        }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match session.serve(&mut self.shared, &mut self.poller, now(), tell) {
             Turn::Goes => {}
@@ -375,6 +384,18 @@ impl Sharer {
                 if let Some(session) = self.sessions.remove(&id) {
                     tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
                 }
+            }
+        }
+    }
+
+    /// Takes devices from silent users for those who ask for them.
+    fn take_wanted(&mut self, tell: &mut dyn FnMut(Event)) {
+        let wanted =
+            |device: &mut Shared| std::mem::take(&mut device.wanted).then_some(device.used_by).flatten();
+        let users: Vec<_> = self.shared.iter_mut().filter_map(wanted).collect();
+        for (user, driver) in users {
+            if let Some(session) = self.sessions.get_mut(&user) {
+                session.dispossess(driver, &mut self.shared, tell);
             }
         }
     }
@@ -437,7 +458,18 @@ fn open_shared(device: &ShareDevice) -> Result<Shared, RuntimeError> {
     }
     let pipelines = device.pipelines.clone();
     let reopen_at = Time::ZERO;
-    Ok(Shared { name, source, description, pipelines, opened, used_by: None, present: true, reopen_at })
+    Ok(Shared {
+        name,
+        source,
+        description,
+        pipelines,
+        opened,
+        used_by: None,
+        user_silent: false,
+        wanted: false,
+        present: true,
+        reopen_at,
+    })
 }
 
 /// The last part of a path, or the kind: `evdev:/dev/input/event3` is `event3`, `pattern:rate=5` is `pattern`.

@@ -13,10 +13,14 @@ use session::Limits;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use sys::poller::Poller;
 use wire::Control;
 use wire::control::{CatalogueEntry, FLOWS_MAX};
 use wire::preamble::SessionToken;
+
+/// How long a device that is taken from a silent user has to be let go of.
+const TAKE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether a session goes on.
 pub(crate) enum Turn {
@@ -40,6 +44,8 @@ pub(crate) struct Session {
     limits: Limits,
     facts: Option<LinkFacts>,
     silent_since: Option<Time>,
+    /// Requests for devices that are being taken from a silent user, and when to look again.
+    waiting: Vec<(Time, Control)>,
 }
 
 impl Session {
@@ -72,6 +78,7 @@ impl Session {
             limits,
             facts: None,
             silent_since: None,
+            waiting: Vec::new(),
         })
     }
 
@@ -127,6 +134,18 @@ impl Session {
     pub(crate) fn return_device(&mut self, driver: u32, origin: PartnerOrigin) {
         self.command(Command::Partner { driver, origin });
         let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent_since.is_some()
+    }
+
+    /// Somebody else gets the device of this driver.
+    pub(crate) fn dispossess(&mut self, driver: u32, shared: &mut [Shared], tell: &mut dyn FnMut(Event)) {
+        let reason = "another peer asked for it while this one was silent";
+        self.close(driver, reason, shared, tell);
+        // Kept until the peer is heard again; a failing channel shows when the session is next served.
+        let _ = self.link.send(&Control::Close { driver, reason: reason.into() });
     }
 
     pub(crate) fn ask_stats(&self) {
@@ -190,6 +209,12 @@ impl Session {
                 return Ok(Turn::Over(reason));
             }
             self.handle(message, shared, tell)?;
+        }
+        for (at, message) in std::mem::take(&mut self.waiting) {
+            match now >= at {
+                true => self.handle(message, shared, tell)?,
+                false => self.waiting.push((at, message)),
+            }
         }
         self.link.run_timeouts(now)?;
         if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
@@ -259,6 +284,19 @@ impl Session {
                     present: device.present,
                 };
                 self.link.send(&Control::Catalogue { entries: shared.iter().map(entry).collect() })
+            }
+            Control::Open { ref name, .. }
+                if shared.iter().any(|device| device.name == *name && device.user_silent) =>
+            {
+                // Its user may be dead or cut off: it loses the device to who asks for it now.
+                shared
+                    .iter_mut()
+                    .filter(|device| device.name == *name)
+                    .for_each(|device| device.wanted = true);
+                if self.waiting.len() < self.limits.drivers {
+                    self.waiting.push((now().after(TAKE_INTERVAL), message));
+                }
+                Ok(())
             }
             Control::Open { driver, name, transport, via, via_back, .. } => {
                 let answer =
@@ -330,6 +368,7 @@ impl Session {
         if let Some(device) = self.drivers.remove(&driver).and_then(|index| shared.get_mut(index)) {
             self.command(Command::Remove { driver });
             device.used_by = None;
+            device.user_silent = false;
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }
     }
@@ -338,10 +377,11 @@ impl Session {
         self.link.want(poller);
         poller.want(self.worker.wakes(), true, false);
         let kept_until = self.silent_since.map(|since| since.after(self.limits.keep));
-        match self.link.is_connected() {
+        let at = match self.link.is_connected() {
             true => self.link.poll_timeout(self.silent_since.is_some()),
             false => kept_until.unwrap_or_else(now),
-        }
+        };
+        self.waiting.iter().fold(at, |at, (waits, _)| at.min(*waits))
     }
 
     /// Tells the peer that this host goes.

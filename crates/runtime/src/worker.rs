@@ -309,7 +309,7 @@ impl Loop {
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_link_lost(&mut self.poller));
             }
             Command::Silence => self.each(|driver, notices| driver.handle_silence(now, notices)),
-            Command::Heard => self.each(|driver, notices| driver.handle_heard(notices)),
+            Command::Heard => self.each(|driver, notices| driver.handle_heard(now, notices)),
             Command::Facts(facts) => {
                 self.facts = Some(facts);
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_facts(facts));

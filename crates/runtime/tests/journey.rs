@@ -429,3 +429,40 @@ fn a_refusal_says_why() {
     lab.device.with(|bench| bench.ends = true);
     lab.wait_attach().unwrap();
 }
+
+#[test]
+fn a_silent_user_loses_its_device_to_who_asks_for_it() {
+    let params = Params::default();
+    let first = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 29 });
+    first.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    first.relay.cut();
+    first.application.wait("neutral", |bench| bench.neutral == 1);
+    let second = Handle::new();
+    let class = registry::transport("tcp").unwrap();
+    let target = AttachTarget {
+        name: "bench".into(),
+        application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&second))),
+        pipelines: Pipelines::default(),
+    };
+    let request = AttachRequest {
+        address: first.sharer.to_string(),
+        transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
+        targets: vec![target],
+        insecure: false,
+        limits: Limits::default(),
+        host: "c".into(),
+    };
+    let attacher = Attacher::start(request).unwrap();
+    let stop = Stop::new().unwrap();
+    let said = stop.clone();
+    let thread =
+        std::thread::spawn(move || attacher.run(&said, &mut |_| {}).map_err(|error| error.to_string()));
+    second.wait("the snapshot at the second application", |bench| !bench.pushed.is_empty());
+    // The first comes back, keeps its node, and has the device again when the second lets go.
+    first.relay.restore();
+    first.wait_event("the loss of the device", |event| matches!(event, Event::DeviceGone { .. }));
+    let before = first.application.with(|bench| bench.pushed.len());
+    stop.stop();
+    thread.join().unwrap().unwrap();
+    first.application.wait("the snapshot, again at the first", |bench| bench.pushed.len() > before);
+}
