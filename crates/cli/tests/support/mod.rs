@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long anything may take: far more than it does on the busiest machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory of a test's own, gone with it.
 pub(crate) struct Scratch(PathBuf);

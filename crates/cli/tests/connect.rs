@@ -1,0 +1,273 @@
+//! Every source to every sink, by a raw path (paper P, figure 3), with the real program.
+//!
+//! Sources and sinks are those of the table: a class without an entry here fails the test. `evdev` and `uinput` need
+//! kernel devices, and are joined in the virtual machine (`tests/vm`).
+
+mod support;
+
+use contract::Role;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate};
+
+/// More than ports, pipes and terminals hold.
+const BYTES: usize = 200_000;
+const PATTERN: &str = "pattern:size=1000,count=200,rate=0";
+/// Kind byte of a message of a serial line that is data (`docs/protocol.md`).
+const SERIAL_DATA: u8 = 0;
+
+/// A source that is about to give `content`.
+struct Source {
+    spec: String,
+    stdin: Vec<u8>,
+    content: Vec<u8>,
+    /// A serial line never ends by itself, and its messages have a kind byte in front: says when all was handed over.
+    fed: Option<Receiver<()>>,
+}
+
+/// A sink, and the file in which everything that it got ends up; none if it keeps nothing.
+struct Sink {
+    spec: String,
+    output: Option<String>,
+}
+
+fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Option<Source> {
+    let (path, content) = scratch.noise("in", BYTES);
+    let plain = |spec: String| Source { spec, stdin: Vec::new(), content: content.clone(), fed: None };
+    Some(match class {
+        "file" => plain(format!("file:{path}")),
+        "exec" => plain(format!("exec:cat {path}")),
+        "stdin" => Source { stdin: content.clone(), ..plain("stdin".into()) },
+        "pattern" => Source { content: pattern.to_vec(), ..plain(PATTERN.into()) },
+        "null" => Source { content: Vec::new(), ..plain("null".into()) },
+        "unix" => {
+            let listener = UnixListener::bind(scratch.path("source")).unwrap();
+            let content = content.clone();
+            thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                stream.write_all(&content).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            plain(format!("unix:{}", scratch.path("source")))
+        }
+        "tcp" => {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let (address, content) = (listener.local_addr().unwrap(), content.clone());
+            thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                stream.write_all(&content).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            plain(format!("tcp:{address}"))
+        }
+        "serial" => {
+            let (path, fed) = fed_port(content.clone());
+            Source { fed: Some(fed), ..plain(format!("serial:{path}")) }
+        }
+        // Needs a kernel device.
+        "evdev" => return None,
+        other => panic!("the source `{other}` is not tested here: add it"),
+    })
+}
+
+/// A terminal that stands in for a serial port, and at whose other end `content` is written once it is raw.
+fn fed_port(content: Vec<u8>) -> (String, Receiver<()>) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let (done, fed) = channel();
+    thread::spawn(move || {
+        // Open throughout, so that the master does not hang up between its users.
+        let mut master = File::from(master);
+        wait_until("the port is raw", || {
+            tcgetattr(&master).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ICANON))
+        });
+        master.write_all(&content).unwrap();
+        done.send(()).unwrap();
+        thread::sleep(PATIENCE);
+    });
+    (path, fed)
+}
+
+fn sink(class: &str, scratch: &Scratch, source_class: &str) -> Option<Sink> {
+    let output = scratch.path("out");
+    let frame = if source_class == "serial" { ",frame=container" } else { "" };
+    let spec = match class {
+        "null" | "pattern" => return Some(Sink { spec: class.into(), output: None }),
+        "stdout" => format!("stdout:{}", frame.trim_start_matches(',')),
+        "file" => format!("file:{output}{frame}"),
+        "exec" => format!("exec:cat >{output}{frame}"),
+        "unix" => {
+            let listener = UnixListener::bind(scratch.path("sink")).unwrap();
+            collect(move || listener.accept().unwrap().0, &output);
+            format!("unix:{}{frame}", scratch.path("sink"))
+        }
+        "tcp" => {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            collect(move || listener.accept().unwrap().0, &output);
+            format!("tcp:{address}{frame}")
+        }
+        "pty" => {
+            let path = scratch.path("tty");
+            if source_class != "null" {
+                let link = path.clone();
+                collect(move || terminal(&link), &output);
+            }
+            format!("pty:{path}")
+        }
+        // Needs a kernel device.
+        "uinput" => return None,
+        other => panic!("the sink `{other}` is not tested here: add it"),
+    };
+    Some(Sink { spec, output: Some(output) })
+}
+
+/// Writes to a file what comes, in a thread.
+fn collect<S: Read>(accept: impl FnOnce() -> S + Send + 'static, output: &str) {
+    let mut output = File::create(output).unwrap();
+    thread::spawn(move || {
+        let mut stream = accept();
+        // A terminal whose other end is gone answers with an error.
+        let _ = std::io::copy(&mut stream, &mut output);
+    });
+}
+
+/// Opens a terminal as a program does, once it is there.
+fn terminal(path: &str) -> File {
+    wait_until("the terminal is there", || std::fs::exists(path).unwrap());
+    let terminal = File::options().read(true).write(true).open(path).unwrap();
+    let mut modes = tcgetattr(&terminal).unwrap();
+    modes.make_raw();
+    tcsetattr(&terminal, OptionalActions::Now, &modes).unwrap();
+    terminal
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The data in containers of a serial line, as far as they are whole.
+fn untyped(mut containers: &[u8]) -> Vec<u8> {
+    let mut data = Vec::new();
+    while let Ok(container) = wire::Container::parse(containers, BYTES) {
+        let Some((whole, rest)) =
+            containers.split_at_checked(wire::Container::BYTES + container.length as usize)
+        else {
+            break;
+        };
+        if let Some((&SERIAL_DATA, bytes)) = whole[wire::Container::BYTES..].split_first() {
+            data.extend_from_slice(bytes);
+        }
+        containers = rest;
+    }
+    data
+}
+
+/// Runs the path to its end, or until `is_complete`.
+fn run(source: &Source, sink: &Sink, mut is_complete: impl FnMut() -> bool) -> Ended {
+    let arguments = ["connect", &source.spec, &sink.spec, "--json"];
+    let mut command = command(&arguments);
+    if let Some(output) = sink.output.as_ref().filter(|_| sink.spec.starts_with("stdout")) {
+        command.stdout(File::create(output).unwrap());
+    }
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), source.stdin.clone());
+    thread::spawn(move || stdin.write_all(&input));
+    if let Some(fed) = &source.fed {
+        fed.recv_timeout(PATIENCE).unwrap();
+        wait_until("everything arrived", &mut is_complete);
+        terminate(&child);
+    }
+    end(child, &arguments.join(" "))
+}
+
+fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
+    let what = format!("{source_class} to {sink_class}");
+    let scratch = Scratch::new();
+    let Some(sink) = sink(sink_class, &scratch, source_class) else { return };
+    let Some(source) = source(source_class, &scratch, pattern) else { return };
+    let is_terminal = sink_class == "pty";
+    let arrived = || {
+        let all =
+            sink.output.as_ref().map(|output| std::fs::read(output).unwrap_or_default()).unwrap_or_default();
+        if source.fed.is_some() && !is_terminal { untyped(&all) } else { all }
+    };
+    // Where nothing is kept, more was fed than there is room for on the way.
+    let is_complete = || sink.output.is_none() || arrived().len() >= source.content.len();
+    let ended = run(&source, &sink, is_complete);
+    assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
+    let said = if sink_class == "stdout" { &ended.stderr } else { ended.text() };
+    let told: Value = serde_json::from_str(said).unwrap_or_else(|error| panic!("{what}: {error}: {said}"));
+    assert_eq!(told["drops"], serde_json::json!({}), "{what}");
+    match (&sink.output, &source.fed) {
+        (Some(_), _) => {
+            wait_until(&what, is_complete);
+            assert!(arrived() == source.content, "{what}: {} bytes arrived", arrived().len());
+        }
+        (None, None) => assert_eq!(told["bytes"], source.content.len(), "{what}"),
+        (None, Some(_)) => assert!(told["bytes"].as_u64() > Some(0), "{what}: {told}"),
+    }
+}
+
+#[test]
+fn every_source_joins_every_sink() {
+    let pattern: Arc<[u8]> = outboard(&["connect", PATTERN, "stdout"]).done().stdout.into();
+    assert_eq!(pattern.len(), BYTES);
+    let classes = runtime::registry::device_classes();
+    let of_role = |role| classes.iter().filter(move |class| class.has_role(role)).map(|class| class.name());
+    thread::scope(|scope| {
+        for source in of_role(Role::Device) {
+            let pattern = pattern.clone();
+            scope.spawn(move || {
+                for sink in of_role(Role::Application) {
+                    check(source, sink, &pattern);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn pairs_and_frames_work_on_one_host_too() {
+    let scratch = Scratch::new();
+    let lines = "one\ntwo\n\nlast";
+    std::fs::write(scratch.path("lines"), lines).unwrap();
+    let from = format!("file:{},frame=line", scratch.path("lines"));
+    let ended = outboard(&["connect", &from, "stdout:frame=line", "--via", "compress | bundle(2)"]).done();
+    assert_eq!(ended.text(), "one\ntwo\n\nlast\n");
+    let told: Value = serde_json::from_str(
+        &outboard(&["connect", "pattern:count=9,rate=0", "null", "--via", "fault(loss=100%)", "--json"])
+            .done()
+            .text(),
+    )
+    .unwrap();
+    let dropped: u64 = told["drops"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!((told["messages"].as_u64(), dropped), (Some(0), 9), "nothing is lost in silence");
+}
+
+#[test]
+fn what_fails_on_the_way_is_an_error_that_names_it() {
+    let scratch = Scratch::new();
+    let nowhere = format!("file:{}/none", scratch.path("no"));
+    outboard(&["connect", &nowhere, "null"]).refused(1, &[&nowhere["file:".len()..]]);
+    outboard(&["connect", "exec:exit 3", "null"]).refused(1, &["exit 3"]);
+    outboard(&["connect", "pattern", "file:/dev/full"]).refused(1, &["/dev/full"]);
+}

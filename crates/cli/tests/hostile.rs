@@ -1,0 +1,218 @@
+//! Strangers at the listener of the real program, beside a flow that shall not notice.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::Instant;
+use support::{PATIENCE, Service, noise};
+use wire::preamble::SessionToken;
+use wire::{Control, Preamble};
+
+/// What all strangers together may cost: a worker's thread, some buffers, what the allocator keeps.
+const MEMORY_MAX_BYTES: u64 = 64 << 20;
+const SILENT: usize = 500;
+
+/// A flow between two processes, and what its sink says of it.
+struct Flow {
+    share: Service,
+    attach: Service,
+    address: String,
+}
+
+impl Flow {
+    fn start() -> Flow {
+        let (share, address) = Service::share("pattern:rate=250", &["--limit", "greeting=2s"]);
+        let mut attach =
+            Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
+        attach.wait("attached");
+        let mut flow = Flow { share, attach, address };
+        flow.check();
+        flow
+    }
+
+    /// Waits until more has arrived; it must be everything, once, in order.
+    fn check(&mut self) -> u64 {
+        self.attach.pending();
+        let first = self.attach.wait("stats")["stats"]["incoming"]["messages"].as_u64().unwrap();
+        let stats = loop {
+            let stats = self.attach.wait("stats")["stats"].take();
+            if stats["incoming"]["messages"].as_u64() > Some(first) {
+                break stats;
+            }
+        };
+        for figure in stats["partner"].as_array().unwrap() {
+            if let Some("missing" | "repeated" | "wrong") = figure[0].as_str() {
+                assert_eq!(figure[1], 0.0, "{stats}");
+            }
+        }
+        assert_eq!(stats["linked"], true);
+        assert!(self.attach.seen.iter().all(|event| event["event"] != "link-lost"), "{:?}", self.attach.seen);
+        stats["incoming"]["messages"].as_u64().unwrap()
+    }
+
+    fn stranger(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A stranger who was let in.
+    fn guest(&self) -> TcpStream {
+        let mut stream = self.stranger();
+        stream.write_all(&hello()).unwrap();
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        let mut frame = vec![0; u32::from_le_bytes(length) as usize];
+        stream.read_exact(&mut frame).unwrap();
+        assert!(matches!(Control::parse(&frame), Ok(Control::Welcome { .. })), "{frame:?}");
+        stream
+    }
+
+    /// What a stranger who says this is told, until the connection ends.
+    fn answer(&self, said: &[u8]) -> Vec<u8> {
+        let mut stream = self.stranger();
+        // Who was heard enough of may close before all was said.
+        let _ = stream.write_all(said);
+        let mut told = Vec::new();
+        let _ = stream.read_to_end(&mut told);
+        told
+    }
+
+    /// Resident memory of the sharer, bytes (`proc(5)`).
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.share.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    #[track_caller]
+    fn refused(&mut self, why: &str) {
+        let event = self.share.wait("refused");
+        assert!(event["reason"].as_str().unwrap().contains(why), "not `{why}`: {event}");
+    }
+}
+
+/// The messages in an answer.
+fn messages(mut told: &[u8]) -> Vec<Control> {
+    let mut all = Vec::new();
+    while let Ok(Some((message, bytes))) = Control::parse_frame(told) {
+        all.push(message);
+        told = &told[bytes..];
+    }
+    all
+}
+
+fn hello() -> Vec<u8> {
+    let hello = Control::Hello { host: "stranger".into(), resume: None, received: 0 };
+    [Preamble::Control.emit().to_vec(), hello.emit()].concat()
+}
+
+#[test]
+fn strangers_are_told_or_dropped_and_nobody_else_notices() {
+    let mut flow = Flow::start();
+    let before = flow.memory();
+
+    let told = flow.answer(b"GET / HTTP/1.1\r\nHost: outboard.example\r\n\r\n");
+    assert!(matches!(messages(&told)[..], [Control::Goodbye { .. }]), "{told:?}");
+    flow.refused("");
+
+    let mut version = Preamble::Control.emit();
+    version[4] ^= 0x7f;
+    let told = flow.answer(&version);
+    let [Control::Goodbye { reason }] = &messages(&told)[..] else { panic!("{told:?}") };
+    assert!(reason.contains("version"), "{reason}");
+    flow.refused("version");
+
+    // A frame of 4 GiB, as the first, and after a proper greeting.
+    let told = flow.answer(&[&Preamble::Control.emit()[..], &u32::MAX.to_le_bytes()].concat());
+    assert!(matches!(messages(&told)[..], [Control::Goodbye { .. }]), "{told:?}");
+    flow.refused("4294967295");
+    let mut guest = flow.guest();
+    guest.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    guest.read_to_end(&mut Vec::new()).expect("the connection is closed, not kept");
+
+    // Data for a session that is not there, by whoever guesses its token.
+    let data = Preamble::Data { session: SessionToken([7; 16]), driver: 0 };
+    flow.answer(&[&data.emit()[..], &noise(100_000)].concat());
+    flow.refused("no such session");
+
+    // Half a preamble, half a message, then silence: dropped when their time is over.
+    let half = flow.answer(&Preamble::Control.emit()[..9]);
+    assert!(matches!(messages(&half)[..], [Control::Goodbye { .. }]), "{half:?}");
+    flow.refused("in time");
+    let hello = hello();
+    flow.answer(&hello[..hello.len() - 3]);
+    flow.refused("in time");
+
+    // Noise of all lengths, to TCP and to UDP.
+    let noise = noise(400_000);
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for length in (0..400).map(|step| step * step) {
+        let mut stream = flow.stranger();
+        let _ = stream.write_all(&noise[..length]);
+        let _ = datagrams.send_to(&noise[..length.min(60_000)], &flow.address);
+        let _ = datagrams
+            .send_to(&Preamble::Data { session: SessionToken([9; 16]), driver: 1 }.emit(), &flow.address);
+    }
+    flow.check();
+    assert!(flow.memory() < before + MEMORY_MAX_BYTES, "{before} bytes before, {} now", flow.memory());
+}
+
+#[test]
+fn five_hundred_silent_connections_disturb_no_flow() {
+    let mut flow = Flow::start();
+    let before = flow.memory();
+    let mut silent: Vec<_> = (0..SILENT).map(|_| flow.stranger()).collect();
+    let arrived = flow.check();
+    // Each is told why it is dropped, the earliest since there are too many, the others since they say nothing.
+    for stream in &mut silent {
+        let mut told = Vec::new();
+        stream.read_to_end(&mut told).unwrap();
+        assert!(matches!(messages(&told)[..], [Control::Goodbye { .. }]), "{told:?}");
+    }
+    let reasons: Vec<Value> = (0..SILENT).map(|_| flow.share.wait("refused")["reason"].take()).collect();
+    let too_many = reasons.iter().filter(|reason| reason.as_str().unwrap().contains("too many")).count();
+    assert!(too_many > 0, "there is room for fewer: {reasons:?}");
+    assert!(flow.check() > arrived);
+    assert!(flow.memory() < before + MEMORY_MAX_BYTES, "{before} bytes before, {} now", flow.memory());
+    // There is room for whoever speaks.
+    flow.guest();
+    assert_eq!(flow.share.stop(), Some(0));
+}
+
+#[test]
+fn a_peer_can_name_no_path_and_no_command() {
+    let flow = Flow::start();
+    let mut stream = flow.guest();
+    let open = |via: &str| Control::Open {
+        driver: 0,
+        name: "pattern".into(),
+        application: String::new(),
+        transport: "tcp".into(),
+        via: Some(via.into()),
+        via_back: None,
+    };
+    // What the tables mark as local is refused, whatever it is called.
+    let local: Vec<&str> = runtime::registry::pairs()
+        .iter()
+        .filter(|pair| pair.options().iter().any(|option| option.scope == contract::Scope::Local))
+        .map(|pair| pair.name())
+        .collect();
+    for pair in local.iter().copied().chain(["exec", "@pipe null", "null(path=/etc/passwd)"]) {
+        let _ = stream.write_all(&open(pair).emit());
+    }
+    let mut told = Vec::new();
+    let mut piece = [0; 4096];
+    let since = Instant::now();
+    let refused =
+        |told: &[u8]| messages(told).iter().filter(|m| matches!(m, Control::Refused { .. })).count();
+    while refused(&told) < local.len() + 3 && since.elapsed() < PATIENCE {
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "it hung up: {told:?}");
+        told.extend_from_slice(&piece[..count]);
+    }
+    assert!(messages(&told).iter().all(|message| !matches!(message, Control::Opened { .. })));
+    assert_eq!(refused(&told), local.len() + 3);
+}
