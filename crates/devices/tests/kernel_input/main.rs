@@ -181,7 +181,7 @@ fn a_light_goes_back_once_and_does_not_return() {
     let mut joined = Joined::new(&keyboard("lights"), &[]);
     let caps_lock = Event::new(EV_LED, 1, 1);
     joined.application.write(&[caps_lock]);
-    joined.carry();
+    assert!(joined.carry().is_empty(), "the device's side says what it was told");
     assert_eq!(joined.device.heard(), [caps_lock]);
     assert_eq!(joined.application.read(), [caps_lock, Event::REPORT]);
     // A program on the device's host switches it off: that goes the other way, once.
