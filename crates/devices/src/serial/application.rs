@@ -17,6 +17,9 @@ use sys::tty::{PACKET_DATA, PACKET_SETTINGS};
 
 /// How often the settings are looked at, in case the kernel did not tell.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long there must be nothing left to read before all of it counts as read: what the kernel moves from
+/// one of its buffers to the next is for a moment in neither.
+const READ_OUT: Duration = Duration::from_millis(20);
 
 /// A pseudo-terminal as a partner.
 #[derive(Debug)]
@@ -35,6 +38,9 @@ pub(crate) struct Terminal {
     /// Read behind a change of settings.
     data: Option<Body>,
     look_at: Time,
+    /// The terminal is to go, and with it what no application has read: when that is looked at again, and
+    /// whether there was nothing the last time.
+    ending: Option<(Time, bool)>,
     /// What the last regular look found.
     last_look: Option<Fingerprint>,
     changes: u64,
@@ -108,6 +114,7 @@ impl Terminal {
             known,
             change: None,
             data: None,
+            ending: None,
             look_at: Time::ZERO,
             last_look: None,
             changes: 0,
@@ -194,6 +201,18 @@ impl Terminal {
             .map(|termios| self.known = Settings::of_pty(&termios))
             .map_err(|error| self.line.error("setting", error))
     }
+
+    /// Whether the application has read everything, asked every [`READ_OUT`].
+    fn is_read_out(&mut self) -> Result<bool, PartnerError> {
+        let (look_at, was_empty) = self.ending.unwrap_or((Time::ZERO, false));
+        if now() < look_at {
+            return Ok(false);
+        }
+        let left = rustix::io::ioctl_fionread(&self.slave)
+            .map_err(|error| PartnerError::os("asking what the terminal holds", error))?;
+        self.ending = Some((now().after(READ_OUT), left == 0));
+        Ok(left == 0 && was_empty)
+    }
 }
 
 impl Partner for Terminal {
@@ -236,7 +255,11 @@ impl Partner for Terminal {
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            Ctl::Flush | Ctl::Finish => match self.line.write()? {
+            Ctl::Flush => match self.line.write()? {
+                true => Ok(CtlReply::Done),
+                false => Ok(CtlReply::Pending),
+            },
+            Ctl::Finish => match self.line.write()? && self.is_read_out()? {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),
             },
@@ -265,7 +288,7 @@ impl Partner for Terminal {
             Direction::Out if self.change.is_some() && self.line.typed_out => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.look_at)),
             Direction::In if self.line.unwritten.left() > 0 => self.line.channel.readiness(Interest::Write),
-            Direction::In => Readiness::now(),
+            Direction::In => self.ending.map_or_else(Readiness::now, |(at, _)| Readiness::at(at)),
         }
     }
 }
