@@ -4,7 +4,7 @@
 use crate::{Failure, Setting};
 use contract::{Format, Options, Partner, Role, TransportClass};
 use pipeline::Pipeline;
-use runtime::driver::{FlowPlan, Notice};
+use runtime::driver::{FlowPlan, LinkFacts, Notice};
 use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use runtime::{DriverStats, Limits};
 use std::os::fd::OwnedFd;
@@ -61,6 +61,8 @@ pub(crate) fn run(
     for ((worker, role), host) in workers.iter().zip(roles).zip(hosts) {
         let transport = TransportPlan { class: link.transport, options: link.options.clone() };
         let origin = PartnerOrigin::Ready(host.device);
+        // Both hosts are this one: there is no offset between their clocks.
+        ask(worker, Command::Facts(LinkFacts::default()))?;
         ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
         sockets.push((worker, host.socket));
     }
