@@ -66,7 +66,7 @@ pub(super) fn draw(view: &View, columns: usize, palette: &Palette) -> Vec<String
     let Palette { bold, dim, flows, alarm, plain } = palette;
     let width = panel_width(columns);
     let mut lines = vec![
-        format!(" {bold}Outboard{plain}: a 3D mouse at A, its application at B, a bad network between them"),
+        format!(" {bold}Outboard{plain}: a 3D mouse at A, an application at B, a bad network between them"),
         match view.cut {
             false => format!(" A {dim}──{plain} {} over {} {dim}──>{plain} B", view.link, view.transport),
             true => format!(" A {alarm}── the link is cut ─╳{plain}   B"),
