@@ -26,7 +26,7 @@ impl Failure {
             Failure::Failed(text) => (text, 1),
             Failure::OutputClosed => return ExitCode::SUCCESS,
         };
-        let _ = writeln!(io::stderr(), "outboard: {text}");
+        let _ = writeln!(io::stderr(), "outboard: {}", printable(&text));
         ExitCode::from(status)
     }
 }
@@ -98,8 +98,14 @@ impl Events {
     fn line(&self, text: &str) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         // A service goes on when nobody listens to it any more.
-        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", printable(text)).and_then(|()| out.flush());
     }
+}
+
+/// The text without what a terminal would obey: names and reasons may come from a stranger.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    text.chars().map(harmless).collect()
 }
 
 fn describe(event: &Event) -> String {

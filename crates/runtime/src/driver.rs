@@ -227,7 +227,7 @@ impl Driver {
             outgoing.reopen(partner.as_mut())?;
         }
         if let Some(incoming) = self.incoming.as_mut() {
-            incoming.reopen(partner.as_mut())?;
+            incoming.reopen(partner.as_mut(), notices)?;
         }
         self.partner = Some(partner);
         if let Some(outgoing) = self.outgoing.as_mut() {

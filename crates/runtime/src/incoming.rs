@@ -78,17 +78,32 @@ impl Incoming {
         })
     }
 
-    /// Opens the flow again on the device that came back.
-    pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
+    /// Opens the flow again on the device that came back. It knows nothing of its lights and effects: where things
+    /// stand is asked anew.
+    pub(crate) fn reopen(
+        &mut self,
+        partner: &mut dyn Partner,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), PartnerError> {
         let format = self.plan.format.clone();
         let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
         self.key = partner.open(&template, &Attributes::default())?;
+        self.give_up();
+        self.handle_heard(notices);
         Ok(())
+    }
+
+    /// Relies on nothing that was said before.
+    fn give_up(&mut self) {
+        if self.plan.class == FlowClass::State && self.sink.epoch() > 0 && !self.sink.is_given_up() {
+            let held = self.sink.give_up();
+            self.drops.add("stale", held);
+        }
     }
 
     /// The other host fell silent: what it last said is not to be relied on.
     pub(crate) fn handle_silence(&mut self, around: Surroundings<'_>) {
-        if self.plan.class == FlowClass::State && self.sink.epoch() > 0 && !self.sink.is_given_up() {
+        if self.plan.class == FlowClass::State && !self.sink.is_given_up() {
             let held = self.sink.give_up();
             self.drops.add("stale", held);
         }
@@ -267,6 +282,7 @@ impl Incoming {
         if !complete && (self.plan.class == FlowClass::Reliable || self.lossy && !late) {
             return Ok(());
         }
+        self.sink.handle_end(epoch, sequence);
         if !self.finishing {
             if !self.segment.drain(now) {
                 return Ok(());
@@ -293,8 +309,7 @@ impl Incoming {
     /// Acknowledgements, requests for what is missing, feedback, and what stages say to their halves.
     fn tell(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.sink.epoch());
-        for (pair, body) in self.segment.out.controls.drain(..) {
-            let pair = pair as u16;
+        for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
         self.segment.settle(&mut self.drops);

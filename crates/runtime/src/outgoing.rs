@@ -11,7 +11,7 @@ use pipeline::Chain;
 use session::{Admission, Limits, SourceFlow};
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::Control;
+use wire::{BODY_BYTES_MAX, Control};
 
 /// Messages taken in one run, so that a busy flow leaves the others their turn.
 const BURST: usize = 64;
@@ -208,6 +208,10 @@ impl Outgoing {
                 Some(record) => record,
                 None => match self.segment.out.messages.pop_front() {
                     None => return Ok(true),
+                    Some(message) if message.body.len() > BODY_BYTES_MAX => {
+                        self.drops.add("larger than a record may be", 1);
+                        continue;
+                    }
                     Some(message) => match self.source.admit(message, now) {
                         Admission::Record(record) => record,
                         Admission::Full(message) => {
@@ -239,6 +243,10 @@ impl Outgoing {
             return true;
         }
         while let Some(message) = self.segment.out.messages.pop_front() {
+            if message.body.len() > BODY_BYTES_MAX {
+                self.drops.add("larger than a record may be", 1);
+                continue;
+            }
             if let Admission::Full(message) = self.source.admit(message, now) {
                 self.segment.out.messages.push_front(message);
                 return false;
@@ -249,8 +257,7 @@ impl Outgoing {
 
     fn tell(&mut self, linked: bool, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.source.epoch());
-        for (pair, body) in self.segment.out.controls.drain(..) {
-            let pair = pair as u16;
+        for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
         self.segment.settle(&mut self.drops);

@@ -5,6 +5,7 @@ use links::Direct;
 use pipeline::{Chain, ChainOut, Pipeline, PipelineError};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use wire::control::CONTROL_BODY_BYTES_MAX;
 
 /// How long a flow that has ended waits for held messages of which none leaves.
 const LINGER: Duration = Duration::from_secs(10);
@@ -115,6 +116,17 @@ impl Segment {
         self.settle(drops);
         self.chain = chain;
         self.draining = None;
+    }
+
+    /// What stages say to their other halves: number of the pair and bytes.
+    pub(crate) fn take_controls(&mut self, drops: &mut DropCounts) -> Vec<(u16, Vec<u8>)> {
+        let before = self.out.controls.len();
+        let fits = |(pair, body): (usize, Vec<u8>)| {
+            (body.len() <= CONTROL_BODY_BYTES_MAX).then_some((pair as u16, body))
+        };
+        let controls: Vec<_> = self.out.controls.drain(..).filter_map(fits).collect();
+        drops.add("control larger than a frame", (before - controls.len()) as u64);
+        controls
     }
 
     /// Moves what stages dropped, and the messages that they erred on, into the counts.
