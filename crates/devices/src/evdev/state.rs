@@ -172,7 +172,11 @@ impl State {
                 pressed.push(Event::new(EV_ABS, *code, value));
             }
         }
-        for (slot, (from, to)) in self.fingers.iter().zip(&target.fingers).enumerate() {
+        // The selected slot comes last: the kernel keeps a mere selection back until a finger there moves, and
+        // applications would find another slot selected than on the device.
+        let mut fingers: Vec<_> = self.fingers.iter().zip(&target.fingers).enumerate().collect();
+        fingers.sort_by_key(|(slot, _)| *slot == target.slot);
+        for (slot, (from, to)) in fingers {
             let select = Event::new(EV_ABS, ABS_MT_SLOT, slot as i32);
             let is_another = from[TRACKING_ID] != to[TRACKING_ID];
             if is_another && from[TRACKING_ID] >= 0 {

@@ -263,7 +263,9 @@ fn fingers_are_lifted_and_put_down_again() {
     assert_eq!(slots(&joined, ABS_MT_TRACKING_ID), [13, -1, -1, 12, -1]);
     assert_eq!(slots(&joined, ABS_MT_POSITION_X), [150, 0, 0, 200, 0]);
     // The device speaks of slot 0 without saying so.
-    joined.type_in(&[&[abs(ABS_MT_POSITION_X, 160)]]);
+    joined.application.read();
+    let moved = abs(ABS_MT_POSITION_X, 160);
+    assert_eq!(joined.type_in(&[&[moved]]), [moved, Event::REPORT], "neither does the node");
     assert_eq!(slots(&joined, ABS_MT_POSITION_X), [160, 0, 0, 200, 0]);
 }
 
