@@ -111,8 +111,8 @@ pub struct Attacher {
 impl Attacher {
     /// Connects, and asks for the devices.
     pub fn start(request: AttachRequest) -> Result<Attacher, RuntimeError> {
-        let peer = resolve(&request.address)?;
-        if !peer.ip().is_loopback() && !request.insecure {
+        let peers = resolve(&request.address)?;
+        if let Some(peer) = peers.iter().find(|peer| !peer.ip().is_loopback() && !request.insecure) {
             return Err(RuntimeError::Usage(format!(
                 "{peer} is another machine, and hosts cannot be told apart yet: anyone on the way could read and \
                  change what is sent. Say --insecure on both sides to do it all the same"
@@ -131,7 +131,7 @@ impl Attacher {
             ended: false,
         });
         let mut attacher = Attacher {
-            peer,
+            peer: peers[0],
             transport: request.transport,
             link: ControlLink::new(&request.limits, now()),
             limits: request.limits,
@@ -144,8 +144,16 @@ impl Attacher {
             facts: None,
             link_told: false,
         };
-        attacher.connect(CONNECT_TIMEOUT)?;
-        Ok(attacher)
+        // A name may stand for several addresses, of which the host listens on one.
+        let mut last = Ok(());
+        for peer in peers {
+            attacher.peer = peer;
+            last = attacher.connect(CONNECT_TIMEOUT);
+            if !matches!(last, Err(RuntimeError::Unreachable(_))) {
+                break;
+            }
+        }
+        last.map(|()| attacher)
     }
 
     /// Serves until all flows have ended, or `stop` is said.
@@ -487,8 +495,12 @@ fn make_node(
     Ok((PartnerOrigin::Opened(Box::new(opened)), node))
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, RuntimeError> {
+/// All addresses of a host, at least one.
+fn resolve(address: &str) -> Result<Vec<SocketAddr>, RuntimeError> {
     let unreachable = |why: String| RuntimeError::Unreachable(format!("{address}: {why}"));
-    let mut found = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?;
-    found.next().ok_or_else(|| unreachable("the name has no address".into()))
+    let found: Vec<_> = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?.collect();
+    if found.is_empty() {
+        return Err(unreachable("the name has no address".into()));
+    }
+    Ok(found)
 }

@@ -95,7 +95,7 @@ impl Incoming {
 
     /// Relies on nothing that was said before.
     fn give_up(&mut self) {
-        if self.plan.class == FlowClass::State && self.sink.epoch() > 0 && !self.sink.is_given_up() {
+        if self.plan.class == FlowClass::State && !self.sink.is_given_up() {
             let held = self.sink.give_up();
             self.drops.add("stale", held);
         }
@@ -103,10 +103,7 @@ impl Incoming {
 
     /// The other host fell silent: what it last said is not to be relied on.
     pub(crate) fn handle_silence(&mut self, around: Surroundings<'_>) {
-        if self.plan.class == FlowClass::State && !self.sink.is_given_up() {
-            let held = self.sink.give_up();
-            self.drops.add("stale", held);
-        }
+        self.give_up();
         self.go_neutral(around);
     }
 

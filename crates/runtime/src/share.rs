@@ -367,7 +367,7 @@ impl Sharer {
                 rustix::net::connect(&socket, &peer)?;
                 Ok(socket)
             }) {
-                session.link(driver, socket);
+                session.link_datagrams(driver, peer, socket);
             }
         }
     }

@@ -123,11 +123,17 @@ impl Session {
 
     /// Whether a datagram link of this driver comes from this peer already; confirms it again if so.
     pub(crate) fn confirm_datagram_link(&mut self, driver: u32, peer: SocketAddr) -> bool {
-        let known = self.datagram_peers.insert(driver, peer) == Some(peer);
+        let known = self.datagram_peers.get(&driver) == Some(&peer);
         if known {
             let _ = self.link.send(&Control::Linked { driver });
         }
         known
+    }
+
+    /// A datagram link for one driver came from `peer`.
+    pub(crate) fn link_datagrams(&mut self, driver: u32, peer: SocketAddr, socket: OwnedFd) {
+        self.datagram_peers.insert(driver, peer);
+        self.link(driver, socket);
     }
 
     /// A device that this session uses is back.

@@ -309,9 +309,11 @@ fn a_cut_link_lets_go_and_takes_up_again(transport: &'static str) {
     lab.device.say("press shift");
     lab.device.with(|bench| bench.held = b"shift".to_vec());
     lab.application.wait("the press", |bench| bench.pushed.contains(&b"press shift".to_vec()));
+    // A busy machine may have been silent for too long before.
+    let neutral = lab.application.with(|bench| bench.neutral);
     lab.relay.cut();
     let cut = Instant::now();
-    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    lab.application.wait("neutral", |bench| bench.neutral > neutral);
     println!("neutral {:?} after the cut", cut.elapsed());
     let before = lab.application.with(|bench| bench.pushed.len());
     (0..20).for_each(|n| lab.device.say(format!("typed in the dark {n}")));
@@ -370,7 +372,7 @@ fn an_unplugged_device_comes_back() {
     let lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 17 });
     lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
     lab.device.with(|bench| bench.gone = true);
-    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    lab.application.wait("neutral", |bench| bench.neutral > 0);
     lab.wait_event("the device's loss", |event| matches!(event, Event::DeviceGone { .. }));
     let before = lab.application.with(|bench| bench.pushed.len());
     lab.device.with(|bench| {
@@ -393,7 +395,7 @@ fn a_sharer_that_starts_anew_is_found_again_and_the_node_stays() {
     lab.relay.cut();
     stop.stop();
     thread.join().unwrap();
-    lab.application.wait("neutral", |bench| bench.neutral == 1);
+    lab.application.wait("neutral", |bench| bench.neutral > 0);
     let before = lab.application.with(|bench| bench.pushed.len());
     let target = lab.sharer;
     let (_, stop, thread) = start_share(&lab.device, FlowClass::State, target);
@@ -436,7 +438,7 @@ fn a_silent_user_loses_its_device_to_who_asks_for_it() {
     let first = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 29 });
     first.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
     first.relay.cut();
-    first.application.wait("neutral", |bench| bench.neutral == 1);
+    first.application.wait("neutral", |bench| bench.neutral > 0);
     let second = Handle::new();
     let class = registry::transport("tcp").unwrap();
     let target = AttachTarget {
