@@ -253,12 +253,8 @@ fn pairs_and_frames_work_on_one_host_too() {
     let from = format!("file:{},frame=line", scratch.path("lines"));
     let ended = outboard(&["connect", &from, "stdout:frame=line", "--via", "compress | bundle(2)"]).done();
     assert_eq!(ended.text(), "one\ntwo\n\nlast\n");
-    let told: Value = serde_json::from_str(
-        &outboard(&["connect", "pattern:count=9,rate=0", "null", "--via", "fault(loss=100%)", "--json"])
-            .done()
-            .text(),
-    )
-    .unwrap();
+    let lossy = ["connect", "pattern:count=9,rate=0", "null", "--via", "fault(loss=100%)", "--json"];
+    let told = outboard(&lossy).done().json();
     let dropped: u64 = told["drops"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!((told["messages"].as_u64(), dropped), (Some(0), 9), "nothing is lost in silence");
 }
