@@ -339,11 +339,7 @@ impl Incoming {
     }
 
     fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {
-        let kept = match self.plan.class {
-            FlowClass::Reliable => true,
-            FlowClass::State => self.lossy,
-            FlowClass::Timely => false,
-        };
+        let kept = self.plan.class != FlowClass::Timely;
         let next = self.sink.next_sequence();
         let taken = self.segment.out.messages.is_empty();
         if !kept || self.sink.epoch() == 0 || next == self.acknowledged || !taken {

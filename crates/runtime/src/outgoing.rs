@@ -26,6 +26,8 @@ pub(crate) struct Outgoing {
     unsent: Option<Message>,
     /// The other host cannot hear us: what is made now is worthless to it.
     silent: bool,
+    /// What the sink knows of a state flow is not to be relied on, until the next epoch begins.
+    stale: bool,
     /// There was a link.
     begun: bool,
     ended: bool,
@@ -53,6 +55,7 @@ impl Outgoing {
             lossy,
             unsent: None,
             silent: false,
+            stale: true,
             begun: false,
             ended: false,
             drained: false,
@@ -62,9 +65,14 @@ impl Outgoing {
         })
     }
 
-    /// Whether messages are worthless once they cannot be sent at once.
-    fn is_perishable(&self) -> bool {
-        self.plan.class != FlowClass::Reliable
+    /// Whether what is made now is worthless: a state flow says where things stand instead, once it can, and
+    /// what is late for a timely flow is late.
+    fn is_dropping(&self, linked: bool) -> bool {
+        match self.plan.class {
+            FlowClass::Reliable => false,
+            FlowClass::State => self.silent || self.stale,
+            FlowClass::Timely => self.silent || !linked,
+        }
     }
 
     /// Opens the flow again on the device that came back.
@@ -75,13 +83,15 @@ impl Outgoing {
         Ok(())
     }
 
-    /// A new data connection: reliable flows go on where the sink stopped, the others begin anew.
+    /// A new data connection. What the sink has not acknowledged goes out again, unless the flow begins anew.
     pub(crate) fn handle_link(&mut self, around: Surroundings<'_>) {
         self.end_told = false;
         self.begun = true;
-        match self.is_perishable() {
-            true => self.restart(around),
-            false => {
+        match self.plan.class {
+            FlowClass::Timely => self.restart(around),
+            FlowClass::State if self.silent => {}
+            FlowClass::State if self.stale => self.restart(around),
+            _ => {
                 self.unsent = None;
                 self.source.handle_link(around.now);
                 let (flow, epoch) = (self.plan.flow, self.source.epoch());
@@ -92,12 +102,14 @@ impl Outgoing {
 
     pub(crate) fn handle_silence(&mut self) {
         self.silent = true;
+        self.stale = true;
     }
 
     /// The other host is heard again. What was dropped meanwhile it may never have missed, if only its words
     /// were lost and not ours: so it is told where things stand.
     pub(crate) fn handle_heard(&mut self, around: Surroundings<'_>) {
-        if std::mem::take(&mut self.silent) && self.is_perishable() && around.transport.is_some() {
+        let was_silent = std::mem::take(&mut self.silent);
+        if was_silent && self.plan.class != FlowClass::Reliable && around.transport.is_some() {
             self.restart(around);
         }
     }
@@ -145,6 +157,7 @@ impl Outgoing {
         self.segment.replace(chain, "epoch given up", around.now, &mut self.drops);
         self.drops.add("epoch given up", self.source.restart());
         self.end_told = false;
+        self.stale = false;
         let (flow, epoch) = (self.plan.flow, self.source.epoch());
         around.notices.push(Notice::Control(Control::Epoch { flow, epoch }));
         if self.plan.class == FlowClass::State
@@ -175,13 +188,11 @@ impl Outgoing {
             }
             budget -= 1;
             // What a reliable flow's device makes before there is a link waits in the device.
-            let Some(partner) = partner.as_mut().filter(|_| self.begun || self.is_perishable()) else {
+            let Some(partner) = partner.as_mut().filter(|_| self.begun || self.is_dropping(false)) else {
                 break;
             };
             match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
-                Pulled::Message(_, message)
-                    if self.is_perishable() && (self.silent || transport.is_none()) =>
-                {
+                Pulled::Message(_, message) if self.is_dropping(transport.is_some()) => {
                     self.drops.add("link down", 1);
                     drop(message);
                 }
@@ -235,9 +246,9 @@ impl Outgoing {
         }
     }
 
-    /// Without a link: reliable messages go to the store while it has room, the others end here.
+    /// Without a link: messages go to the store while it has room, or end here.
     fn keep_or_drop(&mut self, now: Time) -> bool {
-        if self.is_perishable() {
+        if self.is_dropping(false) {
             self.drops.add("link down", self.segment.out.messages.len() as u64);
             self.segment.out.messages.clear();
             return true;
@@ -295,7 +306,7 @@ impl Outgoing {
         if !self.segment.out.messages.is_empty() || self.ended || !self.segment.has_room() {
             return;
         }
-        if let Some(partner) = partner.filter(|_| self.begun || self.is_perishable()) {
+        if let Some(partner) = partner.filter(|_| self.begun || self.is_dropping(false)) {
             wake.add(poller, partner.readiness(self.key, Direction::Out));
         }
     }

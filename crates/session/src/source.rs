@@ -118,11 +118,7 @@ impl SourceFlow {
     }
 
     fn keeps(&self) -> bool {
-        match self.class {
-            FlowClass::Reliable => true,
-            FlowClass::State => self.lossy,
-            FlowClass::Timely => false,
-        }
+        self.class != FlowClass::Timely
     }
 
     fn record(&self, sequence: u64, mut message: Message) -> Message {

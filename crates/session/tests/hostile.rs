@@ -73,7 +73,7 @@ proptest! {
         let limits = limits();
         let mut source = SourceFlow::new(1, class, lossy, &limits);
         let (mut now, mut epoch) = (Time::ZERO, FIRST_EPOCH);
-        let keeps = class == FlowClass::Reliable || class == FlowClass::State && lossy;
+        let keeps = class != FlowClass::Timely;
         // Unacknowledged sequences, one past the last ever, and bytes of all of them.
         let (mut kept, mut next) = (BTreeSet::new(), 0);
         for event in events {
