@@ -100,6 +100,8 @@ pub struct Attacher {
     host: String,
     link: ControlLink,
     session: Option<SessionToken>,
+    /// Connections made so far.
+    attempt: u32,
     worker: Worker,
     poller: Poller,
     drivers: Vec<Driver>,
@@ -137,6 +139,7 @@ impl Attacher {
             limits: request.limits,
             host: request.host,
             session: None,
+            attempt: 0,
             worker,
             poller,
             drivers: drivers.collect(),
@@ -218,7 +221,8 @@ impl Attacher {
 
     /// Connects and introduces this host; opens or resumes the session.
     fn connect(&mut self, timeout: Duration) -> Result<(), RuntimeError> {
-        let handshake = Handshake::new(self.host.clone(), self.session, self.link.received());
+        self.attempt += 1;
+        let handshake = Handshake::new(self.host.clone(), self.session, self.link.received(), self.attempt);
         let (stream, welcomed) = greet(self.peer, &handshake, timeout)?;
         self.link.disconnect(&mut self.poller);
         let _ = self.worker.send(Command::LinksLost);

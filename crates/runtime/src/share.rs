@@ -250,8 +250,8 @@ impl Sharer {
             }
             match self.hear(&mut greeting) {
                 Ok(None) => self.greetings.push_back(greeting),
-                Ok(Some(Heard::Hello { resume, received, host })) => {
-                    self.welcome(greeting, resume, received, host, tell);
+                Ok(Some(Heard::Hello { resume, received, attempt, host })) => {
+                    self.welcome(greeting, resume, (received, attempt), host, tell);
                 }
                 Ok(Some(Heard::Data { session, driver })) => self.link(greeting, session, driver, tell),
                 Err(reason) => self.dismiss(greeting, &reason, tell),
@@ -264,8 +264,8 @@ impl Sharer {
             if let Some(control) = greeting.control.as_mut() {
                 return match control.poll(now()) {
                     Ok(None) => Ok(None),
-                    Ok(Some(Control::Hello { host, resume, received })) => {
-                        Ok(Some(Heard::Hello { resume, received, host }))
+                    Ok(Some(Control::Hello { host, resume, received, attempt })) => {
+                        Ok(Some(Heard::Hello { resume, received, attempt, host }))
                     }
                     Ok(Some(_)) => Err("it said something else before `Hello`".into()),
                     Err(error) => Err(error.to_string()),
@@ -308,7 +308,7 @@ impl Sharer {
         &mut self,
         mut greeting: Greeting,
         resume: Option<SessionToken>,
-        received: u64,
+        (received, attempt): (u64, u32),
         host: String,
         tell: &mut dyn FnMut(Event),
     ) {
@@ -319,6 +319,9 @@ impl Sharer {
             resume.and_then(|token| self.sessions.iter().find(|(_, s)| s.token == token).map(|(id, _)| *id));
         let peer = format!("{host} ({})", greeting.peer);
         if let Some(session) = known.and_then(|id| self.sessions.get_mut(&id)) {
+            if !session.is_newer(attempt) {
+                return self.dismiss(greeting, "a later connection of this session came before it", tell);
+            }
             if let Err(error) =
                 session.resume(greeting.stream, received, &self.request.host, &mut self.poller, tell)
             {
@@ -331,7 +334,8 @@ impl Sharer {
         }
         let id = self.next_session;
         self.next_session += 1;
-        let begun = Session::begin(id, peer.clone(), greeting.stream, &self.request, &mut self.poller);
+        let begun =
+            Session::begin(id, peer.clone(), (greeting.stream, attempt), &self.request, &mut self.poller);
         match begun {
             Ok(session) => {
                 self.sessions.insert(id, session);
@@ -425,7 +429,7 @@ pub(crate) fn mark_gone(device: &mut Shared) {
 }
 
 enum Heard {
-    Hello { resume: Option<SessionToken>, received: u64, host: String },
+    Hello { resume: Option<SessionToken>, received: u64, attempt: u32, host: String },
     Data { session: SessionToken, driver: u32 },
 }
 

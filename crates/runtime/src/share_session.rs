@@ -34,6 +34,8 @@ pub(crate) enum Turn {
 pub(crate) struct Session {
     id: u64,
     pub(crate) token: SessionToken,
+    /// Number of the peer's last connection.
+    attempt: u32,
     peer: String,
     link: ControlLink,
     worker: Worker,
@@ -52,7 +54,7 @@ impl Session {
     pub(crate) fn begin(
         id: u64,
         peer: String,
-        stream: TcpStream,
+        (stream, attempt): (TcpStream, u32),
         request: &ShareRequest,
         poller: &mut Poller,
     ) -> Result<Session, RuntimeError> {
@@ -70,6 +72,7 @@ impl Session {
         Ok(Session {
             id,
             token,
+            attempt,
             peer,
             link,
             worker,
@@ -80,6 +83,13 @@ impl Session {
             silent_since: None,
             waiting: Vec::new(),
         })
+    }
+
+    /// Whether this connection of the peer comes after all before; if so, later ones must come after it.
+    pub(crate) fn is_newer(&mut self, attempt: u32) -> bool {
+        let newer = attempt > self.attempt;
+        self.attempt = self.attempt.max(attempt);
+        newer
     }
 
     /// The peer came back on a new connection.

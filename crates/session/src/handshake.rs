@@ -35,17 +35,24 @@ pub struct Handshake {
     host: String,
     resume: Option<SessionToken>,
     received: u64,
+    attempt: u32,
 }
 
 impl Handshake {
-    /// Opens as `host`, resuming a session if there was one, of which `received` numbered messages came.
-    pub fn new(host: impl Into<String>, resume: Option<SessionToken>, received: u64) -> Self {
-        Handshake { host: host.into(), resume, received }
+    /// Opens as `host`, resuming a session if there was one, of which `received` numbered messages came. This is
+    /// the attacher's connection number `attempt`.
+    pub fn new(host: impl Into<String>, resume: Option<SessionToken>, received: u64, attempt: u32) -> Self {
+        Handshake { host: host.into(), resume, received, attempt }
     }
 
     /// What to say first.
     pub fn hello(&self) -> Control {
-        Control::Hello { host: self.host.clone(), resume: self.resume, received: self.received }
+        Control::Hello {
+            host: self.host.clone(),
+            resume: self.resume,
+            received: self.received,
+            attempt: self.attempt,
+        }
     }
 
     /// The first answer.

@@ -185,24 +185,27 @@ const TOKEN: SessionToken = SessionToken([7; 16]);
 
 #[test]
 fn a_welcome_opens_a_session() {
-    let new = Handshake::new("attic", None, 0);
-    assert_eq!(new.hello(), Control::Hello { host: "attic".into(), resume: None, received: 0 });
+    let new = Handshake::new("attic", None, 0, 1);
+    assert_eq!(new.hello(), Control::Hello { host: "attic".into(), resume: None, received: 0, attempt: 1 });
     let welcome =
         |resumed| Control::Welcome { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
     let welcomed = |resumed| Welcomed { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
     assert_eq!(new.handle(welcome(false)), Ok(welcomed(false)));
     // Nothing was to be resumed, so nothing is, whatever the sharer says.
     assert_eq!(new.handle(welcome(true)), Ok(welcomed(false)));
-    let again = Handshake::new("attic", Some(TOKEN), 9);
-    assert_eq!(again.hello(), Control::Hello { host: "attic".into(), resume: Some(TOKEN), received: 9 });
+    let again = Handshake::new("attic", Some(TOKEN), 9, 2);
+    assert_eq!(
+        again.hello(),
+        Control::Hello { host: "attic".into(), resume: Some(TOKEN), received: 9, attempt: 2 }
+    );
     assert_eq!(again.handle(welcome(true)), Ok(welcomed(true)));
-    let other = Handshake::new("attic", Some(SessionToken([8; 16])), 9);
+    let other = Handshake::new("attic", Some(SessionToken([8; 16])), 9, 3);
     assert_eq!(other.handle(welcome(true)), Ok(welcomed(false)));
 }
 
 #[test]
 fn anything_but_a_welcome_is_told() {
-    let handshake = Handshake::new("attic", None, 0);
+    let handshake = Handshake::new("attic", None, 0, 1);
     let refused = handshake.handle(Control::Goodbye { reason: "full".into() });
     assert_eq!(refused, Err(HandshakeError::Refused("full".into())));
     for (message, name) in [(Control::List, "List"), (Control::Linked { driver: 1 }, "Linked")] {

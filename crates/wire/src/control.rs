@@ -87,6 +87,9 @@ pub enum Control {
         resume: Option<SessionToken>,
         /// Numbered messages of that session that came here.
         received: u64,
+        /// Rises with each connection that the attacher makes: one that was held up on the way, and comes after a
+        /// later one, resumes nothing.
+        attempt: u32,
     },
     /// The answer to `Hello`.
     Welcome {
@@ -343,10 +346,10 @@ impl Control {
 
     fn write(&self, w: &mut Writer) {
         match self {
-            Control::Hello { host, resume, received } => {
+            Control::Hello { host, resume, received, attempt } => {
                 w.u8(HELLO).text(host);
                 put_option(w, resume, |w, token| w.raw(&token.0));
-                w.u64(*received);
+                w.u64(*received).u32(*attempt);
             }
             Control::Welcome { host, session, resumed, received } => {
                 w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into()).u64(*received);
@@ -437,6 +440,7 @@ impl Control {
                 host: name(&mut r, "hello host")?,
                 resume: option(&mut r, "hello resume", |r| Ok(SessionToken(r.array("hello token")?)))?,
                 received: r.u64("hello received")?,
+                attempt: r.u32("hello attempt")?,
             },
             WELCOME => Control::Welcome {
                 host: name(&mut r, "welcome host")?,

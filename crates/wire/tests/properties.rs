@@ -49,10 +49,8 @@ fn control() -> impl Strategy<Value = Control> {
     let (n32, n64, body) = (any::<u32>, any::<u64>, || blob(CONTROL_BODY_BYTES_MAX));
     let pipeline = || option::of(text(PIPELINE_BYTES_MAX));
     prop_oneof![
-        (name(), option::of(token()), n64()).prop_map(|(host, resume, received)| Control::Hello {
-            host,
-            resume,
-            received
+        (name(), option::of(token()), n64(), n32()).prop_map(|(host, resume, received, attempt)| {
+            Control::Hello { host, resume, received, attempt }
         }),
         (name(), token(), any::<bool>(), n64()).prop_map(|(host, session, resumed, received)| {
             Control::Welcome { host, session, resumed, received }
