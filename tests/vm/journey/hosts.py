@@ -1,5 +1,5 @@
 """The two hosts of lab/in-vm/netns.sh and the programs that run in them."""
-import atexit, json, os, re, subprocess, threading, time
+import atexit, json, os, re, subprocess, sys, threading
 from . import check, until
 
 A, B, PORT = "10.9.0.1", "10.9.0.2", 7845
@@ -83,6 +83,18 @@ class Outboard(Program):
     def stats(self, name):
         """Its newest figures of a device."""
         return self.events("stats", name)[-1]["stats"]
+
+
+def explain(*error):
+    """After a failure, what the programs under test told last."""
+    sys.__excepthook__(*error)
+    for program in PROGRAMS:
+        if isinstance(program, Outboard):
+            told = [event for event in program.told if event["event"] != "stats"]
+            print(*program.words[1:3], *told[-8:], *program.events("stats")[-2:], sep="\n  ", flush=True)
+
+
+sys.excepthook = explain
 
 
 def share(devices, silence="700ms"):
