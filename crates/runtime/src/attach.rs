@@ -24,6 +24,8 @@ use wire::preamble::SessionToken;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may take while a lost link is looked for, at least.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long a connection, once made, may take for its greeting while a lost link is looked for, at least.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two requests for a device that cannot be had now.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two `Stats` events.
@@ -151,7 +153,7 @@ impl Attacher {
         let mut last = Ok(());
         for peer in peers {
             attacher.peer = peer;
-            last = attacher.connect(CONNECT_TIMEOUT);
+            last = attacher.connect(CONNECT_TIMEOUT, CONNECT_TIMEOUT);
             if !matches!(last, Err(RuntimeError::Unreachable(_))) {
                 break;
             }
@@ -162,6 +164,7 @@ impl Attacher {
     /// Serves until all flows have ended, or `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
         let mut stats_at = now().after(STATS_INTERVAL);
+        let mut broken = None;
         let result = loop {
             if stop.is_said() {
                 break Ok(());
@@ -171,7 +174,11 @@ impl Attacher {
                 Err(Failure::Final(error)) => break Err(error),
                 Err(Failure::Link(error)) => {
                     self.link.disconnect(&mut self.poller);
-                    self.fall_silent(&error.to_string(), tell);
+                    // Who says goodbye is gone; a connection that broke may be made anew before anyone is missed.
+                    if matches!(error, LinkError::Goodbye(_)) {
+                        self.fall_silent(&error.to_string(), tell);
+                    }
+                    broken = Some(error.to_string());
                 }
             }
             if self.drivers.iter().all(|driver| driver.ended) {
@@ -179,8 +186,11 @@ impl Attacher {
             }
             if self.link.is_connected() && !self.link.is_silent(now()) {
                 self.hear_again(tell);
+                broken = None;
             } else {
-                self.fall_silent("nothing was heard", tell);
+                if self.link.is_silent(now()) {
+                    self.fall_silent(broken.as_deref().unwrap_or("nothing was heard"), tell);
+                }
                 if let Err(error) = self.redial(stop) {
                     break Err(error);
                 }
@@ -192,7 +202,7 @@ impl Attacher {
             self.dial();
             if let Err(error) = self.ask_again() {
                 self.link.disconnect(&mut self.poller);
-                self.fall_silent(&error.to_string(), tell);
+                broken = Some(error.to_string());
             }
             if let Err(error) = self.sleep(stop, stats_at) {
                 break Err(error);
@@ -220,10 +230,10 @@ impl Attacher {
     }
 
     /// Connects and introduces this host; opens or resumes the session.
-    fn connect(&mut self, timeout: Duration) -> Result<(), RuntimeError> {
+    fn connect(&mut self, timeout: Duration, patience: Duration) -> Result<(), RuntimeError> {
         self.attempt += 1;
         let handshake = Handshake::new(self.host.clone(), self.session, self.link.received(), self.attempt);
-        let (stream, welcomed) = greet(self.peer, &handshake, timeout)?;
+        let (stream, welcomed) = greet(self.peer, &handshake, timeout, patience)?;
         self.link.disconnect(&mut self.poller);
         let _ = self.worker.send(Command::LinksLost);
         if !welcomed.resumed {
@@ -245,13 +255,23 @@ impl Attacher {
 
     fn redial(&mut self, stop: &Stop) -> Result<(), RuntimeError> {
         let round_trip = self.facts.map_or(Duration::ZERO, |facts| facts.round_trip);
-        let timeout = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
         let began = now();
-        match self.connect(timeout) {
+        // Until the other host counts as silent, nothing may keep that from being noticed.
+        let (timeout, patience) = match self.silent_since {
+            Some(_) => {
+                let timeout = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
+                (timeout, timeout.max(GREETING_TIMEOUT))
+            }
+            None => {
+                let left = self.link.silent_at().since(began).max(Duration::from_millis(1));
+                (left / 2, left / 2)
+            }
+        };
+        match self.connect(timeout, patience) {
             Ok(()) => Ok(()),
             Err(RuntimeError::Unreachable(_)) => {
                 // A refusal comes at once; the next try shall not.
-                let wait = REDIAL_TIMEOUT.saturating_sub(now().since(began));
+                let wait = timeout.min(REDIAL_TIMEOUT).saturating_sub(now().since(began));
                 self.poller.want(stop.wakes(), true, false);
                 self.link.want(&mut self.poller);
                 self.poller.wait(Some(wait)).map_err(|error| RuntimeError::os("waiting", error))?;

@@ -166,12 +166,16 @@ impl ControlLink {
         self.liveness.is_silent(now)
     }
 
-    /// When to look at the channel again, if nothing comes.
+    /// When the peer will have been silent for too long, if nothing comes.
+    pub(crate) fn silent_at(&self) -> Time {
+        self.liveness.poll_timeout()
+    }
+
+    /// When to look at the channel again, if nothing comes. `silent`: the peer is known to be.
     pub(crate) fn poll_timeout(&self, silent: bool) -> Time {
-        match silent {
-            true => self.ping_at,
-            false => self.ping_at.min(self.liveness.poll_timeout()),
-        }
+        let never = Time(u64::MAX);
+        let ping_at = if self.is_connected() { self.ping_at } else { never };
+        ping_at.min(if silent { never } else { self.silent_at() })
     }
 
     /// What the paths need to know of the link; `None` before the clocks were compared.

@@ -14,18 +14,18 @@ use wire::control::FRAME_BYTES_MAX;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
 
-/// How long a greeting may take at least, once connected.
-const GREETING_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 /// Time between two introductions on a transport that may lose them.
 const INTRODUCTION_INTERVAL: Duration = Duration::from_millis(50);
 /// Time before a data connection that failed is made anew.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Connects to a sharer and opens a session: blocks, for `timeout` and the greeting at most.
+/// Connects to a sharer and opens a session: blocks, for `timeout` until connected and `patience` for each step of
+/// the greeting at most.
 pub(crate) fn greet(
     peer: SocketAddr,
     handshake: &Handshake,
     timeout: Duration,
+    patience: Duration,
 ) -> Result<(TcpStream, Welcomed), RuntimeError> {
     let unreachable = |error: io::Error| {
         let advice = match error.kind() {
@@ -35,7 +35,7 @@ pub(crate) fn greet(
         RuntimeError::Unreachable(format!("{peer} cannot be reached: {error} ({advice})"))
     };
     let mut stream = TcpStream::connect_timeout(&peer, timeout).map_err(unreachable)?;
-    let patience = Some(timeout.max(GREETING_TIMEOUT_MIN));
+    let patience = Some(patience);
     stream.set_read_timeout(patience).map_err(unreachable)?;
     stream.set_write_timeout(patience).map_err(unreachable)?;
     stream.set_nodelay(true).map_err(unreachable)?;

@@ -46,6 +46,8 @@ pub(crate) struct Session {
     limits: Limits,
     facts: Option<LinkFacts>,
     silent_since: Option<Time>,
+    /// Why the last connection ended.
+    broken: Option<String>,
     /// Requests for devices that are being taken from a silent user, and when to look again.
     waiting: Vec<(Time, Control)>,
 }
@@ -81,6 +83,7 @@ impl Session {
             limits,
             facts: None,
             silent_since: None,
+            broken: None,
             waiting: Vec::new(),
         })
     }
@@ -187,14 +190,15 @@ impl Session {
             Err(error) => {
                 self.link.disconnect(poller);
                 self.lose_links();
-                self.fall_silent(now, &error.to_string(), tell);
+                // The peer may make another connection before it is missed.
+                self.broken = Some(error.to_string());
             }
         }
-        if self.link.is_connected() {
-            match self.link.is_silent(now) {
-                true => self.fall_silent(now, "nothing was heard", tell),
-                false => self.hear_again(tell),
-            }
+        if self.link.is_silent(now) {
+            let reason = self.broken.take().unwrap_or_else(|| "nothing was heard".into());
+            self.fall_silent(now, &reason, tell);
+        } else if self.link.is_connected() {
+            self.hear_again(tell);
         }
         match self.silent_since {
             Some(since) if now.since(since) >= self.limits.keep => Turn::Over("it did not come back".into()),
@@ -392,11 +396,8 @@ impl Session {
     pub(crate) fn want(&self, poller: &mut Poller) -> Time {
         self.link.want(poller);
         poller.want(self.worker.wakes(), true, false);
-        let kept_until = self.silent_since.map(|since| since.after(self.limits.keep));
-        let at = match self.link.is_connected() {
-            true => self.link.poll_timeout(self.silent_since.is_some()),
-            false => kept_until.unwrap_or_else(now),
-        };
+        let kept_until = self.silent_since.map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
+        let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until);
         self.waiting.iter().fold(at, |at, (waits, _)| at.min(*waits))
     }
 
