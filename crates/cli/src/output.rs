@@ -112,6 +112,8 @@ fn describe(event: &Event) -> String {
     match event {
         Event::Listening { address } => format!("listening on {address}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
+        Event::Withdrawn { name } => format!("no longer offering {name}"),
+        Event::Joined { process } => format!("joined the share that runs already (process {process})"),
         Event::PeerJoined { peer } => format!("{peer} is here"),
         Event::PeerLeft { peer, reason } => format!("{peer} left: {reason}"),
         Event::Refused { peer, reason } => format!("{peer} was turned away: {reason}"),

@@ -3,8 +3,11 @@
 use crate::arguments::{Attach, Connect, Report, Session, Share};
 use crate::output::{Events, Failure};
 use runtime::config::{AttachWords, ConnectWords, RunFile, ShareWords};
-use runtime::{AttachRequest, Attacher, Connected, Pipelines, RuntimeError, ShareRequest, Sharer, Stop};
+use runtime::{
+    AttachRequest, Attacher, Connected, Event, Joined, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
+};
 use serde::Serialize;
+use std::io;
 use std::path::Path;
 use std::thread;
 use sys::signal::Termination;
@@ -12,6 +15,8 @@ use sys::signal::Termination;
 /// Something that runs until it ends or is told to.
 enum Service {
     Share(ShareRequest),
+    /// The same, or through the share that has the address already.
+    ShareOrJoin(ShareRequest, ShareWords),
     Attach(AttachRequest),
     Connect(ConnectWords, Pipelines),
 }
@@ -21,6 +26,7 @@ impl Service {
         let mut tell = |event| events.tell(event);
         match self {
             Service::Share(request) => Sharer::start(request)?.run(stop, &mut tell),
+            Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
             Service::Attach(request) => Attacher::start(request)?.run(stop, &mut tell),
             Service::Connect(words, pipelines) => {
                 let moved = runtime::connect(&words.source, &words.sink, &pipelines, stop)?;
@@ -30,6 +36,25 @@ impl Service {
                 Ok(())
             }
         }
+    }
+}
+
+fn share_or_join(
+    request: ShareRequest,
+    words: &ShareWords,
+    stop: &Stop,
+    tell: &mut dyn FnMut(Event),
+) -> Result<(), RuntimeError> {
+    let listen = request.listen;
+    let in_use = match Sharer::start(request) {
+        Err(RuntimeError::Os { operation, error }) if error.kind() == io::ErrorKind::AddrInUse => {
+            RuntimeError::Os { operation, error }
+        }
+        sharer => return sharer?.run(stop, tell),
+    };
+    match Joined::join(words, listen)? {
+        Some(joined) => joined.run(stop, tell),
+        None => Err(in_use),
     }
 }
 
@@ -56,7 +81,8 @@ impl RawPath<'_> {
 
 /// `outboard share`.
 pub(crate) fn share(words: Share) -> Result<(), Failure> {
-    let request = ShareWords {
+    let events = Events::new(words.report.json, words.report.stats, false);
+    let words = ShareWords {
         device: words.device,
         name: words.name,
         via: words.via.via,
@@ -65,10 +91,8 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         listen: Some(words.listen),
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
-    }
-    .request()?;
-    let events = Events::new(words.report.json, words.report.stats, false);
-    run_all(vec![Service::Share(request)], &events)
+    };
+    run_all(vec![Service::ShareOrJoin(words.request()?, words)], &events)
 }
 
 /// `outboard attach`. Without `--as` the device's class chooses what stands in for it, which may be

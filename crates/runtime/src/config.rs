@@ -20,7 +20,7 @@ use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
 use crate::worker::TransportPlan;
 use contract::{OptionKind, OptionSpec, Options, Role, Scope};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use session::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub const DEFAULT_LISTEN: &str = "tcp://127.0.0.1:7845";
 const DEFAULT_TRANSPORT: &str = "tcp";
 
 /// The words of `share`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareWords {
     /// `kind:rest`.

@@ -86,6 +86,11 @@ impl ControlLink {
         self.channel.received()
     }
 
+    /// Whether nothing came that [`ControlLink::poll`] has not given.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.channel.is_drained()
+    }
+
     /// Sends a message, or keeps it for the next connection.
     pub(crate) fn send(&mut self, message: &Control) -> Result<(), LinkError> {
         match self.stream {

@@ -25,6 +25,16 @@ pub enum Event {
         /// What it is.
         summary: String,
     },
+    /// A device is no longer offered: the process that offered it through this one is gone.
+    Withdrawn {
+        /// Its name.
+        name: String,
+    },
+    /// This process offers its device through another sharer.
+    Joined {
+        /// That one's process id.
+        process: i32,
+    },
     /// A peer's session began.
     PeerJoined {
         /// Its name and address.

@@ -6,6 +6,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::registry;
+use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_session::{Session, Turn};
 use crate::worker::PartnerOrigin;
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Partner, Role, Time};
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -62,6 +64,9 @@ pub struct ShareRequest {
     /// This host's name, for people.
     pub host: String,
 }
+
+/// The devices on offer, by number. One that another process joined with has that process's number.
+pub(crate) type Offers = BTreeMap<u64, Shared>;
 
 /// A device on offer.
 pub(crate) struct Shared {
@@ -124,7 +129,9 @@ pub struct Sharer {
     udp: UdpSocket,
     address: SocketAddr,
     poller: Poller,
-    shared: Vec<Shared>,
+    shared: Offers,
+    /// Where other processes of this user join; none if there is no place for it.
+    door: Option<Door>,
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
@@ -140,20 +147,17 @@ impl Sharer {
                 request.listen
             )));
         }
-        let shared = request.devices.iter().map(open_shared).collect::<Result<Vec<_>, _>>()?;
-        for (index, device) in shared.iter().enumerate() {
-            if shared[..index].iter().any(|other| other.name == device.name) {
-                let name = &device.name;
-                return Err(RuntimeError::Usage(format!(
-                    "two devices are called `{name}`: give one a --name"
-                )));
-            }
-        }
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
         let listener = TcpListener::bind(request.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let udp = UdpSocket::from(bind_udp(address).map_err(failed)?);
+        // From here on other processes may join; they are answered once it runs.
+        let door = Door::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
+        let mut shared = Offers::new();
+        for (number, device) in (0..).zip(&request.devices) {
+            add_offer(&mut shared, number, device)?;
+        }
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         Ok(Sharer {
             request,
@@ -162,6 +166,7 @@ impl Sharer {
             address,
             poller,
             shared,
+            door,
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
@@ -176,13 +181,14 @@ impl Sharer {
     /// Serves until `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
         tell(Event::Listening { address: self.address.to_string() });
-        for device in &self.shared {
+        for device in self.shared.values() {
             tell(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
         let mut stats_at = now().after(STATS_INTERVAL);
         while !stop.is_said() {
             self.accept(tell);
             self.greet(tell);
+            self.attend_door(tell);
             self.introduce_datagrams();
             let serving: Vec<_> = self.sessions.keys().copied().collect();
             for id in serving {
@@ -217,8 +223,11 @@ impl Sharer {
         for session in self.sessions.values() {
             at = at.min(session.want(&mut self.poller));
         }
-        for device in self.shared.iter().filter(|device| !device.present) {
+        for device in self.shared.values().filter(|device| !device.present) {
             at = at.min(device.reopen_at);
+        }
+        if let Some(door) = &self.door {
+            at = at.min(door.want(&mut self.poller));
         }
         let timeout = at.since(now());
         self.poller.wait(Some(timeout)).map_err(|error| RuntimeError::os("waiting", error))?;
@@ -259,11 +268,69 @@ impl Sharer {
         }
     }
 
+    /// Offers what other processes of this user join with, and withdraws it when they go.
+    fn attend_door(&mut self, tell: &mut dyn FnMut(Event)) {
+        let Some(mut door) = self.door.take() else { return };
+        for (visitor, visit) in door.poll(&mut self.poller) {
+            match visit {
+                Visit::Asks(request) => {
+                    let answer = self.offer(visitor, &request, tell);
+                    let answer = answer.unwrap_or_else(|error| Answer::refused(&error));
+                    door.answer(visitor, &answer, &mut self.poller);
+                }
+                Visit::Over => self.withdraw(visitor, tell),
+            }
+        }
+        self.door = Some(door);
+    }
+
+    fn offer(
+        &mut self,
+        number: u64,
+        asked: &Request,
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<Answer, RuntimeError> {
+        let request = asked.words.request()?;
+        let listens = (self.address, self.request.insecure, &self.request.limits);
+        if listens != (request.listen, request.insecure, &request.limits) {
+            return Err(RuntimeError::Usage(format!(
+                "the share that runs already listens on {} and differs in that, in --insecure or in its limits: \
+                 say the same, or --listen on another port",
+                self.address
+            )));
+        }
+        let mut summary = String::new();
+        let mut name = String::new();
+        for device in &request.devices {
+            check_place(device, &asked.directory)?;
+            let offered = add_offer(&mut self.shared, number, device)?;
+            (name, summary) = (offered.name.clone(), offered.description.summary.clone());
+        }
+        tell(Event::Offered { name: name.clone(), summary: summary.clone() });
+        Ok(Answer::offering(name, summary))
+    }
+
+    fn withdraw(&mut self, number: u64, tell: &mut dyn FnMut(Event)) {
+        let used_by = self.shared.get(&number).and_then(|device| device.used_by);
+        if let Some((id, driver)) = used_by
+            && let Some(session) = self.sessions.get_mut(&id)
+        {
+            session.dispossess(driver, "it is no longer shared", &mut self.shared, tell);
+        }
+        if let Some(device) = self.shared.remove(&number) {
+            tell(Event::Withdrawn { name: device.name });
+        }
+    }
+
     fn hear(&mut self, greeting: &mut Greeting) -> Result<Option<Heard>, String> {
         loop {
             if let Some(control) = greeting.control.as_mut() {
                 return match control.poll(now()) {
                     Ok(None) => Ok(None),
+                    // What came behind it would be lost with this channel.
+                    Ok(Some(Control::Hello { .. })) if !control.is_drained() => {
+                        Err("it went on before it was welcomed".into())
+                    }
                     Ok(Some(Control::Hello { host, resume, received, attempt })) => {
                         Ok(Some(Heard::Hello { resume, received, attempt, host }))
                     }
@@ -377,7 +444,7 @@ impl Sharer {
     }
 
     fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
-        for device in &mut self.shared {
+        for device in self.shared.values_mut() {
             let user = device.used_by.and_then(|(user, _)| self.sessions.get(&user));
             device.user_silent = user.is_some_and(Session::is_silent);
         }
@@ -396,17 +463,18 @@ impl Sharer {
     fn take_wanted(&mut self, tell: &mut dyn FnMut(Event)) {
         let wanted =
             |device: &mut Shared| std::mem::take(&mut device.wanted).then_some(device.used_by).flatten();
-        let users: Vec<_> = self.shared.iter_mut().filter_map(wanted).collect();
+        let users: Vec<_> = self.shared.values_mut().filter_map(wanted).collect();
         for (user, driver) in users {
             if let Some(session) = self.sessions.get_mut(&user) {
-                session.dispossess(driver, &mut self.shared, tell);
+                let reason = "another peer asked for it while this one was silent";
+                session.dispossess(driver, reason, &mut self.shared, tell);
             }
         }
     }
 
     /// Looks for devices that went away, and hands them to whoever uses them when they are back.
     fn find_devices(&mut self, tell: &mut dyn FnMut(Event)) {
-        for device in self.shared.iter_mut().filter(|device| !device.present) {
+        for device in self.shared.values_mut().filter(|device| !device.present) {
             if now() < device.reopen_at {
                 continue;
             }
@@ -433,18 +501,62 @@ enum Heard {
     Data { session: SessionToken, driver: u32 },
 }
 
-fn open_shared(device: &ShareDevice) -> Result<Shared, RuntimeError> {
-    let (source, description, opened, own_name) = match &device.device {
+/// Opens a device and puts it on offer under this number.
+fn add_offer<'a>(
+    offers: &'a mut Offers,
+    number: u64,
+    device: &ShareDevice,
+) -> Result<&'a Shared, RuntimeError> {
+    let name = match (&device.name, &device.device) {
+        (Some(name), _) => name.clone(),
+        (None, DeviceChoice::Spec(text)) => default_name(text),
+        (None, DeviceChoice::Own(description, _)) => description.class.clone(),
+    };
+    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
+        return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
+    }
+    if offers.values().any(|other| other.name == name) {
+        return Err(RuntimeError::Usage(format!("two devices are called `{name}`: give one a --name")));
+    }
+    let opened = open_shared(device, name)?;
+    Ok(offers.entry(number).insert_entry(opened).into_mut())
+}
+
+/// Another process's words must mean the same here: its standard input and what is relative to its directory do
+/// not.
+fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), RuntimeError> {
+    let DeviceChoice::Spec(text) = &device.device else { return Ok(()) };
+    let spec = registry::device_spec(text, Role::Device)?;
+    let here = std::env::current_dir().is_ok_and(|here| here == directory);
+    let relative = match spec.class.as_str() {
+        "stdin" => {
+            let problem =
+                "standard input cannot go through the share that runs already: --listen on another port";
+            return Err(RuntimeError::Usage(problem.into()));
+        }
+        "evdev" if spec.target.starts_with("name=") => false,
+        "file" | "unix" | "serial" | "evdev" => !spec.target.starts_with('/'),
+        class => class == "exec",
+    };
+    match relative && !here {
+        false => Ok(()),
+        true => Err(RuntimeError::Usage(format!(
+            "`{text}` would mean something else to the share that runs already, which is in another directory: \
+             write whole paths, or start both in one directory"
+        ))),
+    }
+}
+
+fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeError> {
+    let (source, description, opened) = match &device.device {
         DeviceChoice::Spec(text) => {
             let spec = registry::device_spec(text, Role::Device)?;
             let opened = registry::open(&spec, Role::Device, None)?;
             let description = opened.description.clone();
             let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
-            (Source::Spec(spec), description, opened, default_name(text))
+            (Source::Spec(spec), description, opened)
         }
-        DeviceChoice::Own(description, make) => {
-            (Source::Own(make.clone()), description.clone(), None, description.class.clone())
-        }
+        DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
     };
     for offer in &description.flows {
         let pipelines = &device.pipelines;
@@ -455,10 +567,6 @@ fn open_shared(device: &ShareDevice) -> Result<Shared, RuntimeError> {
         for pipeline in own.into_iter().flatten() {
             pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
         }
-    }
-    let name = device.name.clone().unwrap_or(own_name);
-    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
-        return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
     }
     let pipelines = device.pipelines.clone();
     let reopen_at = Time::ZERO;

@@ -6,7 +6,7 @@ use crate::driver::{LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::registry;
-use crate::share::{ShareRequest, Shared, mark_gone, now};
+use crate::share::{Offers, ShareRequest, Shared, mark_gone, now};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Options, Role, Time};
 use session::Limits;
@@ -39,8 +39,8 @@ pub(crate) struct Session {
     peer: String,
     link: ControlLink,
     worker: Worker,
-    /// Driver numbers to indices of shared devices.
-    drivers: BTreeMap<u32, usize>,
+    /// Driver numbers to the numbers of shared devices.
+    drivers: BTreeMap<u32, u64>,
     /// Peers of datagram links, so that a repeated introduction is only confirmed again.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
@@ -159,9 +159,14 @@ impl Session {
         self.silent_since.is_some()
     }
 
-    /// Somebody else gets the device of this driver.
-    pub(crate) fn dispossess(&mut self, driver: u32, shared: &mut [Shared], tell: &mut dyn FnMut(Event)) {
-        let reason = "another peer asked for it while this one was silent";
+    /// The peer loses the device of this driver.
+    pub(crate) fn dispossess(
+        &mut self,
+        driver: u32,
+        reason: &str,
+        shared: &mut Offers,
+        tell: &mut dyn FnMut(Event),
+    ) {
         self.close(driver, reason, shared, tell);
         // Kept until the peer is heard again; a failing channel shows when the session is next served.
         let _ = self.link.send(&Control::Close { driver, reason: reason.into() });
@@ -179,7 +184,7 @@ impl Session {
     /// Does what there is to do now.
     pub(crate) fn serve(
         &mut self,
-        shared: &mut [Shared],
+        shared: &mut Offers,
         poller: &mut Poller,
         now: Time,
         tell: &mut dyn FnMut(Event),
@@ -216,7 +221,7 @@ impl Session {
 
     fn converse(
         &mut self,
-        shared: &mut [Shared],
+        shared: &mut Offers,
         now: Time,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Turn, LinkError> {
@@ -247,11 +252,11 @@ impl Session {
     fn handle_report(
         &mut self,
         report: Report,
-        shared: &mut [Shared],
+        shared: &mut Offers,
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), LinkError> {
-        let name_of = |drivers: &BTreeMap<u32, usize>, driver: u32| {
-            drivers.get(&driver).and_then(|index| shared.get(*index)).map(|device| device.name.clone())
+        let name_of = |drivers: &BTreeMap<u32, u64>, driver: u32| {
+            drivers.get(&driver).and_then(|number| shared.get(number)).map(|device| device.name.clone())
         };
         match report {
             Report::Stats(all) => {
@@ -264,7 +269,8 @@ impl Session {
             Report::Notice { driver, notice } => match notice {
                 Notice::Control(message) => self.link.send(&message)?,
                 Notice::PartnerGone(reason) => {
-                    if let Some(device) = self.drivers.get(&driver).and_then(|index| shared.get_mut(*index)) {
+                    if let Some(device) = self.drivers.get(&driver).and_then(|number| shared.get_mut(number))
+                    {
                         mark_gone(device);
                         tell(Event::DeviceGone { name: device.name.clone(), reason: reason.clone() });
                     }
@@ -292,7 +298,7 @@ impl Session {
     fn handle(
         &mut self,
         message: Control,
-        shared: &mut [Shared],
+        shared: &mut Offers,
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), LinkError> {
         match message {
@@ -303,14 +309,14 @@ impl Session {
                     summary: device.description.summary.clone(),
                     present: device.present,
                 };
-                self.link.send(&Control::Catalogue { entries: shared.iter().map(entry).collect() })
+                self.link.send(&Control::Catalogue { entries: shared.values().map(entry).collect() })
             }
             Control::Open { ref name, .. }
-                if shared.iter().any(|device| device.name == *name && device.user_silent) =>
+                if shared.values().any(|device| device.name == *name && device.user_silent) =>
             {
                 // Its user may be dead or cut off: it loses the device to who asks for it now.
                 shared
-                    .iter_mut()
+                    .values_mut()
                     .filter(|device| device.name == *name)
                     .for_each(|device| device.wanted = true);
                 if self.waiting.len() < self.limits.drivers {
@@ -348,7 +354,7 @@ impl Session {
         name: &str,
         transport: &str,
         proposed: (Option<&str>, Option<&str>),
-        shared: &mut [Shared],
+        shared: &mut Offers,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Control, String> {
         if self.drivers.contains_key(&driver) {
@@ -357,11 +363,9 @@ impl Session {
         if self.drivers.len() >= self.limits.drivers || driver > u32::MAX / FLOWS_MAX as u32 - 1 {
             return Err("this session has as many devices open as it may".into());
         }
-        let index = shared.iter().position(|device| device.name == name).ok_or_else(|| {
-            let names: Vec<_> = shared.iter().map(|device| device.name.as_str()).collect();
-            format!("no device `{name}` is shared here; there is: {}", names.join(", "))
-        })?;
-        let device = &mut shared[index];
+        let names = || shared.values().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+        let missing = format!("no device `{name}` is shared here; there is: {}", names());
+        let (&number, device) = shared.iter_mut().find(|(_, device)| device.name == name).ok_or(missing)?;
         if device.used_by.is_some() {
             return Err(format!("`{name}` is in use by another peer"));
         }
@@ -375,7 +379,7 @@ impl Session {
         let (flows, plans) = agree::answer(&device.description, &device.pipelines, proposed, first_flow)?;
         let origin = device.open().map_err(|error| error.to_string())?;
         device.used_by = Some((self.id, driver));
-        self.drivers.insert(driver, index);
+        self.drivers.insert(driver, number);
         let transport = TransportPlan { class, options };
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());
@@ -384,8 +388,8 @@ impl Session {
         Ok(Control::Opened { driver, class, description, flows })
     }
 
-    fn close(&mut self, driver: u32, reason: &str, shared: &mut [Shared], tell: &mut dyn FnMut(Event)) {
-        if let Some(device) = self.drivers.remove(&driver).and_then(|index| shared.get_mut(index)) {
+    fn close(&mut self, driver: u32, reason: &str, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {
+        if let Some(device) = self.drivers.remove(&driver).and_then(|number| shared.get_mut(&number)) {
             self.command(Command::Remove { driver });
             device.used_by = None;
             device.user_silent = false;
@@ -408,10 +412,10 @@ impl Session {
     }
 
     /// Takes everything down; the peer's name.
-    pub(crate) fn end(mut self, shared: &mut [Shared], poller: &mut Poller) -> String {
+    pub(crate) fn end(mut self, shared: &mut Offers, poller: &mut Poller) -> String {
         self.link.disconnect(poller);
-        for index in self.drivers.values() {
-            if let Some(device) = shared.get_mut(*index) {
+        for number in self.drivers.values() {
+            if let Some(device) = shared.get_mut(number) {
                 device.used_by = None;
             }
         }

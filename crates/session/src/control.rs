@@ -80,6 +80,11 @@ impl ControlChannel {
         self.inbox.len() - self.taken <= FRAME_BYTES_MAX + 4
     }
 
+    /// Whether no byte is left that came behind the messages given so far.
+    pub fn is_drained(&self) -> bool {
+        self.taken == self.inbox.len()
+    }
+
     /// The next whole message.
     pub fn poll(&mut self) -> Result<Option<Control>, ChannelError> {
         let Some((message, bytes)) = Control::parse_frame(&self.inbox[self.taken..])? else {

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take: far more than it does on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where the program keeps its local sockets.
+pub(crate) const RUNTIME_DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
+
 /// A directory of a test's own, gone with it.
 pub(crate) struct Scratch(PathBuf);
 
@@ -91,6 +94,7 @@ impl Ended {
 
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    command.env("XDG_RUNTIME_DIR", RUNTIME_DIRECTORY);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
