@@ -92,7 +92,7 @@ fn what_would_mean_something_else_is_refused() {
 fn an_address_that_something_else_has_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    outboard(&["share", "pattern", "--listen", &address]).refused(1, &[&address]);
+    outboard(&["share", "pattern", "--listen", &address]).refused(1, &["listening on", &address]);
 }
 
 #[test]

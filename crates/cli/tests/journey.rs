@@ -117,6 +117,4 @@ fn what_cannot_be_reached_says_what_to_do() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let from = format!("{nobody}/x");
     outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached", "outboard share"]);
-    let (_share, address) = Service::share("pattern", &[]);
-    outboard(&["share", "pattern", "--listen", &address]).refused(1, &["listening on", &address]);
 }
