@@ -97,6 +97,7 @@ pub(crate) fn run(setting: &JitterSetting) -> Result<Value, Failure> {
         "| J | pair | mean difference | standard deviation | max | mean delay | lost | paper's mean |"
     )?;
     writeln!(table, "|---|---|---|---|---|---|---|---|")?;
+    print!("{table}");
     for &jitter_ms in &setting.jitter_ms {
         for (index, (name, pipeline)) in pipelines(jitter_ms).into_iter().enumerate() {
             let row = measure(setting, jitter_ms, &pipeline)?;
