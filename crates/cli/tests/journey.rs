@@ -118,3 +118,12 @@ fn what_cannot_be_reached_says_what_to_do() {
     let from = format!("{nobody}/x");
     outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached", "outboard share"]);
 }
+
+#[test]
+fn who_comes_after_a_killed_attacher_gets_the_device() {
+    let (_share, address) = Service::share("pattern:rate=100,count=300", &["--name", "it"]);
+    let mut killed = Service::start(&["attach", &format!("{address}/it"), "--as", "null"]);
+    killed.wait("attached");
+    drop(killed);
+    outboard(&["attach", &format!("{address}/it"), "--as", "null"]).done();
+}

@@ -155,8 +155,9 @@ impl Session {
         let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
     }
 
+    /// Whether nothing is heard of the peer: it is silent, or its connection broke and there is no other yet.
     pub(crate) fn is_silent(&self) -> bool {
-        self.silent_since.is_some()
+        self.silent_since.is_some() || !self.link.is_connected()
     }
 
     /// The peer loses the device of this driver.
