@@ -1,6 +1,6 @@
 //! Two halves of a pair in virtual time, and the suite that every pair passes.
 //!
-//! ```ignore
+//! ```text
 //! testkit::stage::conforms(&Compress, &[("method", "lz4")], &Format::Bytes);
 //! ```
 
