@@ -2,7 +2,7 @@
 //! connected socket. This thread is the broker of both, and carries what would cross the control channel.
 
 use crate::{Failure, Setting};
-use contract::{Format, Options, Partner, Role, TransportClass};
+use contract::{Format, Options, Partner, Role, Site, TransportClass};
 use pipeline::Pipeline;
 use runtime::driver::{FlowPlan, LinkFacts, Notice};
 use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
@@ -42,6 +42,7 @@ impl Link {
             class: self.class,
             format: Format::Bytes,
             pipeline: Pipeline::default(),
+            site: Site::default(),
         };
         (1..).zip(directions).take(count).map(plan).collect()
     }

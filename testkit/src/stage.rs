@@ -5,7 +5,7 @@
 //! ```
 
 use contract::{
-    Body, Bytes, Format, Message, Options, Outbox, Pair, Port, Promises, Stage, StageError, Time,
+    Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Site, Stage, StageError, Time,
 };
 use netsim::{Link, Params};
 use proptest::prelude::Rng;
@@ -20,15 +20,6 @@ mod tests;
 const LARGE_BYTES: usize = 16 << 20;
 /// Most calls at one moment of virtual time before a pair counts as stuck.
 const CALLS_AT_ONCE: usize = 20_000;
-
-/// One half or the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Half {
-    /// The half that transforms.
-    Source,
-    /// The half that undoes it.
-    Sink,
-}
 
 /// Checked options of a pair; panics if they are wrong.
 pub fn options(pair: &dyn Pair, given: &[(&str, &str)]) -> Options {
@@ -77,7 +68,10 @@ impl TwoHalves {
     /// Both halves, connected by `link`; control messages take as long as the link's fixed delay.
     pub fn new(pair: &dyn Pair, given: &[(&str, &str)], format: &Format, link: Params, seed: u64) -> Self {
         let options = options(pair, given);
-        let stages = [pair.source(&options, format).unwrap(), pair.sink(&options, format).unwrap()];
+        let stages = [
+            pair.source(&options, format, &Site::default()).unwrap(),
+            pair.sink(&options, format, &Site::default()).unwrap(),
+        ];
         TwoHalves {
             stages,
             outbox: Outbox::default(),
@@ -485,7 +479,10 @@ fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Form
     let mut rng = rng(8);
     let mut out = Outbox::default();
     for round in 0..40 {
-        let mut stages = [pair.source(&options, format).unwrap(), pair.sink(&options, format).unwrap()];
+        let mut stages = [
+            pair.source(&options, format, &Site::default()).unwrap(),
+            pair.sink(&options, format, &Site::default()).unwrap(),
+        ];
         let mut now = Time::from_millis(1000);
         for body in &honest.bodies {
             let mut bytes = body.clone().into_bytes().to_vec();

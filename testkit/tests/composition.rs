@@ -1,6 +1,6 @@
 //! Pairs undo each other in any order: whole pipelines of lossless pairs, both halves, in virtual time.
 
-use contract::{Format, Link, Message, Stage, StageError, Time};
+use contract::{Format, Half, Link, Message, Site, StageError, Time};
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -25,7 +25,8 @@ const PAIRS: [&str; 13] = [
     "buffer(play, delay=5ms, adapt=true, held_max=2)",
 ];
 
-fn direct(_: &PairUse, stage: Box<dyn Stage>) -> Result<Box<dyn Link>, StageError> {
+fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, StageError> {
+    let stage = used.pair.half(half, &used.options, format, &Site::default())?;
     Ok(Box::new(links::Direct::new(stage)))
 }
 

@@ -8,11 +8,14 @@
 //! Everything here is data or an interface. There is no thread, no clock and no I/O.
 
 mod device;
+mod feedback;
 mod format;
 mod link;
 mod message;
 mod options;
+mod pair;
 mod partner;
+mod site;
 mod stage;
 mod time;
 mod transport;
@@ -20,15 +23,18 @@ mod transport;
 pub use buffers::Body;
 pub use bytes::Bytes;
 pub use device::{Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, Opened, Role};
+pub use feedback::Feedback;
 pub use format::Format;
 pub use link::{Input, Link};
 pub use message::{Attributes, Message};
 pub use options::{OptionError, OptionKind, OptionSpec, Options, Scope, Value, parse_value};
+pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Next, Partner, PartnerError, Pull, PullSlot,
     Pulled, Pushed, Readiness,
 };
-pub use stage::{Drop, Outbox, Pair, PassThrough, Port, Promises, Report, Stage, StageError};
+pub use site::{Secret, Shared, Site};
+pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};
 pub use time::{Offset, Time};
 pub use transport::{DatagramFacts, TransportClass};
 pub use wire::control::{FlowClass, FlowDirection};

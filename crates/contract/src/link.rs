@@ -1,6 +1,6 @@
 //! How neighbours in one host hand messages on: a call, a pipe, shared memory.
 
-use crate::{Message, Outbox, Port, Readiness, StageError, Time};
+use crate::{Choice, Feedback, Message, Outbox, Port, Readiness, StageError, Time};
 
 /// What is handed to a stage, wherever it runs.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub enum Input<'a> {
     End(Port),
     /// Something was lost before here.
     Gap(Port),
+    /// What is known of the flow's way to its sink.
+    Feedback(&'a Feedback),
     /// The stage's time has come.
     Timeout,
 }
@@ -41,4 +43,14 @@ pub trait Link: Send {
 
     /// Figures for people and scripts.
     fn report(&self) -> Vec<crate::Report>;
+
+    /// What the stage's `auto` options stand at, and why.
+    fn choices(&self) -> Vec<Choice> {
+        Vec::new()
+    }
+
+    /// What went wrong with the stage's process, and what was done about it, since the last call.
+    fn incidents(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }

@@ -56,6 +56,8 @@ pub enum OptionKind {
         /// Bytes.
         max: usize,
     },
+    /// A value of this kind, or `auto`: the module sets it by what it measures.
+    OrAuto(&'static OptionKind),
 }
 
 /// One option of a module.
@@ -88,6 +90,8 @@ pub enum Value {
     Flag(bool),
     /// Of [`OptionKind::Choice`] and [`OptionKind::Text`].
     Text(String),
+    /// `auto`.
+    Auto,
 }
 
 /// An option's name or value is wrong.
@@ -139,6 +143,11 @@ impl Options {
     /// The value of an option, if the module declares it.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
+    }
+
+    /// Whether an option was left to the module.
+    pub fn is_auto(&self, name: &str) -> bool {
+        matches!(self.value(name), Some(Value::Auto))
     }
 
     /// A whole number; 0 if the module declares no such option.
@@ -206,7 +215,12 @@ pub fn parse_value(spec: &OptionSpec, text: &str) -> Result<Value, OptionError> 
     let wrong = || OptionError {
         problem: format!("`{text}` is not a value of `{}`, which takes {}", spec.name, spec.kind),
     };
-    let value = match spec.kind {
+    let kind = match spec.kind {
+        OptionKind::OrAuto(_) if text == "auto" => return Ok(Value::Auto),
+        OptionKind::OrAuto(kind) => *kind,
+        kind => kind,
+    };
+    let value = match kind {
         OptionKind::Integer { min, max } => {
             Value::Integer(text.parse().ok().filter(|n| (min..=max).contains(n)).ok_or_else(wrong)?)
         }
@@ -227,7 +241,7 @@ pub fn parse_value(spec: &OptionSpec, text: &str) -> Result<Value, OptionError> 
         }),
         OptionKind::Choice(words) if words.contains(&text) => Value::Text(text.into()),
         OptionKind::Text { max } if text.len() <= max => Value::Text(text.into()),
-        OptionKind::Choice(_) | OptionKind::Text { .. } => return Err(wrong()),
+        OptionKind::Choice(_) | OptionKind::Text { .. } | OptionKind::OrAuto(_) => return Err(wrong()),
     };
     Ok(value)
 }
@@ -293,6 +307,7 @@ impl fmt::Display for OptionKind {
             OptionKind::Flag => f.write_str("true or false"),
             OptionKind::Choice(words) => write!(f, "one of {}", words.join(", ")),
             OptionKind::Text { max } => write!(f, "text of at most {max} bytes"),
+            OptionKind::OrAuto(kind) => write!(f, "{kind}, or auto"),
         }
     }
 }
@@ -321,6 +336,7 @@ impl fmt::Display for Value {
             },
             Value::Flag(value) => write!(f, "{value}"),
             Value::Text(value) => f.write_str(value),
+            Value::Auto => f.write_str("auto"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Stages and pairs: state machines that transform messages, one half on each side of the network.
+//! Stages: state machines that transform messages. No I/O, no thread, no clock.
 
-use crate::{Format, Message, OptionSpec, Options, Time};
+use crate::{Feedback, Message, Time, Value};
 use thiserror::Error;
 
 /// An input or output of a stage. Most stages have one of each, number 0.
@@ -82,6 +82,17 @@ pub enum StageError {
 /// A figure that a stage reports for people and scripts: name and value.
 pub type Report = (&'static str, f64);
 
+/// What an adaptive stage set an `auto` option to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The option.
+    pub option: &'static str,
+    /// What it stands at.
+    pub value: Value,
+    /// Why, in one line: what was measured, and what else would cost.
+    pub why: String,
+}
+
 /// One half of a pair: a state machine without I/O, threads or a clock. Time is an argument.
 ///
 /// The caller drains the outbox after every call, before the next.
@@ -105,6 +116,17 @@ pub trait Stage: Send {
     /// Something was lost, or restarted, before here.
     fn handle_gap(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let _ = (port, now, out);
+        Ok(())
+    }
+
+    /// What is known of the flow's way to its sink, for a source half that adapts to it.
+    fn handle_feedback(
+        &mut self,
+        feedback: &Feedback,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let _ = (feedback, now, out);
         Ok(())
     }
 
@@ -135,76 +157,9 @@ pub trait Stage: Send {
     fn report(&self) -> Vec<Report> {
         Vec::new()
     }
-}
 
-/// What a pair may do to a flow. Whatever is not said here, it does not do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Promises {
-    /// It may drop messages (counted by name).
-    pub may_drop: bool,
-    /// It may hold messages back.
-    pub may_delay: bool,
-    /// It may change what a message says.
-    pub may_change: bool,
-    /// It may pass messages on in another order.
-    pub may_reorder: bool,
-    /// Its halves talk to each other.
-    pub needs_control: bool,
-    /// Its sink half needs every message of its source half, in order (a stateful coder).
-    pub needs_order: bool,
-}
-
-/// A pair of stages: one row in the table of `stages`.
-pub trait Pair: Sync {
-    /// Its name in a pipeline.
-    fn name(&self) -> &'static str;
-
-    /// Rises when its halves no longer understand those of before.
-    fn version(&self) -> u16 {
-        1
-    }
-
-    /// One line.
-    fn summary(&self) -> &'static str;
-
-    /// The whole documentation, Markdown.
-    fn doc(&self) -> &'static str;
-
-    /// Its options; the first may be given without its name.
-    fn options(&self) -> &'static [OptionSpec];
-
-    /// What it may do to a flow.
-    fn promises(&self, options: &Options) -> Promises;
-
-    /// The format that its source half makes of `format`, or why it cannot take it.
-    fn accept(&self, format: &Format, options: &Options) -> Result<Format, String>;
-
-    /// Checks what no single option can tell (a minimum above a maximum).
-    fn check(&self, options: &Options) -> Result<(), String> {
-        let _ = options;
-        Ok(())
-    }
-
-    /// The half that transforms. `format` is what enters it.
-    fn source(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError>;
-
-    /// The half that undoes it. `format` is what leaves it.
-    fn sink(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError>;
-}
-
-/// A half with nothing to do: it passes on what comes (paper N, section 4.8.1: the "no-op" module).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PassThrough;
-
-impl Stage for PassThrough {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
-        out.send(port, message);
-        Ok(())
+    /// What its `auto` options stand at, and why.
+    fn choices(&self) -> Vec<Choice> {
+        Vec::new()
     }
 }

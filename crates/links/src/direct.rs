@@ -1,6 +1,6 @@
 //! The link that is a call: the stage runs on the caller's thread.
 
-use contract::{Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
+use contract::{Choice, Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
 
 /// A stage called directly. It never makes anything by itself between two calls.
 pub struct Direct {
@@ -21,6 +21,7 @@ impl Link for Direct {
             Input::Control(bytes) => self.stage.handle_control(bytes, now, out),
             Input::End(port) => self.stage.handle_end(port, now, out),
             Input::Gap(port) => self.stage.handle_gap(port, now, out),
+            Input::Feedback(feedback) => self.stage.handle_feedback(feedback, now, out),
             Input::Timeout => self.stage.handle_timeout(now, out),
         }
     }
@@ -47,6 +48,10 @@ impl Link for Direct {
 
     fn report(&self) -> Vec<Report> {
         self.stage.report()
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        self.stage.choices()
     }
 }
 

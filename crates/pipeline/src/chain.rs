@@ -6,14 +6,17 @@
 
 use crate::error::PipelineError;
 use crate::parsed::{PairUse, Pipeline};
-use contract::{Format, Input, Link, Message, Outbox, Port, Readiness, Report, Stage, StageError, Time};
+use contract::{
+    Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report, Shape, StageError,
+    Time,
+};
 use std::collections::VecDeque;
 
 /// What a message is counted as that a stage returned an error for.
 pub const REFUSED: &str = "refused by the stage";
 
-/// Puts a stage behind the link that its pair asks for.
-pub type MakeLink<'a> = dyn FnMut(&PairUse, Box<dyn Stage>) -> Result<Box<dyn Link>, StageError> + 'a;
+/// Makes one half of a pair for a flow of this format, behind the link that the pair asks for.
+pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
 
 /// Messages that ended at a stage, on purpose or by an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +88,8 @@ pub struct PairReport {
     pub name: &'static str,
     /// Its figures.
     pub figures: Vec<Report>,
+    /// What its `auto` options stand at, and why.
+    pub choices: Vec<Choice>,
 }
 
 /// What waits in front of a stage that has no room.
@@ -96,6 +101,8 @@ enum Waiting {
 struct Slot {
     pair: usize,
     name: &'static str,
+    /// All its ports go on in this flow.
+    is_fan: bool,
     link: Box<dyn Link>,
     outbox: Outbox,
     waiting: VecDeque<Waiting>,
@@ -106,12 +113,6 @@ pub struct Chain {
     slots: Vec<Slot>,
     /// Messages and gaps in all `waiting`s.
     waiting: usize,
-}
-
-#[derive(Clone, Copy)]
-enum Half {
-    Source,
-    Sink,
 }
 
 impl Chain {
@@ -142,18 +143,16 @@ impl Chain {
         let formats = pipeline.formats(format)?;
         let mut slots = Vec::with_capacity(pipeline.pairs().len());
         for (pair, (used, format)) in pipeline.pairs().iter().zip(&formats).enumerate() {
-            let stage = match half {
-                Half::Source => used.pair.source(&used.options, format),
-                Half::Sink => used.pair.sink(&used.options, format),
-            };
-            let link = stage.and_then(|stage| make(used, stage)).map_err(|error| {
+            let link = make(used, half, format).map_err(|error| {
                 let problem = format!("`{}` does not start: {error}", used.pair.name());
                 PipelineError::new(pipeline.text(), used.place.clone(), problem)
             })?;
             let name = used.pair.name();
-            slots.push(Slot { pair, name, link, outbox: Outbox::default(), waiting: VecDeque::new() });
+            let is_fan = matches!(used.pair.shape(&used.options), Shape::Fan(_));
+            let (outbox, waiting) = (Outbox::default(), VecDeque::new());
+            slots.push(Slot { pair, name, is_fan, link, outbox, waiting });
         }
-        if matches!(half, Half::Sink) {
+        if half == Half::Sink {
             slots.reverse();
         }
         Ok(Chain { slots, waiting: 0 })
@@ -190,6 +189,14 @@ impl Chain {
     /// Something was lost, or restarted, before here: every stage is told, behind what went before.
     pub fn handle_gap(&mut self, now: Time, out: &mut ChainOut) {
         self.feed_gap(0, now, out);
+        self.pump(now, out);
+    }
+
+    /// Tells every stage what is known of the flow's way to its sink.
+    pub fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut ChainOut) {
+        for index in 0..self.slots.len() {
+            self.hand(index, Input::Feedback(feedback), now, out);
+        }
         self.pump(now, out);
     }
 
@@ -235,10 +242,24 @@ impl Chain {
 
     /// Figures of every pair's half, in source order.
     pub fn report(&self) -> Vec<PairReport> {
-        let one = |slot: &Slot| PairReport { pair: slot.pair, name: slot.name, figures: slot.link.report() };
+        let one = |slot: &Slot| PairReport {
+            pair: slot.pair,
+            name: slot.name,
+            figures: slot.link.report(),
+            choices: slot.link.choices(),
+        };
         let mut reports: Vec<_> = self.slots.iter().map(one).collect();
         reports.sort_by_key(|report| report.pair);
         reports
+    }
+
+    /// What went wrong with stages' processes since the last call: name of the pair, and what was done.
+    pub fn incidents(&mut self) -> Vec<(&'static str, String)> {
+        let one = |slot: &mut Slot| {
+            let name = slot.name;
+            slot.link.incidents().into_iter().map(move |what| (name, what))
+        };
+        self.slots.iter_mut().flat_map(one).collect()
     }
 
     /// Hands a message to the stage at `index` if it has room, and what that makes to those behind it.
@@ -296,8 +317,8 @@ impl Chain {
 
     /// Moves on what the stage at `index` made.
     fn settle(&mut self, index: usize, result: Result<(), StageError>, now: Time, out: &mut ChainOut) {
-        let Slot { pair, name, outbox, .. } = &mut self.slots[index];
-        let (pair, name) = (*pair, *name);
+        let Slot { pair, name, is_fan, outbox, .. } = &mut self.slots[index];
+        let (pair, name, is_fan) = (*pair, *name, *is_fan);
         if let Err(error) = result {
             out.errors.push(ChainError { pair, name, error });
         }
@@ -311,6 +332,7 @@ impl Chain {
         }
         while let Some((port, message)) = self.slots[index].outbox.messages.pop_front() {
             match port {
+                _ if is_fan => self.feed(index + 1, message, now, out),
                 Port::MAIN => self.feed(index + 1, message, now, out),
                 port => out.sides.push(SideMessage { pair, port, message }),
             }

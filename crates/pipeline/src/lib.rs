@@ -25,6 +25,6 @@ mod tests;
 
 pub use chain::{Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SideMessage};
 pub use error::PipelineError;
-pub use parsed::{LINKS, Origin, PairUse, Pipeline};
+pub use parsed::{Isolation, LINKS, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};

@@ -2,12 +2,37 @@
 
 use crate::error::{PipelineError, nearest};
 use crate::syntax::{self, Argument, Call, Spanned};
-use contract::{Format, OptionSpec, Options, Pair, Promises, Scope, parse_value};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Scope, parse_value};
 use std::ops::Range;
 use wire::control::PIPELINE_BYTES_MAX;
 
 /// The links that a pair may be asked to run on, with `@`.
 pub const LINKS: &[&str] = &["direct"];
+
+/// Options that every pair has.
+static COMMON: [OptionSpec; 2] = [
+    OptionSpec {
+        name: "isolate",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Agreed,
+        doc: "runs its halves in processes of their own: no file system, no network, little memory",
+    },
+    OptionSpec {
+        name: "memory",
+        kind: OptionKind::Size { min: 16 << 20, max: 64 << 30 },
+        default: "512MiB",
+        scope: Scope::Local,
+        doc: "most memory of such a process",
+    },
+];
+
+/// A pair runs in a process of its own, with nothing but what it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isolation {
+    /// Most memory of that process, bytes.
+    pub memory_bytes: u64,
+}
 
 /// Who wrote a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +52,8 @@ pub struct PairUse {
     pub options: Options,
     /// The link it runs on; this host's own choice, which never travels.
     pub link: Option<&'static str>,
+    /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
+    pub isolation: Option<Isolation>,
     /// Where it stands in the text.
     pub place: Range<usize>,
 }
@@ -38,12 +65,18 @@ impl PairUse {
         let agreed = |name: &str| specs.iter().any(|s| s.name == name && s.scope == Scope::Agreed);
         let mut text = format!("{}/{}", self.pair.name(), self.pair.version());
         let mut separator = '(';
-        for (name, value) in self.options.iter().filter(|(name, _)| agreed(name)) {
+        let mut put = |name: &str, value: &str| {
             text.push(separator);
             text.push_str(name);
             text.push('=');
-            syntax::quote(&value.to_string(), &mut text);
+            syntax::quote(value, &mut text);
             separator = ',';
+        };
+        for (name, value) in self.options.iter().filter(|(name, _)| agreed(name)) {
+            put(name, &value.to_string());
+        }
+        if self.isolation.is_some() {
+            put("isolate", "true");
         }
         if separator == ',' {
             text.push(')');
@@ -117,7 +150,7 @@ impl Pipeline {
     }
 
     /// The format that enters each pair's source half, and last the one that crosses the network.
-    pub(crate) fn formats(&self, format: &Format) -> Result<Vec<Format>, PipelineError> {
+    pub fn formats(&self, format: &Format) -> Result<Vec<Format>, PipelineError> {
         let mut formats = vec![format.clone()];
         for (index, used) in self.pairs.iter().enumerate() {
             let made = used.pair.accept(&formats[index], &used.options).map_err(|reason| {
@@ -170,6 +203,10 @@ impl std::fmt::Display for Pipeline {
     }
 }
 
+fn is_own(pair: &dyn Pair, option: &str) -> bool {
+    pair.options().iter().any(|spec| spec.name == option)
+}
+
 fn has_local(pair: &dyn Pair) -> bool {
     pair.options().iter().any(|spec| spec.scope == Scope::Local)
 }
@@ -208,7 +245,8 @@ impl Checker<'_> {
             return Err(PipelineError::new(self.text, name.place.clone(), problem));
         }
         let link = call.link.as_ref().map(|link| self.link(link)).transpose()?;
-        Ok(PairUse { pair: *pair, options: self.options(*pair, call)?, link, place: name.place.clone() })
+        let (options, isolation) = self.options(*pair, call)?;
+        Ok(PairUse { pair: *pair, options, link, isolation, place: name.place.clone() })
     }
 
     fn link(&self, link: &Spanned<&str>) -> Result<&'static str, PipelineError> {
@@ -224,9 +262,12 @@ impl Checker<'_> {
         }
     }
 
-    fn options(&self, pair: &'static dyn Pair, call: &Call<'_>) -> Result<Options, PipelineError> {
-        let specs = pair.options();
-        let mut given: Vec<(&str, &str)> = Vec::with_capacity(call.arguments.len());
+    fn options(
+        &self,
+        pair: &'static dyn Pair,
+        call: &Call<'_>,
+    ) -> Result<(Options, Option<Isolation>), PipelineError> {
+        let (mut own, mut common): (Vec<(&str, &str)>, Vec<(&str, &str)>) = (Vec::new(), Vec::new());
         for (index, argument) in call.arguments.iter().enumerate() {
             let (spec, place) = self.spec(pair, index, argument)?;
             let wrong = |place: &Range<usize>, problem: String| {
@@ -235,21 +276,27 @@ impl Checker<'_> {
             if spec.scope == Scope::Local && self.origin == Origin::Peer {
                 return wrong(&place, format!("only a host itself may set `{}`: leave it out", spec.name));
             }
-            if given.iter().any(|(name, _)| *name == spec.name) {
+            if own.iter().chain(&common).any(|(name, _)| *name == spec.name) {
                 return wrong(&place, format!("option `{}` is given twice", spec.name));
             }
             if let Err(error) = parse_value(spec, &argument.value.value) {
                 return wrong(&argument.value.place, error.problem);
             }
-            given.push((spec.name, &argument.value.value));
+            let list = if is_own(pair, spec.name) { &mut own } else { &mut common };
+            list.push((spec.name, &argument.value.value));
         }
-        Options::check(specs, given)
+        let wrong = |problem: String| {
+            let problem = format!("`{}`: {problem}", pair.name());
+            PipelineError::new(self.text, call.name.place.clone(), problem)
+        };
+        let common = Options::check(&COMMON, common).map_err(|error| wrong(error.problem))?;
+        let options = Options::check(pair.options(), own)
             .map_err(|error| error.problem)
             .and_then(|options| pair.check(&options).map(|()| options))
-            .map_err(|problem| {
-                let problem = format!("`{}`: {problem}", pair.name());
-                PipelineError::new(self.text, call.name.place.clone(), problem)
-            })
+            .map_err(wrong)?;
+        let isolation =
+            common.flag("isolate").then(|| Isolation { memory_bytes: common.size("memory") as u64 });
+        Ok((options, isolation))
     }
 
     /// Which option an argument sets, and the place that says so.
@@ -269,11 +316,11 @@ impl Checker<'_> {
             };
             return Err(PipelineError::new(self.text, place, problem));
         };
-        match specs.iter().find(|spec| spec.name == name.value) {
+        match specs.iter().chain(&COMMON).find(|spec| spec.name == name.value) {
             Some(spec) => Ok((spec, name.place.clone())),
             None => {
                 let kind = format!("option of `{}`", pair.name());
-                Err(self.unknown(&kind, name, specs.iter().map(|spec| spec.name)))
+                Err(self.unknown(&kind, name, specs.iter().chain(&COMMON).map(|spec| spec.name)))
             }
         }
     }

@@ -20,12 +20,6 @@ struct TestPair {
     make: fn(&Options, Half) -> Box<dyn Stage>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Half {
-    Source,
-    Sink,
-}
-
 impl Pair for TestPair {
     fn name(&self) -> &'static str {
         self.name
@@ -57,10 +51,10 @@ impl Pair for TestPair {
             false => Ok(()),
         }
     }
-    fn source(&self, options: &Options, _: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok((self.make)(options, Half::Source))
     }
-    fn sink(&self, options: &Options, _: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok((self.make)(options, Half::Sink))
     }
 }
@@ -265,7 +259,8 @@ fn refused(text: &str, origin: Origin) -> (String, String) {
     (error.problem.clone(), error.text[error.place].into())
 }
 
-fn direct(_: &PairUse, stage: Box<dyn Stage>) -> Result<Box<dyn Link>, StageError> {
+fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, StageError> {
+    let stage = used.pair.half(half, &used.options, format, &Site::default())?;
     Ok(Box::new(links::Direct::new(stage)))
 }
 
@@ -532,10 +527,10 @@ impl Link for Later {
 
 #[test]
 fn links_that_answer_later_are_collected() {
-    let mut make = |used: &PairUse, stage| -> Result<Box<dyn Link>, StageError> {
+    let mut make = |used: &PairUse, half, format: &Format| -> Result<Box<dyn Link>, StageError> {
         match used.pair.name() {
             "null" => Ok(Box::new(Later(Default::default()))),
-            _ => direct(used, stage),
+            _ => direct(used, half, format),
         }
     };
     let mut chain = Chain::source(&local("null | letter"), &Format::Evdev, &mut make).unwrap();

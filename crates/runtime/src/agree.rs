@@ -5,7 +5,7 @@
 
 use crate::driver::FlowPlan;
 use crate::registry;
-use contract::{Description, FlowDirection, FlowOffer, Format};
+use contract::{Description, FlowDirection, FlowOffer, Format, Site};
 use pipeline::{Origin, Pipeline, Requirement};
 use wire::control::AgreedFlow;
 
@@ -44,6 +44,7 @@ pub(crate) fn answer(
 ) -> Result<(Vec<AgreedFlow>, Vec<FlowPlan>), String> {
     let mut agreed = Vec::new();
     let mut plans = Vec::new();
+    let site = Site::default();
     for (index, offer) in description.flows.iter().enumerate() {
         let pipeline = choose(offer, offered, proposed)?;
         pipeline.check(&offer.format).map_err(|error| error.to_string())?;
@@ -56,7 +57,7 @@ pub(crate) fn answer(
             pipeline: pipeline.canonical().into(),
         });
         let (direction, class, format) = (offer.direction, offer.class, offer.format.clone());
-        plans.push(FlowPlan { flow, direction, class, format, pipeline });
+        plans.push(FlowPlan { flow, direction, class, format, pipeline, site: site.clone() });
     }
     Ok((agreed, plans))
 }
@@ -86,6 +87,7 @@ fn choose(
 /// The attacher's reading of the sharer's answer. Where the answer is its own proposal, its own pipeline
 /// with its own local options and links is what runs.
 pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<FlowPlan>, String> {
+    let site = Site::default();
     flows
         .iter()
         .map(|flow| {
@@ -103,7 +105,8 @@ pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<F
                 format!("the other host's device has the format `{}`, unknown here", flow.format)
             })?;
             pipeline.check(&format).map_err(|error| error.to_string())?;
-            Ok(FlowPlan { flow: flow.flow, direction: flow.direction, class: flow.class, format, pipeline })
+            let (direction, class) = (flow.direction, flow.class);
+            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, site: site.clone() })
         })
         .collect()
 }

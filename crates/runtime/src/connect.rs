@@ -5,11 +5,11 @@ use crate::driver::Wake;
 use crate::error::RuntimeError;
 use crate::events::Stop;
 use crate::registry;
-use crate::segment::{DropCounts, Segment, sink_chain, source_chain};
+use crate::segment::{DropCounts, Segment, build_chain};
 use crate::share::now;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, Partner,
+    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Site, Time,
 };
 use pipeline::Pipeline;
 use std::collections::BTreeMap;
@@ -161,11 +161,13 @@ impl RawPath {
             let _ = from.close(from_key);
             return Ok(None);
         };
+        let site = Site::default();
+        let chain = |half| build_chain(half, pipeline, &offer.format, &site).map_err(usage);
         Ok(Some(RawPath {
             from: from_key,
             to: to_key,
-            source: Segment::new(source_chain(pipeline, &offer.format).map_err(usage)?),
-            sink: Segment::new(sink_chain(pipeline, &offer.format).map_err(usage)?),
+            source: Segment::new(chain(Half::Source)?),
+            sink: Segment::new(chain(Half::Sink)?),
             drops: DropCounts::default(),
             unflushed: false,
             ended: false,

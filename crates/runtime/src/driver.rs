@@ -8,7 +8,7 @@ use crate::outgoing::Outgoing;
 use crate::stats::DriverStats;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest,
-    Offset, Partner, PartnerError, Readiness, Role, Time,
+    Offset, Partner, PartnerError, Readiness, Role, Site, Time,
 };
 use pipeline::Pipeline;
 use session::Limits;
@@ -30,6 +30,8 @@ pub struct FlowPlan {
     pub format: Format,
     /// What happens to them on the way.
     pub pipeline: Pipeline,
+    /// What this host gives the halves.
+    pub site: Site,
 }
 
 /// What a driver tells its broker.

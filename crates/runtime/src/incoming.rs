@@ -2,11 +2,11 @@
 
 use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
-use crate::segment::{DropCounts, Segment, sink_chain};
+use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError,
-    Pull, Pulled, Pushed, Readiness, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
 use pipeline::Chain;
 use session::{Limits, Received, SinkFlow};
@@ -407,5 +407,6 @@ impl Incoming {
 }
 
 fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
-    sink_chain(&plan.pipeline, &plan.format).map_err(|error| DriverError::Pipeline(error.to_string()))
+    segment::build_chain(Half::Sink, &plan.pipeline, &plan.format, &plan.site)
+        .map_err(|error| DriverError::Pipeline(error.to_string()))
 }

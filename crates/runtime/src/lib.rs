@@ -17,6 +17,7 @@ mod events;
 mod incoming;
 mod outgoing;
 pub mod path;
+mod random;
 pub mod registry;
 mod segment;
 mod share;

@@ -1,10 +1,10 @@
 //! The source path of a flow: partner, source stages, numbering, transport.
 
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
-use crate::segment::{DropCounts, Segment, source_chain};
+use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
+    Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner, PartnerError, Pull,
     Pulled, Pushed, Time,
 };
 use pipeline::Chain;
@@ -328,5 +328,6 @@ impl Outgoing {
 }
 
 fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
-    source_chain(&plan.pipeline, &plan.format).map_err(|error| DriverError::Pipeline(error.to_string()))
+    segment::build_chain(Half::Source, &plan.pipeline, &plan.format, &plan.site)
+        .map_err(|error| DriverError::Pipeline(error.to_string()))
 }

@@ -5,22 +5,13 @@
 //! there is, or is told apart by the attributes' key: the answer names the sharper flow. Control reaches a
 //! path (its flow's key), a stage of it ([`Ctl::Stage`]) or the whole ([`FlowKey::DEFAULT`]).
 
-use crate::segment::{DropCounts, Segment, sink_chain, source_chain};
+use crate::segment::{DropCounts, Segment, build_chain};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Next, Partner, PartnerError, Pull,
-    PullSlot, Pulled, Pushed, Readiness, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Half, Message, Next, Partner, PartnerError,
+    Pull, PullSlot, Pulled, Pushed, Readiness, Site, Time,
 };
 use pipeline::Pipeline;
 use std::collections::BTreeMap;
-
-/// Which halves a path is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Half {
-    /// The halves that transform.
-    Source,
-    /// The halves that undo.
-    Sink,
-}
 
 /// Many paths behind one partner interface.
 pub struct Paths {
@@ -75,10 +66,7 @@ impl Path {
 
 impl Partner for Paths {
     fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let chain = match self.half {
-            Half::Source => source_chain(&self.pipeline, &template.format),
-            Half::Sink => sink_chain(&self.pipeline, &template.format),
-        };
+        let chain = build_chain(self.half, &self.pipeline, &template.format, &Site::default());
         let chain = chain.map_err(|error| PartnerError::Message(error.to_string()))?;
         let flow = FlowKey(self.next);
         self.next += 1;

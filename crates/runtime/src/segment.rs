@@ -1,8 +1,9 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
-use contract::{Format, Message, Report, Time};
+use crate::random;
+use contract::{Format, Half, Link, Message, Report, Site, StageError, Time};
 use links::Direct;
-use pipeline::{Chain, ChainOut, Pipeline, PipelineError};
+use pipeline::{Chain, ChainOut, PairUse, Pipeline, PipelineError};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::control::CONTROL_BODY_BYTES_MAX;
@@ -10,14 +11,22 @@ use wire::control::CONTROL_BODY_BYTES_MAX;
 /// How long a flow that has ended waits for held messages of which none leaves.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The source halves of a pipeline, each behind the link it asks for.
-pub(crate) fn source_chain(pipeline: &Pipeline, format: &Format) -> Result<Chain, PipelineError> {
-    Chain::source(pipeline, format, &mut |_, stage| Ok(Box::new(Direct::new(stage))))
-}
-
-/// The sink halves of a pipeline, in reverse, each behind the link it asks for.
-pub(crate) fn sink_chain(pipeline: &Pipeline, format: &Format) -> Result<Chain, PipelineError> {
-    Chain::sink(pipeline, format, &mut |_, stage| Ok(Box::new(Direct::new(stage))))
+/// One half of a pipeline, each stage behind the link it asks for.
+pub(crate) fn build_chain(
+    half: Half,
+    pipeline: &Pipeline,
+    format: &Format,
+    site: &Site,
+) -> Result<Chain, PipelineError> {
+    let mut make = |used: &PairUse, half: Half, format: &Format| -> Result<Box<dyn Link>, StageError> {
+        let mut site = site.clone();
+        site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
+        Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))
+    };
+    match half {
+        Half::Source => Chain::source(pipeline, format, &mut make),
+        Half::Sink => Chain::sink(pipeline, format, &mut make),
+    }
 }
 
 /// A chain with its outbox and the counts of everything that ended in it.

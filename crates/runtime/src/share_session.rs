@@ -5,6 +5,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
+use crate::random;
 use crate::registry;
 use crate::share::{Offers, ShareRequest, Shared, mark_gone, now};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
@@ -426,8 +427,6 @@ impl Session {
 }
 
 fn new_token() -> Result<SessionToken, RuntimeError> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| RuntimeError::os("drawing a session token", error))?;
+    let bytes = random::bytes().map_err(|error| RuntimeError::os("drawing a session token", error))?;
     Ok(SessionToken(bytes))
 }

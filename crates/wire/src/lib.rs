@@ -7,12 +7,14 @@
 mod codec;
 pub mod container;
 pub mod control;
+pub mod module;
 pub mod preamble;
 pub mod record;
 
 pub use codec::{Reader, WireError, Writer};
 pub use container::Container;
 pub use control::Control;
+pub use module::{MODULE_VERSION, ModuleFrame, ModuleHeader};
 pub use preamble::Preamble;
 pub use record::RecordHeader;
 

@@ -1,7 +1,7 @@
 //! The suite must fail on pairs that break their word: each of these breaks one thing.
 
 use super::*;
-use contract::OptionSpec;
+use contract::{OptionSpec, Site};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,10 +46,10 @@ impl Pair for Flawed {
     fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
         Ok(format.clone())
     }
-    fn source(&self, _: &Options, _: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Marks))
     }
-    fn sink(&self, _: &Options, _: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match self.0 {
             Flaw::NeverHasRoomAgain => Box::new(Narrow(0)),
             flaw => Box::new(Sink { flaw, count: 0, kept: None, spins: None }),

@@ -7,7 +7,9 @@ mod source;
 mod tests;
 
 use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Stage, StageError};
+use contract::{
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -96,14 +98,14 @@ impl Pair for Buffer {
         Ok(())
     }
 
-    fn source(&self, options: &Options, format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match plays(options) {
             true => Box::new(PassThrough),
             false => Box::new(source::Source::new(options, waits(options, format))),
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match plays(options) {
             true => Box::new(play::Sink::new(options)),
             false => Box::new(sink::Sink::new(options)),

@@ -1,9 +1,9 @@
 use super::Buffer;
-use contract::{Body, Format, Message, Outbox, Pair, Port, StageError, Time};
+use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, StageError, Time};
 use netsim::Params;
 use proptest::prelude::*;
 use std::time::Duration;
-use testkit::stage::{Half, TwoHalves, conforms, options, steady};
+use testkit::stage::{TwoHalves, conforms, options, steady};
 
 const PERIOD: Duration = Duration::from_millis(16);
 
@@ -152,7 +152,7 @@ fn the_source_discards_the_earliest_and_counts_them() {
 #[test]
 fn a_source_that_waits_takes_no_more_and_drops_nothing() {
     let given = [("full", "wait"), ("source_max", "3"), ("max", "2")];
-    let mut stage = Buffer.source(&options(&Buffer, &given), &Format::Serial).unwrap();
+    let mut stage = Buffer.source(&options(&Buffer, &given), &Format::Serial, &Site::default()).unwrap();
     let mut out = Outbox::default();
     for expected in [true, true, false] {
         stage.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
@@ -168,7 +168,7 @@ fn a_source_that_waits_takes_no_more_and_drops_nothing() {
         ("discard", Format::Evdev, false),
     ] {
         let options = options(&Buffer, &[("full", full), ("source_max", "1")]);
-        let mut stage = Buffer.source(&options, &format).unwrap();
+        let mut stage = Buffer.source(&options, &format, &Site::default()).unwrap();
         stage.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
         assert_eq!(!stage.has_room(), waits, "{full} {format}");
     }
@@ -198,8 +198,8 @@ fn lost_messages_free_their_places() {
 #[test]
 fn header_and_control_layout() {
     let options = options(&Buffer, &[("max", "3"), ("min", "3")]);
-    let mut source = Buffer.source(&options, &Format::Bytes).unwrap();
-    let mut sink = Buffer.sink(&options, &Format::Bytes).unwrap();
+    let mut source = Buffer.source(&options, &Format::Bytes, &Site::default()).unwrap();
+    let mut sink = Buffer.sink(&options, &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
     assert_eq!(sink.poll_timeout(), Some(Time::ZERO));
     sink.handle_timeout(Time(5), &mut out).unwrap();
@@ -216,8 +216,8 @@ fn header_and_control_layout() {
 #[test]
 fn what_the_control_channel_loses_is_said_again() {
     let options = options(&Buffer, &[("max", "2"), ("min", "2"), ("lost_after", "100ms")]);
-    let mut source = Buffer.source(&options, &Format::Bytes).unwrap();
-    let mut sink = Buffer.sink(&options, &Format::Bytes).unwrap();
+    let mut source = Buffer.source(&options, &Format::Bytes, &Site::default()).unwrap();
+    let mut sink = Buffer.sink(&options, &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
     sink.handle_timeout(Time::ZERO, &mut out).unwrap();
     let request = out.controls.pop().unwrap();
@@ -242,7 +242,7 @@ fn what_the_control_channel_loses_is_said_again() {
 
 #[test]
 fn a_lying_half_is_refused() {
-    let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes).unwrap();
+    let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
     let mut far = Body::from(vec![1]);
     far.push_front(&u64::MAX.to_le_bytes());

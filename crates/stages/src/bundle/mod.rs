@@ -6,7 +6,7 @@ mod source;
 mod tests;
 
 use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -77,11 +77,16 @@ impl Pair for Bundle {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

@@ -1,9 +1,9 @@
 use super::Bundle;
-use contract::{Attributes, Body, Format, Message, Outbox, Pair, Port, Stage, StageError, Time};
+use contract::{Attributes, Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
 use netsim::Params;
 use proptest::prelude::*;
 use std::time::Duration;
-use testkit::stage::{Half, TwoHalves, conforms, options, steady};
+use testkit::stage::{TwoHalves, conforms, options, steady};
 
 #[test]
 fn it_conforms() {
@@ -81,7 +81,10 @@ fn a_slow_device_does_not_wait_for_a_full_bundle() {
 
 fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
     let options = options(&Bundle, given);
-    (Bundle.source(&options, &Format::Bytes).unwrap(), Bundle.sink(&options, &Format::Bytes).unwrap())
+    (
+        Bundle.source(&options, &Format::Bytes, &Site::default()).unwrap(),
+        Bundle.sink(&options, &Format::Bytes, &Site::default()).unwrap(),
+    )
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::agreed;
 use codec::Method;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Compress;
@@ -57,11 +57,16 @@ impl Pair for Compress {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)?))
     }
 
-    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)?))
     }
 }

@@ -1,11 +1,14 @@
 use super::Compress;
-use contract::{Body, Format, Message, Outbox, Pair, Port, Stage, StageError, Time};
+use contract::{Body, Format, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
 use proptest::prelude::*;
 use testkit::stage::{conforms, options};
 
 fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
     let options = options(&Compress, given);
-    (Compress.source(&options, &Format::Bytes).unwrap(), Compress.sink(&options, &Format::Bytes).unwrap())
+    (
+        Compress.source(&options, &Format::Bytes, &Site::default()).unwrap(),
+        Compress.sink(&options, &Format::Bytes, &Site::default()).unwrap(),
+    )
 }
 
 fn through(stage: &mut dyn Stage, body: impl Into<Body>) -> Result<Body, StageError> {

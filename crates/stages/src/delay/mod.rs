@@ -7,7 +7,7 @@ use crate::agreed;
 use crate::random::Random;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Stage, StageError, Time,
+    Site, Stage, StageError, Time,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,12 @@ impl Pair for Delay {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Source {
             delay: options.duration("delay"),
             // The option's range fits.
@@ -66,7 +71,7 @@ impl Pair for Delay {
         }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

@@ -7,7 +7,7 @@ use crate::agreed;
 use crate::random::Random;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Stage, StageError, Time,
+    Site, Stage, StageError, Time,
 };
 
 /// The pair.
@@ -51,7 +51,12 @@ impl Pair for Fault {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         let mut seeds = Random::new(options.integer("seed").unsigned_abs());
         let mut fault =
             |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), hits: 0 };
@@ -59,7 +64,7 @@ impl Pair for Fault {
         Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

@@ -1,7 +1,7 @@
 use super::Fault;
-use contract::{Format, Message};
+use contract::{Format, Half, Message};
 use std::time::Duration;
-use testkit::stage::{Half, TwoHalves, conforms, steady};
+use testkit::stage::{TwoHalves, conforms, steady};
 
 #[test]
 fn it_conforms() {

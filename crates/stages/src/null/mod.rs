@@ -1,6 +1,6 @@
 //! `null`: both halves pass on what comes. What a pair costs that does nothing.
 
-use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Stage, StageError};
+use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Null;
@@ -30,11 +30,16 @@ impl Pair for Null {
         Ok(format.clone())
     }
 
-    fn source(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        _options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 use crate::agreed;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Stage, StageError, Time,
+    Site, Stage, StageError, Time,
 };
 use std::time::Duration;
 
@@ -52,12 +52,17 @@ impl Pair for Periodic {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         let period = options.duration("period");
         Ok(Box::new(Source { period, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

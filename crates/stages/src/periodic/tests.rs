@@ -27,7 +27,7 @@ fn the_newest_leaves_at_the_end_of_each_period() {
     run.run_until(Time::from_millis(1200));
     assert_eq!(received_ms(&run), [(0, 0), (10, 2), (20, 4), (30, 7), (40, 9), (50, 10), (75, 11), (85, 12)]);
     assert_eq!(run.dropped(), 5);
-    assert_eq!(run.figure(testkit::stage::Half::Source, "replaced"), 5.0);
+    assert_eq!(run.figure(contract::Half::Source, "replaced"), 5.0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod source;
 mod tests;
 
 use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -53,11 +53,16 @@ impl Pair for Reorder {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, _options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        _options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::default()))
     }
 
-    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

@@ -1,9 +1,9 @@
 use super::Reorder;
-use contract::{Body, Format, Message, Outbox, Pair, Port, Stage, Time};
+use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, Time};
 use netsim::Params;
 use proptest::prelude::*;
 use std::time::Duration;
-use testkit::stage::{Half, TwoHalves, conforms, options, steady};
+use testkit::stage::{TwoHalves, conforms, options, steady};
 
 #[test]
 fn it_conforms() {
@@ -15,7 +15,7 @@ fn it_conforms() {
 
 #[test]
 fn header_layout() {
-    let mut source = Reorder.source(&options(&Reorder, &[]), &Format::Bytes).unwrap();
+    let mut source = Reorder.source(&options(&Reorder, &[]), &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
     for _ in 0..2 {
         let message = Message::new(Time(1), b"body".to_vec());
@@ -27,7 +27,7 @@ fn header_layout() {
 }
 
 fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
-    Reorder.sink(&options(&Reorder, given), &Format::Bytes).unwrap()
+    Reorder.sink(&options(&Reorder, given), &Format::Bytes, &Site::default()).unwrap()
 }
 
 /// Hands numbered messages of one start to a sink; gives the numbers that left.

@@ -7,7 +7,7 @@ use crate::agreed;
 use crate::histogram::Histogram;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Stage, StageError, Time,
+    Site, Stage, StageError, Time,
 };
 
 /// The pair.
@@ -52,11 +52,16 @@ impl Pair for Tap {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "source"))
     }
 
-    fn sink(&self, options: &Options, _format: &Format) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "sink"))
     }
 }

@@ -1,7 +1,7 @@
 use super::Tap;
-use contract::{Format, Message, Port};
+use contract::{Format, Half, Message, Port};
 use std::time::Duration;
-use testkit::stage::{Half, TwoHalves, conforms, steady};
+use testkit::stage::{TwoHalves, conforms, steady};
 
 #[test]
 fn it_conforms() {

@@ -1,0 +1,145 @@
+//! Frames between a module in a process of its own and whoever runs it (docs/modules.md has the layout, the
+//! rules and vectors).
+//!
+//! A frame is `length: u32` (of the body alone), `kind: u8`, `at: u64`, then the body; little-endian. `at`
+//! says how many containers went before the frame on the data descriptor of the same direction.
+
+use crate::{Reader, WireError, Writer};
+
+/// The version of this interface.
+pub const MODULE_VERSION: u16 = 1;
+
+/// Largest body of a frame, in bytes.
+pub const MODULE_FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a frame's header.
+pub const MODULE_HEADER_BYTES: usize = 13;
+
+const HELLO: u8 = 1;
+const PEER: u8 = 2;
+const FLUSH: u8 = 3;
+const DONE: u8 = 4;
+const ERROR: u8 = 5;
+const GAP: u8 = 6;
+
+/// What stands in a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModuleFrame {
+    /// The runner's first frame, once; the module may answer with one of its own.
+    Hello {
+        /// [`MODULE_VERSION`] of who speaks.
+        version: u16,
+        /// `source` or `sink`.
+        role: String,
+        /// The flow's format, where this half stands.
+        format: String,
+        /// Options, name and value, as a user would write them.
+        options: Vec<(String, String)>,
+    },
+    /// From or for the other half of the pair.
+    Peer(Vec<u8>),
+    /// To the module: the flow ends, or changes its pipeline, here: give out what is held, then say done.
+    Flush,
+    /// From the module: all that came of its first `inputs` containers is in its first `outputs`.
+    Done {
+        /// Containers read and finished with.
+        inputs: u64,
+        /// Containers written that came of them.
+        outputs: u64,
+    },
+    /// From the module: what went wrong; it is about to end.
+    Error(String),
+    /// To the module: something was lost before the next container.
+    Gap,
+    /// A kind that this version does not know, to be ignored.
+    Unknown(u8),
+}
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModuleHeader {
+    /// Bytes of the body.
+    pub length: u32,
+    /// Which kind.
+    pub kind: u8,
+    /// Containers that went before on the data descriptor of the same direction.
+    pub at: u64,
+}
+
+impl ModuleHeader {
+    /// Reads a header; refuses a body over [`MODULE_FRAME_BYTES_MAX`].
+    pub fn parse(bytes: &[u8]) -> Result<ModuleHeader, WireError> {
+        let mut reader = Reader::new(bytes);
+        let length = reader.u32("frame length")?;
+        if length as usize > MODULE_FRAME_BYTES_MAX {
+            let limit = MODULE_FRAME_BYTES_MAX as u64;
+            return Err(WireError::TooLong { what: "frame length", length: length.into(), limit });
+        }
+        Ok(ModuleHeader { length, kind: reader.u8("frame kind")?, at: reader.u64("frame place")? })
+    }
+}
+
+impl ModuleFrame {
+    /// Header and body.
+    pub fn emit(&self, at: u64) -> Vec<u8> {
+        let mut body = Writer::new();
+        let kind = match self {
+            ModuleFrame::Hello { version, role, format, options } => {
+                body.u16(*version).text(role).text(format).u16(options.len().min(u16::MAX.into()) as u16);
+                for (name, value) in options.iter().take(u16::MAX.into()) {
+                    body.text(name).text(value);
+                }
+                HELLO
+            }
+            ModuleFrame::Peer(bytes) => {
+                body.raw(bytes);
+                PEER
+            }
+            ModuleFrame::Flush => FLUSH,
+            ModuleFrame::Done { inputs, outputs } => {
+                body.u64(*inputs).u64(*outputs);
+                DONE
+            }
+            ModuleFrame::Error(what) => {
+                body.raw(what.as_bytes());
+                ERROR
+            }
+            ModuleFrame::Gap => GAP,
+            ModuleFrame::Unknown(kind) => *kind,
+        };
+        let body = body.finish();
+        let mut frame = Writer::new();
+        frame.u32(body.len() as u32).u8(kind).u64(at).raw(&body);
+        frame.finish()
+    }
+
+    /// Reads the body of a frame of this kind.
+    pub fn parse(kind: u8, body: &[u8]) -> Result<ModuleFrame, WireError> {
+        let mut reader = Reader::new(body);
+        let frame = match kind {
+            HELLO => {
+                let version = reader.u16("version")?;
+                let role = reader.text("role", 16)?.to_string();
+                let format = reader.text("format", 64)?.to_string();
+                let count = reader.u16("number of options")?;
+                let mut options = Vec::new();
+                for _ in 0..count {
+                    let name = reader.text("option", 64)?.to_string();
+                    options.push((name, reader.text("value", 4096)?.to_string()));
+                }
+                ModuleFrame::Hello { version, role, format, options }
+            }
+            PEER => return Ok(ModuleFrame::Peer(body.to_vec())),
+            FLUSH => ModuleFrame::Flush,
+            DONE => ModuleFrame::Done { inputs: reader.u64("inputs")?, outputs: reader.u64("outputs")? },
+            ERROR => {
+                let what = std::str::from_utf8(body).map_err(|_| WireError::Text { what: "error" })?;
+                return Ok(ModuleFrame::Error(what.into()));
+            }
+            GAP => ModuleFrame::Gap,
+            unknown => return Ok(ModuleFrame::Unknown(unknown)),
+        };
+        reader.end("frame")?;
+        Ok(frame)
+    }
+}
