@@ -267,7 +267,8 @@ impl Checker<'_> {
         pair: &'static dyn Pair,
         call: &Call<'_>,
     ) -> Result<(Options, Option<Isolation>), PipelineError> {
-        let (mut own, mut common): (Vec<(&str, &str)>, Vec<(&str, &str)>) = (Vec::new(), Vec::new());
+        let mut own: Vec<(&str, &str)> = Vec::new();
+        let mut common: Vec<(&str, &str)> = Vec::new();
         for (index, argument) in call.arguments.iter().enumerate() {
             let (spec, place) = self.spec(pair, index, argument)?;
             let wrong = |place: &Range<usize>, problem: String| {
