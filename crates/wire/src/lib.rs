@@ -7,6 +7,7 @@
 mod codec;
 pub mod container;
 pub mod control;
+pub mod formats;
 pub mod module;
 pub mod preamble;
 pub mod record;

@@ -1,0 +1,132 @@
+//! The format `motion`: six axes and the buttons of a 3D mouse (`docs/formats-motion.md` has the layout and
+//! vectors).
+
+use crate::{Reader, WireError, Writer};
+
+/// Axes of a cap: three it is pushed along, three it is turned about.
+pub const AXES: usize = 6;
+
+/// Buttons are numbered below this.
+pub const BUTTONS_MAX: u16 = 256;
+
+/// Bytes of a motion.
+pub const MOTION_BYTES: usize = 1 + 4 * AXES + 4;
+
+const MOTION: u8 = 0;
+const BUTTON: u8 = 1;
+const SNAPSHOT: u8 = 2;
+
+/// Where the cap stands and for how long it stood there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Motion {
+    /// x, y, z and the rotations about them, in the device's own units; 0 is the centre.
+    pub axes: [i32; AXES],
+    /// Time since the device's last motion.
+    pub period_us: u32,
+}
+
+impl Motion {
+    /// The bytes of an [`Update::Motion`], without an allocation.
+    pub fn to_array(&self) -> [u8; MOTION_BYTES] {
+        let mut bytes = [MOTION; MOTION_BYTES];
+        for (into, axis) in bytes[1..].chunks_exact_mut(4).zip(&self.axes) {
+            into.copy_from_slice(&axis.to_le_bytes());
+        }
+        bytes[MOTION_BYTES - 4..].copy_from_slice(&self.period_us.to_le_bytes());
+        bytes
+    }
+}
+
+/// One message of the format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Update {
+    /// The cap moved, or was let go.
+    Motion(Motion),
+    /// A button went down or up.
+    Button {
+        /// Which, below [`BUTTONS_MAX`].
+        number: u16,
+        /// Whether it is down now.
+        pressed: bool,
+    },
+    /// Where things stand.
+    Snapshot {
+        /// Where the cap stands.
+        axes: [i32; AXES],
+        /// The buttons that are down, in rising order; all others are up.
+        pressed: Vec<u16>,
+    },
+}
+
+impl Update {
+    /// Reads a message from a stranger.
+    pub fn parse(body: &[u8]) -> Result<Update, WireError> {
+        let mut reader = Reader::new(body);
+        let update = match reader.u8("kind")? {
+            MOTION => {
+                let axes = parse_axes(&mut reader)?;
+                Update::Motion(Motion { axes, period_us: reader.u32("period")? })
+            }
+            BUTTON => {
+                let number = parse_button(&mut reader)?;
+                let pressed = match reader.u8("pressed")? {
+                    0 => false,
+                    1 => true,
+                    value => return Err(WireError::Value { what: "pressed", value: value.into() }),
+                };
+                Update::Button { number, pressed }
+            }
+            SNAPSHOT => {
+                let axes = parse_axes(&mut reader)?;
+                let mut pressed: Vec<u16> = Vec::new();
+                while reader.left() > 0 {
+                    let number = parse_button(&mut reader)?;
+                    if pressed.last().is_some_and(|last| *last >= number) {
+                        return Err(WireError::Value { what: "button out of order", value: number.into() });
+                    }
+                    pressed.push(number);
+                }
+                Update::Snapshot { axes, pressed }
+            }
+            kind => return Err(WireError::Value { what: "kind", value: kind.into() }),
+        };
+        reader.end("motion message")?;
+        Ok(update)
+    }
+
+    /// The bytes of [`Update::parse`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        match self {
+            Update::Motion(motion) => return motion.to_array().to_vec(),
+            Update::Button { number, pressed } => {
+                writer.u8(BUTTON).u16(*number).u8((*pressed).into());
+            }
+            Update::Snapshot { axes, pressed } => {
+                writer.u8(SNAPSHOT);
+                for axis in axes {
+                    writer.u32(axis.cast_unsigned());
+                }
+                for number in pressed {
+                    writer.u16(*number);
+                }
+            }
+        }
+        writer.finish()
+    }
+}
+
+fn parse_axes(reader: &mut Reader<'_>) -> Result<[i32; AXES], WireError> {
+    let mut axes = [0; AXES];
+    for axis in &mut axes {
+        *axis = reader.u32("axis")?.cast_signed();
+    }
+    Ok(axes)
+}
+
+fn parse_button(reader: &mut Reader<'_>) -> Result<u16, WireError> {
+    match reader.u16("button")? {
+        number if number < BUTTONS_MAX => Ok(number),
+        number => Err(WireError::Value { what: "button", value: number.into() }),
+    }
+}
