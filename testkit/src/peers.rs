@@ -147,7 +147,7 @@ impl Peers {
     /// The source begins an epoch of its own accord, as when a pipeline changes.
     pub fn restart(&mut self) {
         self.source.restart();
-        let epoch = Control::Epoch { flow: FLOW, epoch: self.source.epoch() };
+        let epoch = Control::Epoch { flow: FLOW, epoch: self.source.epoch(), after: None };
         say(&mut self.source_channel, self.up, &epoch);
         self.pump();
     }

@@ -4,8 +4,9 @@
 //! final text, or says which place it cannot accept.
 
 use crate::driver::FlowPlan;
+use crate::keys::FlowKeys;
 use crate::registry;
-use contract::{Description, FlowDirection, FlowOffer, Format, Site};
+use contract::{Description, FlowDirection, FlowOffer, Format, Secret, Shared};
 use pipeline::{Origin, Pipeline, Requirement};
 use wire::control::AgreedFlow;
 
@@ -18,6 +19,8 @@ pub struct Pipelines {
     pub via_back: Option<Pipeline>,
     /// Device to application, and nothing else.
     pub require: Option<Pipeline>,
+    /// Of a key file: the other host must have the same.
+    pub key: Option<Secret>,
 }
 
 impl Pipelines {
@@ -31,7 +34,7 @@ impl Pipelines {
             let parse = |text| Pipeline::parse(text, registry::pairs(), Origin::Local);
             text.map(parse).transpose().map_err(|error| error.to_string())
         };
-        Ok(Pipelines { via: read(via)?, via_back: read(via_back)?, require: read(require)? })
+        Ok(Pipelines { via: read(via)?, via_back: read(via_back)?, require: read(require)?, key: None })
     }
 }
 
@@ -41,10 +44,11 @@ pub(crate) fn answer(
     offered: &Pipelines,
     proposed: (Option<&str>, Option<&str>),
     first_flow: u32,
+    keys: &FlowKeys,
 ) -> Result<(Vec<AgreedFlow>, Vec<FlowPlan>), String> {
     let mut agreed = Vec::new();
     let mut plans = Vec::new();
-    let site = Site::default();
+    let shared = Shared::default();
     for (index, offer) in description.flows.iter().enumerate() {
         let pipeline = choose(offer, offered, proposed)?;
         pipeline.check(&offer.format).map_err(|error| error.to_string())?;
@@ -57,7 +61,8 @@ pub(crate) fn answer(
             pipeline: pipeline.canonical().into(),
         });
         let (direction, class, format) = (offer.direction, offer.class, offer.format.clone());
-        plans.push(FlowPlan { flow, direction, class, format, pipeline, site: site.clone() });
+        let site = keys.site(direction, &shared);
+        plans.push(FlowPlan { flow, direction, class, format, pipeline, site });
     }
     Ok((agreed, plans))
 }
@@ -86,8 +91,12 @@ fn choose(
 
 /// The attacher's reading of the sharer's answer. Where the answer is its own proposal, its own pipeline
 /// with its own local options and links is what runs.
-pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<FlowPlan>, String> {
-    let site = Site::default();
+pub(crate) fn read_answer(
+    flows: &[AgreedFlow],
+    own: &Pipelines,
+    keys: &FlowKeys,
+) -> Result<Vec<FlowPlan>, String> {
+    let shared = Shared::default();
     flows
         .iter()
         .map(|flow| {
@@ -106,7 +115,8 @@ pub(crate) fn read_answer(flows: &[AgreedFlow], own: &Pipelines) -> Result<Vec<F
             })?;
             pipeline.check(&format).map_err(|error| error.to_string())?;
             let (direction, class) = (flow.direction, flow.class);
-            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, site: site.clone() })
+            let site = keys.site(direction, &shared);
+            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, site })
         })
         .collect()
 }

@@ -7,17 +7,19 @@ use crate::dial::{Dialled, Dialling, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
+use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::Pipeline;
 use session::{Handshake, Limits};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::Control;
-use wire::control::AgreedFlow;
+use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
 
 /// How long the first connection may take.
@@ -74,6 +76,8 @@ struct Driver {
     pipelines: Pipelines,
     /// Its flows, once open.
     plans: Option<Vec<FlowPlan>>,
+    /// It was asked for and the answer is still to come.
+    key_share: Option<KeyShare>,
     dialling: Option<Dialling>,
     /// When to ask for it again.
     reopen_at: Option<Time>,
@@ -81,16 +85,20 @@ struct Driver {
 }
 
 impl Driver {
-    fn open(&self, number: u32, transport: &TransportPlan) -> Control {
+    fn open(&mut self, number: u32, transport: &TransportPlan) -> io::Result<Control> {
+        let share = KeyShare::new()?;
+        let key = share.public;
+        self.key_share = Some(share);
         let text = |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|known| known.canonical().to_string());
-        Control::Open {
+        Ok(Control::Open {
             driver: number,
             name: self.name.clone(),
             application: String::new(),
             transport: transport.class.name().into(),
             via: text(&self.pipelines.via),
             via_back: text(&self.pipelines.via_back),
-        }
+            key,
+        })
     }
 }
 
@@ -130,6 +138,7 @@ impl Attacher {
             application: Some(target.application),
             pipelines: target.pipelines,
             plans: None,
+            key_share: None,
             dialling: None,
             reopen_at: None,
             ended: false,
@@ -244,10 +253,12 @@ impl Attacher {
         self.session = Some(welcomed.session);
         for (number, driver) in self.drivers.iter_mut().enumerate() {
             driver.dialling = None;
-            driver.reopen_at = None;
-            match welcomed.resumed && driver.plans.is_some() {
-                true => driver.dialling = Some(Dialling::new(&self.transport, self.peer, now())),
-                false => self.link.send(&driver.open(number as u32, &self.transport))?,
+            if !welcomed.resumed {
+                driver.reopen_at = None;
+                let open = driver.open(number as u32, &self.transport);
+                self.link.send(&open.map_err(|error| RuntimeError::os("drawing a key", error))?)?;
+            } else if driver.plans.is_some() && driver.reopen_at.is_none() && driver.key_share.is_none() {
+                driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
             }
         }
         Ok(())
@@ -359,12 +370,13 @@ impl Attacher {
 
     fn handle(&mut self, message: Control, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
         match message {
-            Control::Opened { driver, class, description, flows } => {
-                self.open(driver, class, description, &flows, tell).map_err(Failure::Final)
+            Control::Opened { driver, class, description, flows, key } => {
+                self.open(driver, class, description, (&flows, &key), tell).map_err(Failure::Final)
             }
             Control::Refused { driver, reason } | Control::Close { driver, reason } => {
                 let Some(known) = self.drivers.get_mut(driver as usize) else { return Ok(()) };
                 let name = known.name.clone();
+                known.key_share = None;
                 if known.application.is_some() {
                     return Err(Failure::Final(RuntimeError::Peer(format!("{name}: {reason}"))));
                 }
@@ -421,11 +433,13 @@ impl Attacher {
         number: u32,
         class: String,
         properties: Vec<u8>,
-        flows: &[AgreedFlow],
+        (flows, their_key): (&[AgreedFlow], &PublicKey),
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), RuntimeError> {
         let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
-        let plans = agree::read_answer(flows, &driver.pipelines).map_err(RuntimeError::Peer)?;
+        let Some(share) = driver.key_share.take() else { return Ok(()) };
+        let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(RuntimeError::Peer)?;
+        let plans = agree::read_answer(flows, &driver.pipelines, &keys).map_err(RuntimeError::Peer)?;
         let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());
         let offer = |plan: &FlowPlan| FlowOffer {
             direction: plan.direction,
@@ -464,7 +478,7 @@ impl Attacher {
         for (number, driver) in self.drivers.iter_mut().enumerate() {
             if driver.reopen_at.is_some_and(|at| at <= now()) {
                 driver.reopen_at = None;
-                self.link.send(&driver.open(number as u32, &self.transport))?;
+                self.link.send(&driver.open(number as u32, &self.transport)?)?;
             }
         }
         Ok(())

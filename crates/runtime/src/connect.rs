@@ -4,12 +4,13 @@ use crate::agree::Pipelines;
 use crate::driver::Wake;
 use crate::error::RuntimeError;
 use crate::events::Stop;
+use crate::keys::FlowKeys;
 use crate::registry;
 use crate::segment::{DropCounts, Segment, build_chain};
 use crate::share::now;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Site, Time,
+    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
 };
 use pipeline::Pipeline;
 use std::collections::BTreeMap;
@@ -66,15 +67,17 @@ impl Connection {
         pipelines: &Pipelines,
     ) -> Result<Connection, RuntimeError> {
         let (mut forward, mut back) = (None, None);
+        let shared = Shared::default();
+        let site = (pipelines.key.as_ref(), &shared);
         for offer in flows {
             match offer.direction {
                 FlowDirection::DeviceToApplication => {
                     let pipeline = pipelines.via.clone().unwrap_or_default();
-                    forward = RawPath::open(device.as_mut(), application.as_mut(), offer, &pipeline)?;
+                    forward = RawPath::open(device.as_mut(), application.as_mut(), offer, &pipeline, site)?;
                 }
                 FlowDirection::ApplicationToDevice => {
                     let pipeline = pipelines.via_back.clone().unwrap_or_default();
-                    back = RawPath::open(application.as_mut(), device.as_mut(), offer, &pipeline)?;
+                    back = RawPath::open(application.as_mut(), device.as_mut(), offer, &pipeline, site)?;
                 }
             }
         }
@@ -145,6 +148,7 @@ impl RawPath {
         to: &mut dyn Partner,
         offer: &FlowOffer,
         pipeline: &Pipeline,
+        (key, shared): (Option<&Secret>, &Shared),
     ) -> Result<Option<RawPath>, RuntimeError> {
         let usage = |error: pipeline::PipelineError| RuntimeError::Usage(error.to_string());
         let template =
@@ -161,7 +165,8 @@ impl RawPath {
             let _ = from.close(from_key);
             return Ok(None);
         };
-        let site = Site::default();
+        let keys = FlowKeys::local(key)?;
+        let site = keys.site(offer.direction, shared);
         let chain = |half| build_chain(half, pipeline, &offer.format, &site).map_err(usage);
         Ok(Some(RawPath {
             from: from_key,

@@ -2,6 +2,7 @@
 
 use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
+use crate::feedback::Teller;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use contract::{
@@ -22,8 +23,6 @@ const REORDER_WAIT: Duration = Duration::from_millis(5);
 const MISSING_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time that an acknowledgement is put off: while nothing is lost, and where it may be.
 const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(5)];
-/// Time between two feedback messages.
-const FEEDBACK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after its end a timely flow still waits for late records.
 const LATE_WAIT: Duration = Duration::from_millis(500);
 
@@ -39,7 +38,7 @@ pub(crate) struct Incoming {
     unacknowledged_bytes: usize,
     acknowledge_at: Option<Time>,
     missing_at: Option<Time>,
-    feedback_at: Time,
+    feedback: Teller,
     delays: Delays,
     end: Option<(u32, u64)>,
     end_at: Option<Time>,
@@ -68,7 +67,7 @@ impl Incoming {
             unacknowledged_bytes: 0,
             acknowledge_at: None,
             missing_at: None,
-            feedback_at: Time::ZERO,
+            feedback: Teller::default(),
             delays: Delays::default(),
             end: None,
             end_at: None,
@@ -144,7 +143,7 @@ impl Incoming {
                 self.end = Some((*epoch, *sequence));
                 self.end_at = Some(now.after(LATE_WAIT));
             }
-            Control::Epoch { flow, epoch } if *flow == self.plan.flow && *epoch > self.sink.epoch() => {
+            Control::Epoch { flow, epoch, .. } if *flow == self.plan.flow && *epoch > self.sink.epoch() => {
                 self.begin(*epoch, now);
             }
             _ => {}
@@ -320,22 +319,8 @@ impl Incoming {
         } else {
             self.missing_at = None;
         }
-        if now >= self.feedback_at && self.sink.counters().received > 0 {
-            if self.feedback_at > Time::ZERO
-                && let Some([low, middle, high]) = self.delays.percentiles()
-            {
-                let counters = self.sink.counters();
-                let micros = |ns: i64| u32::try_from(ns.max(0) / 1000).unwrap_or(u32::MAX);
-                notices.push(Notice::Control(Control::Feedback {
-                    flow,
-                    received: counters.received,
-                    lost: counters.lost,
-                    delay_us: micros(middle),
-                    jitter_us: micros(high - low),
-                }));
-            }
-            self.feedback_at = now.after(FEEDBACK_INTERVAL);
-        }
+        let feedback = self.feedback.poll(flow, self.sink.counters(), || self.delays.percentiles(), now);
+        notices.extend(feedback.map(Notice::Control));
     }
 
     fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {

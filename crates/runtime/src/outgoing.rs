@@ -1,6 +1,7 @@
 //! The source path of a flow: partner, source stages, numbering, transport.
 
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
+use crate::feedback::{Known, Reader};
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use contract::{
@@ -35,6 +36,7 @@ pub(crate) struct Outgoing {
     drained: bool,
     end_told: bool,
     end_settled: bool,
+    feedback: Reader,
     drops: DropCounts,
 }
 
@@ -61,6 +63,7 @@ impl Outgoing {
             drained: false,
             end_told: false,
             end_settled: false,
+            feedback: Reader::default(),
             drops: DropCounts::default(),
         })
     }
@@ -95,7 +98,7 @@ impl Outgoing {
                 self.unsent = None;
                 self.source.handle_link(around.now);
                 let (flow, epoch) = (self.plan.flow, self.source.epoch());
-                around.notices.push(Notice::Control(Control::Epoch { flow, epoch }));
+                around.notices.push(Notice::Control(Control::Epoch { flow, epoch, after: None }));
             }
         }
     }
@@ -146,8 +149,26 @@ impl Outgoing {
             {
                 self.segment.handle_control(*pair, body, around.now);
             }
+            Control::Feedback { flow, .. } if *flow == self.plan.flow => {
+                let known = Known {
+                    class: self.plan.class,
+                    counters: self.source.counters(),
+                    unacknowledged_bytes: self.waiting_bytes(),
+                    round_trip: around.facts.unwrap_or_default().round_trip,
+                };
+                if let Some(feedback) = self.feedback.read(message, &known, around.now) {
+                    self.segment.handle_feedback(&feedback, around.now);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// Bytes of bodies that left the stages and are not known to have arrived.
+    fn waiting_bytes(&self) -> u64 {
+        let waiting = self.segment.out.messages.iter().chain(&self.unsent);
+        let bytes = waiting.map(|message| message.body.len()).sum::<usize>();
+        (bytes + self.source.unacknowledged_bytes()) as u64
     }
 
     /// Begins the next epoch with fresh stages and, for a state flow, with where things stand.
@@ -159,7 +180,7 @@ impl Outgoing {
         self.end_told = false;
         self.stale = false;
         let (flow, epoch) = (self.plan.flow, self.source.epoch());
-        around.notices.push(Notice::Control(Control::Epoch { flow, epoch }));
+        around.notices.push(Notice::Control(Control::Epoch { flow, epoch, after: None }));
         if self.plan.class == FlowClass::State
             && let Some(partner) = around.partner
         {

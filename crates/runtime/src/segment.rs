@@ -1,7 +1,7 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
 use crate::random;
-use contract::{Format, Half, Link, Message, Report, Site, StageError, Time};
+use contract::{Feedback, Format, Half, Link, Message, Report, Site, StageError, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, PairUse, Pipeline, PipelineError};
 use std::collections::BTreeMap;
@@ -72,6 +72,11 @@ impl Segment {
     /// From the other half of a pair.
     pub(crate) fn handle_control(&mut self, pair: u16, body: &[u8], now: Time) {
         self.chain.handle_control(pair.into(), body, now, &mut self.out);
+    }
+
+    /// Tells every stage how the flow fares on its way to its sink.
+    pub(crate) fn handle_feedback(&mut self, feedback: &Feedback, now: Time) {
+        self.chain.handle_feedback(feedback, now, &mut self.out);
     }
 
     /// The flow has ended before here. What is held leaves in its time, unless that takes too long; says

@@ -5,6 +5,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
+use crate::keys::KeyShare;
 use crate::random;
 use crate::registry;
 use crate::share::{Offers, ShareRequest, Shared, mark_gone, now};
@@ -17,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::Control;
-use wire::control::{CatalogueEntry, FLOWS_MAX};
+use wire::control::{CatalogueEntry, FLOWS_MAX, PublicKey};
 use wire::preamble::SessionToken;
 
 /// How long a device that is taken from a silent user has to be let go of.
@@ -326,9 +327,9 @@ impl Session {
                 }
                 Ok(())
             }
-            Control::Open { driver, name, transport, via, via_back, .. } => {
-                let answer =
-                    self.open(driver, &name, &transport, (via.as_deref(), via_back.as_deref()), shared, tell);
+            Control::Open { driver, name, transport, via, via_back, key, .. } => {
+                let proposed = (via.as_deref(), via_back.as_deref());
+                let answer = self.open(driver, (&name, &transport), proposed, &key, shared, tell);
                 self.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
             }
             Control::Close { driver, reason } => {
@@ -353,9 +354,9 @@ impl Session {
     fn open(
         &mut self,
         driver: u32,
-        name: &str,
-        transport: &str,
+        (name, transport): (&str, &str),
         proposed: (Option<&str>, Option<&str>),
+        their_key: &PublicKey,
         shared: &mut Offers,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Control, String> {
@@ -378,7 +379,11 @@ impl Session {
             .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
         let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
         let first_flow = driver * FLOWS_MAX as u32;
-        let (flows, plans) = agree::answer(&device.description, &device.pipelines, proposed, first_flow)?;
+        let share = KeyShare::new().map_err(|error| error.to_string())?;
+        let key = share.public;
+        let keys = share.agree(their_key, device.pipelines.key.as_ref())?;
+        let (flows, plans) =
+            agree::answer(&device.description, &device.pipelines, proposed, first_flow, &keys)?;
         let origin = device.open().map_err(|error| error.to_string())?;
         device.used_by = Some((self.id, driver));
         self.drivers.insert(driver, number);
@@ -387,7 +392,7 @@ impl Session {
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());
         self.command(Command::Add { driver, origin, role: Role::Device, flows: plans, transport });
         tell(Event::Attached { name: name.into(), node: self.peer.clone(), pipelines });
-        Ok(Control::Opened { driver, class, description, flows })
+        Ok(Control::Opened { driver, class, description, flows, key })
     }
 
     fn close(&mut self, driver: u32, reason: &str, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {

@@ -6,6 +6,7 @@
 
 use crate::preamble::SessionToken;
 use crate::{Reader, WireError, Writer};
+use std::fmt;
 
 /// Bytes of the longest frame, its length field not counted.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
@@ -148,6 +149,8 @@ pub enum Control {
         via: Option<String>,
         /// Proposed pipeline, application to device.
         via_back: Option<String>,
+        /// The attacher's share of the driver's key (X25519, RFC 7748).
+        key: PublicKey,
     },
     /// The device is open; both hosts build these flows.
     Opened {
@@ -159,6 +162,8 @@ pub enum Control {
         description: Vec<u8>,
         /// The flows.
         flows: Vec<AgreedFlow>,
+        /// The sharer's share of the driver's key.
+        key: PublicKey,
     },
     /// The device was not opened.
     Refused {
@@ -205,6 +210,8 @@ pub enum Control {
         flow: u32,
         /// The new epoch.
         epoch: u32,
+        /// The epoch that it goes on from, and one past its last sequence; `None` if what came before is given up.
+        after: Option<(u32, u64)>,
     },
     /// Source to sink: the flow ends before `sequence`.
     End {
@@ -275,6 +282,50 @@ pub enum Control {
         /// The driver.
         driver: u32,
     },
+    /// Sink to source: let this flow have another pipeline.
+    Propose {
+        /// The flow.
+        flow: u32,
+        /// The pipeline, canonical.
+        pipeline: String,
+    },
+    /// Source to sink: from this epoch on the flow has another pipeline.
+    Change {
+        /// The flow.
+        flow: u32,
+        /// The first epoch with it.
+        epoch: u32,
+        /// The pipeline, canonical.
+        pipeline: String,
+    },
+    /// To a `Change`: the sink is ready for it. To that or a `Propose`: it is refused.
+    Changed {
+        /// The flow.
+        flow: u32,
+        /// The change's epoch; 0 for what was proposed.
+        epoch: u32,
+        /// Why not, if not.
+        refusal: Option<String>,
+    },
+    /// Sink to source: the flow's messages come through the pipeline of this epoch now.
+    Begun {
+        /// The flow.
+        flow: u32,
+        /// The epoch.
+        epoch: u32,
+    },
+}
+
+/// One host's share of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PublicKey(")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(")")
+    }
 }
 
 const HELLO: u8 = 1;
@@ -299,6 +350,10 @@ const ASK: u8 = 19;
 const ANSWER: u8 = 20;
 const FEEDBACK: u8 = 21;
 const LINKED: u8 = 22;
+const PROPOSE: u8 = 23;
+const CHANGE: u8 = 24;
+const CHANGED: u8 = 25;
+const BEGUN: u8 = 26;
 
 impl Control {
     /// Whether the message counts among those that survive a broken connection: sender and receiver number
@@ -375,17 +430,19 @@ impl Control {
                         .u8(entry.present.into());
                 }
             }
-            Control::Open { driver, name, application, transport, via, via_back } => {
+            Control::Open { driver, name, application, transport, via, via_back, key } => {
                 w.u8(OPEN).u32(*driver).text(name).text(application).text(transport);
                 put_option(w, via, |w, text| w.text(text));
                 put_option(w, via_back, |w, text| w.text(text));
+                w.raw(&key.0);
             }
-            Control::Opened { driver, class, description, flows } => {
+            Control::Opened { driver, class, description, flows, key } => {
                 w.u8(OPENED).u32(*driver).text(class).blob(description).u16(flows.len() as u16);
                 for flow in flows {
                     w.u32(flow.flow).u8(flow.direction.code()).u8(flow.class.code());
                     w.text(&flow.format).text(&flow.pipeline);
                 }
+                w.raw(&key.0);
             }
             Control::Refused { driver, reason } => {
                 w.u8(REFUSED).u32(*driver).text(cut(reason, REASON_BYTES_MAX));
@@ -405,8 +462,9 @@ impl Control {
             Control::Resync { flow, epoch } => {
                 w.u8(RESYNC).u32(*flow).u32(*epoch);
             }
-            Control::Epoch { flow, epoch } => {
+            Control::Epoch { flow, epoch, after } => {
                 w.u8(EPOCH).u32(*flow).u32(*epoch);
+                put_option(w, after, |w, (epoch, sequence)| w.u32(*epoch).u64(*sequence));
             }
             Control::End { flow, epoch, sequence } => {
                 w.u8(END).u32(*flow).u32(*epoch).u64(*sequence);
@@ -428,6 +486,19 @@ impl Control {
             }
             Control::Linked { driver } => {
                 w.u8(LINKED).u32(*driver);
+            }
+            Control::Propose { flow, pipeline } => {
+                w.u8(PROPOSE).u32(*flow).text(pipeline);
+            }
+            Control::Change { flow, epoch, pipeline } => {
+                w.u8(CHANGE).u32(*flow).u32(*epoch).text(pipeline);
+            }
+            Control::Changed { flow, epoch, refusal } => {
+                w.u8(CHANGED).u32(*flow).u32(*epoch);
+                put_option(w, refusal, |w, reason| w.text(cut(reason, REASON_BYTES_MAX)));
+            }
+            Control::Begun { flow, epoch } => {
+                w.u8(BEGUN).u32(*flow).u32(*epoch);
             }
         }
     }
@@ -480,6 +551,7 @@ impl Control {
                 transport: name(&mut r, "open transport")?,
                 via: option(&mut r, "open pipeline", |r| pipeline(r, "open pipeline"))?,
                 via_back: option(&mut r, "open back pipeline", |r| pipeline(r, "open back pipeline"))?,
+                key: PublicKey(r.array("open key")?),
             },
             OPENED => {
                 let driver = r.u32("opened driver")?;
@@ -496,7 +568,7 @@ impl Control {
                     })
                 };
                 let flows = (0..count).map(|_| flow(&mut r)).collect::<Result<_, _>>()?;
-                Control::Opened { driver, class, description, flows }
+                Control::Opened { driver, class, description, flows, key: PublicKey(r.array("opened key")?) }
             }
             REFUSED => Control::Refused { driver: r.u32("refused driver")?, reason: reason(&mut r)? },
             CLOSE => Control::Close { driver: r.u32("close driver")?, reason: reason(&mut r)? },
@@ -514,7 +586,13 @@ impl Control {
                 Control::Missing { flow, epoch, ranges }
             }
             RESYNC => Control::Resync { flow: r.u32("resync flow")?, epoch: r.u32("resync epoch")? },
-            EPOCH => Control::Epoch { flow: r.u32("epoch flow")?, epoch: r.u32("epoch")? },
+            EPOCH => Control::Epoch {
+                flow: r.u32("epoch flow")?,
+                epoch: r.u32("epoch")?,
+                after: option(&mut r, "epoch after", |r| {
+                    Ok((r.u32("ended epoch")?, r.u64("ended sequence")?))
+                })?,
+            },
             END => Control::End {
                 flow: r.u32("end flow")?,
                 epoch: r.u32("end epoch")?,
@@ -551,6 +629,21 @@ impl Control {
                 jitter_us: r.u32("feedback jitter")?,
             },
             LINKED => Control::Linked { driver: r.u32("linked driver")? },
+            PROPOSE => Control::Propose {
+                flow: r.u32("propose flow")?,
+                pipeline: pipeline(&mut r, "propose pipeline")?,
+            },
+            CHANGE => Control::Change {
+                flow: r.u32("change flow")?,
+                epoch: r.u32("change epoch")?,
+                pipeline: pipeline(&mut r, "change pipeline")?,
+            },
+            CHANGED => Control::Changed {
+                flow: r.u32("changed flow")?,
+                epoch: r.u32("changed epoch")?,
+                refusal: option(&mut r, "changed refusal", reason)?,
+            },
+            BEGUN => Control::Begun { flow: r.u32("begun flow")?, epoch: r.u32("begun epoch")? },
             other => return Err(WireError::Value { what: "control kind", value: other.into() }),
         };
         r.end("control message")?;

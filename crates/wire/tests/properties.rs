@@ -48,6 +48,7 @@ fn control() -> impl Strategy<Value = Control> {
     let (name, reason) = (|| text(NAME_BYTES_MAX), || text(REASON_BYTES_MAX));
     let (n32, n64, body) = (any::<u32>, any::<u64>, || blob(CONTROL_BODY_BYTES_MAX));
     let pipeline = || option::of(text(PIPELINE_BYTES_MAX));
+    let key = || any::<[u8; 32]>().prop_map(PublicKey);
     prop_oneof![
         (name(), option::of(token()), n64(), n32()).prop_map(|(host, resume, received, attempt)| {
             Control::Hello { host, resume, received, attempt }
@@ -65,18 +66,25 @@ fn control() -> impl Strategy<Value = Control> {
         }),
         Just(Control::List),
         vec(entry(), 0..5).prop_map(|entries| Control::Catalogue { entries }),
-        (n32(), name(), name(), name(), pipeline(), pipeline()).prop_map(
-            |(driver, name, application, transport, via, via_back)| Control::Open {
+        (n32(), name(), name(), name(), pipeline(), pipeline(), key()).prop_map(
+            |(driver, name, application, transport, via, via_back, key)| Control::Open {
                 driver,
                 name,
                 application,
                 transport,
                 via,
                 via_back,
+                key,
             }
         ),
-        (n32(), name(), blob(DESCRIPTION_BYTES_MAX), vec(flow(), 0..=FLOWS_MAX)).prop_map(
-            |(driver, class, description, flows)| Control::Opened { driver, class, description, flows }
+        (n32(), name(), blob(DESCRIPTION_BYTES_MAX), vec(flow(), 0..=FLOWS_MAX), key()).prop_map(
+            |(driver, class, description, flows, key)| Control::Opened {
+                driver,
+                class,
+                description,
+                flows,
+                key
+            }
         ),
         (n32(), reason()).prop_map(|(driver, reason)| Control::Refused { driver, reason }),
         (n32(), reason()).prop_map(|(driver, reason)| Control::Close { driver, reason }),
@@ -84,7 +92,23 @@ fn control() -> impl Strategy<Value = Control> {
         (n32(), n32(), vec((n64(), n64()), 0..MISSING_RANGES_MAX))
             .prop_map(|(flow, epoch, ranges)| Control::Missing { flow, epoch, ranges }),
         (n32(), n32()).prop_map(|(flow, epoch)| Control::Resync { flow, epoch }),
-        (n32(), n32()).prop_map(|(flow, epoch)| Control::Epoch { flow, epoch }),
+        (n32(), n32(), option::of((n32(), n64()))).prop_map(|(flow, epoch, after)| Control::Epoch {
+            flow,
+            epoch,
+            after
+        }),
+        (n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, pipeline)| Control::Propose { flow, pipeline }),
+        (n32(), n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, epoch, pipeline)| Control::Change {
+            flow,
+            epoch,
+            pipeline
+        }),
+        (n32(), n32(), option::of(reason())).prop_map(|(flow, epoch, refusal)| Control::Changed {
+            flow,
+            epoch,
+            refusal
+        }),
+        (n32(), n32()).prop_map(|(flow, epoch)| Control::Begun { flow, epoch }),
         (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::End { flow, epoch, sequence }),
         (n32(), n32(), any::<u16>(), body()).prop_map(|(flow, epoch, pair, body)| Control::Pair {
             flow,
@@ -270,6 +294,7 @@ fn what_is_within_the_limits_fits_a_frame() {
     for message in [
         Control::Catalogue { entries: vec![entry; CATALOGUE_ENTRIES_MAX] },
         Control::Opened {
+            key: PublicKey::default(),
             driver: 1,
             class: long(NAME_BYTES_MAX),
             description: vec![0; DESCRIPTION_BYTES_MAX],
