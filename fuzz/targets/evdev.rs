@@ -1,8 +1,9 @@
 //! What a stranger says of an input device, and what it says happened on one.
 #![no_main]
 
-use devices::evdev::{Properties, Update};
+use devices::evdev::Properties;
 use libfuzzer_sys::fuzz_target;
+use wire::formats::evdev::Update;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(properties) = Properties::parse(bytes) {

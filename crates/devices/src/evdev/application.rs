@@ -4,7 +4,6 @@
 //! An application that uploads an effect waits in the kernel for an answer. Where the device has effects, a
 //! thread of the partner's own gives it, whatever the path is doing: it never waits for the network.
 
-use super::format::Update;
 use super::node::Node;
 use super::properties::Properties;
 use crate::flows::{Flows, OUT};
@@ -18,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use sys::event::Event;
 use sys::poller::Poller;
+use wire::formats::evdev::Update;
 
 /// A node as a partner.
 pub(super) struct NodePartner {

@@ -1,8 +1,8 @@
 //! The device's side: an event node as a partner. Out of it come frames and snapshots; into it go lights,
 //! sounds and effects.
 
-use super::format::Update;
 use super::frames::{Assembled, Assembler, Queue};
+use super::kernel::{effect_to_kernel, to_format, to_kernel};
 use super::properties::Properties;
 use super::state::{State, neutral};
 use crate::flows::{Flows, OUT};
@@ -15,7 +15,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use sys::clock::boot_ns;
 use sys::input::code::*;
-use sys::input::{Bits, Effect, Event, evdev, read_events, write_events};
+use sys::input::{Bits, Event, evdev, read_events, write_events};
+use wire::formats::evdev::{Effect, Update};
 
 /// How often a state is read again because the device moved meanwhile.
 const SETTLE_TRIES: usize = 8;
@@ -182,7 +183,7 @@ impl DevicePartner {
             Assembled::Nothing => {}
             Assembled::Frame(events) => {
                 self.figures.frames += 1;
-                if !self.queue.push(time, Update::Frame(events)) {
+                if !self.queue.push(time, Update::Frame(to_format(events))) {
                     self.figures.dropped += 1 + self.queue.clear();
                     self.is_snapshot_wanted = true;
                 }
@@ -220,7 +221,7 @@ impl DevicePartner {
             self.figures.dropped += self.queue.clear();
         }
         self.figures.snapshots += 1;
-        self.queue.push(Time(boot_ns()), Update::Snapshot(snapshot));
+        self.queue.push(Time(boot_ns()), Update::Snapshot(to_format(snapshot)));
     }
 
     /// Drops what waits to be pulled.
@@ -268,12 +269,12 @@ impl DevicePartner {
     fn take(&mut self, update: Update) -> io::Result<()> {
         self.figures.feedback += 1;
         match update {
-            Update::Frame(events) => self.say(&events),
+            Update::Frame(events) => self.say(&to_kernel(events)),
             Update::Snapshot(events) => {
                 self.erase_all()?;
-                self.say(&events)
+                self.say(&to_kernel(events))
             }
-            Update::Upload(effect) => self.upload(effect),
+            Update::Upload(effect) => self.upload(&effect),
             Update::Erase(id) => match self.effects.remove(&id) {
                 Some(id) => unless_refused(evdev::erase_effect(self.node.as_fd(), id)).map(drop),
                 None => Ok(()),
@@ -285,7 +286,7 @@ impl DevicePartner {
     fn say(&mut self, events: &[Event]) -> io::Result<()> {
         let mut said = Vec::with_capacity(events.len() + 1);
         for event in events {
-            match self.told(*event) {
+            match self.fit(*event) {
                 Some(event) => said.push(event),
                 None => self.figures.feedback_refused += 1,
             }
@@ -303,7 +304,7 @@ impl DevicePartner {
     }
 
     /// The event as the device must be told it; `None` if it has no such thing.
-    fn told(&self, event: Event) -> Option<Event> {
+    fn fit(&self, event: Event) -> Option<Event> {
         let is_effect = event.kind == EV_FF && event.code < FF_EFFECTS_MAX;
         match event.kind {
             EV_FF if is_effect => {
@@ -316,19 +317,18 @@ impl DevicePartner {
     }
 
     /// Gives the device an effect: a new version of the one of this number, if it will take that.
-    fn upload(&mut self, effect: Effect) -> io::Result<()> {
-        let number = effect.id.cast_unsigned();
-        if let Some(id) = self.effects.remove(&number) {
-            if let Some(id) =
-                unless_refused(evdev::upload_effect(self.node.as_fd(), &Effect { id, ..effect }))?
-            {
-                self.effects.insert(number, id);
+    fn upload(&mut self, effect: &Effect) -> io::Result<()> {
+        let give =
+            |id| unless_refused(evdev::upload_effect(self.node.as_fd(), &effect_to_kernel(effect, id)));
+        if let Some(id) = self.effects.remove(&effect.id) {
+            if let Some(id) = give(id)? {
+                self.effects.insert(effect.id, id);
                 return Ok(());
             }
             unless_refused(evdev::erase_effect(self.node.as_fd(), id))?;
         }
-        match unless_refused(evdev::upload_effect(self.node.as_fd(), &Effect { id: -1, ..effect }))? {
-            Some(id) => _ = self.effects.insert(number, id),
+        match give(-1)? {
+            Some(id) => _ = self.effects.insert(effect.id, id),
             None => self.figures.effects_refused += 1,
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! From events to messages: frames put together, echoes and repeats left out, and a queue that joins
 //! motion when the path falls behind.
 
-use super::format::{EVENTS_MAX, Update};
 use contract::Time;
 use std::collections::VecDeque;
 use sys::input::Event;
 use sys::input::code::*;
+use wire::formats::evdev::{EVENTS_MAX, Update, is_motion, join_motion};
 
 /// Events written and not yet seen again; more are forgotten, oldest first.
 const ECHOES_MAX: usize = 64;
@@ -143,7 +143,7 @@ impl Queue {
             && is_motion(events)
             && is_motion(before)
         {
-            join(before, events);
+            join_motion(before, events);
             *last = created;
             self.merged += 1;
             return true;
@@ -165,27 +165,5 @@ impl Queue {
         let count = self.waiting.len() as u64;
         self.waiting.clear();
         count
-    }
-}
-
-/// Whether a frame says nothing but how far and where to: what may be joined. Fingers are not: their
-/// frames select a slot for those that follow.
-fn is_motion(events: &[Event]) -> bool {
-    events.iter().all(|event| match event.kind {
-        EV_REL => true,
-        EV_ABS => event.code < ABS_MT_SLOT,
-        EV_MSC => event.code == MSC_TIMESTAMP,
-        _ => false,
-    })
-}
-
-/// Distances add up, positions replace each other.
-fn join(before: &mut Vec<Event>, events: &[Event]) {
-    for event in events {
-        match before.iter_mut().find(|known| (known.kind, known.code) == (event.kind, event.code)) {
-            None => before.push(*event),
-            Some(known) if event.kind == EV_REL => known.value = known.value.saturating_add(event.value),
-            Some(known) => known.value = event.value,
-        }
     }
 }

@@ -3,16 +3,15 @@
 mod application;
 mod device;
 mod discovery;
-mod format;
 mod frames;
 mod fuzz;
+mod kernel;
 mod node;
 mod properties;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use format::{EVENTS_MAX, Update};
 pub use properties::Properties;
 
 use application::NodePartner;

@@ -1,9 +1,9 @@
 //! A node made with `uinput`, as a state machine: frames and snapshots are written to it, what applications
 //! ask of it is read, answered and queued.
 
-use super::format::Update;
 use super::frames::{Echoes, Queue};
 use super::fuzz::raw_steps;
+use super::kernel::{effect_to_format, to_format, to_kernel};
 use super::properties::{Properties, REPEAT_MS_MAX};
 use super::state::{State, neutral};
 use contract::{Message, Report, Time};
@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use sys::clock::boot_ns;
 use sys::input::code::*;
-use sys::input::{Effect, Event, read_events, uinput, write_events};
+use sys::input::{Event, read_events, uinput, write_events};
+use wire::formats::evdev::{Effect, Update};
 
 /// Messages that wait for the path; more, and they are replaced by a snapshot.
 const QUEUE_MAX: usize = 256;
@@ -91,12 +92,12 @@ impl Node {
         match update {
             Update::Frame(events) => {
                 self.figures.frames += 1;
-                self.happen(&events)
+                self.happen(&to_kernel(events))
             }
             Update::Snapshot(events) => {
                 self.figures.snapshots += 1;
                 let (events, refused): (Vec<_>, Vec<_>) =
-                    events.into_iter().partition(|event| self.is_fit(*event));
+                    to_kernel(events).into_iter().partition(|event| self.is_fit(*event));
                 self.figures.refused += refused.len() as u64;
                 self.settle(&events)
             }
@@ -219,12 +220,12 @@ impl Node {
             UI_FF_UPLOAD => {
                 let mut uploaded = None;
                 let answered = uinput::answer_upload(self.node.as_fd(), request, |effect| {
-                    uploaded = effect;
-                    if effect.is_some() { 0 } else { REFUSED }
+                    uploaded = effect.and_then(|effect| effect_to_format(&effect));
+                    if uploaded.is_some() { 0 } else { REFUSED }
                 });
                 if let (Ok(()), Some(effect)) = (answered, uploaded) {
                     self.figures.uploads += 1;
-                    self.effects.insert(effect.id.cast_unsigned(), Kept { effect, plays: 0 });
+                    self.effects.insert(effect.id, Kept { effect, plays: 0 });
                     self.queue(Update::Upload(effect));
                 }
             }
@@ -266,7 +267,7 @@ impl Node {
 
     fn tell(&mut self, events: Vec<Event>) {
         if !events.is_empty() {
-            self.queue(Update::Frame(events));
+            self.queue(Update::Frame(to_format(events)));
         }
     }
 
@@ -292,7 +293,7 @@ impl Node {
         let effects: Vec<Update> = self.effects.values().map(|kept| Update::Upload(kept.effect)).collect();
         let playing = self.effects.iter().filter(|(_, kept)| kept.plays > 0 && kept.effect.length_ms == 0);
         let playing = playing.map(|(id, kept)| Event::new(EV_FF, *id, kept.plays)).collect();
-        self.queue(Update::Snapshot(events));
+        self.queue(Update::Snapshot(to_format(events)));
         effects.into_iter().for_each(|effect| self.queue(effect));
         self.tell(playing);
     }

@@ -1,15 +1,17 @@
-//! What needs no kernel: the format, the description, states and their differences, frames and queues. What
+//! What needs no kernel: the description, states and their differences, frames and queues. What
 //! does is in `tests/kernel_input.rs`.
 
 use super::discovery::is_same;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
+use super::kernel::to_format;
 use super::properties::SLOTS_MAX;
 use super::state::{State, neutral};
-use super::{OURS, Properties, Update};
+use super::{OURS, Properties};
 use contract::Time;
 use proptest::prelude::*;
 use sys::input::code::*;
-use sys::input::{Axis, Bits, EFFECT_PARAMETERS_MAX, Effect, Event, Ids, effect_parameters};
+use sys::input::{Axis, Bits, Event, Ids};
+use wire::formats::evdev::{EVENTS_MAX, Update};
 
 const DOCUMENT: &str = include_str!("../../../../docs/formats-evdev.md");
 
@@ -19,6 +21,10 @@ fn key(code: u16, value: i32) -> Event {
 
 fn abs(code: u16, value: i32) -> Event {
     Event::new(EV_ABS, code, value)
+}
+
+fn frame(event: Event) -> Update {
+    Update::Frame(to_format(vec![event]))
 }
 
 fn axis(minimum: i32, maximum: i32) -> Axis {
@@ -55,34 +61,6 @@ fn vector(title: &str) -> Vec<u8> {
     let hex = line.and_then(|line| line.split('`').rev().nth(1)).expect("a line with bytes");
     let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
     digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
-}
-
-#[test]
-fn messages_are_as_documented() {
-    let mut rumble = [0; EFFECT_PARAMETERS_MAX];
-    rumble[..2].copy_from_slice(&[0x8000, 0x4000]);
-    let effect = Effect {
-        kind: FF_RUMBLE,
-        id: 2,
-        direction: 0,
-        trigger_button: 0,
-        trigger_interval_ms: 0,
-        length_ms: 500,
-        delay_ms: 0,
-        parameters: rumble,
-    };
-    let cases = [
-        ("A frame: A pressed", Update::Frame(vec![Event::new(EV_MSC, 4, 0x7_0004), key(KEY_A, 1)])),
-        ("A frame: a mouse", Update::Frame(vec![Event::new(EV_REL, 0, 3), Event::new(EV_REL, 1, -2)])),
-        ("A snapshot", Update::Snapshot(vec![key(KEY_LEFTSHIFT, 1), abs(ABS_X, -1)])),
-        ("An upload", Update::Upload(effect)),
-        ("An erase", Update::Erase(2)),
-        ("A frame: play", Update::Frame(vec![Event::new(EV_FF, 2, 1)])),
-    ];
-    for (title, update) in cases {
-        assert_eq!(update.to_bytes(), vector(title), "{title}");
-        assert_eq!(Update::parse(&vector(title)), Ok(update), "{title}");
-    }
 }
 
 #[test]
@@ -166,7 +144,7 @@ fn what_the_kernel_dropped_ends_at_the_next_report() {
 #[test]
 fn a_frame_without_end_is_given_up() {
     let mut assembler = Assembler::default();
-    for _ in 0..=super::EVENTS_MAX {
+    for _ in 0..=EVENTS_MAX {
         assembler.handle(abs(ABS_X, 1));
     }
     assert_eq!(assembler.handle(Event::REPORT), Assembled::Lost);
@@ -174,8 +152,8 @@ fn a_frame_without_end_is_given_up() {
 
 #[test]
 fn motion_is_joined_only_past_the_limit_and_keys_never() {
-    let moved = |distance| Update::Frame(vec![Event::new(EV_REL, 0, distance)]);
-    let pressed = Update::Frame(vec![key(BTN_LEFT, 1)]);
+    let moved = |distance| frame(Event::new(EV_REL, 0, distance));
+    let pressed = frame(key(BTN_LEFT, 1));
     let mut queue = Queue::new(1, 4);
     assert!(queue.push(Time(1), moved(1)));
     assert!(queue.push(Time(2), moved(2)));
@@ -191,7 +169,7 @@ fn motion_is_joined_only_past_the_limit_and_keys_never() {
 
 #[test]
 fn fingers_are_never_joined() {
-    let finger = Update::Frame(vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, 3)]);
+    let finger = Update::Frame(to_format(vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, 3)]));
     let mut queue = Queue::new(0, 10);
     (0..3).for_each(|time| assert!(queue.push(Time(time), finger.clone())));
     assert_eq!(queue.merged, 0);
@@ -232,30 +210,6 @@ fn one_finger_never_turns_into_another() {
     let [released, pressed] = before.changes_to(&after, &properties);
     assert_eq!(released, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, -1)]);
     assert_eq!(pressed, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, 8), abs(ABS_MT_SLOT, 1)]);
-}
-
-fn any_events() -> impl Strategy<Value = Vec<Event>> {
-    let event = (any::<u16>(), any::<u16>(), any::<i32>());
-    prop::collection::vec(event.prop_map(|(kind, code, value)| Event { kind, code, value }), 0..40)
-}
-
-fn any_effect() -> impl Strategy<Value = Effect> {
-    let head = (FF_RUMBLE..=FF_RAMP, 0..FF_EFFECTS_MAX, any::<[u16; 5]>());
-    (head, any::<[u16; EFFECT_PARAMETERS_MAX]>()).prop_map(|((kind, id, rest), mut parameters)| {
-        parameters[effect_parameters(kind).unwrap()..].fill(0);
-        let [direction, trigger_button, trigger_interval_ms, length_ms, delay_ms] = rest;
-        let id = id.cast_signed();
-        Effect { kind, id, direction, trigger_button, trigger_interval_ms, length_ms, delay_ms, parameters }
-    })
-}
-
-fn any_update() -> impl Strategy<Value = Update> {
-    prop_oneof![
-        any_events().prop_map(Update::Frame),
-        any_events().prop_map(Update::Snapshot),
-        any_effect().prop_map(Update::Upload),
-        (0..FF_EFFECTS_MAX).prop_map(Update::Erase),
-    ]
 }
 
 fn any_properties() -> impl Strategy<Value = Properties> {
@@ -303,20 +257,12 @@ fn touches() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn messages_survive_their_bytes(update in any_update()) {
-        prop_assert_eq!(Update::parse(&update.to_bytes()), Ok(update));
-    }
-
-    #[test]
     fn descriptions_survive_their_bytes(properties in any_properties()) {
         prop_assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties));
     }
 
     #[test]
     fn any_bytes_are_answered_and_mean_one_thing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Ok(update) = Update::parse(&bytes) {
-            prop_assert_eq!(update.to_bytes(), bytes.clone());
-        }
         if let Ok(properties) = Properties::parse(&bytes) {
             prop_assert_eq!(properties.to_bytes(), bytes);
         }
@@ -375,7 +321,7 @@ proptest! {
     fn joined_motion_goes_as_far(distances in prop::collection::vec(-50..50i32, 1..100), limit in 1..20usize) {
         let mut queue = Queue::new(limit / 2, limit);
         for distance in &distances {
-            prop_assert!(queue.push(Time(0), Update::Frame(vec![Event::new(EV_REL, 0, *distance)])));
+            prop_assert!(queue.push(Time(0), frame(Event::new(EV_REL, 0, *distance))));
         }
         let mut sum = 0;
         while let Some((_, Update::Frame(events))) = queue.pop() {

@@ -4,10 +4,11 @@
 use crate::needs_uinput;
 use crate::rig::*;
 use contract::{DeviceClass, Direction, FlowTemplate, Partner, Role};
-use devices::evdev::{Evdev, Uinput, Update};
+use devices::evdev::{Evdev, Uinput};
 use sys::input::Event;
 use sys::input::code::*;
 use testkit::partner::{Harness, conforms};
+use wire::formats::evdev::Update;
 
 /// A partner, and what its far side does to give it a message.
 struct Ends<F> {
@@ -32,7 +33,7 @@ impl<F: FnMut(i32) -> Vec<Event>> Harness for Ends<F> {
             return Some(first.to_bytes());
         }
         self.said += 1;
-        Some(Update::Frame((self.say)(self.said)).to_bytes())
+        Some(Update::Frame(to_format(&(self.say)(self.said))).to_bytes())
     }
 
     fn end(&mut self) -> bool {
@@ -41,7 +42,7 @@ impl<F: FnMut(i32) -> Vec<Event>> Harness for Ends<F> {
 
     fn body(&self, number: u64) -> Vec<u8> {
         let toggled = (number % 2) as i32;
-        Update::Frame(vec![Event::new(EV_LED, 1, toggled), key(KEY_A, toggled)]).to_bytes()
+        Update::Frame(to_format(&[Event::new(EV_LED, 1, toggled), key(KEY_A, toggled)])).to_bytes()
     }
 
     fn taken(&mut self) -> Option<Vec<u8>> {
@@ -81,10 +82,10 @@ fn a_node_conforms() {
                 events
             };
             let lights = properties.codes(EV_LED);
-            let first = lights.iter().map(|light| Event::new(EV_LED, light, 0)).collect();
+            let first: Vec<_> = lights.iter().map(|light| Event::new(EV_LED, light, 0)).collect();
             Ends {
                 partner: Uinput.partner(made).unwrap(),
-                first: Some(Update::Snapshot(first)),
+                first: Some(Update::Snapshot(to_format(&first))),
                 say,
                 said: 0,
             }

@@ -7,11 +7,12 @@ mod effects;
 mod rig;
 
 use contract::{Ctl, DeviceClass, DeviceError, Message, Opened, PartnerError, Role, Time};
-use devices::evdev::{Evdev, Properties, Uinput, Update};
+use devices::evdev::{Evdev, Properties, Uinput};
 use rig::*;
 use std::os::fd::AsFd;
 use sys::input::code::*;
 use sys::input::{Bits, Event, evdev, read_events};
+use wire::formats::evdev::Update;
 
 /// A pseudo-random session: the same at each run.
 struct Dice(u64);
@@ -442,14 +443,14 @@ fn what_the_node_has_not_is_counted_and_ignored() {
         (0..count).map(|_| event()).filter(|event| event.kind != EV_ABS && event.kind != EV_REL).collect()
     };
     for round in 0..200 {
-        let events = any(50);
+        let events = to_format(&any(50));
         let update = if round % 2 == 0 { Update::Frame(events) } else { Update::Snapshot(events) };
         joined.sink.push(Message::new(Time(0), update.to_bytes()));
     }
     assert!(joined.sink.figure("events refused") > 1000.0);
     let foreign = [key(KEY_A, 1), abs(ABS_MT_SLOT, 5), abs(ABS_RX, 1), key(BTN_TOUCH, 2), rel(0, 1)];
     joined.application.read();
-    joined.sink.push(Message::new(Time(0), Update::Frame(foreign.to_vec()).to_bytes()));
+    joined.sink.push(Message::new(Time(0), Update::Frame(to_format(&foreign)).to_bytes()));
     assert_eq!(joined.application.read(), []);
     let (error, given_back) =
         joined.sink.partner.push(joined.sink.into.unwrap(), Message::new(Time(0), vec![9])).unwrap_err();

@@ -5,7 +5,7 @@ use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceSpec, Direction, FlowClass, FlowKey,
     FlowTemplate, Format, Message, Opened, Options, Partner, PartnerError, Pull, Pulled, Pushed, Role,
 };
-use devices::evdev::{Evdev, Properties, Uinput, Update};
+use devices::evdev::{Evdev, Properties, Uinput};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CString;
 use std::io;
@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids, evdev, read_events, uinput, write_events};
+use wire::formats::evdev::{self as format, Update};
 
 /// Long enough that only a hang outlasts it.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
@@ -326,6 +327,11 @@ impl Joined {
         }
         self.application.read()
     }
+}
+
+/// Events as a message has them.
+pub(crate) fn to_format(events: &[Event]) -> Vec<format::Event> {
+    events.iter().map(|event| format::Event::new(event.kind, event.code, event.value)).collect()
 }
 
 /// What a message says.

@@ -1,0 +1,11 @@
+//! What a stranger says happened on a 3D mouse.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wire::formats::motion::Update;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(update) = Update::parse(bytes) {
+        assert_eq!(update.to_bytes(), bytes);
+    }
+});
