@@ -85,12 +85,7 @@ struct Before {
 
 impl Reader {
     /// The sink said `message`, a `Feedback`; what that means to stages, from the second time on.
-    pub(crate) fn read(
-        &mut self,
-        message: &Control,
-        known: &Known,
-        now: Time,
-    ) -> Option<contract::Feedback> {
+    pub(crate) fn read(&mut self, message: &Control, known: &Known, now: Time) -> Option<contract::Feedback> {
         let &Control::Feedback { received, lost, delay_us, jitter_us, .. } = message else { return None };
         let sent = known.counters;
         let before = self.before.replace(Before { at: now, received, lost, sent })?;

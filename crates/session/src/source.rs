@@ -252,6 +252,11 @@ impl SourceFlow {
         self.next
     }
 
+    /// Bytes of bodies that are not acknowledged yet.
+    pub fn unacknowledged_bytes(&self) -> usize {
+        self.store_bytes
+    }
+
     /// Whether everything was acknowledged that ever will be.
     pub fn is_settled(&self) -> bool {
         self.store.is_empty()
