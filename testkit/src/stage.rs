@@ -5,7 +5,8 @@
 //! ```
 
 use contract::{
-    Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Site, Stage, StageError, Time,
+    Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Secret, Shape, Site, Stage,
+    StageError, Time,
 };
 use netsim::{Link, Params};
 use proptest::prelude::Rng;
@@ -18,6 +19,8 @@ mod tests;
 
 /// Largest body of the suite.
 const LARGE_BYTES: usize = 16 << 20;
+/// Flows that meet in a joint.
+const JOINED: usize = 3;
 /// Most calls at one moment of virtual time before a pair counts as stuck.
 const CALLS_AT_ONCE: usize = 20_000;
 
@@ -28,6 +31,13 @@ pub fn options(pair: &dyn Pair, given: &[(&str, &str)]) -> Options {
     options
 }
 
+/// What a host gives the half that is the `number`th made: a key that all share, and a seed that none does.
+pub fn site(number: u64) -> Site {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&number.to_le_bytes());
+    Site { key: Some(Secret([7; 32])), seed, ..Site::default() }
+}
+
 /// A link that only delays, in order.
 pub fn steady(delay: Duration) -> Params {
     Params { delay_ns: delay.as_nanos() as u64, queue_packets: u32::MAX, ..Params::default() }
@@ -35,14 +45,20 @@ pub fn steady(delay: Duration) -> Params {
 
 /// Both halves of a pair, a modelled link between them, and a control channel of a fixed delay.
 ///
+/// A pair that divides a flow, or joins several, may have a link for each ([`TwoHalves::with_lanes`]): what
+/// crosses lane `i` comes to port `i` of the sink half. On one link all ports go one behind the other, as in a
+/// pipeline of one flow.
+///
 /// Each half is called as its path would: messages wait outside while it has no room, and timeouts are called
 /// exactly when they are due.
 pub struct TwoHalves {
-    stages: [Box<dyn Stage>; 2],
+    /// The source half (one for each lane of a joint), and the sink half behind it.
+    stages: Vec<Box<dyn Stage>>,
+    shape: Shape,
     outbox: Outbox,
-    /// Messages that wait for room, at each half.
-    waiting: [VecDeque<Message>; 2],
-    link: Link<u64>,
+    /// Messages that wait for room, at each stage.
+    waiting: Vec<VecDeque<(Port, Message)>>,
+    lanes: Vec<Link<u64>>,
     crossing: BTreeMap<u64, Message>,
     crossed: u64,
     control_delay: Duration,
@@ -52,6 +68,8 @@ pub struct TwoHalves {
     pub now: Time,
     /// What left the sink half, and when.
     pub received: Vec<(Time, Message)>,
+    /// By which port each of those left.
+    pub ports: Vec<Port>,
     /// What left by side ports.
     pub sides: Vec<(Half, Port, Message)>,
     /// Counted drops by half and reason.
@@ -67,23 +85,40 @@ pub struct TwoHalves {
 impl TwoHalves {
     /// Both halves, connected by `link`; control messages take as long as the link's fixed delay.
     pub fn new(pair: &dyn Pair, given: &[(&str, &str)], format: &Format, link: Params, seed: u64) -> Self {
+        Self::with_lanes(pair, given, format, &[link], seed)
+    }
+
+    /// Both halves, connected by a link for each way of a pair that divides a flow or joins several.
+    pub fn with_lanes(
+        pair: &dyn Pair,
+        given: &[(&str, &str)],
+        format: &Format,
+        lanes: &[Params],
+        seed: u64,
+    ) -> Self {
         let options = options(pair, given);
-        let stages = [
-            pair.source(&options, format, &Site::default()).unwrap(),
-            pair.sink(&options, format, &Site::default()).unwrap(),
-        ];
+        let shape = pair.shape(&options);
+        let sources = if shape == Shape::Joint { lanes.len() } else { 1 };
+        let mut stages: Vec<_> =
+            (0..sources).map(|_| pair.source(&options, format, &site(0)).unwrap()).collect();
+        stages.push(pair.sink(&options, format, &site(1)).unwrap());
+        let link = |(lane, params): (u64, &Params)| {
+            Link::new(params.clone(), seed.wrapping_add(lane << 32)).hold_at_most(u64::MAX)
+        };
         TwoHalves {
+            waiting: stages.iter().map(|_| VecDeque::new()).collect(),
             stages,
+            shape,
             outbox: Outbox::default(),
-            waiting: Default::default(),
-            control_delay: Duration::from_nanos(link.delay_ns),
-            link: Link::new(link, seed).hold_at_most(u64::MAX),
+            control_delay: Duration::from_nanos(lanes[0].delay_ns),
+            lanes: (0..).zip(lanes).map(link).collect(),
             crossing: BTreeMap::new(),
             crossed: 0,
             controls: VecDeque::new(),
             calls_at_once: 0,
             now: Time::from_millis(1000),
             received: Vec::new(),
+            ports: Vec::new(),
             sides: Vec::new(),
             drops: BTreeMap::new(),
             errors: Vec::new(),
@@ -94,37 +129,85 @@ impl TwoHalves {
 
     /// The source half takes `message` now, or as soon as it has room.
     pub fn push(&mut self, message: Message) {
-        self.waiting[0].push_back(message);
+        self.push_at(0, message);
+    }
+
+    /// As [`TwoHalves::push`], to the source half of one lane of a joint.
+    pub fn push_at(&mut self, lane: usize, message: Message) {
+        self.waiting[lane].push_back((Port::MAIN, message));
         self.calls_at_once = 0;
         self.run_until(self.now);
     }
 
-    /// Changes what the link does from now on.
+    /// The source halves take turns.
+    fn push_in_turn(&mut self, number: usize, message: Message) {
+        self.push_at(number % self.indexes(Half::Source).len(), message);
+    }
+
+    /// Changes what the first link does from now on.
     pub fn configure(&mut self, link: Params) {
-        self.link.configure(self.now.0, link);
+        self.configure_lane(0, link);
+    }
+
+    /// Changes what one link does from now on.
+    pub fn configure_lane(&mut self, lane: usize, link: Params) {
+        self.lanes[lane].configure(self.now.0, link);
     }
 
     /// Tells a half that something was lost before it.
     pub fn gap(&mut self, half: Half) {
-        self.call(half, |stage, now, out| stage.handle_gap(Port::MAIN, now, out));
+        for (index, port) in self.inputs(half) {
+            self.call(index, |stage, now, out| stage.handle_gap(port, now, out));
+        }
         self.run_until(self.now);
     }
 
-    /// Ends the flow at the source, waits until the link is empty, and ends it at the sink.
+    /// Where the stages of a half stand.
+    fn indexes(&self, half: Half) -> std::ops::Range<usize> {
+        let sink = self.stages.len() - 1;
+        match half {
+            Half::Source => 0..sink,
+            Half::Sink => sink..sink + 1,
+        }
+    }
+
+    fn half(&self, index: usize) -> Half {
+        if index + 1 == self.stages.len() { Half::Sink } else { Half::Source }
+    }
+
+    /// Every input of a half: the stage and its port.
+    fn inputs(&self, half: Half) -> Vec<(usize, Port)> {
+        let sink = self.stages.len() - 1;
+        match half {
+            Half::Source => (0..sink).map(|index| (index, Port::MAIN)).collect(),
+            Half::Sink => (0..self.lanes.len()).map(|lane| (sink, Port(lane as u16))).collect(),
+        }
+    }
+
+    fn end_half(&mut self, half: Half) {
+        self.wait_for_room(half);
+        for (index, port) in self.inputs(half) {
+            self.call(index, |stage, now, out| stage.handle_end(port, now, out));
+        }
+    }
+
+    /// Ends the flow at the source, waits until the links are empty, and ends it at the sink.
     pub fn end(&mut self) {
         self.run_until(self.now);
-        self.wait_for_room(Half::Source);
-        self.call(Half::Source, |stage, now, out| stage.handle_end(Port::MAIN, now, out));
-        while let Some(at) = self.link.deadline() {
-            self.run_until(Time(at).max(self.now));
+        self.end_half(Half::Source);
+        while let Some(at) = self.link_deadline() {
+            self.run_until(at.max(self.now));
         }
-        self.wait_for_room(Half::Sink);
-        self.call(Half::Sink, |stage, now, out| stage.handle_end(Port::MAIN, now, out));
+        self.end_half(Half::Sink);
+    }
+
+    fn link_deadline(&self) -> Option<Time> {
+        self.lanes.iter().filter_map(Link::deadline).min().map(Time)
     }
 
     fn wait_for_room(&mut self, half: Half) {
         let started = self.now;
-        while !self.waiting[half as usize].is_empty() {
+        while self.indexes(half).any(|index| !self.waiting[index].is_empty()) {
             self.run_until(self.now.after(Duration::from_millis(10)));
             assert!(
                 self.now.since(started) < Duration::from_secs(600),
@@ -137,13 +220,9 @@ impl TwoHalves {
     pub fn run_until(&mut self, end: Time) {
         loop {
             while self.move_one() {}
-            let events = [
-                self.link.deadline().map(Time),
-                self.controls.front().map(|control| control.0),
-                self.stages[0].poll_timeout(),
-                self.stages[1].poll_timeout(),
-            ];
-            match events.into_iter().flatten().min() {
+            let events = [self.link_deadline(), self.controls.front().map(|control| control.0)];
+            let timeouts = self.stages.iter().filter_map(|stage| stage.poll_timeout());
+            match events.into_iter().flatten().chain(timeouts).min() {
                 Some(at) if at <= end => {
                     self.set_now(at);
                     self.happen();
@@ -160,17 +239,17 @@ impl TwoHalves {
 
     /// Messages lost on the link.
     pub fn lost(&self) -> u64 {
-        self.link.counters().lost
+        self.lanes.iter().map(|lane| lane.counters().lost).sum()
     }
 
     /// Messages that a half holds and will give out by itself.
     pub fn held(&self, half: Half) -> usize {
-        self.stages[half as usize].held()
+        self.indexes(half).map(|index| self.stages[index].held()).sum()
     }
 
     /// A figure of a half's report; panics if it reports none by this name.
     pub fn figure(&self, half: Half, name: &str) -> f64 {
-        let report = self.stages[half as usize].report();
+        let report = self.stages[self.indexes(half).start].report();
         report.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}: {report:?}")).1
     }
 
@@ -198,29 +277,34 @@ impl TwoHalves {
 
     /// Whatever is due now, once.
     fn happen(&mut self) {
-        while let Some((_, id)) = self.link.pop(self.now.0) {
-            if let Some(message) = self.crossing.remove(&id) {
-                self.waiting[1].push_back(message);
+        let sink = self.stages.len() - 1;
+        for (port, lane) in (0..).zip(&mut self.lanes) {
+            while let Some((_, id)) = lane.pop(self.now.0) {
+                if let Some(message) = self.crossing.remove(&id) {
+                    self.waiting[sink].push_back((Port(port), message));
+                }
             }
         }
         while self.controls.front().is_some_and(|control| control.0 <= self.now) {
             let (_, half, bytes) = self.controls.pop_front().unwrap();
-            self.call(half, |stage, now, out| stage.handle_control(&bytes, now, out));
+            for index in self.indexes(half) {
+                self.call(index, |stage, now, out| stage.handle_control(&bytes, now, out));
+            }
         }
-        for half in [Half::Source, Half::Sink] {
-            if self.stages[half as usize].poll_timeout().is_some_and(|at| at <= self.now) {
-                self.call(half, |stage, now, out| stage.handle_timeout(now, out));
+        for index in 0..self.stages.len() {
+            if self.stages[index].poll_timeout().is_some_and(|at| at <= self.now) {
+                self.call(index, |stage, now, out| stage.handle_timeout(now, out));
             }
         }
     }
 
     /// Hands on one message that waits and finds room.
     fn move_one(&mut self) -> bool {
-        for half in [Half::Source, Half::Sink] {
-            if self.stages[half as usize].has_room()
-                && let Some(message) = self.waiting[half as usize].pop_front()
+        for index in 0..self.stages.len() {
+            if self.stages[index].has_room()
+                && let Some((port, message)) = self.waiting[index].pop_front()
             {
-                self.call(half, |stage, now, out| stage.handle(Port::MAIN, message, now, out));
+                self.call(index, |stage, now, out| stage.handle(port, message, now, out));
                 return true;
             }
         }
@@ -229,36 +313,45 @@ impl TwoHalves {
 
     fn call(
         &mut self,
-        half: Half,
+        index: usize,
         what: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> Result<(), StageError>,
     ) {
+        let half = self.half(index);
         self.calls_at_once += 1;
         assert!(
             self.calls_at_once < CALLS_AT_ONCE,
             "stuck at {:?}: the {half:?} half makes no progress",
             self.now
         );
-        if let Err(error) = what(&mut *self.stages[half as usize], self.now, &mut self.outbox) {
+        if let Err(error) = what(&mut *self.stages[index], self.now, &mut self.outbox) {
             self.errors.push((half, error));
         }
-        let other = if half == Half::Source { Half::Sink } else { Half::Source };
         for bytes in self.outbox.controls.drain(..) {
             self.controls_sent[half as usize] += 1;
-            self.controls.push_back((self.now.after(self.control_delay), other, bytes));
+            self.controls.push_back((self.now.after(self.control_delay), half.other(), bytes));
         }
         for drop in self.outbox.drops.drain(..) {
             *self.drops.entry((half, drop.reason)).or_default() += drop.count;
         }
         for (port, message) in self.outbox.messages.drain(..) {
-            if port != Port::MAIN {
+            let goes_on = match (half, self.shape) {
+                (Half::Source, Shape::Fan(ways)) => port.0 < ways,
+                (Half::Sink, Shape::Joint) => usize::from(port.0) < self.lanes.len(),
+                _ => port == Port::MAIN,
+            };
+            if !goes_on {
                 self.sides.push((half, port, message));
             } else if half == Half::Sink {
                 self.received.push((self.now, message));
+                self.ports.push(port);
             } else {
                 self.bodies.push(message.body.clone());
+                // The ways of one pipeline, and the lanes of a joint, are what they left by.
+                let lane = if self.shape == Shape::Joint { index } else { usize::from(port.0) };
+                let lane = lane % self.lanes.len();
                 // Only the creation time and the body cross a network.
                 let bytes = u32::try_from(message.body.len()).unwrap_or(u32::MAX);
-                let _ = self.link.push(self.now.0, self.crossed, bytes);
+                let _ = self.lanes[lane].push(self.now.0, self.crossed, bytes);
                 self.crossing.insert(self.crossed, Message::new(message.created, message.body));
                 self.crossed += 1;
             }
@@ -266,15 +359,48 @@ impl TwoHalves {
     }
 }
 
+/// How a pair is run in the suite.
+struct Rig<'a> {
+    pair: &'a dyn Pair,
+    given: &'a [(&'a str, &'a str)],
+    format: &'a Format,
+    /// Links between the halves.
+    lanes: usize,
+}
+
+impl Rig<'_> {
+    fn run(&self, link: Params, seed: u64) -> TwoHalves {
+        TwoHalves::with_lanes(self.pair, self.given, self.format, &vec![link; self.lanes], seed)
+    }
+
+    fn promises(&self) -> Promises {
+        let options = options(self.pair, self.given);
+        let mut promises = self.pair.promises(&options);
+        // Between flows that were not one there is no order to keep.
+        promises.may_reorder |= self.lanes > 1 && self.pair.shape(&options) == Shape::Joint;
+        promises
+    }
+}
+
 /// Runs the whole suite on a pair with these options. What the pair does not declare in its [`Promises`], it
 /// must not do. Panics with what went wrong.
 pub fn conforms(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     declares_itself(pair, given, format);
-    undoes_every_kind_of_body(pair, given, format);
-    takes_a_burst(pair, given, format);
-    goes_on_after_gaps(pair, given, format);
-    survives_a_bad_link(pair, given, format);
+    let rig = Rig { pair, given, format, lanes: 1 };
+    conforms_on(&rig);
     survives_hostile_bytes(pair, given, format);
+    match pair.shape(&options(pair, given)) {
+        Shape::Line => {}
+        Shape::Fan(ways) => conforms_on(&Rig { lanes: ways.into(), ..rig }),
+        Shape::Joint => conforms_on(&Rig { lanes: JOINED, ..rig }),
+    }
+}
+
+fn conforms_on(rig: &Rig<'_>) {
+    undoes_every_kind_of_body(rig);
+    takes_a_burst(rig);
+    goes_on_after_gaps(rig);
+    survives_a_bad_link(rig);
 }
 
 fn declares_itself(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
@@ -347,9 +473,9 @@ fn random_bytes(rng: &mut TestRng, length: usize) -> Bytes {
     Bytes::from(bytes)
 }
 
-fn undoes_every_kind_of_body(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
-    let promises = pair.promises(&options(pair, given));
-    let mut run = TwoHalves::new(pair, given, format, steady(Duration::from_millis(5)), 1);
+fn undoes_every_kind_of_body(rig: &Rig<'_>) {
+    let promises = rig.promises();
+    let mut run = rig.run(steady(Duration::from_millis(5)), 1);
     let mut rng = rng(1);
     let mut sent = Vec::new();
     for round in 0..40 {
@@ -370,7 +496,7 @@ fn undoes_every_kind_of_body(pair: &dyn Pair, given: &[(&str, &str)], format: &F
         let mut message = Message::new(run.now.before(Duration::from_micros(rng.next_u64() % 900)), body);
         message.attributes.priority = 3;
         sent.push(message.clone());
-        run.push(message);
+        run.push_in_turn(round, message);
         run.run_until(run.now.after(Duration::from_micros(rng.next_u64() % 20_000)));
     }
     run.end();
@@ -397,12 +523,12 @@ fn is_quiet_after_its_end(run: &mut TwoHalves) {
     assert_eq!(run.received.len(), received, "the end left something behind");
 }
 
-fn takes_a_burst(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
-    let promises = pair.promises(&options(pair, given));
-    let mut run = TwoHalves::new(pair, given, format, steady(Duration::from_millis(1)), 2);
+fn takes_a_burst(rig: &Rig<'_>) {
+    let promises = rig.promises();
+    let mut run = rig.run(steady(Duration::from_millis(1)), 2);
     let sent: Vec<Message> =
         (0..1500u64).map(|i| Message::new(Time(run.now.0 + i), i.to_le_bytes().to_vec())).collect();
-    sent.iter().for_each(|message| run.push(message.clone()));
+    (0..).zip(&sent).for_each(|(i, message)| run.push_in_turn(i, message.clone()));
     holds_nothing_for_ever(&mut run);
     run.end();
     agree(&run, &sent, promises);
@@ -416,13 +542,13 @@ fn holds_nothing_for_ever(run: &mut TwoHalves) {
     assert!(run.received.len() >= received, "held, and not given out");
 }
 
-fn goes_on_after_gaps(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
-    let promises = pair.promises(&options(pair, given));
-    let mut run = TwoHalves::new(pair, given, format, steady(Duration::from_millis(3)), 3);
+fn goes_on_after_gaps(rig: &Rig<'_>) {
+    let promises = rig.promises();
+    let mut run = rig.run(steady(Duration::from_millis(3)), 3);
     let mut sent = Vec::new();
     for i in 0..200u64 {
         sent.push(Message::new(run.now, i.to_le_bytes().to_vec()));
-        run.push(sent[sent.len() - 1].clone());
+        run.push_in_turn(i as usize, sent[sent.len() - 1].clone());
         run.run_until(run.now.after(Duration::from_millis(4)));
         match i {
             50 | 51 | 150 => run.gap(Half::Sink),
@@ -434,16 +560,16 @@ fn goes_on_after_gaps(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) 
     agree(&run, &sent, promises);
 }
 
-fn survives_a_bad_link(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
-    let promises = pair.promises(&options(pair, given));
+fn survives_a_bad_link(rig: &Rig<'_>) {
+    let promises = rig.promises();
     for (seed, reorder) in [(4, false), (5, true), (6, true)] {
         let link =
             Params { jitter_ns: 60_000_000, loss_ppm: 50_000, reorder, ..steady(Duration::from_millis(10)) };
-        let mut run = TwoHalves::new(pair, given, format, link, seed);
+        let mut run = rig.run(link, seed);
         let mut sent = Vec::new();
         for i in 0..600u64 {
             sent.push(Message::new(run.now, i.to_le_bytes().to_vec()));
-            run.push(sent[sent.len() - 1].clone());
+            run.push_in_turn(i as usize, sent[sent.len() - 1].clone());
             run.run_until(run.now.after(Duration::from_millis(8)));
         }
         run.run_until(run.now.after(Duration::from_secs(3)));
@@ -470,6 +596,7 @@ fn survives_a_bad_link(pair: &dyn Pair, given: &[(&str, &str)], format: &Format)
 
 fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     let options = options(pair, given);
+    let shape = pair.shape(&options);
     let mut honest = TwoHalves::new(pair, given, format, steady(Duration::from_millis(1)), 7);
     for i in 0..60u64 {
         honest.push(Message::new(honest.now, vec![i as u8; 40]));
@@ -480,8 +607,8 @@ fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Form
     let mut out = Outbox::default();
     for round in 0..40 {
         let mut stages = [
-            pair.source(&options, format, &Site::default()).unwrap(),
-            pair.sink(&options, format, &Site::default()).unwrap(),
+            pair.source(&options, format, &site(0)).unwrap(),
+            pair.sink(&options, format, &site(1)).unwrap(),
         ];
         let mut now = Time::from_millis(1000);
         for body in &honest.bodies {
@@ -499,7 +626,8 @@ fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Form
                 _ => bytes.extend_from_slice(&random_bytes(&mut rng, 9)),
             }
             let created = if rng.next_u64().is_multiple_of(4) { Time(rng.next_u64()) } else { now };
-            let _ = stages[1].handle(Port::MAIN, Message::new(created, bytes), now, &mut out);
+            let port = if shape == Shape::Line { Port::MAIN } else { Port((rng.next_u64() % 70) as u16) };
+            let _ = stages[1].handle(port, Message::new(created, bytes), now, &mut out);
             let length = rng.next_u64() as usize % 40;
             let control = random_bytes(&mut rng, length);
             for stage in &mut stages {

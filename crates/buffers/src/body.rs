@@ -1,7 +1,7 @@
 //! The partner vector (paper P, section 3.1): one message's bytes, in as many pieces as their owners
 //! gave, never copied to be joined or to take a header.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 
@@ -218,6 +218,20 @@ impl Body {
         let mut joined = Vec::with_capacity(self.len());
         self.chunks().for_each(|chunk| joined.extend_from_slice(chunk));
         Bytes::from(joined)
+    }
+
+    /// All bytes as one piece to be written over, with room for `more` behind them where they are copied: in
+    /// place if they are one piece that nobody else holds, in fresh memory if not.
+    pub fn into_mut(mut self, more: usize) -> BytesMut {
+        if self.head().is_empty() && self.pieces.len() == 1 {
+            match self.pieces.remove(0).try_into_mut() {
+                Ok(piece) => return piece,
+                Err(shared) => self.pieces.push(shared),
+            }
+        }
+        let mut joined = BytesMut::with_capacity(self.len() + more);
+        self.chunks().for_each(|chunk| joined.extend_from_slice(chunk));
+        joined
     }
 
     /// All bytes in one slice, joining the pieces in place (one copy) if there are several.

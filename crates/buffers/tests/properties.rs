@@ -18,6 +18,7 @@ enum Step {
     SplitOffFront(usize),
     Append(Vec<Vec<u8>>),
     Join,
+    Rewrite(bool),
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -34,6 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..200usize).prop_map(Step::SplitOffFront),
         prop::collection::vec(bytes(), 0..4).prop_map(Step::Append),
         Just(Step::Join),
+        any::<bool>().prop_map(Step::Rewrite),
     ]
 }
 
@@ -75,6 +77,15 @@ proptest! {
                 Step::Append(pieces) => {
                     model.extend(pieces.iter().flatten());
                     body.append(pieces.into_iter().map(Bytes::from).collect());
+                }
+                Step::Rewrite(is_shared) => {
+                    let other = is_shared.then(|| body.clone());
+                    let mut bytes = std::mem::take(&mut body).into_mut(16);
+                    prop_assert_eq!(&bytes[..], &model[..]);
+                    bytes.iter_mut().for_each(|byte| *byte ^= 1);
+                    prop_assert_eq!(other.is_none_or(|other| other == Body::from(model.clone())), true);
+                    model.iter_mut().for_each(|byte| *byte ^= 1);
+                    body = Body::from(bytes.freeze());
                 }
                 Step::Join => prop_assert_eq!(body.as_slice(), &model[..]),
             }

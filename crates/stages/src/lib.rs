@@ -17,6 +17,7 @@ mod buffer;
 mod bundle;
 mod compress;
 mod delay;
+mod encrypt;
 mod fault;
 mod histogram;
 mod null;
@@ -37,6 +38,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &periodic::Periodic,
     &reorder::Reorder,
     &delay::Delay,
+    &encrypt::Encrypt,
     &fault::Fault,
     &tap::Tap,
 ];

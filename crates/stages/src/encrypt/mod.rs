@@ -1,0 +1,67 @@
+//! `encrypt`: seals each message from the source half to the sink half (paper N, section 4.8.2), with
+//! AES-256-GCM (NIST SP 800-38D) or ChaCha20-Poly1305 (RFC 8439).
+
+mod seal;
+mod sink;
+mod source;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError};
+
+/// The pair.
+pub(crate) struct Encrypt;
+
+static OPTIONS: [OptionSpec; 2] = [
+    agreed("cipher", OptionKind::Choice(&["aes-256-gcm", "chacha20-poly1305"]), "aes-256-gcm", "what seals"),
+    agreed(
+        "window",
+        OptionKind::Integer { min: 64, max: 1 << 20 },
+        "4096",
+        "messages that one may come late by and still be told from a replay",
+    ),
+];
+
+fn key(site: &Site) -> Result<&Secret, StageError> {
+    site.key.as_ref().ok_or_else(|| {
+        let problem = "encrypt has no key: pair the two hosts (a session without --insecure has one), or give \
+                       both the same 32 bytes with --key-file";
+        StageError::Own(problem.into())
+    })
+}
+
+impl Pair for Encrypt {
+    fn name(&self) -> &'static str {
+        "encrypt"
+    }
+
+    fn summary(&self) -> &'static str {
+        "seals each message end to end: secret, unaltered, never repeated"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises { may_drop: true, ..Promises::default() }
+    }
+
+    fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(Format::Bytes)
+    }
+
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(source::Source::new(options, key(site)?, site.seed)))
+    }
+
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(sink::Sink::new(options, key(site)?)))
+    }
+}
