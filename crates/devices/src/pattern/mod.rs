@@ -1,5 +1,6 @@
 //! `pattern:size=1000,rate=62.5`: synthetic messages at an exact rate, whose content can be checked.
 
+mod motion;
 #[cfg(test)]
 mod tests;
 
@@ -9,10 +10,11 @@ use crate::plain;
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
-    FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Partner, PartnerError, Pull,
-    PullSlot, Pulled, Pushed, Readiness, Role, Scope, Time,
+    Attributes, Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass,
+    FlowKey, FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Options, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Scope, Time,
 };
+use motion::{Cap, Follower};
 use std::time::Duration;
 
 /// The class.
@@ -29,7 +31,8 @@ const fn option(
 }
 
 const OPTIONS: &[OptionSpec] = &[
-    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "bytes of a message"),
+    option("format", OptionKind::Choice(&["bytes", "motion"]), "bytes", "what messages say"),
+    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "bytes of a message of bytes"),
     option(
         "rate",
         OptionKind::Number { min: 0.0, max: 1e7 },
@@ -66,36 +69,58 @@ impl DeviceClass for Pattern {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let description = plain::description(spec, plain::forward_flow(), "null");
+        let mut description = plain::description(spec, plain::forward_flow(), "null");
+        if format(&spec.options) == Format::Motion {
+            description
+                .flows
+                .iter_mut()
+                .for_each(|flow| (flow.format, flow.class) = (Format::Motion, FlowClass::State));
+        }
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let options = &opened.spec.options;
         let content = Content { size: options.size("size"), seed: options.integer("seed") as u64 };
+        let rate_hz = options.number("rate");
+        let format = format(options);
         Ok(match opened.role {
             Role::Device => Box::new(Source {
                 flows: Flows::new(true, false),
                 slot: PullSlot::default(),
-                pool: Pool::new(content.size, 32),
-                content,
-                rate_hz: options.number("rate"),
+                maker: match format {
+                    Format::Motion => Maker::Motion(Cap::new(content.seed, nominal(rate_hz))),
+                    _ => Maker::Bytes(content, Pool::new(content.size, 32)),
+                },
+                format,
+                rate_hz,
                 count: Some(options.integer("count") as u64).filter(|count| *count > 0),
                 start: None,
                 made: 0,
+                is_snapshot_wanted: false,
+                replaced: 0,
                 ended: false,
             }),
             Role::Application => Box::new(Checker {
                 flows: Flows::new(false, true),
-                content,
                 arrivals: Arrivals::default(),
-                expected: 0,
-                missing: 0,
-                repeated: 0,
-                wrong: 0,
+                check: match format {
+                    Format::Motion => Check::Motion(Follower::default()),
+                    _ => Check::Bytes(Sequence::new(content)),
+                },
+                format,
             }),
         })
     }
+}
+
+fn format(options: &Options) -> Format {
+    Format::from_name(options.text("format")).unwrap_or(Format::Bytes)
+}
+
+/// The rate that messages speak of, where they are made as fast as they are taken.
+fn nominal(rate_hz: f64) -> f64 {
+    if rate_hz > 0.0 { rate_hz } else { 62.5 }
 }
 
 /// What message number n holds: n, then noise that n and the seed alone choose.
@@ -126,17 +151,48 @@ fn split_mix(state: &mut u64) -> u64 {
     word ^ (word >> 31)
 }
 
+/// Makes messages by their number.
+#[derive(Debug)]
+enum Maker {
+    Bytes(Content, Pool),
+    Motion(Cap),
+}
+
+impl Maker {
+    fn make(&self, number: u64) -> Body {
+        match self {
+            Maker::Bytes(content, pool) => {
+                let mut memory = pool.take();
+                content.fill(number, &mut memory);
+                memory.freeze().into()
+            }
+            Maker::Motion(cap) => cap.update(number).to_bytes().into(),
+        }
+    }
+
+    /// Where things stand before message `number`, in a format that can say so.
+    fn snapshot(&self, number: u64) -> Option<Body> {
+        match self {
+            Maker::Bytes(..) => None,
+            Maker::Motion(cap) => Some(cap.snapshot(number).to_bytes().into()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Source {
     flows: Flows,
+    format: Format,
     slot: PullSlot,
-    pool: Pool,
-    content: Content,
+    maker: Maker,
     rate_hz: f64,
     count: Option<u64>,
     /// When the first message was due.
     start: Option<Time>,
     made: u64,
+    is_snapshot_wanted: bool,
+    /// Messages that a snapshot took the place of.
+    replaced: u64,
     ended: bool,
 }
 
@@ -149,6 +205,11 @@ impl Source {
     }
 
     fn next(&mut self, now: Time) -> Next {
+        if std::mem::take(&mut self.is_snapshot_wanted)
+            && let Some(body) = self.maker.snapshot(self.made)
+        {
+            return Next::Message(Message::new(now, body));
+        }
         if self.count.is_some_and(|count| self.made >= count) {
             self.ended = true;
             return Next::End;
@@ -157,16 +218,15 @@ impl Source {
             Some(due) if due > now => return Next::Nothing,
             due => due.unwrap_or(now),
         };
-        let mut memory = self.pool.take();
-        self.content.fill(self.made, &mut memory);
+        let body = self.maker.make(self.made);
         self.made += 1;
-        Next::Message(Message::new(created, memory.freeze()))
+        Next::Message(Message::new(created, body))
     }
 }
 
 impl Partner for Source {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let key = self.flows.open(template, &Format::Bytes)?;
+        let key = self.flows.open(template, &self.format)?;
         self.start.get_or_insert_with(now);
         Ok(key)
     }
@@ -191,7 +251,14 @@ impl Partner for Source {
         self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
-            Ctl::Report => Ok(CtlReply::Report(vec![("messages", self.made as f64)])),
+            Ctl::Snapshot if self.format != Format::Bytes => {
+                self.replaced += u64::from(std::mem::take(&mut self.slot).is_held());
+                self.is_snapshot_wanted = true;
+                Ok(CtlReply::Done)
+            }
+            Ctl::Report => {
+                Ok(CtlReply::Report(vec![("messages", self.made as f64), ("replaced", self.replaced as f64)]))
+            }
             _ => Err(PartnerError::Unsupported("this operation")),
         }
     }
@@ -200,19 +267,18 @@ impl Partner for Source {
         if !self.flows.names(flow, direction) || self.ended {
             return Readiness::never();
         }
-        match self.due().filter(|_| !self.slot.is_held() && self.count != Some(self.made)) {
+        let has_one = self.slot.is_held() || self.is_snapshot_wanted;
+        match self.due().filter(|_| !has_one && self.count != Some(self.made)) {
             Some(due) => Readiness::at(due),
             None => Readiness::now(),
         }
     }
 }
 
-/// Checks that messages are those of a [`Source`] with the same options, in order.
+/// Checks that messages of bytes are those of a [`Source`] with the same options, in order.
 #[derive(Debug)]
-struct Checker {
-    flows: Flows,
+struct Sequence {
     content: Content,
-    arrivals: Arrivals,
     /// Number of the next message.
     expected: u64,
     missing: u64,
@@ -220,9 +286,12 @@ struct Checker {
     wrong: u64,
 }
 
-impl Checker {
-    fn check(&mut self, message: &Message) {
-        let body = message.body.clone().into_bytes();
+impl Sequence {
+    fn new(content: Content) -> Sequence {
+        Sequence { content, expected: 0, missing: 0, repeated: 0, wrong: 0 }
+    }
+
+    fn check(&mut self, body: &[u8]) {
         let mut number = [0; 8];
         let known = body.len().min(8);
         number[..known].copy_from_slice(&body[..known]);
@@ -240,23 +309,45 @@ impl Checker {
             self.expected = number.saturating_add(1);
         }
     }
+
+    fn report(&self) -> [Report; 3] {
+        [("missing", self.missing as f64), ("repeated", self.repeated as f64), ("wrong", self.wrong as f64)]
+    }
+}
+
+/// What comes, checked as its format allows.
+#[derive(Debug)]
+enum Check {
+    Bytes(Sequence),
+    Motion(Follower),
+}
+
+#[derive(Debug)]
+struct Checker {
+    flows: Flows,
+    format: Format,
+    arrivals: Arrivals,
+    check: Check,
 }
 
 impl Partner for Checker {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &Format::Bytes)
+        self.flows.open(template, &self.format)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         self.flows.close(flow).map(|_| ())
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if let Err(error) = self.flows.check(flow, Direction::In) {
             return Err((error, message));
         }
         self.arrivals.count(message.body.len(), now());
-        self.check(&message);
+        match &mut self.check {
+            Check::Bytes(sequence) => sequence.check(message.body.as_slice()),
+            Check::Motion(follower) => follower.follow(message.body.as_slice()),
+        }
         Ok(Pushed::Taken)
     }
 
@@ -267,14 +358,19 @@ impl Partner for Checker {
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
+            Ctl::Neutral => {
+                if let Check::Motion(follower) = &mut self.check {
+                    follower.let_go();
+                }
+                Ok(CtlReply::Done)
+            }
             Ctl::Report => {
                 let mut report = self.arrivals.report();
-                report.extend([
-                    ("missing", self.missing as f64),
-                    ("repeated", self.repeated as f64),
-                    ("wrong", self.wrong as f64),
-                ]);
+                match &self.check {
+                    Check::Bytes(sequence) => report.extend(sequence.report()),
+                    Check::Motion(follower) => report.extend(follower.report()),
+                }
                 Ok(CtlReply::Report(report))
             }
             _ => Err(PartnerError::Unsupported("this operation")),

@@ -1,14 +1,18 @@
 use super::Content;
+use super::motion::Cap;
 use crate::stream::now;
 use crate::stream::tests::{open, pull_all, push_all, template};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, Pull, Pulled, Role, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Partner, Pull, Pulled,
+    Role, Time,
 };
 use testkit::partner::{Harness, conforms};
+use wire::formats::motion::{Motion, Update};
 
 struct Synthetic {
     partner: Box<dyn Partner>,
     direction: Direction,
+    format: Format,
     fed: u64,
 }
 
@@ -18,18 +22,26 @@ fn content(number: u64) -> Vec<u8> {
     bytes
 }
 
+fn body(format: &Format, number: u64) -> Vec<u8> {
+    match format {
+        Format::Motion => Cap::new(1, 200.0).update(number).to_bytes(),
+        _ => content(number),
+    }
+}
+
 impl Harness for Synthetic {
     fn partner(&mut self) -> &mut dyn Partner {
         self.partner.as_mut()
     }
 
     fn template(&self, direction: Direction) -> Option<FlowTemplate> {
-        (direction == self.direction).then_some(template(direction))
+        let format = self.format.clone();
+        (direction == self.direction).then_some(FlowTemplate { format, ..template(direction) })
     }
 
     fn feed(&mut self) -> Option<Vec<u8>> {
         self.fed += 1;
-        Some(content(self.fed - 1))
+        Some(body(&self.format, self.fed - 1))
     }
 
     fn end(&mut self) -> bool {
@@ -37,7 +49,7 @@ impl Harness for Synthetic {
     }
 
     fn body(&self, number: u64) -> Vec<u8> {
-        content(number)
+        body(&self.format, number)
     }
 
     fn taken(&mut self) -> Option<Vec<u8>> {
@@ -47,10 +59,11 @@ impl Harness for Synthetic {
 
 #[test]
 fn a_source_conforms_at_any_rate() {
-    for rate in ["0", "200"] {
+    for (format, rate) in [(Format::Bytes, "0"), (Format::Bytes, "200"), (Format::Motion, "200")] {
         conforms(move || Synthetic {
-            partner: open(&format!("pattern:size=100,rate={rate},count=6"), Role::Device),
+            partner: open(&format!("pattern:format={format},size=100,rate={rate},count=6"), Role::Device),
             direction: Direction::Out,
+            format: format.clone(),
             fed: 0,
         });
     }
@@ -58,19 +71,25 @@ fn a_source_conforms_at_any_rate() {
 
 #[test]
 fn a_checker_conforms() {
-    conforms(|| Synthetic {
-        partner: open("pattern:size=100", Role::Application),
-        direction: Direction::In,
-        fed: 0,
-    });
+    for format in [Format::Bytes, Format::Motion] {
+        conforms(move || Synthetic {
+            partner: open(&format!("pattern:format={format},size=100"), Role::Application),
+            direction: Direction::In,
+            format: format.clone(),
+            fed: 0,
+        });
+    }
 }
 
 fn figures(checker: &mut dyn Partner) -> [f64; 4] {
+    reported(checker, ["messages", "missing", "repeated", "wrong"])
+}
+
+fn reported<const N: usize>(checker: &mut dyn Partner, names: [&str; N]) -> [f64; N] {
     let Ok(CtlReply::Report(report)) = checker.ctl(FlowKey::DEFAULT, Ctl::Report) else {
         panic!("no report")
     };
-    ["messages", "missing", "repeated", "wrong"]
-        .map(|name| report.iter().find(|(known, _)| *known == name).unwrap().1)
+    names.map(|name| report.iter().find(|(known, _)| *known == name).unwrap().1)
 }
 
 #[test]
@@ -121,4 +140,52 @@ fn messages_are_created_at_their_scheduled_times_however_late_they_are_taken() {
     for (number, time) in times.iter().enumerate() {
         assert_eq!(time - times[0], (number as f64 * 1e9 / 300.0) as u64);
     }
+}
+
+#[test]
+fn a_cap_moves_smoothly_and_its_buttons_come_up_again() {
+    let cap = Cap::new(1, 62.5);
+    let (mut presses, mut last, mut time_us) = (0, None, 0);
+    for number in 0..1024 {
+        match cap.update(number) {
+            Update::Motion(Motion { axes, period_us }) => {
+                time_us += period_us;
+                let before = last.replace(axes).unwrap_or(axes);
+                assert!(axes.iter().zip(before).all(|(axis, before)| axis.abs_diff(before) < 60), "{number}");
+            }
+            Update::Button { pressed, .. } => presses += i32::from(pressed),
+            Update::Snapshot { .. } => panic!("nobody asked for one"),
+        }
+        let Update::Snapshot { pressed, .. } = cap.snapshot(number) else { panic!("no snapshot") };
+        assert_eq!(pressed.len(), usize::from((9..=16).contains(&(number % 128))), "{number}");
+    }
+    assert_eq!((presses, time_us), (8, 1023 * 16_000));
+}
+
+#[test]
+fn an_application_follows_a_cap() {
+    let template = |direction| FlowTemplate { format: Format::Motion, ..template(direction) };
+    let mut source = open("pattern:format=motion,rate=0,count=40", Role::Device);
+    let mut follower = open("pattern:format=motion", Role::Application);
+    let out = source.open(&template(Direction::Out), &Attributes::default()).unwrap();
+    let into = follower.open(&template(Direction::In), &Attributes::default()).unwrap();
+    let mut carry = |source: &mut dyn Partner| match source.pull(out, Pull::Yours).unwrap() {
+        Pulled::Message(_, mut message) => {
+            let update = Update::parse(message.body.as_slice()).unwrap();
+            follower.push(into, message).unwrap();
+            Some((update, reported(follower.as_mut(), ["wrong", "presses", "buttons down"])))
+        }
+        _ => None,
+    };
+    let after_press = (0..10).map(|_| carry(source.as_mut()).unwrap().1).last();
+    assert_eq!(after_press, Some([0.0, 1.0, 1.0]));
+    source.ctl(out, Ctl::Snapshot).unwrap();
+    let (snapshot, figures) = carry(source.as_mut()).unwrap();
+    assert!(matches!(snapshot, Update::Snapshot { pressed, .. } if pressed == [0]));
+    assert_eq!(figures, [0.0, 1.0, 1.0]);
+    let at_the_end = std::iter::from_fn(|| carry(source.as_mut())).last().unwrap().1;
+    assert_eq!(at_the_end, [0.0, 1.0, 0.0]);
+    follower.push(into, Message::new(Time(0), vec![1, 0, 0, 0])).unwrap();
+    follower.push(into, Message::new(Time(0), vec![9])).unwrap();
+    assert_eq!(reported(follower.as_mut(), ["wrong"]), [2.0]);
 }
