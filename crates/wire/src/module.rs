@@ -21,6 +21,37 @@ const FLUSH: u8 = 3;
 const DONE: u8 = 4;
 const ERROR: u8 = 5;
 const GAP: u8 = 6;
+const KEY: u8 = 7;
+const FEEDBACK: u8 = 8;
+
+/// A flow's key, never shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ModuleKey(pub [u8; 32]);
+
+impl std::fmt::Debug for ModuleKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ModuleKey(..)")
+    }
+}
+
+/// What is known of a flow's way to its sink since the last time, for a source half that adapts to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModuleFeedback {
+    /// Records that arrived.
+    pub received: u64,
+    /// Records that the network lost, whether they were sent again or not.
+    pub lost: u64,
+    /// Median time from creation to hand-over, nanoseconds.
+    pub delay_ns: u64,
+    /// 99th less 1st percentile of the same, nanoseconds.
+    pub jitter_ns: u64,
+    /// Shortest round trip seen lately, nanoseconds.
+    pub round_trip_ns: u64,
+    /// Bytes of bodies a second that arrived.
+    pub rate_bytes: u64,
+    /// Bytes of bodies that wait at the source for the network now.
+    pub waiting_bytes: u64,
+}
 
 /// What stands in a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +82,10 @@ pub enum ModuleFrame {
     Error(String),
     /// To the module: something was lost before the next container.
     Gap,
+    /// To a module of Outboard's own, behind the hello: the flow's key. A foreign program is never given it.
+    Key(ModuleKey),
+    /// To a module of Outboard's own: what an adaptive half goes by.
+    Feedback(ModuleFeedback),
     /// A kind that this version does not know, to be ignored.
     Unknown(u8),
 }
@@ -105,6 +140,24 @@ impl ModuleFrame {
                 ERROR
             }
             ModuleFrame::Gap => GAP,
+            ModuleFrame::Key(key) => {
+                body.raw(&key.0);
+                KEY
+            }
+            ModuleFrame::Feedback(feedback) => {
+                let ModuleFeedback {
+                    received,
+                    lost,
+                    delay_ns,
+                    jitter_ns,
+                    round_trip_ns,
+                    rate_bytes,
+                    waiting_bytes,
+                } = *feedback;
+                body.u64(received).u64(lost).u64(delay_ns).u64(jitter_ns).u64(round_trip_ns);
+                body.u64(rate_bytes).u64(waiting_bytes);
+                FEEDBACK
+            }
             ModuleFrame::Unknown(kind) => *kind,
         };
         let body = body.finish();
@@ -137,6 +190,16 @@ impl ModuleFrame {
                 return Ok(ModuleFrame::Error(what.into()));
             }
             GAP => ModuleFrame::Gap,
+            KEY => ModuleFrame::Key(ModuleKey(reader.array("key")?)),
+            FEEDBACK => ModuleFrame::Feedback(ModuleFeedback {
+                received: reader.u64("received")?,
+                lost: reader.u64("lost")?,
+                delay_ns: reader.u64("delay")?,
+                jitter_ns: reader.u64("jitter")?,
+                round_trip_ns: reader.u64("round trip")?,
+                rate_bytes: reader.u64("rate")?,
+                waiting_bytes: reader.u64("waiting")?,
+            }),
             unknown => return Ok(ModuleFrame::Unknown(unknown)),
         };
         reader.end("frame")?;

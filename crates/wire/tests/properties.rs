@@ -9,8 +9,12 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wire::control::*;
+use wire::module::{MODULE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES};
 use wire::preamble::SessionToken;
-use wire::{BODY_BYTES_MAX, Container, Control, PROTOCOL_VERSION, Preamble, RecordHeader, WireError};
+use wire::{
+    BODY_BYTES_MAX, Container, Control, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey,
+    PROTOCOL_VERSION, Preamble, RecordHeader, WireError,
+};
 
 /// A text of at most `max` bytes: mostly short, sometimes as long as it may be.
 fn text(max: usize) -> impl Strategy<Value = String> {
@@ -42,6 +46,35 @@ fn flow() -> impl Strategy<Value = AgreedFlow> {
     (any::<u32>(), direction, class, text(NAME_BYTES_MAX), text(PIPELINE_BYTES_MAX)).prop_map(
         |(flow, direction, class, format, pipeline)| AgreedFlow { flow, direction, class, format, pipeline },
     )
+}
+
+fn module_frame() -> impl Strategy<Value = ModuleFrame> {
+    let options = vec((text(64), text(4096)), 0..4);
+    prop_oneof![
+        (any::<u16>(), "[a-z]{0,16}", text(64), options).prop_map(|(version, role, format, options)| {
+            ModuleFrame::Hello { version, role, format, options }
+        }),
+        blob(MODULE_FRAME_BYTES_MAX).prop_map(ModuleFrame::Peer),
+        Just(ModuleFrame::Flush),
+        any::<(u64, u64)>().prop_map(|(inputs, outputs)| ModuleFrame::Done { inputs, outputs }),
+        text(4096).prop_map(ModuleFrame::Error),
+        Just(ModuleFrame::Gap),
+        any::<[u8; 32]>().prop_map(|key| ModuleFrame::Key(ModuleKey(key))),
+        any::<[u64; 7]>().prop_map(
+            |[received, lost, delay_ns, jitter_ns, round_trip_ns, rate_bytes, waiting_bytes]| {
+                ModuleFrame::Feedback(ModuleFeedback {
+                    received,
+                    lost,
+                    delay_ns,
+                    jitter_ns,
+                    round_trip_ns,
+                    rate_bytes,
+                    waiting_bytes,
+                })
+            }
+        ),
+        (9u8..).prop_map(ModuleFrame::Unknown),
+    ]
 }
 
 fn control() -> impl Strategy<Value = Control> {
@@ -251,6 +284,24 @@ proptest! {
     fn a_frame_over_the_limit_is_refused_by_its_length_alone(length in FRAME_BYTES_MAX as u32 + 1..) {
         let refused = Control::parse_frame(&length.to_le_bytes());
         prop_assert!(matches!(refused, Err(WireError::TooLong { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn reading_a_module_frame_undoes_writing_it(frame in module_frame(), at in any::<u64>()) {
+        let bytes = frame.emit(at);
+        let header = ModuleHeader::parse(&bytes).unwrap();
+        let body = &bytes[MODULE_HEADER_BYTES..];
+        prop_assert_eq!((header.length as usize, header.at), (body.len(), at));
+        prop_assert_eq!(ModuleFrame::parse(header.kind, body), Ok(frame));
+    }
+
+    #[test]
+    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..10, body in vec(any::<u8>(), 0..80)) {
+        if let Ok(frame) = ModuleFrame::parse(kind, &body)
+            && !matches!(frame, ModuleFrame::Unknown(_))
+        {
+            prop_assert_eq!(&frame.emit(0)[MODULE_HEADER_BYTES..], &body[..]);
+        }
     }
 
     #[test]

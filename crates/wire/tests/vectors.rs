@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::Path;
+use wire::module::MODULE_HEADER_BYTES;
 use wire::preamble::SessionToken;
-use wire::{BODY_BYTES_MAX, Container, Control, Preamble, RecordHeader, WireError};
+use wire::{
+    BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, WireError,
+};
 
 struct Vector {
     title: String,
@@ -106,4 +109,26 @@ fn control() {
     let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
     let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
     assert!(kinds.into_iter().eq(1..=26), "control.txt: a kind without a vector");
+}
+
+/// A frame and its place, as the vectors of modules print them.
+#[derive(Debug)]
+#[allow(dead_code, reason = "what is read is what Debug prints")]
+struct Frame {
+    at: u64,
+    frame: ModuleFrame,
+}
+
+#[test]
+fn module() {
+    let parse = |bytes: &[u8]| {
+        let header = ModuleHeader::parse(bytes)?;
+        let body = &bytes[MODULE_HEADER_BYTES..];
+        assert_eq!(header.length as usize, body.len(), "a vector is a whole frame");
+        Ok(Frame { at: header.at, frame: ModuleFrame::parse(header.kind, body)? })
+    };
+    let vectors = check("module.txt", parse, |Frame { at, frame }| frame.emit(*at), |_| None);
+    let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
+    let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
+    assert!((1..=8).all(|kind| kinds.contains(&kind)), "module.txt: a kind without a vector");
 }
