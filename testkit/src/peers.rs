@@ -139,9 +139,13 @@ impl Peers {
     /// The sink gives up what it has of this epoch and asks for another.
     pub fn give_up(&mut self) {
         self.sink.give_up();
+        self.ask_anew();
+        self.pump();
+    }
+
+    fn ask_anew(&mut self) {
         let resync = Control::Resync { flow: FLOW, epoch: self.sink.epoch() };
         say(&mut self.sink_channel, self.up, &resync);
-        self.pump();
     }
 
     /// The source begins an epoch of its own accord, as when a pipeline changes.
@@ -150,6 +154,24 @@ impl Peers {
         let epoch = Control::Epoch { flow: FLOW, epoch: self.source.epoch(), after: None };
         say(&mut self.source_channel, self.up, &epoch);
         self.pump();
+    }
+
+    /// The source goes on in a later epoch, for which the sink is ready, as when a pipeline changes; says no while
+    /// the last such change is under way.
+    pub fn go_on(&mut self) -> bool {
+        let (before, is_new) = (self.source.epoch(), self.sink.epoch() == 0);
+        if self.sink.epoch() != before && !is_new {
+            return false;
+        }
+        if is_new {
+            self.begin(before);
+        }
+        self.sink.expect(before + 3);
+        self.source.go_on(before + 3);
+        let epoch = Control::Epoch { flow: FLOW, epoch: before + 3, after: self.source.after() };
+        say(&mut self.source_channel, self.up, &epoch);
+        self.pump();
+        true
     }
 
     /// The source says that nothing follows.
@@ -197,7 +219,10 @@ impl Peers {
     /// Does everything that there is to do now.
     fn pump(&mut self) {
         let now = self.now();
-        while let Some((_, record)) = self.data.pop(now.0) {
+        // A stream waits in front of a sink that has no room; datagrams do not.
+        while (self.lossy || !self.sink.is_waiting())
+            && let Some((_, record)) = self.data.pop(now.0)
+        {
             self.take_record(&record);
         }
         while let Some((_, bytes)) = self.to_sink.pop(now.0) {
@@ -264,8 +289,23 @@ impl Peers {
             Received::Repeated if header.epoch == self.sink.epoch() => self.acknowledged = None,
             _ => {}
         }
-        while let Some(message) = self.sink.poll() {
-            self.delivered.push(Delivered { at: self.now(), epoch: self.sink.epoch(), body: message.body });
+        self.hand_on();
+    }
+
+    fn hand_on(&mut self) {
+        loop {
+            while let Some(message) = self.sink.poll() {
+                self.delivered.push(Delivered {
+                    at: self.now(),
+                    epoch: self.sink.epoch(),
+                    body: message.body,
+                });
+            }
+            if !self.sink.is_over() {
+                return;
+            }
+            self.sink.advance();
+            self.acknowledged = None;
         }
     }
 
@@ -303,6 +343,14 @@ impl Peers {
 
     fn hear_at_sink(&mut self, message: &Control) {
         match message {
+            Control::Epoch { epoch, after: Some((before, sequence)), .. } if *epoch > self.sink.epoch() => {
+                self.begin(*before);
+                self.sink.expect_end(*sequence);
+                if self.sink.is_given_up() {
+                    self.ask_anew();
+                }
+                self.hand_on();
+            }
             Control::Epoch { epoch, .. } => self.begin(*epoch),
             Control::End { epoch, sequence, .. } => self.sink.handle_end(*epoch, *sequence),
             Control::Ping { received, .. } => {

@@ -2,6 +2,8 @@
 //!
 //! Reliable and state flows are handed on in order and without a gap; records that came early wait, within
 //! bounds, and what is missing is asked for. Timely flows are handed on as they come, each once.
+//!
+//! An epoch that goes on behind another ([`SinkFlow::expect`]) waits until that one is over.
 
 use crate::{FIRST_EPOCH, Limits};
 use contract::{FlowClass, Message};
@@ -42,6 +44,17 @@ pub struct SinkCounters {
     pub stale: u64,
 }
 
+/// An epoch that goes on behind the current one.
+#[derive(Debug)]
+struct Following {
+    epoch: u32,
+    /// One past the last sequence of the current epoch, once that is known.
+    end: Option<u64>,
+    /// What came of it already.
+    held: BTreeMap<u64, Message>,
+    held_bytes: usize,
+}
+
 /// The sink side of one flow.
 #[derive(Debug)]
 pub struct SinkFlow {
@@ -51,6 +64,7 @@ pub struct SinkFlow {
     epoch: u32,
     /// Epochs up to this one are given up.
     given_up: u32,
+    following: Option<Following>,
     /// Ordered: the next sequence to hand on. Timely: one past the newest that came.
     next: u64,
     /// Ordered: what came early. Timely: what is to be handed on.
@@ -59,6 +73,8 @@ pub struct SinkFlow {
     /// Timely: which of the last [`TIMELY_WINDOW`] sequences came, newest in bit 0 of word 0.
     seen: [u64; (TIMELY_WINDOW / 64) as usize],
     counters: SinkCounters,
+    /// [`SinkCounters::lost`] when the epoch began.
+    lost_before: u64,
 }
 
 impl SinkFlow {
@@ -70,11 +86,13 @@ impl SinkFlow {
             held_bytes_max: limits.held_bytes,
             epoch: 0,
             given_up: 0,
+            following: None,
             next: 0,
             held: BTreeMap::new(),
             held_bytes: 0,
             seen: [0; (TIMELY_WINDOW / 64) as usize],
             counters: SinkCounters::default(),
+            lost_before: 0,
         }
     }
 
@@ -83,6 +101,9 @@ impl SinkFlow {
         if header.epoch <= self.given_up {
             self.counters.stale += 1;
             return Received::Stale;
+        }
+        if self.following.as_ref().is_some_and(|following| following.epoch == header.epoch) {
+            return self.hold_for_later(header.sequence, message);
         }
         if header.epoch > self.epoch {
             return Received::NewEpoch(message);
@@ -99,6 +120,69 @@ impl SinkFlow {
             true => self.hold(header.sequence, message),
             false => self.pass(header.sequence, message),
         }
+    }
+
+    /// Records of `epoch` go on behind those of the current one: they wait until that is over.
+    pub fn expect(&mut self, epoch: u32) {
+        if epoch > self.epoch {
+            self.following = Some(Following { epoch, end: None, held: BTreeMap::new(), held_bytes: 0 });
+        }
+    }
+
+    /// The current epoch has so many messages, and the one expected follows. If the current one was given up, so
+    /// is the one that goes on from it.
+    pub fn expect_end(&mut self, sequence: u64) {
+        let Some(following) = self.following.as_mut() else { return };
+        following.end = Some(sequence);
+        if self.given_up == self.epoch {
+            self.give_up();
+        } else if !self.ordered {
+            self.count_to(sequence);
+        }
+    }
+
+    /// Whether the epoch expected is known to follow the current one.
+    pub fn is_followed(&self) -> bool {
+        self.end().is_some()
+    }
+
+    /// Whether everything of the current epoch came and was handed on, and another follows.
+    pub fn is_over(&self) -> bool {
+        let complete = |end| match self.ordered {
+            true => self.next >= end,
+            false => self.counters.lost == self.lost_before && self.held.is_empty(),
+        };
+        self.end().is_some_and(complete)
+    }
+
+    /// Begins the epoch expected, with what came of it already.
+    pub fn advance(&mut self) {
+        if let Some(following) = &self.following {
+            self.begin(following.epoch);
+        }
+    }
+
+    /// Whether a transport that loses nothing is to be left alone, because what it has next would find no room.
+    pub fn is_waiting(&self) -> bool {
+        let full = |following: &Following| {
+            following.held.len() >= self.held_records_max || following.held_bytes >= self.held_bytes_max
+        };
+        self.following.as_ref().is_some_and(full)
+    }
+
+    fn hold_for_later(&mut self, sequence: u64, message: Message) -> Received {
+        let is_waiting = self.is_waiting();
+        let Some(following) = self.following.as_mut() else { return Received::Overflow };
+        if following.held.contains_key(&sequence) {
+            self.counters.repeated += 1;
+            return Received::Repeated;
+        }
+        if is_waiting || sequence == u64::MAX {
+            return Received::Overflow;
+        }
+        following.held_bytes += message.body.len();
+        following.held.insert(sequence, message);
+        Received::Accepted
     }
 
     /// Whether there is no room for `bytes` more.
@@ -132,17 +216,21 @@ impl SinkFlow {
         if !self.held.is_empty() && self.is_full(bytes) {
             return Received::Overflow;
         }
-        self.expect(sequence.saturating_add(1));
-        self.counters.lost = self.counters.lost.saturating_sub(1);
-        let behind = self.next - 1 - sequence;
-        self.seen[(behind / 64) as usize] |= 1 << (behind % 64);
-        self.held_bytes += bytes;
-        self.held.insert(sequence, message);
+        self.take_timely(sequence, message);
         Received::Accepted
     }
 
+    fn take_timely(&mut self, sequence: u64, message: Message) {
+        self.count_to(sequence.saturating_add(1));
+        self.counters.lost = self.counters.lost.saturating_sub(1);
+        let behind = self.next - 1 - sequence;
+        self.seen[(behind / 64) as usize] |= 1 << (behind % 64);
+        self.held_bytes += message.body.len();
+        self.held.insert(sequence, message);
+    }
+
     /// A timely flow's records before `next` exist: each that has not come counts as lost until it does.
-    fn expect(&mut self, next: u64) {
+    fn count_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next) {
             self.counters.lost = self.counters.lost.saturating_add(ahead);
             self.shift_seen(ahead);
@@ -160,7 +248,7 @@ impl SinkFlow {
             self.begin(epoch);
         }
         if epoch == self.epoch && !self.is_given_up() {
-            self.expect(sequence);
+            self.count_to(sequence);
         }
     }
 
@@ -213,12 +301,24 @@ impl SinkFlow {
             }
             expected = sequence + 1;
         }
+        if let Some(end) = self.end().filter(|end| *end > expected && ranges.len() < MISSING_RANGES_MAX) {
+            ranges.push((expected, end));
+        }
         ranges
     }
 
-    /// Whether an ordered flow waits for something earlier than what it holds.
+    /// Whether an ordered flow waits for something earlier than what it holds, or than where its epoch ends.
     pub fn has_gap(&self) -> bool {
-        self.ordered && self.held.first_key_value().is_some_and(|(first, _)| *first != self.next)
+        let waits = || match self.held.first_key_value() {
+            Some((first, _)) => *first != self.next,
+            None => self.end().is_some_and(|end| end > self.next),
+        };
+        self.ordered && waits()
+    }
+
+    /// One past the last sequence of the current epoch, if another follows.
+    fn end(&self) -> Option<u64> {
+        self.following.as_ref().and_then(|following| following.end)
     }
 
     /// Begins an epoch, unless it has begun; what was held of the last is given up. Returns how many
@@ -230,12 +330,31 @@ impl SinkFlow {
         self.epoch = epoch;
         self.next = 0;
         self.seen = Default::default();
-        self.discard_held()
+        self.lost_before = self.counters.lost;
+        let mut given_up = self.discard_held();
+        if let Some(following) = self.following.take_if(|following| following.epoch <= epoch) {
+            match following.epoch == epoch {
+                true => self.take_early(following),
+                false => given_up += following.held.len() as u64,
+            }
+        }
+        given_up
+    }
+
+    fn take_early(&mut self, following: Following) {
+        if self.ordered {
+            (self.held, self.held_bytes) = (following.held, following.held_bytes);
+            return;
+        }
+        following.held.into_iter().for_each(|(sequence, message)| self.take_timely(sequence, message));
     }
 
     /// Gives up the current epoch: its records are stale from now on. Returns how many were held. Before
-    /// anything came, that is the first epoch, of which records may be under way.
+    /// anything came, that is the first epoch, of which records may be under way; if another follows, that one.
     pub fn give_up(&mut self) -> u64 {
+        if self.is_followed() {
+            self.advance();
+        }
         self.epoch = self.epoch.max(FIRST_EPOCH);
         self.given_up = self.epoch;
         self.discard_held()

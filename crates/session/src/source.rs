@@ -1,5 +1,8 @@
 //! The source side of a flow: numbers messages, keeps them until they are acknowledged, sends them again.
 //!
+//! An epoch ends in one of two ways. Given up ([`SourceFlow::restart`]), what of it is unacknowledged goes
+//! with it. Gone on from ([`SourceFlow::go_on`]), it stays until it is acknowledged, in front of the next.
+//!
 //! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
 //! costs no copy. It serves a resumed link and transports that lose alike. On a transport that may lose,
 //! what is under way is bounded by a window that grows while all goes well and halves on loss (slow start
@@ -18,6 +21,9 @@ const WINDOW_STEP_BYTES: usize = 1400;
 const EPOCH_END: u32 = u32::MAX;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
 const RETRANSMITS_AT_ONCE: usize = 64;
+
+/// An epoch and a sequence in it: epochs are in order, so records of all of them are.
+type Place = (u32, u64);
 
 /// What became of a message handed to a flow.
 #[derive(Debug)]
@@ -49,20 +55,23 @@ pub struct SourceFlow {
     store_messages_max: usize,
     epoch: u32,
     next: u64,
-    /// Unacknowledged records of this epoch, oldest first; the first has sequence `next - store.len()`.
+    /// The epoch that this one goes on from, and one past its last sequence.
+    after: Option<Place>,
+    /// Unacknowledged records, oldest first.
     store: VecDeque<Stored>,
     store_bytes: usize,
     window_bytes: usize,
     /// Below this the window doubles each round trip; above, it grows by [`WINDOW_STEP_BYTES`].
     threshold_bytes: usize,
     /// Records below this were sent again for one loss; another loss among them is the same one.
-    recovered_to: u64,
-    resend: VecDeque<u64>,
+    recovered_to: Place,
+    resend: VecDeque<Place>,
     counters: SourceCounters,
 }
 
 #[derive(Debug)]
 struct Stored {
+    place: Place,
     created: Time,
     body: Body,
     sent: Time,
@@ -79,11 +88,12 @@ impl SourceFlow {
             store_messages_max: limits.store_messages,
             epoch: FIRST_EPOCH,
             next: 0,
+            after: None,
             store: VecDeque::new(),
             store_bytes: 0,
             window_bytes: 4 * WINDOW_MIN_BYTES,
             threshold_bytes: usize::MAX,
-            recovered_to: 0,
+            recovered_to: (0, 0),
             resend: VecDeque::new(),
             counters: SourceCounters::default(),
         }
@@ -101,9 +111,11 @@ impl SourceFlow {
         self.counters.sent_bytes += message.body.len() as u64;
         if self.keeps() {
             self.store_bytes += message.body.len();
-            self.store.push_back(Stored { created: message.created, body: message.body.clone(), sent: now });
+            let place = (self.epoch, sequence);
+            let (created, body) = (message.created, message.body.clone());
+            self.store.push_back(Stored { place, created, body, sent: now });
         }
-        Admission::Record(self.record(sequence, message))
+        Admission::Record(self.record((self.epoch, sequence), message))
     }
 
     /// Whether [`SourceFlow::admit`] would take a message.
@@ -121,27 +133,28 @@ impl SourceFlow {
         self.class != FlowClass::Timely
     }
 
-    fn record(&self, sequence: u64, mut message: Message) -> Message {
+    fn record(&self, (epoch, sequence): Place, mut message: Message) -> Message {
         let length = message.body.len() as u32;
         let container = Container { length, created: message.created.0 };
-        let header = RecordHeader { flow: self.flow, epoch: self.epoch, sequence, container };
+        let header = RecordHeader { flow: self.flow, epoch, sequence, container };
         message.body.push_front(&header.emit());
         message
     }
 
-    /// The sink's partner took everything before `next`.
+    /// The sink's partner took everything before `next` of `epoch`, and so all before that epoch.
     pub fn handle_acknowledge(&mut self, epoch: u32, next: u64) {
-        if epoch != self.epoch || next > self.next {
+        let place = (epoch, next);
+        if place > (self.epoch, self.next) {
             return;
         }
         let mut acknowledged = 0;
-        while self.oldest() < next
+        while self.oldest() < place
             && let Some(stored) = self.store.pop_front()
         {
             acknowledged += stored.body.len();
         }
         self.store_bytes -= acknowledged;
-        self.resend.retain(|sequence| *sequence >= next);
+        self.resend.retain(|known| *known >= place);
         if self.oldest() >= self.recovered_to {
             let acknowledged = acknowledged.min(self.window_bytes);
             let growth = match self.window_bytes < self.threshold_bytes {
@@ -152,20 +165,24 @@ impl SourceFlow {
         }
     }
 
-    /// The sink misses these sequences: first and one past the last of each gap.
+    /// The sink misses these sequences of `epoch`: first and one past the last of each gap.
     pub fn handle_missing(&mut self, epoch: u32, ranges: &[(u64, u64)]) {
-        if epoch != self.epoch || !self.lossy {
+        if !self.lossy {
             return;
         }
-        let (oldest, next) = (self.oldest(), self.next);
         let mut is_loss = false;
-        for sequence in ranges.iter().flat_map(|&(from, to)| from.max(oldest)..to.min(next)) {
-            if self.resend.len() >= RETRANSMITS_AT_ONCE {
-                break;
-            }
-            if !self.resend.contains(&sequence) {
-                self.resend.push_back(sequence);
-                is_loss = true;
+        'ranges: for &(from, to) in ranges {
+            for stored in self.store.range(self.index_of((epoch, from))..) {
+                if stored.place >= (epoch, to) {
+                    break;
+                }
+                if self.resend.len() >= RETRANSMITS_AT_ONCE {
+                    break 'ranges;
+                }
+                if !self.resend.contains(&stored.place) {
+                    self.resend.push_back(stored.place);
+                    is_loss = true;
+                }
             }
         }
         if is_loss {
@@ -177,26 +194,28 @@ impl SourceFlow {
         if self.oldest() >= self.recovered_to {
             self.window_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
             self.threshold_bytes = self.window_bytes;
-            self.recovered_to = self.next;
+            self.recovered_to = (self.epoch, self.next);
         }
     }
 
     /// A record to send again, if any.
     pub fn poll_resend(&mut self, now: Time) -> Option<Message> {
         loop {
-            let sequence = self.resend.pop_front()?;
-            let Some(index) = sequence.checked_sub(self.oldest()) else { continue };
-            let Some(stored) = self.store.get_mut(index as usize) else { continue };
+            let place = self.resend.pop_front()?;
+            let index = self.index_of(place);
+            let Some(stored) = self.store.get_mut(index).filter(|stored| stored.place == place) else {
+                continue;
+            };
             stored.sent = now;
             let message = Message::new(stored.created, stored.body.clone());
             self.counters.resent += 1;
-            return Some(self.record(sequence, message));
+            return Some(self.record(place, message));
         }
     }
 
     /// The link is new: everything unacknowledged goes out again, in order.
     pub fn handle_link(&mut self, now: Time) {
-        self.resend = (self.oldest()..self.next).collect();
+        self.resend = self.store.iter().map(|stored| stored.place).collect();
         self.store.iter_mut().for_each(|stored| stored.sent = now);
     }
 
@@ -215,12 +234,12 @@ impl SourceFlow {
         // Those due besides the oldest go with it: a burst at the end would else take a round trip each.
         let wait = retransmit_wait(round_trip);
         let mut bytes = 0;
-        for (sequence, stored) in (self.oldest()..).zip(&self.store).take(RETRANSMITS_AT_ONCE) {
+        for stored in self.store.iter().take(RETRANSMITS_AT_ONCE) {
             if bytes > WINDOW_MIN_BYTES || now < stored.sent.after(wait) {
                 break;
             }
             bytes += stored.body.len();
-            self.resend.push_back(sequence);
+            self.resend.push_back(stored.place);
         }
         self.shrink_window();
     }
@@ -228,18 +247,44 @@ impl SourceFlow {
     /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.
     /// A flow that has used up its epochs takes nothing more.
     pub fn restart(&mut self) -> u64 {
+        self.restart_at(self.epoch.saturating_add(1))
+    }
+
+    /// As [`SourceFlow::restart`], in an epoch after this one.
+    pub fn restart_at(&mut self, epoch: u32) -> u64 {
         let given_up = self.store.len() as u64;
-        self.epoch = self.epoch.saturating_add(1);
-        self.next = 0;
+        self.begin(epoch);
+        self.after = None;
         self.store.clear();
         self.store_bytes = 0;
         self.resend.clear();
-        self.recovered_to = 0;
         given_up
     }
 
-    fn oldest(&self) -> u64 {
-        self.next - self.store.len() as u64
+    /// Begins an epoch after this one, which goes on behind it: nothing is given up.
+    pub fn go_on(&mut self, epoch: u32) {
+        self.after = Some((self.epoch, self.next));
+        self.begin(epoch);
+    }
+
+    fn begin(&mut self, epoch: u32) {
+        debug_assert!(epoch > self.epoch || epoch == EPOCH_END);
+        self.epoch = epoch;
+        self.next = 0;
+    }
+
+    /// The epoch that this one goes on from, and one past its last sequence; `None` if it was given up.
+    pub fn after(&self) -> Option<(u32, u64)> {
+        self.after
+    }
+
+    fn oldest(&self) -> Place {
+        self.store.front().map_or((self.epoch, self.next), |stored| stored.place)
+    }
+
+    /// Where in the store `place` stands, or would.
+    fn index_of(&self, place: Place) -> usize {
+        self.store.partition_point(|stored| stored.place < place)
     }
 
     /// The epoch.

@@ -102,6 +102,37 @@ proptest! {
         prop_assert_eq!(peers.sink().counters().lost, 0);
     }
 
+    /// A reliable flow whose pipeline changes on the way, over links that break: nothing is lost or repeated, and
+    /// each message comes in the epoch that it was given in.
+    #[test]
+    fn an_epoch_that_goes_on_loses_nothing(
+        (lossy, link) in prop_oneof![good_link().prop_map(|link| (false, link)), bad_link().prop_map(|link| (true, link))],
+        limits in limits(),
+        messages in vec((0..20_000u64, 0..3000usize), 1..100),
+        changes in vec(0..100usize, 0..12),
+        cuts in vec((0..100usize, 0..3000u64), 0..3),
+        seed in any::<u64>(),
+    ) {
+        let mut peers = setup(FlowClass::Reliable, lossy, link, limits, seed);
+        for (serial, (wait_us, more_bytes)) in messages.iter().enumerate() {
+            peers.run_for(Duration::from_micros(*wait_us));
+            peers.send(body(serial as u64, *more_bytes));
+            for (_, length_ms) in cuts.iter().filter(|(at, _)| *at == serial) {
+                peers.cut();
+                peers.run_for(Duration::from_millis(*length_ms));
+                peers.join();
+            }
+            if changes.contains(&serial) {
+                peers.go_on();
+            }
+        }
+        prop_assert!(peers.run_until_settled(PATIENCE), "standstill after {:?}", delivered(&peers).last());
+        let came = delivered(&peers);
+        prop_assert!(came.iter().map(|(_, serial)| *serial).eq(0..messages.len() as u64), "{came:?}");
+        prop_assert!(came.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{came:?}");
+        prop_assert_eq!(peers.sink().counters().repeated * u64::from(!lossy && cuts.is_empty()), 0);
+    }
+
     /// A reliable flow goes on after its link broke, without a gap or a repeat, over streams and datagrams.
     #[test]
     fn a_reliable_flow_survives_its_links(
@@ -134,6 +165,7 @@ enum Event {
     Run(u64),
     GiveUp,
     Restart,
+    GoOn,
     Cut,
     Join,
 }
@@ -144,6 +176,7 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (0..200u64).prop_map(Event::Run),
         1 => Just(Event::GiveUp),
         1 => Just(Event::Restart),
+        1 => Just(Event::GoOn),
         1 => Just(Event::Cut),
         1 => Just(Event::Join),
     ]
@@ -182,6 +215,9 @@ proptest! {
                     prop_assert!(peers.sink().is_given_up() || peers.sink().epoch() > given_up);
                 }
                 Event::Restart => peers.restart(),
+                Event::GoOn => {
+                    peers.go_on();
+                }
                 Event::Cut => {
                     peers.cut();
                     up = false;
