@@ -23,6 +23,7 @@ const ERROR: u8 = 5;
 const GAP: u8 = 6;
 const KEY: u8 = 7;
 const FEEDBACK: u8 = 8;
+const DROP: u8 = 9;
 
 /// A flow's key, never shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub struct ModuleFeedback {
 /// What stands in a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModuleFrame {
-    /// The runner's first frame, once; the module may answer with one of its own.
+    /// The runner's first frame but for a key, once; the module may answer with one of its own.
     Hello {
         /// [`MODULE_VERSION`] of who speaks.
         version: u16,
@@ -82,10 +83,17 @@ pub enum ModuleFrame {
     Error(String),
     /// To the module: something was lost before the next container.
     Gap,
-    /// To a module of Outboard's own, behind the hello: the flow's key. A foreign program is never given it.
+    /// To a module of Outboard's own, before the hello: the flow's key. A foreign program is never given it.
     Key(ModuleKey),
     /// To a module of Outboard's own: what an adaptive half goes by.
     Feedback(ModuleFeedback),
+    /// From the module: so many messages ended in it, on purpose, for this reason.
+    Drop {
+        /// Messages.
+        count: u64,
+        /// Why.
+        reason: String,
+    },
     /// A kind that this version does not know, to be ignored.
     Unknown(u8),
 }
@@ -158,6 +166,10 @@ impl ModuleFrame {
                 body.u64(rate_bytes).u64(waiting_bytes);
                 FEEDBACK
             }
+            ModuleFrame::Drop { count, reason } => {
+                body.u64(*count).text(reason);
+                DROP
+            }
             ModuleFrame::Unknown(kind) => *kind,
         };
         let body = body.finish();
@@ -200,6 +212,10 @@ impl ModuleFrame {
                 rate_bytes: reader.u64("rate")?,
                 waiting_bytes: reader.u64("waiting")?,
             }),
+            DROP => ModuleFrame::Drop {
+                count: reader.u64("count")?,
+                reason: reader.text("reason", 256)?.to_string(),
+            },
             unknown => return Ok(ModuleFrame::Unknown(unknown)),
         };
         reader.end("frame")?;

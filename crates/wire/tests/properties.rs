@@ -73,7 +73,8 @@ fn module_frame() -> impl Strategy<Value = ModuleFrame> {
                 })
             }
         ),
-        (9u8..).prop_map(ModuleFrame::Unknown),
+        (any::<u64>(), text(256)).prop_map(|(count, reason)| ModuleFrame::Drop { count, reason }),
+        (10u8..).prop_map(ModuleFrame::Unknown),
     ]
 }
 
@@ -296,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..10, body in vec(any::<u8>(), 0..80)) {
+    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..11, body in vec(any::<u8>(), 0..80)) {
         if let Ok(frame) = ModuleFrame::parse(kind, &body)
             && !matches!(frame, ModuleFrame::Unknown(_))
         {

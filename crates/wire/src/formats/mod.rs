@@ -4,3 +4,4 @@
 
 pub mod evdev;
 pub mod motion;
+pub mod video;
