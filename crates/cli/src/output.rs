@@ -129,6 +129,7 @@ fn describe(event: &Event) -> String {
         Event::LinkBack { seconds } => format!("the link is back after {seconds:.1} s"),
         Event::DeviceGone { name, reason } => format!("{name} went away: {reason}"),
         Event::DeviceBack { name } => format!("{name} is back"),
+        Event::Module { name, incident } => format!("{name}: {incident}"),
         Event::FlowEnded { name } => format!("{name} has ended"),
         Event::Link { offset_ms, error_ms, round_trip_ms } => format!(
             "round trip {round_trip_ms:.2} ms; the other clock is {offset_ms:+.3} ms off, known to {error_ms:.3} ms"

@@ -70,10 +70,13 @@ struct RawPath<'a> {
 
 impl RawPath<'_> {
     fn describe(&self) -> String {
-        let Connected { messages, bytes, drops } = self.moved;
+        let Connected { messages, bytes, drops, incidents } = self.moved;
         let mut text = format!("{} to {}: {messages} messages, {bytes} bytes", self.source, self.sink);
         for (reason, count) in drops {
             text.push_str(&format!(", {count} dropped ({reason})"));
+        }
+        for incident in incidents {
+            text.push_str(&format!("\n{incident}"));
         }
         text
     }

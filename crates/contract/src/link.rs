@@ -36,6 +36,11 @@ pub trait Link: Send {
     /// Whether the stage takes another message now.
     fn has_room(&self) -> bool;
 
+    /// After [`Input::End`]: whether more of what was held is still to be collected.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// Messages held that will leave by themselves, in time.
     fn held(&self) -> usize {
         0

@@ -113,6 +113,8 @@ pub struct Chain {
     slots: Vec<Slot>,
     /// Messages and gaps in all `waiting`s.
     waiting: usize,
+    /// While the flow ends here: the stage to be told next.
+    ending: Option<usize>,
 }
 
 impl Chain {
@@ -155,7 +157,7 @@ impl Chain {
         if half == Half::Sink {
             slots.reverse();
         }
-        Ok(Chain { slots, waiting: 0 })
+        Ok(Chain { slots, waiting: 0, ending: None })
     }
 
     /// One message in at the start.
@@ -175,14 +177,33 @@ impl Chain {
         self.pump(now, out);
     }
 
-    /// The flow ends, or changes its pipeline, here: stage by stage, all that is held comes out.
+    /// The flow ends, or changes its pipeline, here: stage by stage, all that is held comes out. A stage in
+    /// a process of its own takes a while for that: [`Chain::is_ending`].
     pub fn handle_end(&mut self, now: Time, out: &mut ChainOut) {
-        for index in 0..self.slots.len() {
+        self.ending = Some(0);
+        self.go_on_ending(now, out);
+    }
+
+    /// Whether [`Chain::handle_end`] still waits for a stage; [`Chain::collect`] goes on with it.
+    pub fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    fn go_on_ending(&mut self, now: Time, out: &mut ChainOut) {
+        while let Some(index) = self.ending {
+            if index.checked_sub(1).is_some_and(|before| self.slots[before].link.is_ending()) {
+                return;
+            }
+            if index == self.slots.len() {
+                self.ending = None;
+                return;
+            }
             while let Some(waiting) = self.slots[index].waiting.pop_front() {
                 self.waiting -= 1;
                 self.hand_waiting(index, waiting, now, out);
             }
             self.hand(index, Input::End(Port::MAIN), now, out);
+            self.ending = Some(index + 1);
         }
     }
 
@@ -223,6 +244,7 @@ impl Chain {
             self.settle(index, result, now, out);
         }
         self.pump(now, out);
+        self.go_on_ending(now, out);
     }
 
     /// When [`Chain::collect`] would find something, for each link.

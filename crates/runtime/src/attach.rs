@@ -343,6 +343,9 @@ impl Attacher {
                 let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
                 match notice {
                     Notice::Control(message) => self.link.send(&message)?,
+                    Notice::Incident(incident) => {
+                        tell(Event::Module { name: driver.name.clone(), incident });
+                    }
                     Notice::LinkFailed(_) => {
                         // While the control channel lives, a data connection is simply made anew.
                         driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));

@@ -21,6 +21,9 @@ use sys::poller::Poller;
 /// Messages moved in one run of a path.
 const BURST: usize = 64;
 
+/// Incidents that are kept to be told.
+const INCIDENTS_MAX: usize = 100;
+
 /// What a raw path moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Connected {
@@ -30,6 +33,8 @@ pub struct Connected {
     pub bytes: u64,
     /// Messages that ended on the way, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// What went wrong with modules' processes, the first [`INCIDENTS_MAX`].
+    pub incidents: Vec<String>,
 }
 
 /// Moves messages from `source` to `sink` and back, through `pipelines`, until the source has ended or `stop`
@@ -222,6 +227,11 @@ impl RawPath {
             };
             self.unflushed |= !self.finished;
         }
+        for incident in self.source.incidents().chain(self.sink.incidents()) {
+            if self.moved.incidents.len() < INCIDENTS_MAX {
+                self.moved.incidents.push(incident);
+            }
+        }
         self.source.settle(&mut self.drops);
         self.sink.settle(&mut self.drops);
         self.moved.drops = self.drops.counts.clone();
@@ -282,7 +292,8 @@ impl RawPath {
         }
         for segment in [&self.source, &self.sink] {
             let drain_at = segment.drain_timeout().filter(|_| self.drained < 2);
-            wake.add(poller, Readiness::never().or_at(segment.poll_timeout()).or_at(drain_at));
+            segment.want(poller, wake);
+            wake.add(poller, Readiness::never().or_at(drain_at));
         }
         let blocked = !self.sink.out.messages.is_empty();
         if blocked || self.unflushed {

@@ -45,6 +45,8 @@ pub enum Notice {
     LinkFailed(String),
     /// A flow has ended and its sink has everything.
     FlowEnded(FlowDirection),
+    /// The process of a module failed; what was done about it.
+    Incident(String),
     /// The driver cannot go on.
     Failed(String),
 }

@@ -92,6 +92,13 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// The process of a module failed: which, why, and what was done about it.
+    Module {
+        /// Its device's name.
+        name: String,
+        /// The rest.
+        incident: String,
+    },
     /// A flow has ended and its sink has everything.
     FlowEnded {
         /// Its device's name.

@@ -308,6 +308,7 @@ impl Incoming {
         for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
+        notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
         self.tell_acknowledged(now, notices);
         if self.lossy && self.sink.has_gap() {
@@ -349,8 +350,10 @@ impl Incoming {
         poller: &mut Poller,
         wake: &mut Wake,
     ) {
-        let stages_at = self.segment.poll_timeout().filter(|_| self.sink.epoch() > 0);
-        let timers = [stages_at, self.acknowledge_at, self.missing_at];
+        if self.sink.epoch() > 0 {
+            self.segment.want(poller, wake);
+        }
+        let timers = [self.acknowledge_at, self.missing_at];
         for at in timers {
             wake.add(poller, Readiness::never().or_at(at));
         }

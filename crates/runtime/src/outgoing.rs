@@ -292,6 +292,7 @@ impl Outgoing {
         for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
+        notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
         let drained = self.drained && self.segment.out.messages.is_empty();
         if drained && linked && self.unsent.is_none() && !self.end_told {
@@ -313,7 +314,7 @@ impl Outgoing {
         poller: &mut Poller,
         wake: &mut Wake,
     ) {
-        wake.add(poller, contract::Readiness::never().or_at(self.segment.poll_timeout()));
+        self.segment.want(poller, wake);
         wake.add(poller, contract::Readiness::never().or_at(self.source.poll_timeout(round_trip)));
         let drain_at = self.segment.drain_timeout().filter(|_| !self.drained);
         wake.add(poller, contract::Readiness::never().or_at(drain_at));

@@ -113,7 +113,7 @@ impl Partner for Paths {
         slot.answer(found, want, || {
             Ok(match segment.out.messages.pop_front() {
                 Some(message) => Next::Message(message),
-                None if *ended => Next::End,
+                None if *ended && !segment.is_ending() => Next::End,
                 None => Next::Nothing,
             })
         })
@@ -153,12 +153,16 @@ impl Partner for Paths {
     fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
         let paths = || self.paths.iter().filter(|(known, _)| flow == FlowKey::DEFAULT || **known == flow);
         let ready = match direction {
-            Direction::Out => paths().any(|(_, path)| path.has_something() || path.ended),
+            Direction::Out => {
+                paths().any(|(_, path)| path.has_something() || path.ended && !path.segment.is_ending())
+            }
             Direction::In => paths().any(|(_, path)| {
                 path.segment.out.messages.len() < self.waiting_max && path.segment.has_room()
             }),
         };
         let at = paths().filter_map(|(_, path)| path.segment.poll_timeout()).min();
-        Readiness { now: ready, ..Readiness::never().or_at(at) }
+        let mut descriptors = paths().flat_map(|(_, path)| path.segment.descriptors());
+        let descriptors = [descriptors.next(), descriptors.next()];
+        Readiness { now: ready, descriptors, at }
     }
 }

@@ -1,11 +1,14 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
+use crate::driver::Wake;
 use crate::random;
-use contract::{Feedback, Format, Half, Link, Message, Report, Site, StageError, Time};
+use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Report, Site, StageError, Time};
 use links::Direct;
-use pipeline::{Chain, ChainOut, PairUse, Pipeline, PipelineError};
+use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError};
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
+use sys::poller::Poller;
 use wire::control::CONTROL_BODY_BYTES_MAX;
 
 /// How long a flow that has ended waits for held messages of which none leaves.
@@ -36,6 +39,8 @@ pub(crate) struct Segment {
     pub(crate) out: ChainOut,
     /// While the end is near: the fewest messages held so far, and how long they are waited for.
     draining: Option<(usize, Time)>,
+    /// The stages were told that the flow ends here.
+    end_told: bool,
 }
 
 /// Messages that ended before their sink, by reason.
@@ -61,7 +66,7 @@ impl DropCounts {
 
 impl Segment {
     pub(crate) fn new(chain: Chain) -> Self {
-        Segment { chain, out: ChainOut::default(), draining: None }
+        Segment { chain, out: ChainOut::default(), draining: None, end_told: false }
     }
 
     /// One message in.
@@ -87,16 +92,31 @@ impl Segment {
         if held < least {
             self.draining = Some((held, now.after(LINGER)));
         }
-        if held > 0 && now < until {
-            return false;
+        if !self.end_told {
+            if held > 0 && now < until {
+                return false;
+            }
+            self.end(now);
+            self.draining = Some((self.chain.held(), now.after(LINGER)));
+            return !self.chain.is_ending();
         }
-        self.end(now);
-        true
+        if self.chain.is_ending() && now >= until {
+            let (name, reason) = ("pipeline", "not given out in time");
+            self.out.drops.push(NamedDrop { pair: 0, name, reason, count: held as u64 });
+            return true;
+        }
+        !self.chain.is_ending()
     }
 
-    /// The flow ends: everything held comes out at once.
+    /// The flow ends: everything held comes out at once, or while [`Segment::is_ending`].
     pub(crate) fn end(&mut self, now: Time) {
+        self.end_told = true;
         self.chain.handle_end(now, &mut self.out);
+    }
+
+    /// Whether stages in processes of their own still give out what they held.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.chain.is_ending()
     }
 
     /// When [`Segment::drain`] stops waiting.
@@ -104,8 +124,10 @@ impl Segment {
         self.draining.map(|(_, until)| until)
     }
 
-    /// Lets stages act whose time has come; says whether any did.
+    /// Fetches what stages in processes of their own made, and lets stages act whose time has come; says
+    /// whether any of these did.
     pub(crate) fn run_timeouts(&mut self, now: Time) -> bool {
+        self.chain.collect(now, &mut self.out);
         let due = self.chain.poll_timeout().is_some_and(|at| at <= now);
         if due {
             self.chain.handle_timeout(now, &mut self.out);
@@ -117,6 +139,22 @@ impl Segment {
         self.chain.poll_timeout()
     }
 
+    /// Puts what the stages wait for into the poller and the wake-up.
+    pub(crate) fn want(&self, poller: &mut Poller, wake: &mut Wake) {
+        wake.add(poller, Readiness::never().or_at(self.chain.poll_timeout()));
+        self.chain.readiness().for_each(|readiness| wake.add(poller, readiness));
+    }
+
+    /// Readable when stages in processes of their own made something.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Interest)> {
+        self.chain.readiness().flat_map(|readiness| readiness.descriptors.into_iter().flatten())
+    }
+
+    /// What went wrong with modules' processes since the last call, as it is told to people.
+    pub(crate) fn incidents(&mut self) -> impl Iterator<Item = String> {
+        self.chain.incidents().into_iter().map(|(name, what)| format!("`{name}`: {what}"))
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.chain.has_room()
     }
@@ -124,12 +162,13 @@ impl Segment {
     /// Puts a fresh chain in place. Whatever the old one held, or had given out, is counted as `reason`.
     pub(crate) fn replace(&mut self, chain: Chain, reason: &str, now: Time, drops: &mut DropCounts) {
         self.chain.handle_end(now, &mut self.out);
-        drops.add(reason, self.out.messages.len() as u64);
+        drops.add(reason, (self.out.messages.len() + self.chain.held()) as u64);
         self.out.messages.clear();
         self.out.controls.clear();
         self.settle(drops);
         self.chain = chain;
         self.draining = None;
+        self.end_told = false;
     }
 
     /// What stages say to their other halves: number of the pair and bytes.

@@ -284,6 +284,11 @@ impl Session {
                         tell(Event::LinkLost { reason: format!("{name}: {reason}") });
                     }
                 }
+                Notice::Incident(incident) => {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::Module { name, incident });
+                    }
+                }
                 Notice::FlowEnded(_) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::FlowEnded { name });
