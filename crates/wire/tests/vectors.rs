@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::Path;
+use wire::formats::video;
 use wire::module::MODULE_HEADER_BYTES;
 use wire::preamble::SessionToken;
 use wire::{
@@ -131,4 +132,27 @@ fn module() {
     let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
     let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
     assert!((1..=9).all(|kind| kinds.contains(&kind)), "module.txt: a kind without a vector");
+}
+
+#[test]
+fn video() {
+    type Picture = (video::Header, Vec<video::Rectangle>, Vec<u8>);
+    let parse = |bytes: &[u8]| -> Result<Picture, WireError> {
+        let header = video::Header::parse(bytes)?;
+        Ok(match header.parse_content(&bytes[video::Header::BYTES..])? {
+            video::Content::Frame(pixels) => (header, Vec::new(), pixels.to_vec()),
+            video::Content::Rectangles(rectangles, pixels) => (header, rectangles, pixels.to_vec()),
+            video::Content::Boxes(boxes) => (header, boxes, Vec::new()),
+        })
+    };
+    let emit = |(header, rectangles, pixels): &Picture| {
+        let places = match header.kind {
+            video::Kind::Frame => Vec::new(),
+            _ => video::emit_rectangles(rectangles),
+        };
+        [&header.emit()[..], &places, pixels].concat()
+    };
+    let vectors = check("video.txt", parse, emit, |_| None);
+    let kinds: BTreeSet<u8> = vectors.iter().map(|vector| vector.bytes[0]).collect();
+    assert!(kinds.into_iter().eq(0..=3), "video.txt: a kind without a vector");
 }

@@ -1,0 +1,415 @@
+//! The format `video`: pictures, parts of pictures and boxes in them (`docs/formats-video.md` has the layout and
+//! vectors).
+//!
+//! Every message carries the geometry of its picture, so each frame is understood by itself, whatever was lost
+//! before it, and the geometry can change at any frame.
+
+use crate::{BODY_BYTES_MAX, Reader, WireError, Writer};
+
+/// Largest width and height, in pixels.
+pub const SIDE_MAX: u32 = 16384;
+
+/// Most rectangles or boxes in one message.
+pub const RECTANGLES_MAX: usize = 1024;
+
+/// Most bytes from one row to the next.
+const STRIDE_MAX: u32 = 1 << 17;
+
+/// How pixels lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PixelFormat {
+    /// One byte of brightness a pixel.
+    Gray8,
+    /// Red, green, blue: a byte each.
+    Rgb24,
+    /// Blue, green, red and a byte that means nothing: what most screens have.
+    Bgrx32,
+    /// Two pixels in four bytes: Y, Cb, Y, Cr.
+    Yuyv,
+    /// A plane of Y, then one of Cb and one of Cr with half the width and half the height.
+    I420,
+    /// A plane of Y, then one of Cb and one of Cr with half the width.
+    I422,
+    /// Planes of Y, Cb and Cr of one size.
+    I444,
+    /// A JPEG image.
+    Mjpeg,
+}
+
+impl PixelFormat {
+    /// Each with its FourCC: V4L2's, or DRM's where V4L2 has none for one buffer.
+    pub const ALL: [(PixelFormat, [u8; 4]); 8] = [
+        (PixelFormat::Gray8, *b"GREY"),
+        (PixelFormat::Rgb24, *b"RGB3"),
+        (PixelFormat::Bgrx32, *b"XR24"),
+        (PixelFormat::Yuyv, *b"YUYV"),
+        (PixelFormat::I420, *b"YU12"),
+        (PixelFormat::I422, *b"422P"),
+        (PixelFormat::I444, *b"YU24"),
+        (PixelFormat::Mjpeg, *b"MJPG"),
+    ];
+
+    /// Its four characters.
+    pub fn fourcc(self) -> [u8; 4] {
+        Self::ALL.iter().find(|(format, _)| *format == self).map_or([0; 4], |(_, fourcc)| *fourcc)
+    }
+
+    /// The format of these four characters.
+    pub fn from_fourcc(fourcc: [u8; 4]) -> Option<PixelFormat> {
+        Self::ALL.iter().find(|(_, known)| *known == fourcc).map(|(format, _)| *format)
+    }
+
+    /// Pixels that share one pair of Cb and Cr, across and down, where these have planes of their own.
+    pub fn subsampling(self) -> Option<(u32, u32)> {
+        match self {
+            PixelFormat::I420 => Some((2, 2)),
+            PixelFormat::I422 => Some((2, 1)),
+            PixelFormat::I444 => Some((1, 1)),
+            _ => None,
+        }
+    }
+
+    /// Whether all of a pixel lies together and no two pixels share anything.
+    pub fn is_packed(self) -> bool {
+        matches!(self, PixelFormat::Gray8 | PixelFormat::Rgb24 | PixelFormat::Bgrx32)
+    }
+
+    /// Bytes from one pixel to the next in the first plane, where pixels have bytes of their own.
+    pub fn pixel_bytes(self) -> usize {
+        match self {
+            PixelFormat::Rgb24 => 3,
+            PixelFormat::Bgrx32 => 4,
+            PixelFormat::Yuyv => 2,
+            PixelFormat::Gray8 | PixelFormat::I420 | PixelFormat::I422 | PixelFormat::I444 => 1,
+            PixelFormat::Mjpeg => 0,
+        }
+    }
+
+    /// Bytes of a row of the first plane.
+    fn row_bytes(self, width: u32) -> u32 {
+        match self {
+            PixelFormat::Yuyv => width.div_ceil(2) * 4,
+            _ => width * self.pixel_bytes() as u32,
+        }
+    }
+}
+
+/// Where one plane of a picture lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plane {
+    /// Its first byte.
+    pub offset: usize,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Bytes of a row that mean something.
+    pub row_bytes: usize,
+    /// Rows.
+    pub rows: usize,
+}
+
+impl Plane {
+    /// Bytes in all.
+    pub fn bytes(&self) -> usize {
+        self.stride * self.rows
+    }
+
+    /// The rows of this plane in `pixels`, without what fills them up.
+    pub fn rows<'a>(&self, pixels: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let row_bytes = self.row_bytes;
+        pixels[self.offset..self.offset + self.bytes()]
+            .chunks_exact(self.stride)
+            .map(move |row| &row[..row_bytes])
+    }
+
+    /// The same, to be written.
+    pub fn rows_mut<'a>(&self, pixels: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> {
+        let row_bytes = self.row_bytes;
+        let plane = &mut pixels[self.offset..self.offset + self.bytes()];
+        plane.chunks_exact_mut(self.stride).map(move |row| &mut row[..row_bytes])
+    }
+}
+
+/// The size of a picture and how it lies in memory. What exists is checked: its bytes fit into a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    pixels: PixelFormat,
+    width: u32,
+    height: u32,
+    stride: u32,
+    rate: (u32, u32),
+}
+
+impl Geometry {
+    /// Bytes of a geometry.
+    pub const BYTES: usize = 24;
+
+    /// A picture whose rows follow each other directly, of unknown rate.
+    pub fn new(pixels: PixelFormat, width: u32, height: u32) -> Result<Geometry, WireError> {
+        let stride = pixels.row_bytes(width.min(SIDE_MAX));
+        Geometry { pixels, width, height, stride, rate: (0, 1) }.checked()
+    }
+
+    /// The same with `stride` bytes from one row of the first plane to the next.
+    pub fn with_stride(self, stride: u32) -> Result<Geometry, WireError> {
+        Geometry { stride, ..self }.checked()
+    }
+
+    /// The same with so many frames a second, as a fraction; 0 if there is no fixed rate.
+    pub fn with_rate(self, numerator: u32, denominator: u32) -> Geometry {
+        Geometry { rate: (numerator, denominator.max(1)), ..self }
+    }
+
+    fn checked(self) -> Result<Geometry, WireError> {
+        for (what, side) in [("picture width", self.width), ("picture height", self.height)] {
+            match side {
+                0 => return Err(WireError::Value { what, value: 0 }),
+                1..=SIDE_MAX => {}
+                _ => return Err(WireError::TooLong { what, length: side.into(), limit: SIDE_MAX.into() }),
+            }
+        }
+        let row_bytes = self.pixels.row_bytes(self.width);
+        let largest = if row_bytes == 0 { 0 } else { STRIDE_MAX };
+        if !(row_bytes..=largest).contains(&self.stride) {
+            return Err(WireError::Value { what: "picture stride", value: self.stride.into() });
+        }
+        if self.rate.1 == 0 {
+            return Err(WireError::Value { what: "picture rate's denominator", value: 0 });
+        }
+        let (bytes, limit) = (self.bytes(), BODY_BYTES_MAX - Header::BYTES);
+        if bytes > limit {
+            return Err(WireError::TooLong { what: "picture", length: bytes as u64, limit: limit as u64 });
+        }
+        Ok(self)
+    }
+
+    /// How its pixels lie.
+    pub fn pixels(&self) -> PixelFormat {
+        self.pixels
+    }
+
+    /// Pixels across.
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Pixels down.
+    pub fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// Bytes from one row of the first plane to the next.
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// Frames a second, as a fraction; 0 if there is no fixed rate.
+    pub fn rate(&self) -> (u32, u32) {
+        self.rate
+    }
+
+    /// How many planes there are.
+    pub fn planes(&self) -> usize {
+        if self.pixels.subsampling().is_some() { 3 } else { 1 }
+    }
+
+    /// Where plane `number` lies.
+    pub fn plane(&self, number: usize) -> Plane {
+        let (stride, row_bytes) = (self.stride as usize, self.pixels.row_bytes(self.width) as usize);
+        let first = Plane { offset: 0, stride, row_bytes, rows: self.height as usize };
+        match self.pixels.subsampling().filter(|_| number > 0) {
+            None => first,
+            Some((across, down)) => {
+                let chroma = Plane {
+                    offset: first.bytes(),
+                    stride: stride.div_ceil(across as usize),
+                    row_bytes: row_bytes.div_ceil(across as usize),
+                    rows: first.rows.div_ceil(down as usize),
+                };
+                Plane { offset: first.bytes() + chroma.bytes() * (number - 1), ..chroma }
+            }
+        }
+    }
+
+    /// Bytes of a whole picture; 0 for [`PixelFormat::Mjpeg`], where any number may come.
+    pub fn bytes(&self) -> usize {
+        let last = self.plane(self.planes() - 1);
+        last.offset + last.bytes()
+    }
+
+    /// Whether its rows follow each other directly.
+    pub fn is_tight(&self) -> bool {
+        self.stride == self.pixels.row_bytes(self.width)
+    }
+
+    /// The same picture with rows that follow each other directly.
+    pub fn tight(self) -> Geometry {
+        Geometry { stride: self.pixels.row_bytes(self.width), ..self }
+    }
+}
+
+/// What a message of the format is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole picture.
+    Frame,
+    /// What changed of a picture.
+    Rectangles,
+    /// Where something is in a picture, without the picture.
+    Boxes,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Frame, Kind::Rectangles, Kind::Boxes];
+}
+
+/// A part of a picture, in pixels from its upper left corner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rectangle {
+    /// Left edge.
+    pub x: u32,
+    /// Upper edge.
+    pub y: u32,
+    /// Pixels across.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+}
+
+impl Rectangle {
+    const BYTES: usize = 16;
+
+    /// What this and `other` have in common, if anything.
+    pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
+        let span = |a: u32, a_length: u32, b: u32, b_length: u32| {
+            let (start, end) = (a.max(b), a.saturating_add(a_length).min(b.saturating_add(b_length)));
+            (start < end).then(|| (start, end - start))
+        };
+        let (x, width) = span(self.x, self.width, other.x, other.width)?;
+        let (y, height) = span(self.y, self.height, other.y, other.height)?;
+        Some(Rectangle { x, y, width, height })
+    }
+
+    /// Bytes of its pixels, rows without padding.
+    pub fn bytes(&self, pixels: PixelFormat) -> usize {
+        self.width as usize * self.height as usize * pixels.pixel_bytes()
+    }
+}
+
+/// What every message opens with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// The picture it is, or is of.
+    pub geometry: Geometry,
+}
+
+/// What follows a [`Header`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A whole picture: as many bytes as its geometry says.
+    Frame(&'a [u8]),
+    /// What changed: rectangles, and the pixels of one behind those of the other, rows without padding.
+    Rectangles(Vec<Rectangle>, &'a [u8]),
+    /// Where something is, the most important first.
+    Boxes(Vec<Rectangle>),
+}
+
+impl Header {
+    /// Bytes of a header.
+    pub const BYTES: usize = 1 + Geometry::BYTES;
+
+    /// The header of a whole picture.
+    pub fn frame(geometry: Geometry) -> Header {
+        Header { kind: Kind::Frame, geometry }
+    }
+
+    /// The header as bytes.
+    pub fn emit(&self) -> [u8; Self::BYTES] {
+        let Geometry { pixels, width, height, stride, rate } = self.geometry;
+        let mut bytes = [self.kind as u8; Self::BYTES];
+        bytes[1..5].copy_from_slice(&pixels.fourcc());
+        let fields = [width, height, stride, rate.0, rate.1];
+        for (into, field) in bytes[5..].chunks_exact_mut(4).zip(fields) {
+            into.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the header of a message from a stranger; what follows it is not looked at.
+    pub fn parse(bytes: &[u8]) -> Result<Header, WireError> {
+        let mut reader = Reader::new(bytes);
+        let kind = reader.u8("kind")?;
+        let unknown = WireError::Value { what: "kind", value: kind.into() };
+        let kind = *Kind::ALL.get(usize::from(kind)).ok_or(unknown)?;
+        let fourcc: [u8; 4] = reader.array("pixel format")?;
+        let unknown = WireError::Value { what: "pixel format", value: u32::from_le_bytes(fourcc).into() };
+        let geometry = Geometry {
+            pixels: PixelFormat::from_fourcc(fourcc).ok_or(unknown)?,
+            width: reader.u32("picture width")?,
+            height: reader.u32("picture height")?,
+            stride: reader.u32("picture stride")?,
+            rate: (reader.u32("picture rate")?, reader.u32("picture rate")?),
+        };
+        Ok(Header { kind, geometry: geometry.checked()? })
+    }
+
+    /// Reads what follows the header: all of it, and no byte more.
+    pub fn parse_content<'a>(&self, rest: &'a [u8]) -> Result<Content<'a>, WireError> {
+        let mut reader = Reader::new(rest);
+        if self.kind == Kind::Frame {
+            let pixels = match self.geometry.pixels {
+                PixelFormat::Mjpeg => reader.rest(),
+                _ => reader.bytes("pixels", self.geometry.bytes())?,
+            };
+            reader.end("frame")?;
+            return Ok(Content::Frame(pixels));
+        }
+        let rectangles = self.parse_rectangles(&mut reader)?;
+        if self.kind == Kind::Boxes {
+            reader.end("boxes")?;
+            return Ok(Content::Boxes(rectangles));
+        }
+        let pixels = self.geometry.pixels;
+        if !pixels.is_packed() {
+            let value = u32::from_le_bytes(pixels.fourcc()).into();
+            return Err(WireError::Value { what: "pixel format of rectangles", value });
+        }
+        let bytes = rectangles.iter().map(|rectangle| rectangle.bytes(pixels)).sum();
+        let bytes = reader.bytes("pixels of rectangles", bytes)?;
+        reader.end("rectangles")?;
+        Ok(Content::Rectangles(rectangles, bytes))
+    }
+
+    fn parse_rectangles(&self, reader: &mut Reader<'_>) -> Result<Vec<Rectangle>, WireError> {
+        let count = reader.count("rectangles", RECTANGLES_MAX)?;
+        let mut table = Reader::new(reader.bytes("rectangles", count * Rectangle::BYTES)?);
+        let whole = Rectangle { x: 0, y: 0, width: self.geometry.width, height: self.geometry.height };
+        let mut rectangles = Vec::with_capacity(count);
+        for _ in 0..count {
+            let rectangle = Rectangle {
+                x: table.u32("rectangle")?,
+                y: table.u32("rectangle")?,
+                width: table.u32("rectangle")?,
+                height: table.u32("rectangle")?,
+            };
+            if rectangle.intersection(&whole) != Some(rectangle) {
+                let (what, value) = ("rectangle that lies outside its picture", rectangles.len() as u64);
+                return Err(WireError::Value { what, value });
+            }
+            rectangles.push(rectangle);
+        }
+        Ok(rectangles)
+    }
+}
+
+/// The count and the places of `rectangles`, as they follow a [`Header`]; at most [`RECTANGLES_MAX`].
+pub fn emit_rectangles(rectangles: &[Rectangle]) -> Vec<u8> {
+    let rectangles = &rectangles[..rectangles.len().min(RECTANGLES_MAX)];
+    let mut writer = Writer::new();
+    writer.u16(rectangles.len() as u16);
+    for Rectangle { x, y, width, height } in rectangles {
+        writer.u32(*x).u32(*y).u32(*width).u32(*height);
+    }
+    writer.finish()
+}

@@ -1,0 +1,95 @@
+//! Pictures: what is written is read again, planes fill a picture without overlap, and any bytes are answered.
+
+use proptest::prelude::*;
+use wire::BODY_BYTES_MAX;
+use wire::formats::video::{Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
+
+fn any_geometry() -> impl Strategy<Value = Geometry> {
+    let pixels = prop::sample::select(PixelFormat::ALL.map(|(format, _)| format).to_vec());
+    (pixels, 1..300u32, 1..300u32, 0..20u32, any::<(u32, u32)>()).prop_map(
+        |(pixels, width, height, more, (numerator, denominator))| {
+            let tight = Geometry::new(pixels, width, height).unwrap().with_rate(numerator, denominator);
+            tight.with_stride(tight.stride() + more).unwrap_or(tight)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_frame_is_read_as_it_was_written(geometry in any_geometry()) {
+        let header = Header::frame(geometry);
+        prop_assert_eq!(Header::parse(&header.emit()), Ok(header));
+        let pixels = vec![7; geometry.bytes()];
+        prop_assert_eq!(header.parse_content(&pixels), Ok(Content::Frame(&pixels)));
+        if geometry.pixels() != PixelFormat::Mjpeg {
+            prop_assert!(header.parse_content(&pixels[1..]).is_err());
+        }
+    }
+
+    #[test]
+    fn planes_lie_behind_each_other_and_tight_ones_fill_the_picture(geometry in any_geometry()) {
+        let mut end = 0;
+        for number in 0..geometry.planes() {
+            let plane = geometry.plane(number);
+            prop_assert_eq!(plane.offset, end);
+            prop_assert!(plane.row_bytes <= plane.stride);
+            end += plane.bytes();
+        }
+        prop_assert_eq!(end, geometry.bytes());
+        let tight = geometry.tight();
+        let mut pixels = vec![0; tight.bytes()];
+        if tight.bytes() > 0 {
+            for number in 0..tight.planes() {
+                tight.plane(number).rows_mut(&mut pixels).for_each(|row| row.fill(1));
+            }
+        }
+        prop_assert!(pixels.iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn rectangles_are_read_as_they_were_written(
+        places in prop::collection::vec((0..64u32, 0..48u32, 1..=64u32, 1..=48u32), 0..20),
+    ) {
+        let geometry = Geometry::new(PixelFormat::Rgb24, 64, 48).unwrap();
+        let rectangle = |(x, y, width, height)| Rectangle { x, y, width, height };
+        let inside = |rectangle: &Rectangle| rectangle.x + rectangle.width <= 64 && rectangle.y + rectangle.height <= 48;
+        let rectangles: Vec<Rectangle> = places.into_iter().map(rectangle).collect();
+        let header = Header { kind: Kind::Boxes, geometry };
+        let bytes = emit_rectangles(&rectangles);
+        if !rectangles.iter().all(inside) {
+            prop_assert!(header.parse_content(&bytes).is_err());
+            return Ok(());
+        }
+        prop_assert_eq!(header.parse_content(&bytes), Ok(Content::Boxes(rectangles.clone())));
+        let pixels = vec![3; rectangles.iter().map(|one| one.bytes(PixelFormat::Rgb24)).sum()];
+        let bytes = [bytes, pixels.clone()].concat();
+        let header = Header { kind: Kind::Rectangles, geometry };
+        prop_assert_eq!(header.parse_content(&bytes), Ok(Content::Rectangles(rectangles, &pixels)));
+    }
+
+    #[test]
+    fn any_bytes_are_answered(
+        kind in 0..4u8,
+        format in 0..PixelFormat::ALL.len(),
+        rest in prop::collection::vec(any::<u8>(), 0..80),
+    ) {
+        let bytes = [&[kind][..], &PixelFormat::ALL[format].1, &rest].concat();
+        if let Ok(header) = Header::parse(&bytes) {
+            prop_assert_eq!(&header.emit()[..], &bytes[..Header::BYTES]);
+            prop_assert!(header.geometry.bytes() <= BODY_BYTES_MAX);
+            let _ = header.parse_content(&bytes[Header::BYTES..]);
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_picture_is_what_two_rectangles_share() {
+    let rectangle = |x, y, width, height| Rectangle { x, y, width, height };
+    let whole = rectangle(0, 0, 10, 10);
+    assert_eq!(rectangle(8, 2, 4, 3).intersection(&whole), Some(rectangle(8, 2, 2, 3)));
+    assert_eq!(rectangle(10, 0, 1, 1).intersection(&whole), None);
+    assert_eq!(rectangle(u32::MAX, 0, u32::MAX, 1).intersection(&whole), None);
+    assert_eq!(rectangle(3, 3, 0, 3).intersection(&whole), None);
+}
