@@ -278,11 +278,15 @@ impl TwoHalves {
     /// Whatever is due now, once.
     fn happen(&mut self) {
         let sink = self.stages.len() - 1;
+        let mut arrived = Vec::new();
         for (port, lane) in (0..).zip(&mut self.lanes) {
-            while let Some((_, id)) = lane.pop(self.now.0) {
-                if let Some(message) = self.crossing.remove(&id) {
-                    self.waiting[sink].push_back((Port(port), message));
-                }
+            let due = std::iter::from_fn(|| lane.pop(self.now.0));
+            arrived.extend(due.map(|(at, id)| (at, id, Port(port))));
+        }
+        arrived.sort_unstable();
+        for (_, id, port) in arrived {
+            if let Some(message) = self.crossing.remove(&id) {
+                self.waiting[sink].push_back((port, message));
             }
         }
         while self.controls.front().is_some_and(|control| control.0 <= self.now) {

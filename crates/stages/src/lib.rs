@@ -19,13 +19,16 @@ mod compress;
 mod delay;
 mod encrypt;
 mod fault;
+mod field;
 mod histogram;
+mod multiplex;
 mod null;
 mod periodic;
 mod playout;
 mod random;
 mod reorder;
 mod tap;
+mod turns;
 
 use contract::{OptionKind, OptionSpec, Pair, Scope};
 
@@ -37,6 +40,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &compress::Compress,
     &periodic::Periodic,
     &reorder::Reorder,
+    &multiplex::Multiplex,
     &delay::Delay,
     &encrypt::Encrypt,
     &fault::Fault,

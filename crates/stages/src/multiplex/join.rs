@@ -1,0 +1,104 @@
+//! The half at which the ways meet again.
+
+use super::header::Header;
+use super::{Mode, ways};
+use crate::turns::{Place, Turn, Turns};
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+
+const MISSING: &str = "not all of it came in time";
+const OLD_START: &str = "from before the source started anew";
+
+pub(super) struct Sink {
+    ways: u16,
+    mode: Mode,
+    turns: Turns,
+    /// Messages given up that were counted.
+    counted: u64,
+    repeated: u64,
+    /// Ways that were heard, and input ports that ended: a bit each.
+    heard: u64,
+    ended: u64,
+    /// One input port brings several ways.
+    is_one_flow: bool,
+}
+
+impl Sink {
+    pub(super) fn new(options: &Options) -> Self {
+        let (ways, mode) = (ways(options), Mode::of(options));
+        let parts = if mode == Mode::Split { usize::from(ways) } else { 1 };
+        let (window, wait) = (options.count("window"), options.duration("wait"));
+        Sink {
+            ways,
+            mode,
+            turns: Turns::new(parts, window, wait, options.size("held_bytes")),
+            counted: 0,
+            repeated: 0,
+            heard: 0,
+            ended: 0,
+            is_one_flow: false,
+        }
+    }
+
+    /// Counts what was given up since.
+    fn count_missing(&mut self, out: &mut Outbox) {
+        let missing = self.turns.missing();
+        out.drop_counted(MISSING, missing - self.counted);
+        self.counted = missing;
+    }
+}
+
+impl Stage for Sink {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
+        self.heard |= 1 << way;
+        self.is_one_flow |= u16::from(way) != port.0;
+        let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
+        match self.turns.take(Place { start, sequence, part }, message, now, out) {
+            Turn::Taken => {}
+            // It came another way before, or was counted when it was given up.
+            Turn::Past => self.repeated += 1,
+            Turn::Stale => out.drop_counted(OLD_START, 1),
+            Turn::TooLarge => {
+                return Err(StageError::Input("its parts together are larger than a body may be".into()));
+            }
+        }
+        self.count_missing(out);
+        Ok(())
+    }
+
+    fn handle_end(&mut self, port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.ended |= 1u64.checked_shl(port.0.into()).unwrap_or(0);
+        // While another way goes on, it may bring what is missing.
+        if self.is_one_flow || self.ended.count_ones() == u32::from(self.ways) {
+            self.turns.flush(out);
+            self.count_missing(out);
+        }
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.turns.poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        self.turns.handle_timeout(now, out);
+        self.count_missing(out);
+        Ok(())
+    }
+
+    fn held(&self) -> usize {
+        self.turns.held()
+    }
+
+    fn report(&self) -> Vec<Report> {
+        let mut figures = self.turns.figures();
+        figures.extend([("repeated", self.repeated as f64), ("ways", f64::from(self.heard.count_ones()))]);
+        figures
+    }
+}

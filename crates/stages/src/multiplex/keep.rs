@@ -1,0 +1,102 @@
+//! The half at one of several sinks: what came this way goes on at once.
+
+use super::header::Header;
+use super::{Mode, ways};
+use crate::turns::{Era, Start};
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use std::collections::VecDeque;
+
+const OLD_START: &str = "from before the source started anew";
+const TOO_LATE: &str = "came too late to know whether it came before";
+
+pub(super) struct Sink {
+    ways: u16,
+    mode: Mode,
+    window: usize,
+    start: Start,
+    /// The number of the first of `seen`.
+    first: u64,
+    /// What came of each message, by number: a bit for each part.
+    seen: VecDeque<u64>,
+    released: u64,
+    repeated: u64,
+    restarts: u64,
+}
+
+impl Sink {
+    pub(super) fn new(options: &Options) -> Self {
+        Sink {
+            ways: ways(options),
+            mode: Mode::of(options),
+            window: options.count("window"),
+            start: Start::default(),
+            first: 0,
+            seen: VecDeque::new(),
+            released: 0,
+            repeated: 0,
+            restarts: 0,
+        }
+    }
+
+    /// What came of this message; `None` if that is forgotten.
+    fn seen(&mut self, sequence: u64) -> Option<&mut u64> {
+        if sequence.checked_sub(self.first)? >= 2 * self.window as u64 {
+            self.seen.clear();
+            self.first = sequence;
+        }
+        // Within two windows, which fit.
+        let mut place = (sequence - self.first) as usize;
+        if place >= self.seen.len() {
+            self.seen.resize(place + 1, 0);
+        }
+        let forgotten = self.seen.len().saturating_sub(self.window);
+        self.seen.drain(..forgotten);
+        self.first += forgotten as u64;
+        place -= forgotten;
+        self.seen.get_mut(place)
+    }
+}
+
+impl Stage for Sink {
+    fn handle(
+        &mut self,
+        _port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
+        match self.start.see(start) {
+            Era::Same => {}
+            Era::Earlier => {
+                out.drop_counted(OLD_START, 1);
+                return Ok(());
+            }
+            era => {
+                self.restarts += u64::from(era == Era::Later);
+                self.seen.clear();
+                // What came first may have overtaken others.
+                self.first = sequence.saturating_sub(self.window as u64 - 1);
+            }
+        }
+        let bit = if self.mode == Mode::Split { 1 << way } else { 1 };
+        match self.seen(sequence) {
+            None => out.drop_counted(TOO_LATE, 1),
+            Some(seen) if *seen & bit != 0 => self.repeated += 1,
+            Some(seen) => {
+                *seen |= bit;
+                self.released += 1;
+                out.send(Port::MAIN, message);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![
+            ("released", self.released as f64),
+            ("repeated", self.repeated as f64),
+            ("restarts", self.restarts as f64),
+        ]
+    }
+}
