@@ -5,7 +5,6 @@ use wire::WireError;
 use wire::formats::evdev::code::*;
 use wire::formats::evdev::{
     self, EFFECT_PARAMETERS_MAX, EFFECTS_MAX, EVENTS_MAX, Effect, Event, effect_parameters, is_motion,
-    join_motion,
 };
 use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 
@@ -94,22 +93,102 @@ fn what_no_message_says_is_refused_by_name() {
     }
 }
 
+fn abs(code: u16, value: i32) -> Event {
+    Event::new(EV_ABS, code, value)
+}
+
+const X: u16 = 0x35;
+
 #[test]
-fn joined_motion_adds_distances_and_keeps_the_last_position() {
-    let mut before = vec![Event::new(EV_REL, 0, 3), Event::new(EV_MSC, MSC_TIMESTAMP, 10)];
-    let after = [
-        Event::new(EV_REL, 0, -5),
-        Event::new(EV_ABS, 0, 8),
-        Event::new(EV_ABS, 0, 9),
-        Event::new(EV_MSC, MSC_TIMESTAMP, 20),
-    ];
-    assert!(is_motion(&before) && is_motion(&after));
-    join_motion(&mut before, &after);
-    let timed = Event::new(EV_MSC, MSC_TIMESTAMP, 20);
-    assert_eq!(before, [Event::new(EV_REL, 0, -2), timed, Event::new(EV_ABS, 0, 9)]);
-    for other in [(EV_KEY, 30), (EV_ABS, ABS_MT_SLOT), (EV_ABS, 0x35), (EV_MSC, 4), (EV_SYN, 2), (EV_SW, 0)] {
-        assert!(!is_motion(&[Event::new(other.0, other.1, 1)]), "{other:?}");
+fn what_a_hand_presses_and_what_tells_fingers_apart_is_no_motion() {
+    assert!(is_motion(&[Event::new(EV_REL, 8, 1), abs(0, 5), abs(ABS_MT_SLOT, 1), abs(X, 1)]));
+    let hats = ABS_HAT0X..=ABS_HAT3Y;
+    let named = [ABS_PROFILE, ABS_MISC, ABS_MT_TOOL_TYPE, ABS_MT_BLOB_ID, ABS_MT_TRACKING_ID];
+    for event in hats.chain(named).map(|code| abs(code, 1)).chain([
+        Event::new(EV_KEY, 30, 1),
+        Event::new(EV_SW, 0, 1),
+        Event::new(EV_LED, 0, 1),
+        Event::new(EV_MSC, 4, 1),
+        Event::new(EV_SYN, 2, 0),
+    ]) {
+        assert!(!is_motion(&[abs(0, 5), event]), "{event:?}");
+        assert!(!evdev::Movement::default().add(&[event]));
     }
+    assert!(!is_motion(&[]));
+}
+
+#[test]
+fn distances_add_up_and_positions_are_where_they_last_were() {
+    let mut movement = evdev::Movement::default();
+    let timed = |time| Event::new(EV_MSC, MSC_TIMESTAMP, time);
+    assert!(movement.add(&[Event::new(EV_REL, 0, 3), timed(10)]));
+    assert!(movement.add(&[Event::new(EV_REL, 0, -5), abs(0, 8), timed(20)]));
+    assert!(movement.add(&[abs(0, 9), Event::new(EV_REL, 0, i32::MIN)]));
+    assert_eq!(movement.take_last(), [abs(0, 9), Event::new(EV_REL, 0, i32::MIN), timed(20)]);
+    assert!(movement.is_empty());
+}
+
+#[test]
+fn a_mean_is_followed_by_where_the_axis_stands() {
+    let mut movement = evdev::Movement::default();
+    for position in [-100, -50, -1] {
+        assert!(movement.add(&[abs(0, position), abs(1, 7)]));
+    }
+    assert_eq!(movement.take_mean(), [abs(0, -50), abs(1, 7)]);
+    assert!(!movement.is_empty());
+    assert_eq!(movement.take_mean(), [abs(0, -1)]);
+    assert!(movement.is_empty());
+    assert_eq!(movement.take_mean(), []);
+    assert!(movement.add(&[abs(0, 10)]) && movement.add(&[abs(0, 20)]));
+    assert_eq!(movement.take_mean(), [abs(0, 15)]);
+    assert!(movement.add(&[abs(0, 30)]), "it moved again");
+    assert_eq!(movement.take_mean(), [abs(0, 30)]);
+    assert!(movement.is_empty());
+}
+
+#[test]
+fn fingers_never_mix_and_the_selected_one_stays_selected() {
+    let mut movement = evdev::Movement::default();
+    movement.pass(&[abs(ABS_MT_SLOT, 0), abs(ABS_MT_TRACKING_ID, 7), abs(ABS_MT_SLOT, 1)]);
+    assert!(movement.is_empty());
+    assert!(movement.add(&[abs(X, 100), abs(ABS_MT_SLOT, 0), abs(X, 10)]));
+    assert!(movement.add(&[abs(X, 20), abs(0, 5), abs(ABS_MT_SLOT, 1), abs(X, 300)]));
+    assert!(movement.add(&[abs(ABS_MT_SLOT, 2)]));
+    let selects = |finger| abs(ABS_MT_SLOT, finger);
+    let told = [abs(0, 5), selects(0), abs(X, 15), selects(1), abs(X, 200), selects(2)];
+    assert_eq!(movement.take_mean(), told);
+    assert_eq!(movement.take_last(), [selects(0), abs(X, 20), selects(1), abs(X, 300), selects(2)]);
+    assert!(movement.add(&[abs(X, 1)]));
+    assert_eq!(movement.take_last(), [abs(X, 1)], "finger 2 is selected on both sides");
+}
+
+#[test]
+fn a_movement_always_fits_a_frame() {
+    let mut movement = evdev::Movement::default();
+    let taken = (0..).take_while(|code| movement.add(&[Event::new(EV_REL, *code, 1)])).count();
+    assert!(taken > 1000);
+    assert!(movement.take_last().len() <= EVENTS_MAX);
+}
+
+#[test]
+fn motions_together_lead_as_far_and_end_where_the_cap_stands() {
+    let mut movement = motion::Movement::default();
+    let motion = |x, period_us| Motion { axes: [x, 0, 0, 0, 0, -x], period_us };
+    assert_eq!(movement.take(), None);
+    assert!(movement.add(&motion(100, 10_000)) && movement.add(&motion(400, 20_000)));
+    assert_eq!(movement.take(), Some(motion(300, 30_000)));
+    assert_eq!(movement.take(), Some(motion(400, 0)));
+    assert_eq!(movement.take(), None);
+    assert!(movement.add(&motion(7, 0)) && movement.add(&motion(8, 0)), "no time passed");
+    assert_eq!(movement.take(), Some(motion(8, 0)));
+    assert!(movement.is_empty());
+    assert!(movement.add(&motion(1, u32::MAX)));
+    assert!(!movement.add(&motion(1, 1)), "more than one motion holds");
+    assert!(movement.take().is_some());
+    assert!(movement.add(&motion(2, 10)) && movement.add(&motion(4, 10)));
+    assert_eq!(movement.take(), Some(motion(3, 20)));
+    movement.pass_snapshot();
+    assert!(movement.is_empty());
 }
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
@@ -164,5 +243,60 @@ proptest! {
         if let Ok(update) = motion::Update::parse(&bytes) {
             prop_assert_eq!(update.to_bytes(), bytes);
         }
+    }
+
+    #[test]
+    fn a_motion_of_several_leads_as_far(
+        motions in prop::collection::vec((any::<[i16; AXES]>(), 0..100_000u32), 1..30),
+    ) {
+        let mut movement = motion::Movement::default();
+        let mut far = [0i64; AXES];
+        for (axes, period_us) in &motions {
+            let motion = Motion { axes: axes.map(i32::from), period_us: *period_us };
+            prop_assert!(movement.add(&motion));
+            far.iter_mut().zip(motion.axes).for_each(|(far, x)| *far += i64::from(x) * i64::from(*period_us));
+        }
+        let told = movement.take().unwrap();
+        for (far, axis) in far.iter().zip(told.axes) {
+            let off = far - i64::from(axis) * i64::from(told.period_us);
+            prop_assert!(off.abs() * 2 <= i64::from(told.period_us), "off by {}", off);
+        }
+        let stands = movement.take().unwrap_or(told).axes;
+        prop_assert_eq!(stands, motions[motions.len() - 1].0.map(i32::from));
+    }
+
+    /// However frames are joined, all fingers end where they would have.
+    #[test]
+    fn fingers_end_where_they_are(
+        frames in prop::collection::vec((prop::collection::vec((0..4i32, 0..3u16, -99..99i32), 1..6), 0..3u8), 1..40),
+    ) {
+        use std::collections::BTreeMap;
+        let follow = |state: &mut (i32, BTreeMap<(i32, u16), i32>), events: &[Event]| {
+            for event in events {
+                match event.code {
+                    ABS_MT_SLOT => state.0 = event.value,
+                    code => _ = state.1.insert((state.0, code), event.value),
+                }
+            }
+        };
+        let (mut device, mut node) = (<_>::default(), <_>::default());
+        let mut movement = evdev::Movement::default();
+        for (touches, then) in &frames {
+            let mut frame = Vec::new();
+            for (finger, axis, value) in touches {
+                frame.extend([abs(ABS_MT_SLOT, *finger), abs(X + axis % 2, *value)]);
+            }
+            prop_assert!(movement.add(&frame));
+            follow(&mut device, &frame);
+            match then {
+                0 => follow(&mut node, &movement.take_mean()),
+                1 => follow(&mut node, &movement.take_last()),
+                _ => {}
+            }
+        }
+        while !movement.is_empty() {
+            follow(&mut node, &movement.take_mean());
+        }
+        prop_assert_eq!(node, device);
     }
 }

@@ -5,7 +5,7 @@ use contract::Time;
 use std::collections::VecDeque;
 use sys::input::Event;
 use sys::input::code::*;
-use wire::formats::evdev::{EVENTS_MAX, Update, is_motion, join_motion};
+use wire::formats::evdev::{self, EVENTS_MAX, Movement, Update, is_motion};
 
 /// Events written and not yet seen again; more are forgotten, oldest first.
 const ECHOES_MAX: usize = 64;
@@ -139,12 +139,11 @@ impl Queue {
     pub(super) fn push(&mut self, created: Time, update: Update) -> bool {
         if self.waiting.len() > self.merge_after
             && let Update::Frame(events) = &update
-            && let Some((last, Update::Frame(before))) = self.waiting.back_mut()
             && is_motion(events)
-            && is_motion(before)
+            && let Some((last, Update::Frame(before))) = self.waiting.back_mut()
+            && let Some(joined) = join(before, events)
         {
-            join_motion(before, events);
-            *last = created;
+            (*last, *before) = (created, joined);
             self.merged += 1;
             return true;
         }
@@ -166,4 +165,10 @@ impl Queue {
         self.waiting.clear();
         count
     }
+}
+
+/// Two frames of mere motion as one.
+fn join(before: &[evdev::Event], events: &[evdev::Event]) -> Option<Vec<evdev::Event>> {
+    let mut movement = Movement::default();
+    (movement.add(before) && movement.add(events)).then(|| movement.take_last())
 }

@@ -168,11 +168,15 @@ fn motion_is_joined_only_past_the_limit_and_keys_never() {
 }
 
 #[test]
-fn fingers_are_never_joined() {
-    let finger = Update::Frame(to_format(vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, 3)]));
+fn a_finger_is_joined_with_itself_and_never_told_from_another_late() {
+    let moved = |x| vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, x)];
+    let lifted = vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, -1)];
     let mut queue = Queue::new(0, 10);
-    (0..3).for_each(|time| assert!(queue.push(Time(time), finger.clone())));
-    assert_eq!(queue.merged, 0);
+    for (time, frame) in [moved(3), moved(4), lifted.clone(), moved(5)].into_iter().enumerate() {
+        assert!(queue.push(Time(time as u64), Update::Frame(to_format(frame))));
+    }
+    let got: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(_, update)| update).collect();
+    assert_eq!(got, [moved(4), lifted, moved(5)].map(|frame| Update::Frame(to_format(frame))));
 }
 
 #[test]

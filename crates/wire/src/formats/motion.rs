@@ -130,3 +130,62 @@ fn parse_button(reader: &mut Reader<'_>) -> Result<u16, WireError> {
         number => Err(WireError::Value { what: "button", value: number.into() }),
     }
 }
+
+/// Motions taken together: one that leads as far as they did, and in as long.
+#[derive(Debug, Clone, Default)]
+pub struct Movement {
+    /// Axes times periods.
+    distances: [i128; AXES],
+    period_us: u64,
+    last: [i32; AXES],
+    motions: u64,
+    /// What was told last is not where the cap stands.
+    is_elsewhere: bool,
+}
+
+impl Movement {
+    /// Takes a motion in; `false`, and nothing taken, if the periods would be more than one motion holds.
+    pub fn add(&mut self, motion: &Motion) -> bool {
+        let period_us = self.period_us + u64::from(motion.period_us);
+        if period_us > u32::MAX.into() {
+            return false;
+        }
+        self.period_us = period_us;
+        for (distance, axis) in self.distances.iter_mut().zip(motion.axes) {
+            *distance += i128::from(axis) * i128::from(motion.period_us);
+        }
+        self.last = motion.axes;
+        self.motions += 1;
+        true
+    }
+
+    /// A snapshot went its own way: it says where the cap stands.
+    pub fn pass_snapshot(&mut self) {
+        self.is_elsewhere = false;
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.motions == 0 && !self.is_elsewhere
+    }
+
+    /// One motion with the mean of each axis, weighted by how long the cap stood there, and all periods. If
+    /// the cap stands elsewhere, the next says where and takes no time, unless it has moved again.
+    pub fn take(&mut self) -> Option<Motion> {
+        if self.is_empty() {
+            return None;
+        }
+        let period_us = std::mem::take(&mut self.period_us) as u32;
+        let weight = i128::from(period_us);
+        let mut axes = self.last;
+        for (axis, distance) in axes.iter_mut().zip(std::mem::take(&mut self.distances)) {
+            // Rounded to the nearest; a mean lies among what it is of.
+            *axis = (distance + distance.signum() * weight / 2)
+                .checked_div(weight)
+                .map_or(*axis, |mean| mean as i32);
+        }
+        self.motions = 0;
+        self.is_elsewhere = axes != self.last;
+        Some(Motion { axes, period_us })
+    }
+}

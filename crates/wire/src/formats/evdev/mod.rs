@@ -2,6 +2,10 @@
 //!
 //! Names and numbers are those of `linux/input-event-codes.h` and `linux/input.h`, whatever the hosts are.
 
+mod movement;
+
+pub use movement::{Movement, is_motion};
+
 use crate::{Reader, WireError, Writer};
 
 /// Kinds of events and codes that mean more than a number to a stage.
@@ -16,8 +20,14 @@ pub mod code {
     pub const EV_LED: u16 = 0x11;
     pub const EV_REP: u16 = 0x14;
 
-    /// From here on, codes of EV_ABS belong to the slot (the finger) that this one selects.
+    pub const ABS_HAT0X: u16 = 0x10;
+    pub const ABS_HAT3Y: u16 = 0x17;
+    pub const ABS_PROFILE: u16 = 0x21;
+    pub const ABS_MISC: u16 = 0x28;
     pub const ABS_MT_SLOT: u16 = 0x2f;
+    pub const ABS_MT_TOOL_TYPE: u16 = 0x37;
+    pub const ABS_MT_BLOB_ID: u16 = 0x38;
+    pub const ABS_MT_TRACKING_ID: u16 = 0x39;
     pub const MSC_TIMESTAMP: u16 = 0x05;
 
     pub const FF_RUMBLE: u16 = 0x50;
@@ -135,31 +145,6 @@ impl Update {
             }
         }
         writer.finish()
-    }
-}
-
-/// Whether a frame says nothing but how far and where to: what may be joined with its neighbours. Fingers
-/// are not: their frames select a slot for those that follow.
-pub fn is_motion(events: &[Event]) -> bool {
-    events.iter().all(|event| match event.kind {
-        code::EV_REL => true,
-        code::EV_ABS => event.code < code::ABS_MT_SLOT,
-        code::EV_MSC => event.code == code::MSC_TIMESTAMP,
-        _ => false,
-    })
-}
-
-/// Joins a frame of mere motion ([`is_motion`]) to the one before it: distances add up, positions and times
-/// replace each other.
-pub fn join_motion(before: &mut Vec<Event>, events: &[Event]) {
-    for event in events {
-        match before.iter_mut().find(|known| (known.kind, known.code) == (event.kind, event.code)) {
-            None => before.push(*event),
-            Some(known) if event.kind == code::EV_REL => {
-                known.value = known.value.saturating_add(event.value);
-            }
-            Some(known) => known.value = event.value,
-        }
     }
 }
 
