@@ -13,6 +13,7 @@
 //!    and says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
 //! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
 
+mod average;
 mod buffer;
 mod bundle;
 mod compress;
@@ -21,6 +22,7 @@ mod encrypt;
 mod fault;
 mod field;
 mod histogram;
+mod movement;
 mod multiplex;
 mod null;
 mod periodic;
@@ -35,6 +37,7 @@ use contract::{OptionKind, OptionSpec, Pair, Scope};
 /// Every pair there is.
 pub static PAIRS: &[&dyn Pair] = &[
     &null::Null,
+    &average::Average,
     &buffer::Buffer,
     &bundle::Bundle,
     &compress::Compress,
