@@ -88,6 +88,10 @@ pub(crate) struct Share {
     /// The only pipeline, device to application, that a peer may ask for
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) require: Option<String>,
+    /// Who may use it at once: `exclusive`, or `copy`, with ways=N, queue=N, slow=wait|drop behind it
+    /// [default: as its pipeline says]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) hub: Option<String>,
     /// Where to listen, for TCP and UDP alike
     #[arg(long, value_name = "TRANSPORT://ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,

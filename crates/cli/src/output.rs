@@ -1,6 +1,6 @@
 //! What is said to people and to scripts: one quiet line an event, or one JSON object.
 
-use runtime::{DriverStats, Event, FlowStats};
+use runtime::{DriverStats, Event, FlowStats, HubStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -72,7 +72,7 @@ impl Events {
 
     /// Tells one event.
     pub(crate) fn tell(&self, event: Event) {
-        if matches!(event, Event::Stats { .. }) && !self.stats {
+        if matches!(event, Event::Stats { .. } | Event::Hub { .. }) && !self.stats {
             return;
         }
         match self.json {
@@ -135,8 +135,17 @@ fn describe(event: &Event) -> String {
             "round trip {round_trip_ms:.2} ms; the other clock is {offset_ms:+.3} ms off, known to {error_ms:.3} ms"
         ),
         Event::Stats { name, stats } => describe_stats(name, stats),
+        Event::Hub { name, hub } => describe_hub(name, hub),
         other => format!("{other:?}"),
     }
+}
+
+fn describe_hub(name: &str, hub: &HubStats) -> String {
+    let mut text = format!("{name}: {} messages to {} hosts", hub.messages, hub.ways.len());
+    for (reason, count) in &hub.drops {
+        let _ = write!(text, ", {count} dropped ({reason})");
+    }
+    text
 }
 
 fn describe_stats(name: &str, stats: &DriverStats) -> String {

@@ -91,6 +91,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         via: words.via.via,
         via_back: words.via.via_back,
         require: words.require,
+        hub: words.hub,
         listen: Some(words.listen),
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),

@@ -144,7 +144,8 @@ impl Chain {
     ) -> Result<Chain, PipelineError> {
         let formats = pipeline.formats(format)?;
         let mut slots = Vec::with_capacity(pipeline.pairs().len());
-        for (pair, (used, format)) in pipeline.pairs().iter().zip(&formats).enumerate() {
+        let pairs = pipeline.pairs().iter().zip(&formats).enumerate();
+        for (pair, (used, format)) in pairs.filter(|(_, (used, _))| !used.is_in_junction) {
             let link = make(used, half, format).map_err(|error| {
                 let problem = format!("`{}` does not start: {error}", used.pair.name());
                 PipelineError::new(pipeline.text(), used.place.clone(), problem)

@@ -2,7 +2,7 @@
 
 use crate::error::{PipelineError, nearest};
 use crate::syntax::{self, Argument, Call, Spanned};
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Scope, parse_value};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Scope, Shape, parse_value};
 use std::ops::Range;
 use wire::control::PIPELINE_BYTES_MAX;
 
@@ -54,13 +54,15 @@ pub struct PairUse {
     pub link: Option<&'static str>,
     /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
     pub isolation: Option<Isolation>,
+    /// Its half at this host runs in a junction with other flows: a chain leaves it out.
+    pub is_in_junction: bool,
     /// Where it stands in the text.
     pub place: Range<usize>,
 }
 
 impl PairUse {
     /// Its part of [`Pipeline::canonical`].
-    pub(crate) fn canonical(&self) -> String {
+    pub fn canonical(&self) -> String {
         let specs = self.pair.options();
         let agreed = |name: &str| specs.iter().any(|s| s.name == name && s.scope == Scope::Agreed);
         let mut text = format!("{}/{}", self.pair.name(), self.pair.version());
@@ -131,6 +133,31 @@ impl Pipeline {
     /// The pairs, in source order.
     pub fn pairs(&self) -> &[PairUse] {
         &self.pairs
+    }
+
+    /// The outermost pair if it divides the flow, and among how many ways. One further in could not do so for
+    /// several hosts: what stands before it would run once for all of them.
+    pub fn outermost_fan(&self) -> Result<Option<(&PairUse, u16)>, PipelineError> {
+        let ways = |used: &PairUse| match used.pair.shape(&used.options) {
+            Shape::Fan(ways) => Some(ways),
+            _ => None,
+        };
+        if let Some(used) = self.pairs.iter().skip(1).find(|used| ways(used).is_some()) {
+            let problem = format!(
+                "`{}` divides a device among hosts only where it stands first: what stands before it would run \
+                 once for all of them",
+                used.pair.name()
+            );
+            return Err(PipelineError::new(&self.text, used.place.clone(), problem));
+        }
+        Ok(self.pairs.first().and_then(|used| Some((used, ways(used)?))))
+    }
+
+    /// Leaves this host's half of the outermost pair to a junction: chains of this pipeline go without it.
+    pub fn leave_first_to_junction(&mut self) {
+        if let Some(first) = self.pairs.first_mut() {
+            first.is_in_junction = true;
+        }
     }
 
     /// The text it was read from.
@@ -246,7 +273,8 @@ impl Checker<'_> {
         }
         let link = call.link.as_ref().map(|link| self.link(link)).transpose()?;
         let (options, isolation) = self.options(*pair, call)?;
-        Ok(PairUse { pair: *pair, options, link, isolation, place: name.place.clone() })
+        let (is_in_junction, place) = (false, name.place.clone());
+        Ok(PairUse { pair: *pair, options, link, isolation, is_in_junction, place })
     }
 
     fn link(&self, link: &Spanned<&str>) -> Result<&'static str, PipelineError> {

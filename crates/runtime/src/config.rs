@@ -16,6 +16,7 @@
 use crate::agree::Pipelines;
 use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
 use crate::error::RuntimeError;
+use crate::junction::hub::HubPolicy;
 use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
 use crate::worker::TransportPlan;
@@ -46,6 +47,8 @@ pub struct ShareWords {
     pub via_back: Option<String>,
     /// The only pipeline, device to application, that a peer may ask for.
     pub require: Option<String>,
+    /// Who may use it at once: [`HubPolicy::parse`]; what its pipeline says if none.
+    pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
     pub listen: Option<String>,
     /// Whether peers are let in that nobody knows.
@@ -166,10 +169,12 @@ impl ShareWords {
     pub fn request(&self) -> Result<ShareRequest, RuntimeError> {
         registry::device_spec(&self.device, Role::Device)?;
         let pipelines = pipelines(self.via.as_deref(), self.via_back.as_deref(), self.require.as_deref())?;
+        let hub = self.hub.as_deref().map(HubPolicy::parse).transpose();
         let device = ShareDevice {
             device: DeviceChoice::Spec(self.device.clone()),
             name: self.name.clone(),
             pipelines,
+            hub: hub.map_err(|problem| RuntimeError::Usage(format!("hub: {problem}")))?.unwrap_or_default(),
         };
         Ok(ShareRequest {
             devices: vec![device],
@@ -306,7 +311,7 @@ pub fn transport_plan(name: &str, options: Option<&str>) -> Result<TransportPlan
     Ok(TransportPlan { class, options })
 }
 
-fn check_options(specs: &'static [OptionSpec], given: Option<&str>) -> Result<Options, String> {
+pub(crate) fn check_options(specs: &'static [OptionSpec], given: Option<&str>) -> Result<Options, String> {
     let words = given.unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
     let pairs = words
         .map(|word| word.split_once('=').ok_or_else(|| format!("`{word}` is no option: write name=value")))

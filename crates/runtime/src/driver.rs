@@ -220,6 +220,13 @@ impl Driver {
         }
     }
 
+    /// What was said to the partner until now did not reach it: where things stand is asked anew.
+    pub fn handle_resync(&mut self, notices: &mut Vec<Notice>) {
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_resync(notices);
+        }
+    }
+
     /// This side's device is back.
     pub fn handle_partner(
         &mut self,
@@ -412,7 +419,7 @@ pub(crate) struct Moved {
     pub(crate) pushed: bool,
 }
 
-fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
+pub(crate) fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
     match side.map(|side| side.ctl(FlowKey::DEFAULT, Ctl::Flush)) {
         None | Some(Err(PartnerError::Unsupported(_))) => Ok(false),
         Some(Ok(reply)) => Ok(matches!(reply, CtlReply::Pending)),
@@ -420,7 +427,7 @@ fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
     }
 }
 
-fn forget(poller: &mut Poller, partner: &dyn Partner) {
+pub(crate) fn forget(poller: &mut Poller, partner: &dyn Partner) {
     for direction in [Direction::In, Direction::Out] {
         for (descriptor, _) in
             partner.readiness(FlowKey::DEFAULT, direction).descriptors.into_iter().flatten()

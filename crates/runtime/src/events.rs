@@ -1,5 +1,6 @@
 //! What a service tells while it runs, and how it is told to stop.
 
+use crate::junction::hub::HubStats;
 use crate::stats::DriverStats;
 use serde::Serialize;
 use std::io;
@@ -112,6 +113,13 @@ pub enum Event {
         error_ms: f64,
         /// Shortest round trip seen lately, milliseconds.
         round_trip_ms: f64,
+    },
+    /// Figures of a device that several hosts use, at intervals.
+    Hub {
+        /// The device's name.
+        name: String,
+        /// The figures.
+        hub: Box<HubStats>,
     },
     /// Figures, at intervals.
     Stats {

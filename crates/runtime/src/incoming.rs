@@ -92,6 +92,12 @@ impl Incoming {
         Ok(())
     }
 
+    /// What was said before did not reach the partner: it is asked for anew.
+    pub(crate) fn handle_resync(&mut self, notices: &mut Vec<Notice>) {
+        self.give_up();
+        self.handle_heard(notices);
+    }
+
     /// Relies on nothing that was said before.
     fn give_up(&mut self) {
         if self.plan.class == FlowClass::State && !self.sink.is_given_up() {

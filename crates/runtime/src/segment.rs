@@ -21,15 +21,23 @@ pub(crate) fn build_chain(
     format: &Format,
     site: &Site,
 ) -> Result<Chain, PipelineError> {
-    let mut make = |used: &PairUse, half: Half, format: &Format| -> Result<Box<dyn Link>, StageError> {
-        let mut site = site.clone();
-        site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
-        Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))
-    };
+    let mut make = |used: &PairUse, half: Half, format: &Format| make_link(used, half, format, site);
     match half {
         Half::Source => Chain::source(pipeline, format, &mut make),
         Half::Sink => Chain::sink(pipeline, format, &mut make),
     }
+}
+
+/// One half of a pair, behind the link it asks for.
+pub(crate) fn make_link(
+    used: &PairUse,
+    half: Half,
+    format: &Format,
+    site: &Site,
+) -> Result<Box<dyn Link>, StageError> {
+    let mut site = site.clone();
+    site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
+    Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))
 }
 
 /// A chain with its outbox and the counts of everything that ended in it.

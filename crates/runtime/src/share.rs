@@ -5,11 +5,12 @@ use crate::agree::Pipelines;
 use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
+use crate::junction::hub::HubPolicy;
+use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_session::{Session, Turn};
-use crate::worker::PartnerOrigin;
-use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Partner, Role, Time};
+use contract::{Description, DeviceError, Partner, Role, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -22,8 +23,6 @@ use sys::poller::Poller;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
 
-/// Time between two attempts to find a device that went away.
-const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -48,6 +47,8 @@ pub struct ShareDevice {
     pub name: Option<String>,
     /// What happens to its flows.
     pub pipelines: Pipelines,
+    /// Who may use it at once.
+    pub hub: HubPolicy,
 }
 
 /// What to share, and where.
@@ -63,52 +64,6 @@ pub struct ShareRequest {
     pub limits: Limits,
     /// This host's name, for people.
     pub host: String,
-}
-
-/// The devices on offer, by number. One that another process joined with has that process's number.
-pub(crate) type Offers = BTreeMap<u64, Shared>;
-
-/// A device on offer.
-pub(crate) struct Shared {
-    pub(crate) name: String,
-    source: Source,
-    pub(crate) description: Description,
-    pub(crate) pipelines: Pipelines,
-    /// Open and waiting for its first peer.
-    opened: Option<PartnerOrigin>,
-    /// Session and driver that use it.
-    pub(crate) used_by: Option<(u64, u32)>,
-    /// That session's peer is silent: who asks for the device now gets it.
-    pub(crate) user_silent: bool,
-    /// Somebody waits for it to be taken from its silent user.
-    pub(crate) wanted: bool,
-    pub(crate) present: bool,
-    reopen_at: Time,
-}
-
-enum Source {
-    Spec(DeviceSpec),
-    Own(Arc<MakePartner>),
-}
-
-impl Shared {
-    /// The device, open, for a peer that begins to use it.
-    pub(crate) fn open(&mut self) -> Result<PartnerOrigin, DeviceError> {
-        match self.opened.take() {
-            Some(opened) => Ok(opened),
-            None => self.find(),
-        }
-    }
-
-    fn find(&self) -> Result<PartnerOrigin, DeviceError> {
-        match &self.source {
-            Source::Spec(spec) => {
-                let opened = registry::reopen(spec, Role::Device, &self.description)?;
-                Ok(PartnerOrigin::Opened(Box::new(opened)))
-            }
-            Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
-        }
-    }
 }
 
 /// A connection that has not introduced itself yet.
@@ -198,6 +153,11 @@ impl Sharer {
             self.find_devices(tell);
             if now() >= stats_at {
                 self.sessions.values().for_each(Session::ask_stats);
+                for device in self.shared.values() {
+                    if let Some(hub) = device.hub_stats() {
+                        tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
+                    }
+                }
                 stats_at = now().after(STATS_INTERVAL);
             }
             self.sleep(stop, stats_at)?;
@@ -311,11 +271,11 @@ impl Sharer {
     }
 
     fn withdraw(&mut self, number: u64, tell: &mut dyn FnMut(Event)) {
-        let used_by = self.shared.get(&number).and_then(|device| device.used_by);
-        if let Some((id, driver)) = used_by
-            && let Some(session) = self.sessions.get_mut(&id)
-        {
-            session.dispossess(driver, "it is no longer shared", &mut self.shared, tell);
+        let users = self.shared.get(&number).map(|device| device.users.clone()).unwrap_or_default();
+        for user in users {
+            if let Some(session) = self.sessions.get_mut(&user.session) {
+                session.dispossess(user.driver, "it is no longer shared", &mut self.shared, tell);
+            }
         }
         if let Some(device) = self.shared.remove(&number) {
             tell(Event::Withdrawn { name: device.name });
@@ -445,8 +405,7 @@ impl Sharer {
 
     fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
         for device in self.shared.values_mut() {
-            let user = device.used_by.and_then(|(user, _)| self.sessions.get(&user));
-            device.user_silent = user.is_some_and(Session::is_silent);
+            device.handle_silence(|user| self.sessions.get(&user).is_some_and(Session::is_silent));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match session.serve(&mut self.shared, &mut self.poller, now(), tell) {
@@ -459,15 +418,17 @@ impl Sharer {
         }
     }
 
-    /// Takes devices from silent users for those who ask for them.
+    /// Takes devices from silent users for those who ask for them, and gives each to its next owner.
     fn take_wanted(&mut self, tell: &mut dyn FnMut(Event)) {
-        let wanted =
-            |device: &mut Shared| std::mem::take(&mut device.wanted).then_some(device.used_by).flatten();
-        let users: Vec<_> = self.shared.values_mut().filter_map(wanted).collect();
-        for (user, driver) in users {
-            if let Some(session) = self.sessions.get_mut(&user) {
-                let reason = "another peer asked for it while this one was silent";
-                session.dispossess(driver, reason, &mut self.shared, tell);
+        let wanted: Vec<_> = self.shared.values_mut().flat_map(Shared::take_wanted).collect();
+        for (user, reason) in wanted {
+            if let Some(session) = self.sessions.get_mut(&user.session) {
+                session.dispossess(user.driver, reason, &mut self.shared, tell);
+            }
+        }
+        for heir in self.shared.values_mut().filter_map(Shared::take_heir) {
+            if let Some(session) = self.sessions.get(&heir.session) {
+                session.resync(heir.driver);
             }
         }
     }
@@ -482,44 +443,18 @@ impl Sharer {
             let Ok(opened) = device.find() else { continue };
             device.present = true;
             tell(Event::DeviceBack { name: device.name.clone() });
-            match device.used_by.and_then(|(id, driver)| Some((self.sessions.get_mut(&id)?, driver))) {
-                Some((session, driver)) => session.return_device(driver, opened),
-                None => device.opened = Some(opened),
+            for (user, origin) in device.take_back(opened) {
+                if let Some(session) = self.sessions.get_mut(&user.session) {
+                    session.return_device(user.driver, origin);
+                }
             }
         }
     }
 }
 
-/// Marks a device as gone; the sharer looks for it from now on.
-pub(crate) fn mark_gone(device: &mut Shared) {
-    device.present = false;
-    device.reopen_at = now().after(REOPEN_INTERVAL);
-}
-
 enum Heard {
     Hello { resume: Option<SessionToken>, received: u64, attempt: u32, host: String },
     Data { session: SessionToken, driver: u32 },
-}
-
-/// Opens a device and puts it on offer under this number.
-fn add_offer<'a>(
-    offers: &'a mut Offers,
-    number: u64,
-    device: &ShareDevice,
-) -> Result<&'a Shared, RuntimeError> {
-    let name = match (&device.name, &device.device) {
-        (Some(name), _) => name.clone(),
-        (None, DeviceChoice::Spec(text)) => default_name(text),
-        (None, DeviceChoice::Own(description, _)) => description.class.clone(),
-    };
-    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
-        return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
-    }
-    if offers.values().any(|other| other.name == name) {
-        return Err(RuntimeError::Usage(format!("two devices are called `{name}`: give one a --name")));
-    }
-    let opened = open_shared(device, name)?;
-    Ok(offers.entry(number).insert_entry(opened).into_mut())
 }
 
 /// Another process's words must mean the same here: its standard input and what is relative to its directory do
@@ -545,51 +480,6 @@ fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), RuntimeErro
              write whole paths, or start both in one directory"
         ))),
     }
-}
-
-fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeError> {
-    let (source, description, opened) = match &device.device {
-        DeviceChoice::Spec(text) => {
-            let spec = registry::device_spec(text, Role::Device)?;
-            let opened = registry::open(&spec, Role::Device, None)?;
-            let description = opened.description.clone();
-            let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
-            (Source::Spec(spec), description, opened)
-        }
-        DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
-    };
-    for offer in &description.flows {
-        let pipelines = &device.pipelines;
-        let own = match offer.direction {
-            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
-            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
-        };
-        for pipeline in own.into_iter().flatten() {
-            pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
-        }
-    }
-    let pipelines = device.pipelines.clone();
-    let reopen_at = Time::ZERO;
-    Ok(Shared {
-        name,
-        source,
-        description,
-        pipelines,
-        opened,
-        used_by: None,
-        user_silent: false,
-        wanted: false,
-        present: true,
-        reopen_at,
-    })
-}
-
-/// The last part of a path, or the kind: `evdev:/dev/input/event3` is `event3`, `pattern:rate=5` is `pattern`.
-fn default_name(spec: &str) -> String {
-    let (kind, rest) = spec.split_once(':').unwrap_or((spec, ""));
-    let target = rest.split(',').next().unwrap_or_default();
-    let last = target.rsplit('/').next().unwrap_or_default();
-    if last.is_empty() || last.contains(['=', ' ']) { kind.into() } else { last.into() }
 }
 
 fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {

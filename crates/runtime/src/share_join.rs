@@ -67,7 +67,7 @@ impl Answer {
 /// What a visitor did.
 pub(crate) enum Visit {
     /// It asks for its device to be offered.
-    Asks(Request),
+    Asks(Box<Request>),
     /// It is gone, and its device with it.
     Over,
 }
@@ -116,7 +116,7 @@ impl Door {
             let Some(visitor) = self.visitors.get_mut(&number) else { continue };
             match visitor.hear() {
                 Ok(None) => {}
-                Ok(Some(request)) => visits.push((number, Visit::Asks(request))),
+                Ok(Some(request)) => visits.push((number, Visit::Asks(Box::new(request)))),
                 Err(problem) => {
                     self.dismiss(number, &problem, poller);
                     visits.push((number, Visit::Over));

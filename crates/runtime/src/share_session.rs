@@ -6,9 +6,10 @@ use crate::driver::{LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::keys::KeyShare;
+use crate::offers::{Offers, Shared};
 use crate::random;
 use crate::registry;
-use crate::share::{Offers, ShareRequest, Shared, mark_gone, now};
+use crate::share::{ShareRequest, now};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Options, Role, Time};
 use session::Limits;
@@ -175,6 +176,11 @@ impl Session {
         let _ = self.link.send(&Control::Close { driver, reason: reason.into() });
     }
 
+    /// What this driver's peer says to the device counts from now on: it is asked where things stand.
+    pub(crate) fn resync(&self, driver: u32) {
+        self.command(Command::Resync { driver });
+    }
+
     pub(crate) fn ask_stats(&self) {
         self.command(Command::Stats);
     }
@@ -272,9 +278,9 @@ impl Session {
             Report::Notice { driver, notice } => match notice {
                 Notice::Control(message) => self.link.send(&message)?,
                 Notice::PartnerGone(reason) => {
-                    if let Some(device) = self.drivers.get(&driver).and_then(|number| shared.get_mut(number))
-                    {
-                        mark_gone(device);
+                    let device = self.drivers.get(&driver).and_then(|number| shared.get_mut(number));
+                    if let Some(device) = device.filter(|device| device.present) {
+                        device.mark_gone();
                         tell(Event::DeviceGone { name: device.name.clone(), reason: reason.clone() });
                     }
                     self.link.send(&Control::Presence { driver, present: false, reason })?;
@@ -320,13 +326,8 @@ impl Session {
                 self.link.send(&Control::Catalogue { entries: shared.values().map(entry).collect() })
             }
             Control::Open { ref name, .. }
-                if shared.values().any(|device| device.name == *name && device.user_silent) =>
+                if shared.values_mut().any(|device| device.name == *name && device.want()) =>
             {
-                // Its user may be dead or cut off: it loses the device to who asks for it now.
-                shared
-                    .values_mut()
-                    .filter(|device| device.name == *name)
-                    .for_each(|device| device.wanted = true);
                 if self.waiting.len() < self.limits.drivers {
                     self.waiting.push((now().after(TAKE_INTERVAL), message));
                 }
@@ -374,8 +375,11 @@ impl Session {
         let names = || shared.values().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
         let missing = format!("no device `{name}` is shared here; there is: {}", names());
         let (&number, device) = shared.iter_mut().find(|(_, device)| device.name == name).ok_or(missing)?;
-        if device.used_by.is_some() {
-            return Err(format!("`{name}` is in use by another peer"));
+        if device.is_full() {
+            return Err(match device.users.len() {
+                1 => format!("`{name}` is in use by another peer"),
+                all => format!("`{name}` is in use by as many peers as may: {all}"),
+            });
         }
         if !device.present {
             return Err(format!("`{name}` is not plugged in"));
@@ -387,10 +391,9 @@ impl Session {
         let share = KeyShare::new().map_err(|error| error.to_string())?;
         let key = share.public;
         let keys = share.agree(their_key, device.pipelines.key.as_ref())?;
-        let (flows, plans) =
+        let (flows, mut plans) =
             agree::answer(&device.description, &device.pipelines, proposed, first_flow, &keys)?;
-        let origin = device.open().map_err(|error| error.to_string())?;
-        device.used_by = Some((self.id, driver));
+        let origin = device.begin_use(self.id, driver, &mut plans)?;
         self.drivers.insert(driver, number);
         let transport = TransportPlan { class, options };
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
@@ -403,8 +406,7 @@ impl Session {
     fn close(&mut self, driver: u32, reason: &str, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {
         if let Some(device) = self.drivers.remove(&driver).and_then(|number| shared.get_mut(&number)) {
             self.command(Command::Remove { driver });
-            device.used_by = None;
-            device.user_silent = false;
+            device.end_use(self.id, driver);
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }
     }
@@ -426,9 +428,9 @@ impl Session {
     /// Takes everything down; the peer's name.
     pub(crate) fn end(mut self, shared: &mut Offers, poller: &mut Poller) -> String {
         self.link.disconnect(poller);
-        for number in self.drivers.values() {
+        for (driver, number) in &self.drivers {
             if let Some(device) = shared.get_mut(number) {
-                device.used_by = None;
+                device.end_use(self.id, *driver);
             }
         }
         poller.forget(self.worker.wakes());

@@ -87,6 +87,11 @@ pub enum Command {
         /// The driver.
         driver: u32,
     },
+    /// What the other host says to this driver's partner is to be said anew, whole.
+    Resync {
+        /// The driver.
+        driver: u32,
+    },
     /// This host's device is back.
     Partner {
         /// The driver.
@@ -320,6 +325,9 @@ impl Loop {
             Command::Absence { driver } => {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));
             }
+            Command::Resync { driver } => {
+                self.one(driver, |driver, notices| driver.handle_resync(notices));
+            }
             Command::Partner { driver, origin } => {
                 let mut result = Ok(());
                 self.one(driver, |driver, notices| {
@@ -396,7 +404,7 @@ fn build(
     Driver::new(partner, role, flows, transport.class.facts().may_lose, limits)
 }
 
-fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
+pub(crate) fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
     match origin {
         PartnerOrigin::Opened(opened) => registry::partner(*opened),
         PartnerOrigin::Ready(partner) => Ok(partner),

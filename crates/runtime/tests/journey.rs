@@ -1,156 +1,21 @@
 //! Whole journeys in one process: a sharer, a bad network in a relay, an attacher; a device and an application
 //! that the test can look into.
 
-use contract::{
-    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed,
-    Readiness, Time,
-};
+mod support;
+
+use contract::{FlowClass, Options};
 use netsim::Params;
 use netsim::relay::Relay;
 use runtime::worker::TransportPlan;
 use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, Limits, Pipelines,
-    ShareDevice, ShareRequest, Sharer, Stop, registry,
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, Event, HubPolicy, Limits, Pipelines, Stop,
+    registry,
 };
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::event::Event as Wake;
-
-/// Every wait in these tests ends by what it waits for; this only stops a test that hangs.
-const WATCHDOG: Duration = Duration::from_secs(60);
-
-/// A device made of memory: what it will say, what was said to it, and whether it is plugged in.
-#[derive(Default)]
-struct Bench {
-    to_pull: VecDeque<Vec<u8>>,
-    ends: bool,
-    gone: bool,
-    held: Vec<u8>,
-    snapshot_asked: bool,
-    pushed: Vec<Vec<u8>>,
-    neutral: usize,
-    finished: bool,
-}
-
-#[derive(Clone)]
-struct Handle {
-    bench: Arc<Mutex<Bench>>,
-    wake: Wake,
-}
-
-impl Handle {
-    fn new() -> Handle {
-        Handle { bench: Arc::default(), wake: Wake::new().unwrap() }
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut Bench) -> T) -> T {
-        let value = act(&mut self.bench.lock().unwrap());
-        self.wake.signal();
-        value
-    }
-
-    /// Says a message, as an event of the device would.
-    fn say(&self, text: impl Into<Vec<u8>>) {
-        self.with(|bench| bench.to_pull.push_back(text.into()));
-    }
-
-    fn wait(&self, what: &str, mut done: impl FnMut(&Bench) -> bool) {
-        let began = Instant::now();
-        while !done(&self.bench.lock().unwrap()) {
-            let pushed = self.bench.lock().unwrap().pushed.len();
-            assert!(began.elapsed() < WATCHDOG, "waited in vain for: {what}; {pushed} messages came");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-struct BenchPartner {
-    handle: Handle,
-    slot: PullSlot,
-}
-
-impl BenchPartner {
-    fn new(handle: &Handle) -> BenchPartner {
-        BenchPartner { handle: handle.clone(), slot: PullSlot::default() }
-    }
-}
-
-impl Partner for BenchPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        Ok(FlowKey(1))
-    }
-
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
-        Ok(())
-    }
-
-    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let mut bench = self.handle.bench.lock().unwrap();
-        if bench.gone {
-            return Err((PartnerError::Gone("the bench".into()), message));
-        }
-        bench.pushed.push(message.body.into_bytes().to_vec());
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.handle.wake.clear();
-        let mut bench = self.handle.bench.lock().unwrap();
-        self.slot.answer(flow, want, || {
-            if bench.gone {
-                return Err(PartnerError::Gone("the bench".into()));
-            }
-            let created = Time(sys::clock::boot_ns());
-            if std::mem::take(&mut bench.snapshot_asked) {
-                let mut held = b"held:".to_vec();
-                held.extend(&bench.held);
-                return Ok(Next::Message(Message::new(created, held)));
-            }
-            Ok(match bench.to_pull.pop_front() {
-                Some(body) => Next::Message(Message::new(created, body)),
-                None if bench.ends => Next::End,
-                None => Next::Nothing,
-            })
-        })
-    }
-
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        let mut bench = self.handle.bench.lock().unwrap();
-        match operation {
-            Ctl::Snapshot => bench.snapshot_asked = true,
-            Ctl::Neutral => bench.neutral += 1,
-            Ctl::Finish => bench.finished = true,
-            Ctl::Flush => {}
-            _ => return Err(PartnerError::Unsupported("this")),
-        }
-        Ok(CtlReply::Done)
-    }
-
-    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        let bench = self.handle.bench.lock().unwrap();
-        let waiting = !bench.to_pull.is_empty() || bench.snapshot_asked || bench.gone || bench.ends;
-        match direction == Direction::In || waiting || self.slot.is_held() {
-            true => Readiness::now(),
-            false => Readiness::descriptor(self.handle.wake.as_fd(), contract::Interest::Read),
-        }
-    }
-}
-
-fn description(class: FlowClass) -> Description {
-    let direction = FlowDirection::DeviceToApplication;
-    Description {
-        class: "bench".into(),
-        summary: "a device made of memory".into(),
-        flows: vec![FlowOffer { direction, format: Format::Bytes, class }],
-        application: "stdout",
-        properties: Vec::new(),
-    }
-}
+use support::{BenchPartner, Handle, WATCHDOG, share};
 
 /// Two hosts and the network between them.
 struct Lab {
@@ -172,30 +37,8 @@ struct Setup {
 }
 
 fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> (SocketAddr, Stop, JoinHandle<()>) {
-    let make = device.clone();
-    let own = DeviceChoice::Own(
-        description(class),
-        Arc::new(move || {
-            let gone = make.bench.lock().unwrap().gone;
-            let problem =
-                || contract::DeviceError::Spec { what: "bench".into(), problem: "it is gone".into() };
-            (!gone).then(|| Box::new(BenchPartner::new(&make)) as Box<dyn Partner>).ok_or_else(problem)
-        }),
-    );
-    let device = ShareDevice { device: own, name: Some("bench".into()), pipelines: Pipelines::default() };
-    let request = ShareRequest {
-        devices: vec![device],
-        listen,
-        insecure: false,
-        limits: Limits::default(),
-        host: "a".into(),
-    };
-    let sharer = Sharer::start(request).unwrap();
-    let address = sharer.address();
-    let stop = Stop::new().unwrap();
-    let said = stop.clone();
-    let thread = std::thread::spawn(move || sharer.run(&said, &mut |_| {}).unwrap());
-    (address, stop, thread)
+    let sharing = share(device, class, listen, HubPolicy::default());
+    (sharing.address, sharing.stop, sharing.thread)
 }
 
 impl Lab {

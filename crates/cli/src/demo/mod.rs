@@ -17,8 +17,8 @@ use netsim::Params;
 use netsim::relay::Relay;
 use runtime::config::{host_name, transport_plan};
 use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, Limits, Pipelines,
-    RuntimeError, ShareDevice, ShareRequest, Sharer, Stop,
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Limits,
+    Pipelines, RuntimeError, ShareDevice, ShareRequest, Sharer, Stop,
 };
 use screen::{Palette, Panel, View};
 use serde::Serialize;
@@ -250,6 +250,7 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
         ),
         name: Some(name.into()),
         pipelines: Pipelines::default(),
+        hub: HubPolicy::Exclusive,
     };
     Sharer::start(ShareRequest {
         devices: names.map(device).into(),

@@ -1,0 +1,12 @@
+//! Junctions: threads that run what lies between several partners.
+//!
+//! A path joins two partners, and one thread runs many. Where several flows meet, none of their paths can own what
+//! lies between: a junction does, in a thread of its own, and is an active partner ([`crate::active`]) of each path.
+//!
+//! - [`hub`]: one opened device that feeds several hosts, and one owner of what flows back.
+//! - [`joint`]: flows of several devices that become one, or stay several but keep in step.
+//! - [`outlet`]: what leaves pairs by side ports, to partners of this host.
+
+pub(crate) mod hub;
+mod spread;
+mod way;

@@ -1,0 +1,262 @@
+//! The devices that a sharer offers, and who uses each.
+
+use crate::agree::Pipelines;
+use crate::driver::FlowPlan;
+use crate::error::RuntimeError;
+use crate::junction::hub::{Hub, HubPlan, HubStats};
+use crate::registry;
+use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
+use crate::worker::PartnerOrigin;
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Role, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two attempts to find a device that went away.
+pub(crate) const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The devices on offer, by number. One that another process joined with has that process's number.
+pub(crate) type Offers = BTreeMap<u64, Shared>;
+
+/// A peer that uses a device.
+#[derive(Debug, Clone)]
+pub(crate) struct User {
+    pub(crate) session: u64,
+    pub(crate) driver: u32,
+    /// Its way of the hub, if there is one.
+    way: u16,
+    /// Nothing is heard of it: others need not wait for it.
+    is_silent: bool,
+    /// Why the device is taken from it, if it is.
+    taken: Option<&'static str>,
+}
+
+/// A device on offer.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    source: Source,
+    pub(crate) description: Description,
+    pub(crate) pipelines: Pipelines,
+    /// Open and waiting for its first peer.
+    opened: Option<PartnerOrigin>,
+    /// Who uses it, the earliest first: that one owns what flows back.
+    pub(crate) users: Vec<User>,
+    /// How it is divided among several; one at a time uses it if it is not.
+    hub_plan: Option<HubPlan>,
+    /// Runs while it is divided and somebody uses it.
+    hub: Option<Hub>,
+    /// Who owns what flows back from now on, and is to be told.
+    heir: Option<User>,
+    pub(crate) present: bool,
+    pub(crate) reopen_at: Time,
+}
+
+enum Source {
+    Spec(DeviceSpec),
+    Own(Arc<MakePartner>),
+}
+
+impl Shared {
+    /// Whether as many use it as may.
+    pub(crate) fn is_full(&self) -> bool {
+        let ways = self.hub_plan.as_ref().map_or(1, HubPlan::ways);
+        self.users.len() >= usize::from(ways)
+    }
+
+    /// Somebody asks for it: a user that may be dead or cut off loses it, if nobody else makes room. Whether one
+    /// does.
+    pub(crate) fn want(&mut self) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        let silent = self.users.iter_mut().find(|user| user.is_silent);
+        silent.map(|user| user.taken = Some("another peer asked for it while this one was silent")).is_some()
+    }
+
+    /// Notes which users are silent; one that keeps the others waiting loses the device.
+    pub(crate) fn handle_silence(&mut self, is_silent: impl Fn(u64) -> bool) {
+        for user in &mut self.users {
+            user.is_silent = is_silent(user.session);
+            if user.is_silent && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
+                user.taken = Some("the others waited for this one while it was silent");
+            }
+        }
+    }
+
+    /// Those that lose the device, and why.
+    pub(crate) fn take_wanted(&mut self) -> Vec<(User, &'static str)> {
+        let taken = |user: &mut User| user.taken.take().map(|reason| (user.clone(), reason));
+        self.users.iter_mut().filter_map(taken).collect()
+    }
+
+    /// Who became the owner of what flows back since the last call.
+    pub(crate) fn take_heir(&mut self) -> Option<User> {
+        self.heir.take()
+    }
+
+    /// The device, or its way of the device, for a peer that begins to use it.
+    pub(crate) fn begin_use(
+        &mut self,
+        session: u64,
+        driver: u32,
+        plans: &mut [FlowPlan],
+    ) -> Result<PartnerOrigin, String> {
+        let mut way = 0;
+        let origin = match self.hub_plan.clone() {
+            None => self.open().map_err(|error| error.to_string())?,
+            Some(plan) => {
+                plans.iter_mut().try_for_each(|flow| plan.settle(flow))?;
+                while self.users.iter().any(|user| user.way == way) {
+                    way += 1;
+                }
+                let hub = match self.hub.take() {
+                    Some(hub) => hub,
+                    None => {
+                        let opened = self.open().map_err(|error| error.to_string())?;
+                        Hub::start(&self.name, &plan, opened, &self.description.flows)?
+                    }
+                };
+                let hub = self.hub.insert(hub);
+                if self.users.is_empty() {
+                    hub.own(Some(way));
+                }
+                hub.join(way)?
+            }
+        };
+        self.users.push(User { session, driver, way, is_silent: false, taken: None });
+        Ok(origin)
+    }
+
+    /// A peer uses it no longer.
+    pub(crate) fn end_use(&mut self, session: u64, driver: u32) {
+        let Some(index) = self.users.iter().position(|user| (user.session, user.driver) == (session, driver))
+        else {
+            return;
+        };
+        let user = self.users.remove(index);
+        if let Some(hub) = &self.hub {
+            hub.leave(user.way);
+            if index == 0 {
+                self.heir = self.users.first().cloned();
+                hub.own(self.heir.as_ref().map(|heir| heir.way));
+            }
+        }
+        if self.users.is_empty() {
+            self.hub = None;
+        }
+    }
+
+    /// The device went away: it is looked for from now on.
+    pub(crate) fn mark_gone(&mut self) {
+        self.present = false;
+        self.reopen_at = now().after(REOPEN_INTERVAL);
+    }
+
+    /// The device is back: what each of its users gets.
+    pub(crate) fn take_back(&mut self, opened: PartnerOrigin) -> Vec<(User, PartnerOrigin)> {
+        match (&self.hub, self.users.first()) {
+            (Some(hub), _) => {
+                hub.return_device(opened);
+                let again = |user: &User| Some((user.clone(), hub.join(user.way).ok()?));
+                self.users.iter().filter_map(again).collect()
+            }
+            (None, Some(user)) => vec![(user.clone(), opened)],
+            (None, None) => {
+                self.opened = Some(opened);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Figures of the hub, if there is one.
+    pub(crate) fn hub_stats(&self) -> Option<HubStats> {
+        self.hub.as_ref().map(Hub::stats)
+    }
+
+    fn open(&mut self) -> Result<PartnerOrigin, DeviceError> {
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => self.find(),
+        }
+    }
+
+    /// Opens the device, wherever it is by now.
+    pub(crate) fn find(&self) -> Result<PartnerOrigin, DeviceError> {
+        match &self.source {
+            Source::Spec(spec) => {
+                let opened = registry::reopen(spec, Role::Device, &self.description)?;
+                Ok(PartnerOrigin::Opened(Box::new(opened)))
+            }
+            Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
+        }
+    }
+}
+
+/// Opens a device and puts it on offer under this number.
+pub(crate) fn add_offer<'a>(
+    offers: &'a mut Offers,
+    number: u64,
+    device: &ShareDevice,
+) -> Result<&'a Shared, RuntimeError> {
+    let name = match (&device.name, &device.device) {
+        (Some(name), _) => name.clone(),
+        (None, DeviceChoice::Spec(text)) => default_name(text),
+        (None, DeviceChoice::Own(description, _)) => description.class.clone(),
+    };
+    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
+        return Err(RuntimeError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
+    }
+    if offers.values().any(|other| other.name == name) {
+        return Err(RuntimeError::Usage(format!("two devices are called `{name}`: give one a --name")));
+    }
+    let opened = open_shared(device, name)?;
+    Ok(offers.entry(number).insert_entry(opened).into_mut())
+}
+
+fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeError> {
+    let (source, description, opened) = match &device.device {
+        DeviceChoice::Spec(text) => {
+            let spec = registry::device_spec(text, Role::Device)?;
+            let opened = registry::open(&spec, Role::Device, None)?;
+            let description = opened.description.clone();
+            let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
+            (Source::Spec(spec), description, opened)
+        }
+        DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
+    };
+    for offer in &description.flows {
+        let pipelines = &device.pipelines;
+        let own = match offer.direction {
+            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
+            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
+        };
+        for pipeline in own.into_iter().flatten() {
+            pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
+        }
+    }
+    let pipelines = device.pipelines.clone();
+    let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
+    let hub_plan = HubPlan::decide(&device.hub, own).map_err(RuntimeError::Usage)?;
+    let reopen_at = Time::ZERO;
+    Ok(Shared {
+        name,
+        source,
+        description,
+        pipelines,
+        opened,
+        users: Vec::new(),
+        hub_plan,
+        hub: None,
+        heir: None,
+        present: true,
+        reopen_at,
+    })
+}
+
+/// The last part of a path, or the kind: `evdev:/dev/input/event3` is `event3`, `pattern:rate=5` is `pattern`.
+fn default_name(spec: &str) -> String {
+    let (kind, rest) = spec.split_once(':').unwrap_or((spec, ""));
+    let target = rest.split(',').next().unwrap_or_default();
+    let last = target.rsplit('/').next().unwrap_or_default();
+    if last.is_empty() || last.contains(['=', ' ']) { kind.into() } else { last.into() }
+}
