@@ -43,6 +43,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Run one module as a process: containers in, containers out
+    Module(Module),
     /// Say what this host lacks and how to mend it
     Doctor {
         #[command(flatten)]
@@ -130,6 +132,46 @@ pub(crate) struct Connect {
     pub(crate) via: Via,
     #[command(flatten)]
     pub(crate) json: Json,
+}
+
+/// `mkfifo a b; outboard module compress -r a -w b`. Without -r and -w: standard input and output.
+#[derive(Debug, Args)]
+pub(crate) struct Module {
+    /// A pair, such as compress; a device, such as pattern:rate=10; or TRANSPORT://HOST:PORT
+    pub(crate) name: String,
+    /// Its options (`outboard modules NAME` lists them); a pair's first may stand without its name
+    #[arg(value_name = "OPTION=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Where containers come from: a FIFO or a file; once for each port [default: standard input]
+    #[arg(short = 'r', long, value_name = "PIPE")]
+    pub(crate) read: Vec<PathBuf>,
+    /// Where containers go: a FIFO or a file; once for each port [default: standard output]
+    #[arg(short = 'w', long, value_name = "PIPE")]
+    pub(crate) write: Vec<PathBuf>,
+    /// Where the two halves of a pair meet: who comes first listens on this Unix socket, the other connects
+    #[arg(short = 'c', long, value_name = "SOCKET")]
+    pub(crate) control: Option<PathBuf>,
+    /// The half that undoes it; of a device, the application's side
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// What the messages mean, for a pair that reads them: evdev, motion, video... [default: bytes]
+    #[arg(long)]
+    pub(crate) format: Option<String>,
+    /// The device that an application's node is made like, such as evdev:/dev/input/event3
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) like: Option<String>,
+    /// The key of a pair that seals: 32 bytes that only you may read, the same for both halves
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// A transport: wait for a peer instead of calling it
+    #[arg(long)]
+    pub(crate) listen: bool,
+    /// A transport: go beyond this machine although a bare transport knows no peers and hides nothing
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Be run by another program: control frames on this descriptor, data on 0 and 1 (docs/modules.md)
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["read", "write", "control", "key_file"])]
+    pub(crate) fd_control: Option<i32>,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod arguments;
 mod catalogue;
 mod demo;
 mod doctor;
+mod module;
 mod output;
 mod services;
 mod shell;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Command::Connect(words) => services::connect(words),
         Command::Run { file, report } => services::run(&file, &report),
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
+        Command::Module(words) => module::module(words),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
         Command::Completions { shell } => shell::completions(shell),

@@ -3,6 +3,7 @@
 //! Every unsafe block says why it is sound. What is exported is safe to call with any arguments.
 
 pub mod clock;
+pub mod descriptor;
 pub mod event;
 pub mod input;
 pub mod net;

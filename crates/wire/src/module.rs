@@ -15,6 +15,9 @@ pub const MODULE_FRAME_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a frame's header.
 pub const MODULE_HEADER_BYTES: usize = 13;
 
+/// Largest reason of a drop, in bytes.
+pub const REASON_BYTES_MAX: usize = 256;
+
 const HELLO: u8 = 1;
 const PEER: u8 = 2;
 const FLUSH: u8 = 3;
@@ -123,6 +126,12 @@ impl ModuleHeader {
 }
 
 impl ModuleFrame {
+    /// A [`ModuleFrame::Drop`], its reason cut to what a frame takes.
+    pub fn drop(reason: &str, count: u64) -> ModuleFrame {
+        let reason = reason[..reason.floor_char_boundary(REASON_BYTES_MAX)].to_string();
+        ModuleFrame::Drop { count, reason }
+    }
+
     /// Header and body.
     pub fn emit(&self, at: u64) -> Vec<u8> {
         let mut body = Writer::new();
@@ -214,7 +223,7 @@ impl ModuleFrame {
             }),
             DROP => ModuleFrame::Drop {
                 count: reader.u64("count")?,
-                reason: reader.text("reason", 256)?.to_string(),
+                reason: reader.text("reason", REASON_BYTES_MAX)?.to_string(),
             },
             unknown => return Ok(ModuleFrame::Unknown(unknown)),
         };

@@ -1,0 +1,460 @@
+//! One half of a pair between descriptors: data in, data out, control, and the stage's time. One loop, which
+//! waits for all of them at once and blocks for none.
+
+use super::control::Control;
+use super::reader::{ReadError, Reader};
+use super::writer::Writer;
+use crate::error::RuntimeError;
+use crate::events::Stop;
+use crate::segment::DropCounts;
+use crate::share::now;
+use contract::{Feedback, Half, Outbox, Port, Promises, Stage, StageError, Time};
+use pipeline::REFUSED;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::{ModuleFeedback, ModuleFrame};
+
+/// Containers handled before the other descriptors are looked at again.
+const BURST: usize = 256;
+/// How long a flow that has ended waits for held messages of which none leaves.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long the other half, or the runner, may take to read what was last said to it.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Who is at the other end of the control channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Talk {
+    /// The other half of the pair, or nobody: everything said is for it.
+    Half,
+    /// A runner, which counts containers: frames have their place among them, and it is told what is done.
+    Runner,
+}
+
+/// What a half is, and how its outputs are shared out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nature {
+    pub(super) half: Half,
+    pub(super) promises: Promises,
+    /// What leaves by ports besides the first is something else, and never goes the way of the first.
+    pub(super) has_sides: bool,
+}
+
+/// How a half ended that did not fail.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Messages that ended in it, by reason.
+    pub(super) drops: BTreeMap<String, u64>,
+    /// What was wrong with the first container that it refused.
+    pub(super) refusal: Option<StageError>,
+}
+
+/// A half that runs.
+pub(super) struct Runner {
+    pub(super) stage: Box<dyn Stage>,
+    pub(super) nature: Nature,
+    pub(super) readers: Vec<Reader>,
+    pub(super) writers: Vec<Writer>,
+    pub(super) control: Control,
+    pub(super) talk: Talk,
+    out: Outbox,
+    drops: DropCounts,
+    /// What was wrong with the first container that the stage refused.
+    refusal: Option<StageError>,
+    /// Containers handled, and ports whose end the stage was told.
+    inputs: u64,
+    ended: Vec<bool>,
+    /// Containers pushed, and what the runner knows.
+    outputs: u64,
+    done: (u64, u64),
+    phase: Phase,
+    /// A flush is under way: nothing more is handled until a done has answered it.
+    flushed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// All inputs have ended; the fewest messages held so far, and how long they are waited for.
+    Draining(usize, Time),
+    /// The stage has given out everything.
+    Finishing,
+}
+
+impl Runner {
+    pub(super) fn new(
+        stage: Box<dyn Stage>,
+        nature: Nature,
+        readers: Vec<Reader>,
+        writers: Vec<Writer>,
+        control: Control,
+        talk: Talk,
+    ) -> Runner {
+        let ended = vec![false; readers.len()];
+        Runner {
+            stage,
+            nature,
+            readers,
+            writers,
+            control,
+            talk,
+            out: Outbox::default(),
+            drops: DropCounts::default(),
+            refusal: None,
+            inputs: 0,
+            ended,
+            outputs: 0,
+            done: (0, 0),
+            phase: Phase::Running,
+            flushed: false,
+        }
+    }
+
+    /// Runs to the end of the data, or until `stop` is said.
+    pub(super) fn run(mut self, stop: Option<&Stop>) -> Result<Ended, RuntimeError> {
+        let result = self.run_to_end(stop);
+        if let Err(error) = &result
+            && self.talk == Talk::Runner
+        {
+            self.control.send(self.outputs, &ModuleFrame::Error(error.to_string()));
+        }
+        self.take_leave();
+        result.map(|()| Ended { drops: self.drops.counts, refusal: self.refusal })
+    }
+
+    fn run_to_end(&mut self, stop: Option<&Stop>) -> Result<(), RuntimeError> {
+        sys::thread::be_punctual();
+        let mut poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+        let mut leave_at = None;
+        loop {
+            let again = self.turn()?;
+            if self.phase == Phase::Finishing && self.writers.iter().all(|writer| writer.waiting() == 0) {
+                return Ok(());
+            }
+            let is_stopped = stop.is_some_and(Stop::is_said);
+            if is_stopped && self.phase != Phase::Finishing {
+                self.finish(now())?;
+                continue;
+            }
+            if again {
+                continue;
+            }
+            let mut wake = self.want(&mut poller);
+            match stop {
+                // Who does not read any more does not keep the process from ending.
+                Some(_) if is_stopped => {
+                    let until = *leave_at.get_or_insert_with(|| now().after(FAREWELL));
+                    if now() >= until {
+                        return Ok(());
+                    }
+                    wake = Some(wake.map_or(until, |at| at.min(until)));
+                }
+                Some(stop) => poller.want(stop.wakes(), true, false),
+                None => {}
+            }
+            poller.wait(wake.map(|at| at.since(now()))).map_err(waiting)?;
+        }
+    }
+
+    /// Does what can be done now; whether there is more to do at once.
+    fn turn(&mut self) -> Result<bool, RuntimeError> {
+        let mut again = self.receive()?;
+        let now = now();
+        self.run_timeout(now)?;
+        for _ in 0..BURST {
+            self.handle_frames(now)?;
+            if !self.has_room() || !self.handle_next(now)? {
+                break;
+            }
+        }
+        self.handle_frames(now)?;
+        self.look_for_end(now)?;
+        for writer in &mut self.writers {
+            flush(writer, now)?;
+        }
+        self.say_done();
+        self.control.flush().map_err(control_failed)?;
+        again |= self.has_room() && self.has_next() || self.has_frame();
+        Ok(again)
+    }
+
+    /// Reads data, then control: so that a frame that was written before a container is seen before it.
+    fn receive(&mut self) -> Result<bool, RuntimeError> {
+        let mut always_ready = false;
+        if self.has_room() && self.phase == Phase::Running {
+            for (reader, ended) in self.readers.iter_mut().zip(&self.ended) {
+                if !ended && !reader.has_next() {
+                    let fresh = reader.receive().map_err(read_failed)?;
+                    always_ready |= fresh && reader.waits_for().is_none();
+                }
+            }
+        }
+        self.control.receive().map_err(control_failed)?;
+        if self.talk == Talk::Half
+            && self.control.has_ended()
+            && self.nature.half == Half::Source
+            && self.nature.promises.needs_control
+            && self.phase == Phase::Running
+        {
+            return Err(RuntimeError::Peer("the other half of this pair has ended".into()));
+        }
+        Ok(always_ready)
+    }
+
+    fn run_timeout(&mut self, now: Time) -> Result<(), RuntimeError> {
+        if self.phase != Phase::Finishing && self.stage.poll_timeout().is_some_and(|at| at <= now) {
+            let result = self.stage.handle_timeout(now, &mut self.out);
+            self.settle(result, 0, now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether another container may be handled.
+    fn has_room(&self) -> bool {
+        !self.flushed
+            && self.stage.has_room()
+            && self.writers.iter().all(Writer::has_room)
+            && self.control.has_room()
+    }
+
+    fn has_next(&self) -> bool {
+        self.phase == Phase::Running
+            && self.readers.iter().zip(&self.ended).any(|(reader, ended)| !ended && reader.has_next())
+    }
+
+    /// Handles one container of each reader that has one.
+    fn handle_next(&mut self, now: Time) -> Result<bool, RuntimeError> {
+        let mut handled = false;
+        for index in 0..self.readers.len() {
+            if self.phase != Phase::Running {
+                break;
+            }
+            let Some(message) = self.readers[index].next().map_err(read_failed)? else { continue };
+            self.inputs += 1;
+            let result = self.stage.handle(Port(index as u16), message, now, &mut self.out);
+            self.settle(result, 1, now)?;
+            handled = true;
+        }
+        Ok(handled)
+    }
+
+    /// Whether a frame waits whose place has come.
+    fn has_frame(&self) -> bool {
+        self.phase != Phase::Finishing
+            && !self.flushed
+            && self.control.peek().is_some_and(|(at, _)| self.talk == Talk::Half || *at <= self.inputs)
+    }
+
+    fn handle_frames(&mut self, now: Time) -> Result<(), RuntimeError> {
+        while self.has_frame()
+            && let Some((_, frame)) = self.control.take()
+        {
+            let result = match &frame {
+                ModuleFrame::Peer(bytes) => self.stage.handle_control(bytes, now, &mut self.out),
+                ModuleFrame::Gap => self.stage.handle_gap(Port::MAIN, now, &mut self.out),
+                ModuleFrame::Feedback(said) => {
+                    self.stage.handle_feedback(&feedback(said), now, &mut self.out)
+                }
+                ModuleFrame::Flush if self.talk == Talk::Runner => {
+                    self.flushed = true;
+                    self.stage.handle_end(Port::MAIN, now, &mut self.out)
+                }
+                // A second hello, what only a module says, and what later versions say.
+                _ => continue,
+            };
+            self.settle(result, 0, now)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the stage made; `messages` were handed over, and are counted if it erred.
+    fn settle(
+        &mut self,
+        result: Result<(), StageError>,
+        messages: u64,
+        now: Time,
+    ) -> Result<(), RuntimeError> {
+        while let Some((port, message)) = self.out.messages.pop_front() {
+            let writer = match self.writers.len() {
+                1 if port == Port::MAIN || !self.nature.has_sides => self.writers.first_mut(),
+                1 => None,
+                _ => self.writers.get_mut(usize::from(port.0)),
+            };
+            match writer.map(|writer| writer.push(message)) {
+                Some(Ok(())) => self.outputs += 1,
+                Some(Err(_)) => self.drop_counted("larger than a container", 1),
+                None => self.drop_counted("no pipe for its port", 1),
+            }
+        }
+        for writer in self.writers.iter_mut().filter(|writer| writer.has_burst()) {
+            flush(writer, now)?;
+        }
+        for said in std::mem::take(&mut self.out.controls) {
+            self.control.send(self.outputs, &ModuleFrame::Peer(said));
+        }
+        for dropped in std::mem::take(&mut self.out.drops) {
+            self.drop_counted(dropped.reason, dropped.count);
+        }
+        match result {
+            Err(StageError::Own(problem)) if messages == 0 => Err(RuntimeError::Peer(problem)),
+            Err(error) if messages > 0 => {
+                self.drop_counted(REFUSED, messages);
+                self.refusal.get_or_insert(error);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn drop_counted(&mut self, reason: &str, count: u64) {
+        self.drops.add(reason, count);
+        if self.talk == Talk::Runner {
+            self.control.send(self.outputs, &ModuleFrame::drop(reason, count));
+        }
+    }
+
+    /// What has ended is told to the stage; once all has, it may give out what it holds in its time.
+    fn look_for_end(&mut self, now: Time) -> Result<(), RuntimeError> {
+        let open = |runner: &Runner| {
+            let left = runner.readers.iter().zip(&runner.ended).filter(|(_, ended)| !**ended);
+            left.filter(|(reader, _)| !reader.has_ended()).count()
+        };
+        if self.phase == Phase::Running && open(self) == 0 {
+            self.phase = Phase::Draining(self.stage.held(), now.after(LINGER));
+        }
+        for index in 0..self.readers.len() {
+            if self.phase == Phase::Running && !self.ended[index] && self.readers[index].has_ended() {
+                self.end(index, now)?;
+            }
+        }
+        if let Phase::Draining(least, until) = self.phase {
+            let held = self.stage.held();
+            // To a runner, the end of the data is the end.
+            if held == 0 || now >= until || self.talk == Talk::Runner {
+                return self.finish(now);
+            }
+            if held < least {
+                self.phase = Phase::Draining(held, now.after(LINGER));
+            }
+        }
+        Ok(())
+    }
+
+    /// One port has ended.
+    fn end(&mut self, index: usize, now: Time) -> Result<(), RuntimeError> {
+        self.ended[index] = true;
+        let result = self.stage.handle_end(Port(index as u16), now, &mut self.out);
+        self.settle(result, 0, now)
+    }
+
+    /// The end: everything held comes out at once.
+    fn finish(&mut self, now: Time) -> Result<(), RuntimeError> {
+        for index in 0..self.ended.len() {
+            if !self.ended[index] {
+                self.end(index, now)?;
+            }
+        }
+        self.phase = Phase::Finishing;
+        self.flushed = true;
+        Ok(())
+    }
+
+    /// Tells a runner which inputs are finished with: all of them, once nothing that came of them is still
+    /// here. A flush and the end are always answered.
+    fn say_done(&mut self) {
+        if self.talk != Talk::Runner || self.writers.iter().any(|writer| writer.waiting() > 0) {
+            return;
+        }
+        let (Some(inputs), outputs) = (self.finished_inputs(), self.outputs) else { return };
+        if (inputs, outputs) != self.done || self.flushed {
+            self.done = (inputs, outputs);
+            self.flushed = false;
+            self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
+        }
+    }
+
+    /// How many inputs are finished with, if all outputs so far came of those and of no other.
+    fn finished_inputs(&self) -> Option<u64> {
+        let Promises { may_delay, may_drop, may_reorder, .. } = self.nature.promises;
+        let held = self.stage.held() as u64;
+        if self.flushed || !may_delay || (held == 0 && self.stage.poll_timeout().is_none()) {
+            return Some(self.inputs);
+        }
+        // One out for each one in, in order: what is held are the last ones.
+        let left = self.inputs.saturating_sub(held);
+        (!may_drop && !may_reorder && left == self.outputs && left > self.done.0).then_some(left)
+    }
+
+    /// Puts what to wait for into the poller; when to look again otherwise.
+    fn want(&self, poller: &mut Poller) -> Option<Time> {
+        let mut wake = match self.phase {
+            Phase::Finishing => None,
+            Phase::Running => self.stage.poll_timeout(),
+            Phase::Draining(_, until) => Some(self.stage.poll_timeout().map_or(until, |at| at.min(until))),
+        };
+        if self.phase == Phase::Running && self.has_room() {
+            for reader in self.readers.iter().filter(|reader| !reader.has_ended()) {
+                if reader.want(poller) {
+                    wake = Some(Time::ZERO);
+                }
+            }
+        }
+        for at in self.writers.iter().filter_map(|writer| writer.want(poller)) {
+            wake = Some(wake.map_or(at, |known| known.min(at)));
+        }
+        self.control.want(poller);
+        wake
+    }
+
+    /// Lets readers see the end, and writes what was last said, if anybody reads it soon.
+    fn take_leave(&mut self) {
+        self.writers.iter_mut().for_each(Writer::close);
+        let until = now().after(FAREWELL);
+        let Ok(mut poller) = Poller::new() else { return };
+        while let Ok(false) = self.control.flush()
+            && now() < until
+        {
+            self.control.want(&mut poller);
+            if poller.wait(Some(until.since(now()))).is_err() || self.control.receive().is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn flush(writer: &mut Writer, now: Time) -> Result<(), RuntimeError> {
+    match writer.flush(now) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(RuntimeError::Peer(format!("{}: whoever read it has gone", writer.name())))
+        }
+        Err(error) => Err(RuntimeError::os(format!("writing to {}", writer.name()), error)),
+    }
+}
+
+fn feedback(said: &ModuleFeedback) -> Feedback {
+    Feedback {
+        received: said.received,
+        lost: said.lost,
+        delay: Duration::from_nanos(said.delay_ns),
+        jitter: Duration::from_nanos(said.jitter_ns),
+        round_trip: Duration::from_nanos(said.round_trip_ns),
+        rate_bytes: said.rate_bytes,
+        waiting_bytes: said.waiting_bytes,
+    }
+}
+
+fn read_failed(error: ReadError) -> RuntimeError {
+    match error {
+        ReadError::Os(error) => RuntimeError::os("reading containers", error),
+        ReadError::Bytes(problem) => RuntimeError::Peer(problem),
+    }
+}
+
+fn control_failed(error: std::io::Error) -> RuntimeError {
+    RuntimeError::os("the control channel", error)
+}
+
+fn waiting(error: std::io::Error) -> RuntimeError {
+    RuntimeError::os("waiting", error)
+}

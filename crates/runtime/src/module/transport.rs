@@ -1,0 +1,191 @@
+//! A transport as a module: containers over a connection of its own, one record a container, without a
+//! session. Neither side knows who the other is, so that it leaves this machine only if the user says so.
+
+use crate::config;
+use crate::error::RuntimeError;
+use crate::events::Stop;
+use crate::worker::TransportPlan;
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate,
+    Format, Message, Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+};
+use rustix::net::sockopt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use sys::poller::Poller;
+use wire::{Container, RecordHeader};
+
+/// What stands in the records: there is one flow each way, and it begins once.
+const FLOW: u32 = 1;
+const EPOCH: u32 = 1;
+
+/// The flows of a connection: what comes from it, what goes to it.
+pub(super) fn flows(class: FlowClass) -> [FlowOffer; 2] {
+    [FlowDirection::DeviceToApplication, FlowDirection::ApplicationToDevice].map(|direction| FlowOffer {
+        direction,
+        format: Format::Bytes,
+        class,
+    })
+}
+
+/// A connection to `text`, `TRANSPORT://HOST:PORT`, or from whoever comes first where this is to listen.
+/// `None` if `stop` was said before anybody came.
+pub(super) fn connect(
+    text: &str,
+    options: &str,
+    listen: bool,
+    insecure: bool,
+    stop: &Stop,
+) -> Result<Option<Records>, RuntimeError> {
+    let (name, place) = text.split_once("://").unwrap_or((text, ""));
+    let plan = config::transport_plan(name, Some(options))?;
+    let address = address(text, place, listen)?;
+    if !address.ip().is_loopback() && !insecure {
+        return Err(RuntimeError::Usage(format!(
+            "`{text}` leaves this machine, and a bare transport knows no peers and hides nothing: say --insecure \
+             to do it all the same, use 127.0.0.1 and bring a tunnel, or `outboard share` and `attach`"
+        )));
+    }
+    let socket = match listen {
+        true => match accept(&plan, address, stop)? {
+            Some(socket) => socket,
+            None => return Ok(None),
+        },
+        false => dial(&plan, text, address)?,
+    };
+    let transport = plan.class.partner(socket, &plan.options);
+    let transport = transport.map_err(|error| RuntimeError::Unreachable(format!("{text}: {error}")))?;
+    Ok(Some(Records { transport, slot: PullSlot::default(), sequence: 0 }))
+}
+
+fn address(text: &str, place: &str, listen: bool) -> Result<SocketAddr, RuntimeError> {
+    let place = match place.strip_prefix(':') {
+        Some(port) if listen => format!("127.0.0.1:{port}"),
+        _ => place.to_string(),
+    };
+    let wrong = |why: String| RuntimeError::Usage(format!("`{text}`: {why}; write TRANSPORT://HOST:PORT"));
+    let mut found = place.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("the name has no address".into()))
+}
+
+fn dial(plan: &TransportPlan, text: &str, address: SocketAddr) -> Result<OwnedFd, RuntimeError> {
+    let unreachable = |error: io::Error| {
+        RuntimeError::Unreachable(format!(
+            "{text} cannot be reached: {error} (does `outboard module {text} --listen` run there?)"
+        ))
+    };
+    let socket = plan.class.dial(address, &plan.options);
+    let socket = socket.map_err(|error| RuntimeError::Unreachable(format!("{text}: {error}")))?;
+    // Connecting goes on in the background; without the connection there is nothing else to do here.
+    let mut poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+    poller.want(socket.as_fd(), false, true);
+    poller.wait(None).map_err(|error| RuntimeError::os("waiting", error))?;
+    match sockopt::socket_error(&socket) {
+        Ok(Ok(())) => Ok(socket),
+        Ok(Err(error)) | Err(error) => Err(unreachable(error.into())),
+    }
+}
+
+/// Waits for one peer. A datagram transport takes whoever sends first.
+fn accept(plan: &TransportPlan, address: SocketAddr, stop: &Stop) -> Result<Option<OwnedFd>, RuntimeError> {
+    let failed = |error: io::Error| RuntimeError::os(format!("listening on {address}"), error);
+    let mut poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+    let mut await_one = |descriptor: std::os::fd::BorrowedFd<'_>| -> Result<bool, RuntimeError> {
+        poller.want(descriptor, true, false);
+        poller.want(stop.wakes(), true, false);
+        poller.wait(None).map_err(|error| RuntimeError::os("waiting", error))?;
+        Ok(!stop.is_said())
+    };
+    let is_datagram = plan.class.facts().may_lose;
+    let listener: OwnedFd = match is_datagram {
+        true => UdpSocket::bind(address).map_err(failed)?.into(),
+        false => TcpListener::bind(address).map_err(failed)?.into(),
+    };
+    if !await_one(listener.as_fd())? {
+        return Ok(None);
+    }
+    if is_datagram {
+        let socket = UdpSocket::from(listener);
+        let (_, peer) = socket.peek_from(&mut [0; 1]).map_err(failed)?;
+        socket.connect(peer).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        return Ok(Some(socket.into()));
+    }
+    let (stream, _) = TcpListener::from(listener).accept().map_err(failed)?;
+    stream.set_nonblocking(true).map_err(failed)?;
+    Ok(Some(stream.into()))
+}
+
+/// Messages over a transport, each in a record.
+pub(super) struct Records {
+    transport: Box<dyn Partner>,
+    slot: PullSlot,
+    /// Of the next record.
+    sequence: u64,
+}
+
+impl Records {
+    fn next(transport: &mut dyn Partner) -> Result<Next, PartnerError> {
+        Ok(match transport.pull(FlowKey::DEFAULT, Pull::Yours)? {
+            Pulled::Message(_, record) => Next::Message(message(record.body)?),
+            Pulled::End => Next::End,
+            _ => Next::Nothing,
+        })
+    }
+}
+
+/// What stands in a record.
+fn message(mut record: Body) -> Result<Message, PartnerError> {
+    let broken = |problem: String| PartnerError::Peer(format!("no record: {problem}"));
+    let header = record.take_front::<{ RecordHeader::BYTES }>();
+    let header = header.ok_or_else(|| broken("its header is cut short".into()))?;
+    let header =
+        RecordHeader::parse(&header, wire::BODY_BYTES_MAX).map_err(|error| broken(error.to_string()))?;
+    Ok(Message::new(Time(header.container.created), record))
+}
+
+impl Partner for Records {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.transport.open(template, attributes)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.transport.close(flow)
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        // Messages that come out of a pipe are within a container's limit.
+        let container = Container { length: message.body.len() as u32, created: message.created.0 };
+        let header = RecordHeader { flow: FLOW, epoch: EPOCH, sequence: self.sequence, container };
+        let mut record = message.clone();
+        record.body.push_front(&header.emit());
+        match self.transport.push(flow, record) {
+            Ok(Pushed::Taken) => {
+                self.sequence += 1;
+                Ok(Pushed::Taken)
+            }
+            Ok(Pushed::Full(_)) => Ok(Pushed::Full(message)),
+            Err((error, _)) => Err((error, message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        let transport = self.transport.as_mut();
+        self.slot.answer(flow, want, || Records::next(transport))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match operation {
+            Ctl::Neutral => Ok(CtlReply::Done),
+            operation => self.transport.ctl(flow, operation),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            Direction::Out if self.slot.is_held() => Readiness::now(),
+            direction => self.transport.readiness(flow, direction),
+        }
+    }
+}
