@@ -20,6 +20,7 @@ mod compress;
 mod delay;
 mod encrypt;
 mod fault;
+mod fec;
 mod field;
 mod histogram;
 mod movement;
@@ -47,6 +48,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &delay::Delay,
     &encrypt::Encrypt,
     &fault::Fault,
+    &fec::Fec,
     &tap::Tap,
 ];
 

@@ -1,0 +1,175 @@
+//! How many parity messages a group gets: as many as the options say, or as many as cost least.
+//!
+//! The cost, declared before anything was measured: 100 × the share of messages that stay lost + parity
+//! messages for each message. So a message in a hundred that stays lost weighs as much as sending everything twice.
+//!
+//! What it is computed from: what became of each group, as the sink half reports; what it said [`HALF_LIFE`] ago
+//! counts half, and where a [`SPAN`] differs beyond chance, what was before counts no more. A group says
+//! itself with how few parity messages it would have been whole. If those that it had were not enough, more
+//! would have been lost with the probability `(l + 2 p) / (n + 2)`, `l` of its `n`
+//! messages and parity messages being lost, and `p` the loss of all records: bursts take parity too.
+
+use super::PARITY_MAX;
+use super::fate::{Fate, Fates};
+use contract::{Feedback, Options, StageError, Time};
+use std::time::Duration;
+
+/// Time in which a report loses half its weight.
+const HALF_LIFE: Duration = Duration::from_secs(10);
+/// Time over which groups are compared with those before, to tell whether the network has changed.
+const SPAN: Duration = Duration::from_secs(1);
+/// What costs less by this share only is not worth a change.
+const WORTH: f64 = 0.05;
+/// What a flow begins with, when nothing is known of its way.
+const FIRST: u8 = 1;
+
+pub(super) struct Strength {
+    parity: u8,
+    auto: Option<Auto>,
+}
+
+/// What is known of the way.
+struct Auto {
+    /// Most messages of a group.
+    data: usize,
+    /// What became of groups since the network changed, but for the last of them.
+    before: Fates,
+    /// What became of the last ones, and since when they are these.
+    last: Fates,
+    since: Option<Time>,
+    /// Share of all records that is lost, as the session says.
+    loss: Option<f64>,
+}
+
+impl Strength {
+    pub(super) fn new(options: &Options) -> Self {
+        if !options.is_auto("parity") {
+            return Strength { parity: u8::try_from(options.integer("parity")).unwrap_or(0), auto: None };
+        }
+        let data = options.count("data");
+        let auto = Auto { data, before: Fates::default(), last: Fates::default(), since: None, loss: None };
+        Strength { parity: FIRST, auto: Some(auto) }
+    }
+
+    /// Parity messages that the next group gets.
+    pub(super) fn parity(&self) -> u8 {
+        self.parity
+    }
+
+    pub(super) fn handle_feedback(&mut self, feedback: &Feedback) {
+        let Some(auto) = &mut self.auto else { return };
+        let all = feedback.lost.saturating_add(feedback.received);
+        if all > 0 {
+            let loss = feedback.lost as f64 / all as f64;
+            auto.loss = Some(auto.loss.map_or(loss, |before| before + (loss - before) / 4.0));
+        }
+    }
+
+    /// The sink half says what became of groups.
+    pub(super) fn handle_report(&mut self, report: &[u8], now: Time) -> Result<(), StageError> {
+        let wrong = |problem: &str| StageError::Control(problem.into());
+        let auto = self.auto.as_mut().ok_or_else(|| wrong("parity is not left to this pair"))?;
+        let (entries, rest) = report.as_chunks::<{ Fate::BYTES }>();
+        let data = auto.data;
+        let fates: Option<Vec<_>> = entries.iter().map(|entry| Fate::from_bytes(*entry, data)).collect();
+        let fates =
+            fates.filter(|_| rest.is_empty()).ok_or_else(|| wrong("it tells of a group that cannot be"))?;
+        fates.into_iter().for_each(|(fate, groups)| auto.last.add(fate, groups));
+        auto.age(now);
+        let (best, cost) = auto.best();
+        if cost < auto.cost(self.parity) * (1.0 - WORTH) {
+            self.parity = best;
+        }
+        Ok(())
+    }
+
+    /// Why it is so many, if that was left to this pair.
+    pub(super) fn why(&self) -> Option<String> {
+        let auto = self.auto.as_ref()?;
+        if auto.since.is_none() {
+            return Some("nothing is known of the way yet".into());
+        }
+        let other = |parity: u8| format!("{:.3} with {parity}", auto.cost(parity));
+        let fewer = self.parity.checked_sub(1).map(other);
+        let others: Vec<String> = fewer.into_iter().chain([other(self.parity + 1)]).collect();
+        Some(format!(
+            "{:.2} % of messages lost on the way, {:.3} % after repair; costs {:.3}, and {}",
+            100.0 * auto.lost(),
+            100.0 * auto.stays_lost(self.parity),
+            auto.cost(self.parity),
+            others.join(", "),
+        ))
+    }
+}
+
+impl Auto {
+    /// Lets what was before fade, or forgets it if the network has changed.
+    fn age(&mut self, now: Time) {
+        let age = now.since(*self.since.get_or_insert(now));
+        let has_changed = self.last.differ_from(&self.before) && self.before.sum(|_| 1.0) > 0.0;
+        if !has_changed && age < SPAN {
+            return;
+        }
+        let faded = 0.5f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        self.before.fade(if has_changed { 0.0 } else { faded });
+        self.before.append(&std::mem::take(&mut self.last));
+        self.since = Some(now);
+    }
+
+    fn sum(&self, of: impl Fn(&Fate) -> f64) -> f64 {
+        self.before.sum(&of) + self.last.sum(&of)
+    }
+
+    /// What costs least, of two for each message at most.
+    fn best(&self) -> (u8, f64) {
+        let most = (2 * self.data).min(PARITY_MAX as usize);
+        let costs = (0..=most as u8).map(|parity| (parity, self.cost(parity)));
+        costs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((FIRST, 0.0))
+    }
+
+    fn cost(&self, parity: u8) -> f64 {
+        let [groups, messages] = [|_: &Fate| 1.0, |fate: &Fate| f64::from(fate.size)].map(|of| self.sum(of));
+        100.0 * self.stays_lost(parity) + f64::from(parity) * share(groups, messages)
+    }
+
+    /// Share of messages lost on the way.
+    fn lost(&self) -> f64 {
+        share(self.sum(|fate| fate.lost.into()), self.sum(|fate| fate.size.into()))
+    }
+
+    /// Share of messages that stay lost with so many parity messages a group.
+    fn stays_lost(&self, parity: u8) -> f64 {
+        let loss = self.loss.unwrap_or_else(|| self.lost());
+        let lost = self.sum(|fate| f64::from(fate.lost) * fate.fails(parity, loss));
+        share(lost, self.sum(|fate| fate.size.into()))
+    }
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_costs_what_was_declared() {
+        let fate = |lost, parity, parity_lost, enough| Fate { size: 8, lost, parity, parity_lost, enough };
+        let fates = [
+            (fate(0, 2, 0, Some(0)), 80.0),
+            (fate(1, 2, 0, Some(1)), 10.0),
+            (fate(1, 2, 1, Some(2)), 5.0),
+            (fate(2, 2, 1, None), 5.0),
+        ];
+        let mut before = Fates::default();
+        fates.into_iter().for_each(|(fate, groups)| before.add(fate, groups));
+        let auto = Auto { data: 8, before, last: Fates::default(), since: None, loss: Some(0.1) };
+        let third = 3.2 / 12.0;
+        for (parity, lost) in [(0, 25.0), (1, 15.0), (2, 10.0), (3, 10.0 * third), (4, 10.0 * third * third)]
+        {
+            let cost = 100.0 * lost / 800.0 + f64::from(parity) / 8.0;
+            assert!((auto.cost(parity) - cost).abs() < 1e-9, "{parity}: {} {cost}", auto.cost(parity));
+        }
+    }
+}
