@@ -30,6 +30,7 @@ mod periodic;
 mod playout;
 mod random;
 mod reorder;
+mod synchronize;
 mod tap;
 mod turns;
 
@@ -45,6 +46,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &periodic::Periodic,
     &reorder::Reorder,
     &multiplex::Multiplex,
+    &synchronize::Synchronize,
     &delay::Delay,
     &encrypt::Encrypt,
     &fault::Fault,
