@@ -29,7 +29,9 @@ mod null;
 mod periodic;
 mod playout;
 mod random;
+mod record;
 mod reorder;
+mod replay;
 mod synchronize;
 mod tap;
 mod turns;
@@ -52,6 +54,8 @@ pub static PAIRS: &[&dyn Pair] = &[
     &fault::Fault,
     &fec::Fec,
     &tap::Tap,
+    &record::Record,
+    &replay::Replay,
 ];
 
 /// An option that both hosts agree on.

@@ -1,0 +1,95 @@
+//! `record`: copies a flow to a file, with its timing (paper N, section 4.8.2).
+
+#[cfg(test)]
+mod tests;
+
+use crate::agreed;
+use contract::{
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
+};
+
+/// The pair.
+pub(crate) struct Record;
+
+/// Where the copies leave.
+const COPIES: Port = Port(1);
+
+static OPTIONS: [OptionSpec; 1] =
+    [agreed("side", OptionKind::Choice(&["both", "source", "sink"]), "both", "which host may record")];
+
+fn half(options: &Options, side: &str) -> Box<dyn Stage> {
+    match options.text("side") {
+        chosen if chosen == "both" || chosen == side => Box::new(Recorder::default()),
+        _ => Box::new(PassThrough),
+    }
+}
+
+impl Pair for Record {
+    fn name(&self) -> &'static str {
+        "record"
+    }
+
+    fn summary(&self) -> &'static str {
+        "copies the flow to a file or another partner, with its timing"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises::default()
+    }
+
+    fn side_ports(&self) -> &'static [&'static str] {
+        &["record"]
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        Ok(format.clone())
+    }
+
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
+        Ok(half(options, "source"))
+    }
+
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(half(options, "sink"))
+    }
+}
+
+#[derive(Default)]
+struct Recorder {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Stage for Recorder {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        self.messages += 1;
+        self.bytes += message.body.len() as u64;
+        out.send(COPIES, message.clone());
+        out.send(port, message);
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![("messages", self.messages as f64), ("bytes", self.bytes as f64)]
+    }
+}
