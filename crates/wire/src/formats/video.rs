@@ -114,7 +114,7 @@ impl Plane {
     }
 
     /// The rows of this plane in `pixels`, without what fills them up.
-    pub fn rows<'a>(&self, pixels: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    pub fn rows(self, pixels: &[u8]) -> impl Iterator<Item = &[u8]> {
         let row_bytes = self.row_bytes;
         pixels[self.offset..self.offset + self.bytes()]
             .chunks_exact(self.stride)
@@ -122,7 +122,7 @@ impl Plane {
     }
 
     /// The same, to be written.
-    pub fn rows_mut<'a>(&self, pixels: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> {
+    pub fn rows_mut(self, pixels: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
         let row_bytes = self.row_bytes;
         let plane = &mut pixels[self.offset..self.offset + self.bytes()];
         plane.chunks_exact_mut(self.stride).map(move |row| &mut row[..row_bytes])

@@ -1,0 +1,99 @@
+//! `gray`: pictures without their colours.
+
+#[cfg(test)]
+mod tests;
+
+use crate::picture::{self, AT, Filter, Memory, Parts, Picture, channels, too_large};
+use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use wire::formats::video::{Geometry, PixelFormat};
+
+/// The pair.
+pub(crate) struct Gray;
+
+impl Pair for Gray {
+    fn name(&self) -> &'static str {
+        "gray"
+    }
+
+    fn summary(&self) -> &'static str {
+        "pictures without their colours: a third of the bytes or less"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[AT]
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises { may_change: true, ..Promises::default() }
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        picture::accept(format)
+    }
+
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(picture::half(Half::Source, options, || Brightness))
+    }
+
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(picture::half(Half::Sink, options, || Brightness))
+    }
+}
+
+struct Brightness;
+
+impl Filter for Brightness {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+        let Picture { geometry, pixels } = picture;
+        let plane = geometry.plane(0);
+        if geometry.pixels().pixel_bytes() == 1 {
+            // The plane of brightness is there already, and is shared, not copied.
+            let gray = gray(&geometry)?.with_stride(geometry.stride()).map_err(too_large)?;
+            return Ok(Picture { geometry: gray, pixels: pixels.slice(..plane.bytes()) });
+        }
+        let gray = gray(&geometry)?;
+        let mut into = memory.take(gray.bytes());
+        for (from, into) in plane.rows(&pixels).zip(into.chunks_exact_mut(gray.width() as usize)) {
+            convert(geometry.pixels(), from, into);
+        }
+        Ok(Picture { geometry: gray, pixels: into.freeze() })
+    }
+
+    fn parts(&mut self, mut parts: Parts) -> Result<Parts, StageError> {
+        let pixels = parts.geometry.pixels();
+        if pixels.pixel_bytes() > 1 {
+            let mut into = vec![0; parts.pixels.len() / pixels.pixel_bytes()];
+            convert(pixels, &parts.pixels, &mut into);
+            parts.pixels = into.into();
+            parts.geometry = gray(&parts.geometry)?;
+        }
+        Ok(parts)
+    }
+}
+
+/// The same picture in gray.
+fn gray(of: &Geometry) -> Result<Geometry, StageError> {
+    let (numerator, denominator) = of.rate();
+    let gray = Geometry::new(PixelFormat::Gray8, of.width(), of.height()).map_err(too_large)?;
+    Ok(gray.with_rate(numerator, denominator))
+}
+
+fn convert(pixels: PixelFormat, from: &[u8], into: &mut [u8]) {
+    match pixels.pixel_bytes() {
+        4 => brightness::<4>(from, into, channels(pixels)),
+        _ => brightness::<3>(from, into, channels(pixels)),
+    }
+}
+
+/// Brightness of packed pixels: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601), in 256ths.
+fn brightness<const BYTES: usize>(from: &[u8], into: &mut [u8], [red, green, blue]: [usize; 3]) {
+    let (pixels, _) = from.as_chunks::<BYTES>();
+    for (into, pixel) in into.iter_mut().zip(pixels) {
+        let sum = 77 * u16::from(pixel[red]) + 150 * u16::from(pixel[green]) + 29 * u16::from(pixel[blue]);
+        *into = ((sum + 128) >> 8) as u8;
+    }
+}
