@@ -46,6 +46,11 @@ pub trait Link: Send {
         0
     }
 
+    /// Messages that would be lost with the link.
+    fn kept(&self) -> usize {
+        0
+    }
+
     /// Figures for people and scripts.
     fn report(&self) -> Vec<crate::Report>;
 

@@ -263,6 +263,11 @@ impl Chain {
         self.waiting + self.slots.iter().map(|slot| slot.link.held()).sum::<usize>()
     }
 
+    /// Messages that would be lost with the chain.
+    pub fn kept(&self) -> usize {
+        self.waiting + self.slots.iter().map(|slot| slot.link.kept()).sum::<usize>()
+    }
+
     /// Figures of every pair's half, in source order.
     pub fn report(&self) -> Vec<PairReport> {
         let one = |slot: &Slot| PairReport {

@@ -110,7 +110,7 @@ impl Segment {
         }
         if self.chain.is_ending() && now >= until {
             let (name, reason) = ("pipeline", "not given out in time");
-            self.out.drops.push(NamedDrop { pair: 0, name, reason, count: held as u64 });
+            self.out.drops.push(NamedDrop { pair: 0, name, reason, count: self.chain.kept() as u64 });
             return true;
         }
         !self.chain.is_ending()
@@ -170,7 +170,7 @@ impl Segment {
     /// Puts a fresh chain in place. Whatever the old one held, or had given out, is counted as `reason`.
     pub(crate) fn replace(&mut self, chain: Chain, reason: &str, now: Time, drops: &mut DropCounts) {
         self.chain.handle_end(now, &mut self.out);
-        drops.add(reason, (self.out.messages.len() + self.chain.held()) as u64);
+        drops.add(reason, (self.out.messages.len() + self.chain.kept()) as u64);
         self.out.messages.clear();
         self.out.controls.clear();
         self.settle(drops);

@@ -8,6 +8,7 @@ pub mod event;
 pub mod input;
 pub mod net;
 pub mod poller;
+pub mod process;
 pub mod signal;
 pub mod thread;
 pub mod tty;

@@ -4,6 +4,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Whether the kernel lets one wait for this descriptor (`epoll_ctl(2)`: EPERM if not). What it does not, a
@@ -19,6 +20,10 @@ pub fn can_wait(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
 
 const EVENTS_AT_ONCE: usize = 64;
 
+/// How many [`PollSet`]s were closed since the program began. Their numbers come back as other files, without
+/// any poller being told.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
 /// What a descriptor is waited for: to read, to write.
 type Interests = (bool, bool);
 
@@ -33,13 +38,16 @@ pub struct Poller {
     wanted: HashMap<RawFd, Interests>,
     /// What the last wait found ready.
     ready: Vec<RawFd>,
+    /// [`CLOSED`] as it was when the kernel was told first.
+    closed: u64,
 }
 
 impl Poller {
     /// A poller that waits for nothing.
     pub fn new() -> io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Poller { epoll, told: HashMap::new(), wanted: HashMap::new(), ready: Vec::new() })
+        let closed = CLOSED.load(Ordering::Acquire);
+        Ok(Poller { epoll, told: HashMap::new(), wanted: HashMap::new(), ready: Vec::new(), closed })
     }
 
     /// The coming wait is also for this descriptor.
@@ -73,14 +81,19 @@ impl Poller {
     }
 
     fn tell(&mut self) -> io::Result<()> {
+        let closed = CLOSED.load(Ordering::Acquire);
+        if closed != self.closed {
+            // What is known under a number may be another file by now: the kernel is told all anew.
+            self.epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            self.told.clear();
+            self.closed = closed;
+        }
         for (&number, &interests) in &self.wanted {
             let known = self.told.get(&number).copied();
             if known == Some(interests) {
                 continue;
             }
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, interests.0);
-            flags.set(EventFlags::OUT, interests.1);
+            let flags = flags(interests.0, interests.1);
             // SAFETY: the number was taken from a live descriptor by `want`, in this same round.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let data = EventData::new_u64(number as u64);
@@ -140,5 +153,88 @@ impl Poller {
             },
         }
         Ok(())
+    }
+}
+
+/// A few descriptors that are waited for as one: the set is itself a descriptor, readable while one of them is
+/// ready. It may be dropped while a [`Poller`] knows it.
+#[derive(Debug)]
+pub struct PollSet {
+    epoll: OwnedFd,
+}
+
+impl PollSet {
+    /// An empty set.
+    pub fn new() -> io::Result<PollSet> {
+        Ok(PollSet { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Adds a descriptor under a name of the caller's.
+    pub fn add(&self, descriptor: impl AsFd, name: u64, read: bool, write: bool) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(name), flags(read, write))?)
+    }
+
+    /// Waits for something else of a descriptor that is in the set.
+    pub fn change(&self, descriptor: impl AsFd, name: u64, read: bool, write: bool) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, descriptor, EventData::new_u64(name), flags(read, write))?)
+    }
+
+    /// Takes a descriptor out; to be called before it is closed.
+    pub fn remove(&self, descriptor: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, descriptor);
+    }
+
+    /// The names of those that are ready now, eight at most.
+    pub fn ready(&self) -> io::Result<impl Iterator<Item = u64>> {
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = match epoll::wait(&self.epoll, &mut events[..], Some(&now)) {
+            Err(rustix::io::Errno::INTR) => 0,
+            other => other?,
+        };
+        Ok(events.into_iter().take(count).map(|event| event.data.u64()))
+    }
+}
+
+fn flags(read: bool, write: bool) -> EventFlags {
+    let mut flags = EventFlags::empty();
+    flags.set(EventFlags::IN, read);
+    flags.set(EventFlags::OUT, write);
+    flags
+}
+
+impl AsFd for PollSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for PollSet {
+    fn drop(&mut self) {
+        CLOSED.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// The number of a closed set comes back as another set: whoever waits for that one must be woken.
+    #[test]
+    fn a_set_that_takes_the_number_of_a_closed_one_is_waited_for() {
+        let mut poller = Poller::new().unwrap();
+        for _ in 0..3 {
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            let set = PollSet::new().unwrap();
+            set.add(&theirs, 7, true, false).unwrap();
+            poller.want(set.as_fd(), true, false);
+            assert!(!poller.wait(Some(Duration::ZERO)).unwrap());
+            ours.write_all(b"x").unwrap();
+            poller.want(set.as_fd(), true, false);
+            assert!(poller.wait(Some(Duration::from_secs(10))).unwrap());
+            assert_eq!(set.ready().unwrap().collect::<Vec<_>>(), [7]);
+        }
     }
 }

@@ -1,0 +1,478 @@
+//! What a module's process was given and has not finished, and what it gave and has not vouched for. Sans-IO.
+//!
+//! Inputs are kept until the process says that everything that came of them is out (`done`); what it gives
+//! before that is withheld. When it dies, what was withheld is void and what was kept is handed to the next
+//! process, so that whatever leaves the ledger left it once, in order. A process that never says `done` is
+//! one-in-one-out: its output number n finishes its input number n. A message that was first in line at
+//! [`DEATHS_MAX`] deaths is dropped.
+//!
+//! Where a process needs all that went before (it decodes with a history), inputs belong to an *era*: they are
+//! kept to the era's end, a new process is handed all of them again, and as many of its outputs as had left
+//! already are void. Where the era has grown too long to be kept, what remains of it dies with its process.
+
+use contract::{Body, Drop, Message};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use wire::Container;
+
+/// A message is dropped that was first in line at so many deaths.
+pub(super) const DEATHS_MAX: u32 = 3;
+
+/// Pieces that are handed over at once.
+const SLICES_MAX: usize = 64;
+
+/// `done`s that wait for the outputs they vouch for; more are merged.
+const DONES_MAX: usize = 1024;
+
+/// How much is kept and handed over ahead.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Messages kept.
+    pub kept_messages: usize,
+    /// Bytes kept, and bytes withheld.
+    pub kept_bytes: usize,
+    /// Messages that wait to be handed over.
+    pub ahead_messages: usize,
+    /// Bytes that wait to be handed over.
+    pub ahead_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { kept_messages: 1 << 16, kept_bytes: 128 << 20, ahead_messages: 64, ahead_bytes: 1 << 20 }
+    }
+}
+
+/// The process broke the rules; the text says how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rubbish(pub(super) String);
+
+struct Kept {
+    /// The container, header and all.
+    container: Body,
+    era: u32,
+    /// Something was lost before it.
+    has_gap: bool,
+    deaths: u32,
+}
+
+/// What a death cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Death {
+    /// Messages that the next process is handed again.
+    pub(super) again: usize,
+    /// Messages dropped because they killed the process too often.
+    pub(super) poison: u64,
+    /// Messages that nobody can read any more, their era being too long to be kept.
+    pub(super) unreadable: u64,
+}
+
+/// The inputs of one link and the outputs of its process.
+pub(super) struct Ledger {
+    limits: Limits,
+    /// Whether inputs are kept to the end of their era.
+    has_history: bool,
+    /// Inputs; the first has number `first`.
+    kept: VecDeque<Kept>,
+    kept_bytes: usize,
+    first: u64,
+    /// Inputs before this are finished, by whichever process.
+    committed: u64,
+    /// Inputs before this are finished by the process there is now.
+    finished: u64,
+    /// The first input that the process there is now was handed.
+    begun: u64,
+    /// The next input to hand over, of which `partial` bytes are over already.
+    handed: u64,
+    partial: usize,
+    is_stopped: bool,
+    ahead_bytes: usize,
+    gap_told: bool,
+    gap_waits: bool,
+    era: u32,
+    newest_era: u32,
+    /// The era's first inputs are gone: no other process could go on with it.
+    is_torn: bool,
+    /// Its process is gone too.
+    is_lost: bool,
+    /// Deaths before a process came to what was not finished.
+    early_deaths: u32,
+    /// Outputs read and not vouched for.
+    withheld: VecDeque<Message>,
+    withheld_bytes: usize,
+    /// Outputs of this process: read, vouched for.
+    read: u64,
+    vouched: u64,
+    /// As many of its first outputs left an earlier process.
+    void: u64,
+    /// Outputs of this era that left.
+    left: u64,
+    says_done: bool,
+    dones: VecDeque<(u64, u64)>,
+    last_done: (u64, u64),
+    /// What may leave.
+    ready: VecDeque<Message>,
+    drops: Vec<Drop>,
+}
+
+impl Ledger {
+    /// Empty. `says_done`: the process is known to say done.
+    pub(super) fn new(limits: Limits, says_done: bool, has_history: bool) -> Ledger {
+        Ledger {
+            limits,
+            has_history,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            first: 0,
+            committed: 0,
+            finished: 0,
+            begun: 0,
+            handed: 0,
+            partial: 0,
+            is_stopped: false,
+            ahead_bytes: 0,
+            gap_told: false,
+            gap_waits: false,
+            era: 0,
+            newest_era: 0,
+            is_torn: false,
+            is_lost: false,
+            early_deaths: 0,
+            withheld: VecDeque::new(),
+            withheld_bytes: 0,
+            read: 0,
+            vouched: 0,
+            void: 0,
+            left: 0,
+            says_done,
+            dones: VecDeque::new(),
+            last_done: (0, 0),
+            ready: VecDeque::new(),
+            drops: Vec::new(),
+        }
+    }
+
+    /// One more input, of this era (0 where there are none).
+    pub(super) fn admit(&mut self, message: Message, era: u32) {
+        if era < self.newest_era || (self.is_lost && era == self.era) {
+            let reason = "its module's history is gone";
+            return self.drops.push(Drop { reason, count: 1 });
+        }
+        self.newest_era = era;
+        let Message { created, body: mut container, .. } = message;
+        let length = container.len() as u32;
+        container.push_front(&Container { length, created: created.0 }.emit());
+        self.kept_bytes += container.len();
+        self.ahead_bytes += container.len();
+        let has_gap = std::mem::take(&mut self.gap_waits);
+        self.kept.push_back(Kept { container, era, has_gap, deaths: 0 });
+    }
+
+    /// Something was lost before the next input.
+    pub(super) fn admit_gap(&mut self) {
+        self.gap_waits = true;
+    }
+
+    /// Whether another input is welcome.
+    pub(super) fn has_room(&self) -> bool {
+        self.unfinished() < self.limits.kept_messages
+            && self.kept_bytes < self.limits.kept_bytes
+            && self.waiting() < self.limits.ahead_messages
+            && self.ahead_bytes < self.limits.ahead_bytes
+    }
+
+    /// Inputs that wait to be handed over whole.
+    pub(super) fn waiting(&self) -> usize {
+        self.kept.len() - (self.handed - self.first) as usize
+    }
+
+    /// Inputs that are not finished.
+    pub(super) fn unfinished(&self) -> usize {
+        self.kept.len() - (self.committed - self.first) as usize
+    }
+
+    /// Whether the process has nothing to answer for.
+    pub(super) fn is_idle(&self) -> bool {
+        self.handed == self.finished && self.partial == 0
+    }
+
+    /// Whether the process vouches for its outputs itself.
+    pub(super) fn says_done(&self) -> bool {
+        self.says_done
+    }
+
+    /// The process said that it will.
+    pub(super) fn expect_done(&mut self) {
+        self.says_done = true;
+    }
+
+    /// The era of the process.
+    pub(super) fn era(&self) -> u32 {
+        self.era
+    }
+
+    /// The era's inputs take so much room that it should end.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_torn
+            || self.has_history
+                && (self.kept_bytes > self.limits.kept_bytes / 4
+                    || self.kept.len() > self.limits.kept_messages / 4)
+    }
+
+    /// The era of the next input to hand over, if that begins a new one.
+    pub(super) fn next_era(&self) -> Option<u32> {
+        self.next().map(|kept| kept.era).filter(|era| *era > self.era)
+    }
+
+    fn next(&self) -> Option<&Kept> {
+        self.kept.get((self.handed - self.first) as usize)
+    }
+
+    /// Whether there is an input for this process.
+    pub(super) fn has_next(&self) -> bool {
+        self.next().is_some_and(|kept| kept.era == self.era && (!self.is_stopped || self.partial > 0))
+    }
+
+    /// Hands over nothing more to this process but the rest of what it has in part.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Whether this process was handed nothing yet.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.handed == self.begun && self.partial == 0
+    }
+
+    /// Whether the era's history is gone with its process: only a new era can go on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// How many containers will have gone to the process before what comes now.
+    pub(super) fn place(&self) -> u64 {
+        self.first + self.kept.len() as u64 - self.begun
+    }
+
+    /// If a gap is to be told before the next input: how many containers went before it. Asked once.
+    pub(super) fn next_gap(&mut self) -> Option<u64> {
+        let is_due = self.partial == 0
+            && !self.gap_told
+            && self.has_next()
+            && self.next().is_some_and(|kept| kept.has_gap);
+        self.gap_told |= is_due;
+        is_due.then_some(self.handed - self.begun)
+    }
+
+    /// The bytes to hand over next, as far as no gap is to be told first.
+    pub(super) fn next_slices<'a>(&'a self, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
+        let start = (self.handed - self.first) as usize;
+        for (index, kept) in self.kept.iter().enumerate().skip(start) {
+            let is_next = index == start;
+            let has_stopped = self.is_stopped && !(is_next && self.partial > 0);
+            let has_gap = kept.has_gap && !(is_next && self.gap_told);
+            if kept.era != self.era || into.len() >= SLICES_MAX || has_stopped || has_gap {
+                break;
+            }
+            kept.container.io_slices(if is_next { self.partial } else { 0 }, into);
+        }
+    }
+
+    /// So many of those bytes are over.
+    pub(super) fn hand_over(&mut self, mut bytes: usize) {
+        self.ahead_bytes -= bytes;
+        while bytes > 0
+            && let Some(kept) = self.next()
+        {
+            let left = kept.container.len() - self.partial;
+            if bytes < left {
+                self.partial += bytes;
+                return;
+            }
+            bytes -= left;
+            (self.partial, self.gap_told) = (0, false);
+            self.handed += 1;
+        }
+    }
+
+    /// One more output of the process.
+    pub(super) fn take(&mut self, message: Message) -> Result<(), Rubbish> {
+        self.read += 1;
+        let given = self.handed + u64::from(self.partial > 0) - self.begun;
+        if !self.says_done && self.read > given {
+            return Err(Rubbish(format!(
+                "it gave {} messages for {given}, and never said that they are done",
+                self.read
+            )));
+        }
+        self.withheld_bytes += message.body.len();
+        self.withheld.push_back(message);
+        if self.withheld_bytes > self.limits.kept_bytes || self.withheld.len() > self.limits.kept_messages {
+            let messages = self.withheld.len();
+            return Err(Rubbish(format!("it gave {messages} messages without saying that they are done")));
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// The process vouches: everything that came of its first `inputs` is in its first `outputs`.
+    pub(super) fn take_done(&mut self, inputs: u64, outputs: u64) -> Result<(), Rubbish> {
+        let given = self.handed - self.begun;
+        if inputs > given {
+            return Err(Rubbish(format!("it says that {inputs} are done of {given} it was given")));
+        }
+        if inputs < self.last_done.0 || outputs < self.last_done.1 {
+            let (before, _) = self.last_done;
+            return Err(Rubbish(format!("it says that {inputs} are done, after {before}")));
+        }
+        self.says_done = true;
+        self.last_done = (inputs, outputs);
+        if self.dones.len() >= DONES_MAX {
+            self.dones.pop_back();
+        }
+        self.dones.push_back((inputs, outputs));
+        self.settle();
+        Ok(())
+    }
+
+    /// Lets go of what is vouched for.
+    fn settle(&mut self) {
+        let mut finished = None;
+        match self.says_done {
+            false => finished = Some((self.read, self.read)),
+            true => {
+                while let Some(done) =
+                    self.dones.front().copied().filter(|(_, outputs)| *outputs <= self.read)
+                {
+                    finished = Some(done);
+                    self.dones.pop_front();
+                }
+            }
+        }
+        let Some((inputs, outputs)) = finished else { return };
+        self.commit(self.begun + inputs);
+        self.let_go(outputs);
+    }
+
+    fn let_go(&mut self, outputs: u64) {
+        while self.vouched < outputs
+            && let Some(message) = self.withheld.pop_front()
+        {
+            self.withheld_bytes -= message.body.len();
+            self.vouched += 1;
+            if self.vouched > self.void {
+                self.left += 1;
+                self.ready.push_back(message);
+            }
+        }
+    }
+
+    fn commit(&mut self, until: u64) {
+        self.finished = self.finished.max(until.min(self.handed));
+        self.committed = self.committed.max(self.finished);
+        let over = |ledger: &Ledger| {
+            ledger.kept_bytes > ledger.limits.kept_bytes / 2
+                || ledger.kept.len() > ledger.limits.kept_messages / 2
+        };
+        while self.first < self.committed && (!self.has_history || self.is_torn || over(self)) {
+            self.is_torn |= self.has_history;
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(kept) = self.kept.pop_front() {
+            self.kept_bytes -= kept.container.len();
+            self.first += 1;
+        }
+    }
+
+    /// The process died: what it had not vouched for is void, what it had not finished goes to the next one.
+    pub(super) fn die(&mut self) -> Death {
+        let mut death = Death::default();
+        let front = (self.committed - self.first) as usize;
+        let has_reached = self.handed + u64::from(self.partial > 0) > self.committed;
+        self.early_deaths = if has_reached || self.is_idle() { 0 } else { self.early_deaths + 1 };
+        self.is_torn |= self.early_deaths >= DEATHS_MAX;
+        if has_reached && let Some(kept) = self.kept.get_mut(front) {
+            kept.deaths += 1;
+            if kept.deaths >= DEATHS_MAX
+                && let Some(kept) = self.kept.remove(front)
+            {
+                self.kept_bytes -= kept.container.len();
+                death.poison = 1;
+                match self.kept.get_mut(front) {
+                    Some(next) => next.has_gap = true,
+                    None => self.gap_waits = true,
+                }
+                let reason = "killed the module three times";
+                self.drops.push(Drop { reason, count: 1 });
+            }
+        }
+        if self.is_torn {
+            while self.first < self.committed {
+                self.forget_first();
+            }
+            while self.kept.front().is_some_and(|kept| kept.era == self.era) {
+                self.forget_first();
+                death.unreadable += 1;
+            }
+            self.committed = self.first;
+            self.is_lost = true;
+            let reason = "its module's history is gone";
+            self.drops.push(Drop { reason, count: death.unreadable });
+        }
+        let handed = self.handed;
+        self.restart(self.first);
+        self.void = if self.has_history { self.left } else { 0 };
+        death.again = (handed.saturating_sub(self.committed) as usize).min(self.unfinished());
+        death
+    }
+
+    /// The process ended well, at the end of its input: it vouches for everything. The next one begins anew.
+    pub(super) fn end(&mut self) {
+        if self.handed > self.committed && !self.says_done {
+            let reason = "its module ended without an answer to it";
+            self.drops.push(Drop { reason, count: self.handed - self.committed });
+        }
+        self.let_go(self.read);
+        self.begin_era();
+    }
+
+    /// Everything handed over is finished; the next process begins with what comes next, and its era.
+    pub(super) fn begin_era(&mut self) {
+        let era = self.next().map_or(self.era, |kept| kept.era);
+        self.committed = self.committed.max(self.handed);
+        while self.first < self.committed {
+            self.forget_first();
+        }
+        self.restart(self.first);
+        (self.era, self.is_torn, self.is_lost) = (era, false, false);
+        (self.void, self.left, self.early_deaths) = (0, 0, 0);
+    }
+
+    fn restart(&mut self, first: u64) {
+        (self.handed, self.begun, self.finished) = (first, first, first);
+        (self.partial, self.gap_told, self.is_stopped) = (0, false, false);
+        self.ahead_bytes = self.kept_bytes;
+        self.withheld.clear();
+        (self.withheld_bytes, self.read, self.vouched) = (0, 0, 0);
+        self.dones.clear();
+        self.last_done = (0, 0);
+    }
+
+    /// What may leave, oldest first.
+    pub(super) fn ready(&mut self) -> Option<Message> {
+        self.ready.pop_front()
+    }
+
+    /// Messages that ended here since the last call.
+    pub(super) fn drops(&mut self) -> impl Iterator<Item = Drop> {
+        self.drops.drain(..).filter(|drop| drop.count > 0)
+    }
+
+    /// Inputs finished so far, of all processes.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed
+    }
+}

@@ -1,0 +1,405 @@
+//! Real processes: killed, hanging, writing rubbish, out of memory.
+
+use super::{Limits, Module, Process};
+use contract::{Half, Input, Link, Message, Outbox, Port, Time};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::ModuleFrame;
+use wire::module::MODULE_VERSION;
+
+/// Longest that anything here may take.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// What every module in Python here begins with.
+const PYTHON: &str = r#"
+import os, struct, sys
+def exactly(descriptor, size):
+    data = b""
+    while len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        if not more: sys.exit(0)
+        data += more
+    return data
+def read():
+    length, created = struct.unpack("<IQ", exactly(0, 12))
+    return created, exactly(0, length)
+def write(created, body): os.write(1, struct.pack("<IQ", len(body), created) + body)
+def frame(kind, at, body): os.write(3, struct.pack("<IBQ", len(body), kind, at) + body)
+def done(inputs, outputs): frame(4, outputs, struct.pack("<QQ", inputs, outputs))
+"#;
+
+fn module(words: &[&str], half: Half) -> Module {
+    let role = half.to_string();
+    let hello =
+        ModuleFrame::Hello { version: MODULE_VERSION, role, format: "bytes".into(), options: Vec::new() };
+    Module {
+        words: words.iter().map(OsString::from).collect(),
+        environment: None,
+        half,
+        greeting: vec![hello],
+        is_own: false,
+        has_history: false,
+        patience: Duration::from_secs(10),
+        limits: Limits::default(),
+    }
+}
+
+fn python(program: &str, half: Half) -> Module {
+    let text = format!("{PYTHON}\n{program}");
+    module(&["python3", "-c", &text], half)
+}
+
+fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+/// A link and all that came of it.
+struct Bench {
+    link: Process,
+    poller: Poller,
+    out: Outbox,
+    bodies: Vec<Vec<u8>>,
+    incidents: Vec<String>,
+    begun: Time,
+}
+
+impl Bench {
+    fn new(module: Module) -> Bench {
+        Bench {
+            link: Process::start(module).unwrap(),
+            poller: Poller::new().unwrap(),
+            out: Outbox::default(),
+            bodies: Vec::new(),
+            incidents: Vec::new(),
+            begun: now(),
+        }
+    }
+
+    fn hand(&mut self, input: Input<'_>) {
+        self.link.hand(input, now(), &mut self.out).unwrap();
+        self.gather();
+    }
+
+    fn gather(&mut self) {
+        self.incidents.extend(self.link.incidents());
+        self.bodies
+            .extend(self.out.messages.drain(..).map(|(_, message)| message.body.into_bytes().to_vec()));
+    }
+
+    /// Waits as a path does, and fetches.
+    fn step(&mut self) {
+        assert!(now().since(self.begun) < WATCHDOG, "{:?}; {} came", self.incidents, self.bodies.len());
+        let readiness = self.link.readiness();
+        for (descriptor, _) in readiness.descriptors.into_iter().flatten() {
+            self.poller.want(descriptor.as_fd(), true, false);
+        }
+        let wait = self.link.poll_timeout().map(|at| at.since(now())).unwrap_or(Duration::from_secs(1));
+        self.poller.wait(Some(wait.min(Duration::from_secs(1)))).unwrap();
+        self.link.collect(now(), &mut self.out).unwrap();
+        self.gather();
+    }
+
+    /// Until there are so many messages.
+    fn run(&mut self, messages: usize) {
+        while self.bodies.len() < messages {
+            self.step();
+        }
+    }
+
+    fn end(&mut self) {
+        self.hand(Input::End(Port::MAIN));
+        while self.link.is_ending() {
+            self.step();
+        }
+    }
+
+    fn feed(&mut self, values: std::ops::Range<u64>) {
+        for value in values {
+            while !self.link.has_room() {
+                self.step();
+            }
+            self.hand(Input::Message(Port::MAIN, message(value)));
+        }
+    }
+
+    fn drops(&mut self) -> Vec<(&'static str, u64)> {
+        self.out.drops.drain(..).map(|drop| (drop.reason, drop.count)).collect()
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.link.process_id()
+    }
+}
+
+fn message(value: u64) -> Message {
+    Message::new(Time(value), value.to_le_bytes().to_vec())
+}
+
+fn numbers(values: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    values.map(|value| value.to_le_bytes().to_vec()).collect()
+}
+
+/// Says where it differs, not all there is.
+#[track_caller]
+fn assert_numbers(bodies: &[Vec<u8>], values: std::ops::Range<u64>) {
+    let expected = numbers(values);
+    let differs = bodies.iter().zip(&expected).position(|(came, expected)| came != expected);
+    assert_eq!((bodies.len(), differs), (expected.len(), None));
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    // It may be gone by itself.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+#[test]
+fn what_a_process_makes_comes_back_in_order_and_the_end_is_clean() {
+    let mut bench = Bench::new(module(&["cat"], Half::Source));
+    bench.feed(0..1000);
+    let large = vec![7; 3 << 20];
+    bench.hand(Input::Message(Port::MAIN, Message::new(Time(9), large.clone())));
+    bench.end();
+    assert_eq!(bench.bodies.pop(), Some(large));
+    assert_numbers(&bench.bodies, 0..1000);
+    assert_eq!((bench.link.kept(), bench.drops(), bench.incidents.len()), (0, vec![], 0));
+    // What follows an end begins anew.
+    bench.feed(0..1);
+    bench.run(1001);
+}
+
+#[test]
+fn killed_twenty_times_nothing_is_lost_and_nothing_comes_twice() {
+    let mut bench = Bench::new(module(&["cat"], Half::Source));
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut last = 0;
+    for _ in 0..20 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let next = last + 1 + (state >> 33) % 400;
+        bench.feed(last..next);
+        last = next;
+        // Somewhere behind the first message that comes, so that none is taken for a killer.
+        let first = bench.bodies.len() + 1;
+        bench.run(first);
+        std::thread::sleep(Duration::from_micros((state >> 20) % 2000));
+        if let Some(pid) = bench.pid() {
+            kill(pid);
+        }
+    }
+    bench.end();
+    assert_numbers(&bench.bodies, 0..last);
+    assert!(bench.incidents.iter().any(|text| text.contains("signal SIGKILL")), "{:?}", bench.incidents);
+    assert_eq!(bench.drops(), []);
+}
+
+#[test]
+fn one_that_says_done_is_held_to_it() {
+    // Two inputs are one output; killed in between, the first is handed over again.
+    let program = "
+frame(1, 0, struct.pack('<HIIHI', 1, 0, 0, 1, 4) + b'done' + struct.pack('<I', 4) + b'true')
+count = 0
+while True:
+    first, second = read(), read()
+    count += 1
+    write(first[0], first[1] + second[1]); done(2 * count, count)
+";
+    let mut bench = Bench::new(python(program, Half::Source));
+    bench.feed(0..41);
+    bench.run(20);
+    kill(bench.pid().unwrap());
+    bench.feed(41..60);
+    bench.run(30);
+    let expected: Vec<Vec<u8>> = numbers(0..60).chunks(2).map(|two| two.concat()).collect();
+    assert_eq!(bench.bodies, expected);
+}
+
+#[test]
+fn one_that_hangs_is_killed_and_named() {
+    // It hangs at the third message, once.
+    let flag = std::env::temp_dir().join(format!("outboard-hang-{}", std::process::id()));
+    let program = format!(
+        "
+flag = {flag:?}
+while True:
+    created, body = read()
+    if created == 2 and not os.path.exists(flag):
+        open(flag, 'w').close()
+        while True: pass
+    write(created, body)
+"
+    );
+    let mut bench =
+        Bench::new(Module { patience: Duration::from_millis(700), ..python(&program, Half::Source) });
+    bench.feed(0..10);
+    bench.run(10);
+    std::fs::remove_file(flag).unwrap();
+    assert_eq!(bench.bodies, numbers(0..10));
+    assert!(bench.incidents.iter().any(|text| text.contains("hangs")), "{:?}", bench.incidents);
+}
+
+/// It holds its only message as long as it likes, for it reads what it is told.
+#[test]
+fn one_that_says_done_may_hold_what_it_has_as_long_as_it_listens() {
+    let program = "
+import select, time
+created, body = read()
+until = time.monotonic() + 1.5
+while time.monotonic() < until:
+    if select.select([3], [], [], 0.05)[0]: os.read(3, 4096)
+write(created, body); done(1, 1); read()
+";
+    let module =
+        Module { patience: Duration::from_millis(400), is_own: true, ..python(program, Half::Source) };
+    let mut bench = Bench::new(module);
+    bench.feed(0..1);
+    bench.run(1);
+    assert_eq!(bench.incidents, Vec::<String>::new());
+}
+
+#[test]
+fn rubbish_is_named_and_what_was_not_finished_is_handed_over_again() {
+    let flag = std::env::temp_dir().join(format!("outboard-rubbish-{}", std::process::id()));
+    let program = format!(
+        "
+flag = {flag:?}
+first = not os.path.exists(flag)
+if first: open(flag, 'w').close()
+while True:
+    created, body = read()
+    if first and created == 3: os.write(1, b'\\xff' * 1000)
+    write(created, body)
+"
+    );
+    let mut bench = Bench::new(python(&program, Half::Source));
+    bench.feed(0..8);
+    bench.run(8);
+    std::fs::remove_file(flag).unwrap();
+    assert_eq!(bench.bodies, numbers(0..8));
+    assert!(bench.incidents.iter().any(|text| text.contains("no message")), "{:?}", bench.incidents);
+}
+
+#[test]
+fn a_message_that_kills_it_three_times_is_dropped_by_name() {
+    let program = "
+while True:
+    created, body = read()
+    if created == 5: os.kill(os.getpid(), 11)
+    write(created, body)
+";
+    let mut bench = Bench::new(python(program, Half::Source));
+    bench.feed(0..10);
+    bench.run(9);
+    assert_eq!(bench.bodies, [numbers(0..5), numbers(6..10)].concat());
+    assert_eq!(bench.drops(), [("killed the module three times", 1)]);
+    assert_eq!(bench.incidents.iter().filter(|text| text.contains("SIGSEGV")).count(), 3);
+}
+
+#[test]
+fn what_it_says_is_told_and_bounded() {
+    let program = "
+print('a line of its own', file=sys.stderr)
+for _ in range(100000): print('x' * 1000, file=sys.stderr)
+while True: write(*read())
+";
+    let mut bench = Bench::new(python(program, Half::Sink));
+    bench.feed(0..1);
+    bench.run(1);
+    assert_eq!(bench.incidents[0], "sink half says: a line of its own");
+    assert!(bench.incidents.len() <= 40 && bench.incidents.iter().all(|text| text.len() < 300));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_said_at_once() {
+    let error = Process::start(module(&["./no-such-program"], Half::Source)).err().unwrap().to_string();
+    assert!(error.contains("./no-such-program") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn a_link_that_goes_leaves_no_process() {
+    let mut bench = Bench::new(module(&["sh", "-c", "sleep 1000 & cat"], Half::Source));
+    bench.feed(0..1);
+    bench.run(1);
+    let pid = bench.pid().unwrap();
+    drop(bench);
+    let group = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    // What it started is an orphan that the system reaps in its own time.
+    for _ in 0..1000 {
+        if rustix::process::test_kill_process_group(group).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process group {pid} is still there");
+}
+
+/// Both halves of a pair that codes differences: an encoder and a decoder that must begin together.
+const DIFFERENCES: [&str; 2] = [
+    "
+before = 0
+while True:
+    created, body = read()
+    (value,) = struct.unpack('<Q', body)
+    write(created, struct.pack('<q', value - before)); before = value
+",
+    "
+before = 0
+while True:
+    created, body = read()
+    before += struct.unpack('<q', body)[0]
+    write(created, struct.pack('<Q', before))
+",
+];
+
+/// Two links as a network between them sees them, and no network.
+fn carry(source: &mut Bench, sink: &mut Bench) {
+    for body in source.bodies.drain(..).collect::<VecDeque<_>>() {
+        while !sink.link.has_room() {
+            sink.step();
+        }
+        sink.hand(Input::Message(Port::MAIN, Message::new(Time(1), body)));
+    }
+    for control in std::mem::take(&mut sink.out.controls) {
+        source.hand(Input::Control(&control));
+    }
+    for control in std::mem::take(&mut source.out.controls) {
+        sink.hand(Input::Control(&control));
+    }
+}
+
+#[test]
+fn a_pair_with_a_history_survives_the_death_of_either_half() {
+    let [mut source, mut sink] = [(Half::Source, DIFFERENCES[0]), (Half::Sink, DIFFERENCES[1])]
+        .map(|(half, program)| Bench::new(Module { has_history: true, ..python(program, half) }));
+    let mut last = 0;
+    for round in 0..8 {
+        source.feed(last..last + 50);
+        last += 50;
+        source.step();
+        carry(&mut source, &mut sink);
+        let victim = if round % 2 == 0 { &source } else { &sink };
+        if let Some(pid) = victim.pid() {
+            kill(pid);
+        }
+    }
+    while sink.bodies.len() < last as usize {
+        source.poll_once();
+        carry(&mut source, &mut sink);
+        sink.poll_once();
+    }
+    assert_numbers(&sink.bodies, 0..last);
+    assert_eq!((source.drops(), sink.drops()), (vec![], vec![]));
+    assert!(source.link.incarnation > 2, "the sink half's deaths had the source begin anew");
+}
+
+impl Bench {
+    /// A short look.
+    fn poll_once(&mut self) {
+        assert!(now().since(self.begun) < WATCHDOG, "{:?}; {} came", self.incidents, self.bodies.len());
+        std::thread::sleep(Duration::from_millis(1));
+        self.link.collect(now(), &mut self.out).unwrap();
+        self.gather();
+    }
+}
