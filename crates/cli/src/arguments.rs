@@ -45,6 +45,14 @@ pub(crate) enum Command {
     },
     /// Run one module as a process: containers in, containers out
     Module(Module),
+    /// Show what runs on this host, live: every flow, and what its adaptive pairs chose and why
+    Top {
+        /// Show it once
+        #[arg(long)]
+        once: bool,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Say what this host lacks and how to mend it
     Doctor {
         #[command(flatten)]

@@ -8,6 +8,8 @@ mod module;
 mod output;
 mod services;
 mod shell;
+mod terminal;
+mod top;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         Command::Run { file, report } => services::run(&file, &report),
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
         Command::Module(words) => module::module(words),
+        Command::Top { once, json } => top::top(once, json.json),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
         Command::Completions { shell } => shell::completions(shell),

@@ -103,7 +103,7 @@ impl Events {
 }
 
 /// The text without what a terminal would obey: names and reasons may come from a stranger.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let harmless = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
     text.chars().map(harmless).collect()
 }

@@ -2,6 +2,7 @@
 //! applications' nodes here, and hands descriptors to a worker.
 
 use crate::agree::{self, Pipelines};
+use crate::console::{Answer, Console, DriverStatus, Operation, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialled, Dialling, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
@@ -10,6 +11,7 @@ use crate::events::{Event, Stop};
 use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
+use crate::stats::DriverStats;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::Pipeline;
@@ -82,6 +84,10 @@ struct Driver {
     /// When to ask for it again.
     reopen_at: Option<Time>,
     ended: bool,
+    /// What the application sees.
+    node: String,
+    /// Its last figures, and when these came.
+    stats: (Time, DriverStats),
 }
 
 impl Driver {
@@ -113,6 +119,8 @@ pub struct Attacher {
     /// Connections made so far.
     attempt: u32,
     worker: Worker,
+    /// Where it is asked what it does; none if there is no place for it.
+    console: Option<Console>,
     poller: Poller,
     drivers: Vec<Driver>,
     silent_since: Option<Time>,
@@ -142,6 +150,8 @@ impl Attacher {
             dialling: None,
             reopen_at: None,
             ended: false,
+            node: String::new(),
+            stats: Default::default(),
         });
         let mut attacher = Attacher {
             peer: peers[0],
@@ -152,6 +162,7 @@ impl Attacher {
             session: None,
             attempt: 0,
             worker,
+            console: Console::open().ok(),
             poller,
             drivers: drivers.collect(),
             silent_since: None,
@@ -209,6 +220,7 @@ impl Attacher {
                 stats_at = now().after(STATS_INTERVAL);
             }
             self.dial();
+            self.attend_console();
             if let Err(error) = self.ask_again() {
                 self.link.disconnect(&mut self.poller);
                 broken = Some(error.to_string());
@@ -227,6 +239,9 @@ impl Attacher {
         self.poller.want(stop.wakes(), true, false);
         self.poller.want(self.worker.wakes(), true, false);
         self.link.want(&mut self.poller);
+        if let Some(console) = &self.console {
+            console.want(&mut self.poller);
+        }
         let mut at = stats_at.min(self.link.poll_timeout(self.silent_since.is_some()));
         for driver in &self.drivers {
             at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
@@ -236,6 +251,30 @@ impl Attacher {
         }
         self.poller.wait(Some(at.since(now()))).map_err(|error| RuntimeError::os("waiting", error))?;
         Ok(())
+    }
+
+    /// Answers who asks what it does.
+    fn attend_console(&mut self) {
+        let Some(mut console) = self.console.take() else { return };
+        for (visitor, operation) in console.poll(&mut self.poller) {
+            let answer = match operation {
+                Operation::Stats {} => Answer::Status(Status::of("attach", self.status())),
+            };
+            console.answer(visitor, &answer, &mut self.poller);
+        }
+        self.console = Some(console);
+    }
+
+    /// What it runs, with the last figures.
+    fn status(&self) -> Vec<DriverStatus> {
+        let one = |driver: &Driver| DriverStatus {
+            name: driver.name.clone(),
+            peer: self.peer.to_string(),
+            node: driver.node.clone(),
+            at_ns: driver.stats.0.0,
+            stats: driver.stats.1.clone(),
+        };
+        self.drivers.iter().filter(|driver| driver.plans.is_some()).map(one).collect()
     }
 
     /// Connects and introduces this host; opens or resumes the session.
@@ -334,7 +373,8 @@ impl Attacher {
         match report {
             Report::Stats(all) => {
                 for (number, stats) in all {
-                    if let Some(driver) = self.drivers.get(number as usize) {
+                    if let Some(driver) = self.drivers.get_mut(number as usize) {
+                        driver.stats = (now(), stats.clone());
                         tell(Event::Stats { name: driver.name.clone(), stats: Box::new(stats) });
                     }
                 }
@@ -468,6 +508,7 @@ impl Attacher {
                 let command = Command::Add { driver: number, origin, role, flows: plans.clone(), transport };
                 let _ = self.worker.send(command);
                 let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
+                driver.node = node.clone();
                 tell(Event::Attached { name: driver.name.clone(), node, pipelines });
             }
         }

@@ -394,6 +394,7 @@ impl Incoming {
             lossy: self.lossy,
             delay_us: self.delays.percentiles().map(|percentiles| percentiles.map(|ns| ns as f64 / 1e3)),
             drops: self.drops.counts.clone(),
+            pipeline: self.plan.pipeline.canonical().into(),
             stages: self.segment.report(),
             ..FlowStats::default()
         }

@@ -343,6 +343,7 @@ impl Outgoing {
             resent: counters.resent,
             lossy: self.lossy,
             drops: self.drops.counts.clone(),
+            pipeline: self.plan.pipeline.canonical().into(),
             stages: self.segment.report(),
             ..FlowStats::default()
         }

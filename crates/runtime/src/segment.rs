@@ -2,7 +2,8 @@
 
 use crate::driver::Wake;
 use crate::random;
-use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Report, Site, StageError, Time};
+use crate::stats::StageStats;
+use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError};
 use std::collections::BTreeMap;
@@ -199,8 +200,8 @@ impl Segment {
         self.out.sides.clear();
     }
 
-    /// Figures of every stage.
-    pub(crate) fn report(&self) -> Vec<(String, Vec<Report>)> {
-        self.chain.report().into_iter().map(|report| (report.name.to_string(), report.figures)).collect()
+    /// Figures and choices of every stage.
+    pub(crate) fn report(&self) -> Vec<StageStats> {
+        self.chain.report().into_iter().map(StageStats::from).collect()
     }
 }

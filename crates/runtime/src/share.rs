@@ -2,6 +2,7 @@
 //! devices, and hands descriptors to workers.
 
 use crate::agree::Pipelines;
+use crate::console::{self, Console, Operation, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -87,6 +88,8 @@ pub struct Sharer {
     shared: Offers,
     /// Where other processes of this user join; none if there is no place for it.
     door: Option<Door>,
+    /// Where it is asked what it does; none if there is no place for it.
+    console: Option<Console>,
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
@@ -122,6 +125,7 @@ impl Sharer {
             poller,
             shared,
             door,
+            console: Console::open().ok(),
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
@@ -144,6 +148,7 @@ impl Sharer {
             self.accept(tell);
             self.greet(tell);
             self.attend_door(tell);
+            self.attend_console();
             self.introduce_datagrams();
             let serving: Vec<_> = self.sessions.keys().copied().collect();
             for id in serving {
@@ -188,6 +193,9 @@ impl Sharer {
         }
         if let Some(door) = &self.door {
             at = at.min(door.want(&mut self.poller));
+        }
+        if let Some(console) = &self.console {
+            console.want(&mut self.poller);
         }
         let timeout = at.since(now());
         self.poller.wait(Some(timeout)).map_err(|error| RuntimeError::os("waiting", error))?;
@@ -242,6 +250,21 @@ impl Sharer {
             }
         }
         self.door = Some(door);
+    }
+
+    /// Answers who asks what it does.
+    fn attend_console(&mut self) {
+        let Some(mut console) = self.console.take() else { return };
+        for (visitor, operation) in console.poll(&mut self.poller) {
+            let answer = match operation {
+                Operation::Stats {} => {
+                    let drivers = self.sessions.values().flat_map(|session| session.status(&self.shared));
+                    console::Answer::Status(Status::of("share", drivers.collect()))
+                }
+            };
+            console.answer(visitor, &answer, &mut self.poller);
+        }
+        self.console = Some(console);
     }
 
     fn offer(

@@ -6,19 +6,19 @@
 use crate::config::ShareWords;
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
+use crate::local_socket::{directory, listen, write_line};
 use crate::share::now;
 use contract::{DeviceError, Time};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, getuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use sys::poller::Poller;
 
@@ -94,14 +94,7 @@ impl Door {
     /// `patience` to say what they want. Fails if another sharer has the door, on another address.
     pub(crate) fn open(port: u16, first: u64, patience: Duration) -> io::Result<Door> {
         let path = socket_path(port)?;
-        let listener = match UnixListener::bind(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(&path) => {
-                fs::remove_file(&path)?;
-                UnixListener::bind(&path)?
-            }
-            other => other?,
-        };
-        listener.set_nonblocking(true)?;
+        let listener = listen(&path)?;
         Ok(Door { listener, path, visitors: BTreeMap::new(), next: first, patience })
     }
 
@@ -278,41 +271,6 @@ impl Joined {
     }
 }
 
-fn write_line(stream: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(what)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
 fn socket_path(port: u16) -> io::Result<PathBuf> {
     Ok(directory()?.join(format!("{port}.sock")))
-}
-
-/// The directory of the sockets, private to the user: made if it is not there.
-fn directory() -> io::Result<PathBuf> {
-    let uid = getuid();
-    let is_ours = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid.as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let directory = runtime
-        .into_iter()
-        .chain([PathBuf::from(format!("/run/user/{uid}"))])
-        .find(is_ours)
-        .map_or_else(|| format!("/tmp/outboard-{uid}").into(), |runtime| runtime.join("outboard"));
-    match DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(&directory)?;
-    if found.is_dir() && found.uid() == uid.as_raw() && found.mode() & 0o077 == 0 {
-        return Ok(directory);
-    }
-    let problem = format!("{} is not a directory of this user alone", directory.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
-}
-
-/// Whether this is a socket that nobody listens on any more.
-fn is_stale(path: &Path) -> bool {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let connected = UnixStream::connect(path);
-    is_socket && connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -1,6 +1,7 @@
 //! One peer's session at the sharer: its control channel, its worker, and the devices it uses.
 
 use crate::agree;
+use crate::console::DriverStatus;
 use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{LinkFacts, Notice};
 use crate::error::RuntimeError;
@@ -10,6 +11,7 @@ use crate::offers::{Offers, Shared};
 use crate::random;
 use crate::registry;
 use crate::share::{ShareRequest, now};
+use crate::stats::DriverStats;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Options, Role, Time};
 use session::Limits;
@@ -44,6 +46,8 @@ pub(crate) struct Session {
     worker: Worker,
     /// Driver numbers to the numbers of shared devices.
     drivers: BTreeMap<u32, u64>,
+    /// Their last figures, and when these came.
+    stats: BTreeMap<u32, (Time, DriverStats)>,
     /// Peers of datagram links, so that a repeated introduction is only confirmed again.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
@@ -82,6 +86,7 @@ impl Session {
             link,
             worker,
             drivers: BTreeMap::new(),
+            stats: BTreeMap::new(),
             datagram_peers: BTreeMap::new(),
             limits,
             facts: None,
@@ -270,6 +275,7 @@ impl Session {
         match report {
             Report::Stats(all) => {
                 for (driver, stats) in all {
+                    self.stats.insert(driver, (now(), stats.clone()));
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::Stats { name, stats: Box::new(stats) });
                     }
@@ -357,6 +363,16 @@ impl Session {
         }
     }
 
+    /// What it runs, with the last figures.
+    pub(crate) fn status(&self, shared: &Offers) -> Vec<DriverStatus> {
+        let one = |(driver, number): (&u32, &u64)| {
+            let (at, stats) = self.stats.get(driver).cloned().unwrap_or_default();
+            let name = shared.get(number)?.name.clone();
+            Some(DriverStatus { name, peer: self.peer.clone(), node: String::new(), at_ns: at.0, stats })
+        };
+        self.drivers.iter().filter_map(one).collect()
+    }
+
     fn open(
         &mut self,
         driver: u32,
@@ -406,6 +422,7 @@ impl Session {
     fn close(&mut self, driver: u32, reason: &str, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {
         if let Some(device) = self.drivers.remove(&driver).and_then(|number| shared.get_mut(&number)) {
             self.command(Command::Remove { driver });
+            self.stats.remove(&driver);
             device.end_use(self.id, driver);
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }

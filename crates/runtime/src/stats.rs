@@ -1,11 +1,12 @@
 //! What a driver can tell of itself, for people and scripts.
 
-use contract::Report;
-use serde::Serialize;
+use contract::Choice;
+use pipeline::PairReport;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Figures of one driver on one host.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DriverStats {
     /// Whether its data connection is there.
     pub linked: bool,
@@ -22,7 +23,7 @@ pub struct DriverStats {
 }
 
 /// Figures of one flow on one host, since it began.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FlowStats {
     /// Its number in the session.
     pub flow: u32,
@@ -46,6 +47,45 @@ pub struct FlowStats {
     pub delay_us: Option<[f64; 3]>,
     /// Messages that ended on the way, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// Each stage's own figures.
-    pub stages: Vec<(String, Vec<Report>)>,
+    /// What happens to its messages on the way, in canonical form.
+    pub pipeline: String,
+    /// The stages of this host, in source order.
+    pub stages: Vec<StageStats>,
+}
+
+/// Figures of one stage.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StageStats {
+    /// Its pair's name.
+    pub name: String,
+    /// Its own figures.
+    pub figures: Vec<(String, f64)>,
+    /// What its `auto` options stand at, and why.
+    pub choices: Vec<ChoiceStats>,
+}
+
+/// What an adaptive stage set an `auto` option to.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ChoiceStats {
+    /// The option.
+    pub option: String,
+    /// What it stands at, written as a user would.
+    pub value: String,
+    /// Why.
+    pub why: String,
+}
+
+impl From<PairReport> for StageStats {
+    fn from(report: PairReport) -> StageStats {
+        let choice = |choice: Choice| ChoiceStats {
+            option: choice.option.into(),
+            value: choice.value.to_string(),
+            why: choice.why,
+        };
+        StageStats {
+            name: report.name.into(),
+            figures: report.figures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            choices: report.choices.into_iter().map(choice).collect(),
+        }
+    }
 }

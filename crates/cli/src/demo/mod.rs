@@ -5,11 +5,11 @@
 mod application;
 mod mouse;
 mod screen;
-mod terminal;
 
 use crate::arguments;
 use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
+use crate::terminal::Terminal;
 use application::{Application, Figures, Notes};
 use contract::{Partner, Time};
 use mouse::{Mouse, now};
@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use terminal::Terminal;
 
 /// Both flows meet the same fate: their links draw from the same seed.
 const SEED: u64 = 1;

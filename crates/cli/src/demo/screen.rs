@@ -145,7 +145,7 @@ pub(super) fn plot_label(row: usize) -> String {
 }
 
 /// The text, cut or filled to `width` columns.
-fn fit(text: &str, width: usize) -> String {
+pub(crate) fn fit(text: &str, width: usize) -> String {
     let cut: String = text.chars().take(width).collect();
     format!("{cut:width$}")
 }

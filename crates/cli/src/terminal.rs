@@ -1,4 +1,4 @@
-//! The terminal of the demo: a screen of its own, keys without Enter, and everything as it was afterwards.
+//! The terminal of what is shown live: a screen of its own, keys without Enter, and everything as it was afterwards.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
@@ -14,14 +14,14 @@ const CLEAR_BELOW: &str = "\x1b[J";
 const COLUMNS: usize = 80;
 
 /// The terminal, while it is ours.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     /// How standard input was, if keys come from there.
     before: Option<Termios>,
 }
 
 impl Terminal {
     /// Takes the terminal; `None` if standard output is none.
-    pub(super) fn take() -> io::Result<Option<Terminal>> {
+    pub(crate) fn take() -> io::Result<Option<Terminal>> {
         let stdin = rustix::stdio::stdin();
         if !isatty(rustix::stdio::stdout()) {
             return Ok(None);
@@ -38,11 +38,11 @@ impl Terminal {
     }
 
     /// Whether keys can be pressed.
-    pub(super) fn has_keys(&self) -> bool {
+    pub(crate) fn has_keys(&self) -> bool {
         self.before.is_some()
     }
 
-    pub(super) fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         match tcgetwinsize(rustix::stdio::stdout()) {
             Ok(size) if size.ws_col > 0 => size.ws_col.into(),
             _ => COLUMNS,
@@ -50,13 +50,13 @@ impl Terminal {
     }
 
     /// Shows these lines and nothing else.
-    pub(super) fn show(&self, lines: &[String]) -> io::Result<()> {
+    pub(crate) fn show(&self, lines: &[String]) -> io::Result<()> {
         let body = lines.join(&format!("{CLEAR_LINE_END}\r\n"));
         write(&format!("{HOME}{body}{CLEAR_LINE_END}{CLEAR_BELOW}"))
     }
 
     /// Waits for a key, `patience` at most.
-    pub(super) fn key(&self, patience: Duration) -> Option<char> {
+    pub(crate) fn key(&self, patience: Duration) -> Option<char> {
         if self.before.is_none() {
             std::thread::sleep(patience);
             return None;

@@ -1,0 +1,91 @@
+//! The console of running processes, and `outboard top`, which asks through it.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Instant;
+use support::{PATIENCE, RUNTIME_DIRECTORY, Service, outboard};
+
+fn console(service: &Service) -> PathBuf {
+    PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
+}
+
+/// The answer to each of these lines.
+fn ask(service: &Service, lines: &[&str]) -> Vec<Value> {
+    let mut stream = UnixStream::connect(console(service)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Who is shut out hears nothing.
+    let _ = stream.write_all(lines.concat().as_bytes());
+    let answers = BufReader::new(stream).lines().take(lines.len());
+    answers.map_while(Result::ok).map(|line| serde_json::from_str(&line).unwrap()).collect()
+}
+
+#[test]
+fn top_shows_both_ends_of_a_flow() {
+    let (share, address) = Service::share("pattern:rate=250", &["--via", "null | tap"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
+    // Both have figures.
+    attach.wait("stats");
+    attach.wait("stats");
+    let processes = [share.child.id(), attach.child.id()];
+    let top = outboard(&["top", "--once", "--json"]).done().json();
+    let mine: Vec<&Value> = processes
+        .iter()
+        .map(|id| top["flows"].as_array().unwrap().iter().find(|flow| flow["process"] == *id).unwrap())
+        .collect();
+    for (flow, role) in mine.iter().zip(["share", "attach"]) {
+        assert_eq!(flow["role"], role);
+        assert_eq!(flow["device"], "pattern");
+        assert_eq!(flow["way"], "device -> application");
+        assert!(flow["pipeline"].as_str().unwrap().starts_with("null/1"), "{flow}");
+        assert_eq!(flow["stages"][1]["name"], "tap");
+        assert_eq!(flow["drops"], serde_json::json!({}));
+    }
+    assert!(mine[1]["delay_p99_ms"].is_f64() && mine[1]["messages_per_second"].is_f64(), "{}", mine[1]);
+    let text = outboard(&["top", "--once"]).done();
+    assert!(text.text().contains("pattern -> pattern") && text.text().contains("    tap"), "{}", text.text());
+    assert_eq!(share.stop(), Some(0));
+    drop(attach);
+}
+
+#[test]
+fn bad_words_at_the_console_concern_nobody_else() {
+    let (share, _) = Service::share("pattern", &[]);
+    let answers = ask(
+        &share,
+        &["{\"op\":\"stats\"}\n", "GET /\n", "{\"op\":\"stats\",\"x\":1}\n", "{\"op\":\"stats\"}\n"],
+    );
+    assert_eq!(answers[0]["answer"], "status");
+    assert_eq!(answers[0]["process"], share.child.id());
+    assert!(answers[1]["problem"].as_str().unwrap().contains("no question"), "{}", answers[1]);
+    assert_eq!(answers[2]["answer"], "refused");
+    assert_eq!(answers[3], answers[0]);
+    let mut endless = UnixStream::connect(console(&share)).unwrap();
+    endless.set_write_timeout(Some(PATIENCE)).unwrap();
+    // It hears enough of that and closes.
+    assert!(endless.write_all(&[b'a'; 4 << 20]).is_err());
+    let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(console(&share)).unwrap()).collect();
+    drop(silent);
+    // Who came too early finds the places still taken.
+    let since = Instant::now();
+    while ask(&share, &["{\"op\":\"stats\"}\n"]).is_empty() {
+        assert!(since.elapsed() < PATIENCE, "nobody is let in any more");
+    }
+    let socket = console(&share);
+    assert_eq!(share.stop(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn what_a_killed_process_left_behind_is_removed() {
+    let (mut share, _) = Service::share("pattern", &[]);
+    let socket = console(&share);
+    share.child.kill().unwrap();
+    share.child.wait().unwrap();
+    assert!(socket.exists());
+    outboard(&["top", "--once"]).done();
+    assert!(!socket.exists());
+}

@@ -1,0 +1,254 @@
+//! The console: a local socket of every running `share` and `attach`, through which another process of the same
+//! user asks what it does. One JSON object a line, each way; one question at a time.
+//!
+//! The broker's thread answers between its other work, from what it knows: no question makes it wait.
+
+use crate::local_socket::{directory, is_stale, listen, write_line};
+use crate::stats::DriverStats;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{getpid, getuid};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use sys::poller::Poller;
+
+/// Most processes that ask at once.
+const VISITORS_MAX: usize = 16;
+/// Bytes of the longest question.
+const QUESTION_BYTES_MAX: usize = 64 << 10;
+/// Bytes of the longest answer.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What the names of these sockets begin with.
+const PREFIX: &str = "console-";
+
+/// What may be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Operation {
+    /// What the process runs: a [`Status`].
+    Stats {},
+}
+
+/// The answer to an [`Operation`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Answer {
+    /// To [`Operation::Stats`].
+    Status(Status),
+    /// It cannot be done, and why.
+    Refused {
+        /// Why.
+        problem: String,
+    },
+}
+
+/// What a process runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// `share` or `attach`.
+    pub role: String,
+    /// Its process id.
+    pub process: i32,
+    /// Its drivers in use.
+    pub drivers: Vec<DriverStatus>,
+}
+
+impl Status {
+    /// Of this process.
+    pub(crate) fn of(role: &str, drivers: Vec<DriverStatus>) -> Status {
+        Status { role: role.into(), process: getpid().as_raw_nonzero().get(), drivers }
+    }
+}
+
+/// A driver in use.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DriverStatus {
+    /// The device's name.
+    pub name: String,
+    /// The other host.
+    pub peer: String,
+    /// What the application sees; empty at a `share`.
+    pub node: String,
+    /// When the figures were taken, nanoseconds of this host's boot clock; 0 if there are none yet.
+    pub at_ns: u64,
+    /// Its figures.
+    pub stats: DriverStats,
+}
+
+/// Somebody who asks.
+struct Visitor {
+    stream: UnixStream,
+    question: Vec<u8>,
+    /// What is still to be written of the last answer.
+    answer: Vec<u8>,
+    written: usize,
+}
+
+/// The socket of one broker, and who asks through it.
+pub(crate) struct Console {
+    listener: UnixListener,
+    path: PathBuf,
+    visitors: BTreeMap<u64, Visitor>,
+    next: u64,
+}
+
+impl Console {
+    /// Opens a console of this process's own; a process may have several.
+    pub(crate) fn open() -> io::Result<Console> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = directory()?.join(format!("{PREFIX}{}-{number}.sock", getpid().as_raw_nonzero()));
+        let listener = listen(&path)?;
+        Ok(Console { listener, path, visitors: BTreeMap::new(), next: 0 })
+    }
+
+    /// What was asked, and by which visitor. Each is to be answered once.
+    pub(crate) fn poll(&mut self, poller: &mut Poller) -> Vec<(u64, Operation)> {
+        let mut asked = Vec::new();
+        let numbers: Vec<_> = self.visitors.keys().copied().collect();
+        for number in numbers {
+            let Some(visitor) = self.visitors.get_mut(&number) else { continue };
+            match visitor.hear() {
+                Ok(None) => {}
+                Ok(Some(Ok(operation))) => asked.push((number, operation)),
+                Ok(Some(Err(problem))) => self.answer(number, &Answer::Refused { problem }, poller),
+                Err(_) => self.see_off(number, poller),
+            }
+        }
+        while let Ok((stream, _)) = self.listener.accept() {
+            let is_ours =
+                socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid() || peer.uid.is_root());
+            if is_ours && self.visitors.len() < VISITORS_MAX && stream.set_nonblocking(true).is_ok() {
+                let visitor = Visitor { stream, question: Vec::new(), answer: Vec::new(), written: 0 };
+                self.visitors.insert(self.next, visitor);
+                self.next += 1;
+            }
+        }
+        asked
+    }
+
+    /// Answers a visitor.
+    pub(crate) fn answer(&mut self, number: u64, answer: &Answer, poller: &mut Poller) {
+        let Some(visitor) = self.visitors.get_mut(&number) else { return };
+        if visitor.say(answer).is_err() {
+            self.see_off(number, poller);
+        }
+    }
+
+    fn see_off(&mut self, number: u64, poller: &mut Poller) {
+        if let Some(visitor) = self.visitors.remove(&number) {
+            poller.forget(visitor.stream.as_fd());
+        }
+    }
+
+    /// Puts what to wait for into the poller.
+    pub(crate) fn want(&self, poller: &mut Poller) {
+        poller.want(self.listener.as_fd(), true, false);
+        for visitor in self.visitors.values() {
+            let writes = visitor.is_writing();
+            poller.want(visitor.stream.as_fd(), !writes, writes);
+        }
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Visitor {
+    fn is_writing(&self) -> bool {
+        self.written < self.answer.len()
+    }
+
+    /// Goes on with the last answer, then reads the next question, if it is whole. An error ends the visit.
+    fn hear(&mut self) -> io::Result<Option<Result<Operation, String>>> {
+        self.write()?;
+        let mut bytes = [0; 4096];
+        while !self.is_writing() {
+            if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.question.drain(..=end).collect();
+                let read = serde_json::from_slice(&line);
+                return Ok(Some(read.map_err(|error| format!("this is no question: {error}"))));
+            }
+            if self.question.len() > QUESTION_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.question.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        self.answer = serde_json::to_vec(answer)?;
+        self.answer.push(b'\n');
+        self.written = 0;
+        self.write()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while self.is_writing() {
+            match self.stream.write(&self.answer[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The consoles of this user's processes. Sockets that a killed process left behind are removed.
+pub fn consoles() -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory()?)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with(PREFIX) {
+            continue;
+        }
+        match is_stale(&path) {
+            // Whoever else looks may have removed it already.
+            true => drop(fs::remove_file(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Asks one console.
+pub fn ask(console: &Path, operation: &Operation) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect(console)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write_line(&mut stream, operation)?;
+    let mut line = Vec::new();
+    let mut bytes = [0; 16 << 10];
+    while !line.ends_with(b"\n") {
+        match stream.read(&mut bytes)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count if line.len() + count <= ANSWER_BYTES_MAX => line.extend_from_slice(&bytes[..count]),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer has no end")),
+        }
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
