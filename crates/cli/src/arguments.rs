@@ -43,8 +43,6 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Run one module as a process: containers in, containers out
-    Module(Module),
     /// Show what runs on this host, live: every flow, and what its adaptive pairs chose and why
     Top {
         /// Show it once
@@ -53,6 +51,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Give a flow another pipeline while it runs: no message is lost, repeated or mixed
+    Change(Change),
+    /// Run one module as a process: containers in, containers out
+    Module(Module),
     /// Say what this host lacks and how to mend it
     Doctor {
         #[command(flatten)]
@@ -67,6 +69,39 @@ pub(crate) enum Command {
     },
     /// Print the manual page, roff
     Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Change {
+    /// Name of the device, as it is shared and attached (`outboard top` lists them)
+    pub(crate) name: String,
+    /// The flow from the application to the device, not the other
+    #[arg(long)]
+    pub(crate) back: bool,
+    #[command(flatten)]
+    pub(crate) edit: Edit,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, args = ["via", "insert", "remove", "set"])]
+pub(crate) struct Edit {
+    /// The whole pipeline, in source order
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) via: Option<String>,
+    /// A pair that comes in, behind all others or where --at says
+    #[arg(long, value_name = "PAIR")]
+    pub(crate) insert: Option<String>,
+    /// In front of which pair, from 0
+    #[arg(long, value_name = "NUMBER", requires = "insert")]
+    pub(crate) at: Option<usize>,
+    /// A pair that goes: the first of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) remove: Option<String>,
+    /// New options for the first pair of this name
+    #[arg(long, value_name = "PAIR")]
+    pub(crate) set: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -190,6 +225,9 @@ pub(crate) struct Via {
     /// Pairs on the way from application to device, in source order
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) via_back: Option<String>,
+    /// The key of pairs that seal, beside the session's own: 32 bytes that only you may read, the same at both hosts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

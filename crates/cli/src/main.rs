@@ -2,6 +2,7 @@
 
 mod arguments;
 mod catalogue;
+mod change;
 mod demo;
 mod doctor;
 mod module;
@@ -24,8 +25,9 @@ fn main() -> ExitCode {
         Command::Connect(words) => services::connect(words),
         Command::Run { file, report } => services::run(&file, &report),
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
-        Command::Module(words) => module::module(words),
         Command::Top { once, json } => top::top(once, json.json),
+        Command::Change(words) => change::change(words),
+        Command::Module(words) => module::module(words),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
         Command::Completions { shell } => shell::completions(shell),

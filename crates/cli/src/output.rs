@@ -130,6 +130,13 @@ fn describe(event: &Event) -> String {
         Event::DeviceGone { name, reason } => format!("{name} went away: {reason}"),
         Event::DeviceBack { name } => format!("{name} is back"),
         Event::Module { name, incident } => format!("{name}: {incident}"),
+        Event::Changed { name, back, pipeline } => {
+            let way = if *back { "to" } else { "from" };
+            match pipeline.as_str() {
+                "" => format!("the flow {way} {name} goes without any pair now"),
+                pipeline => format!("the flow {way} {name} goes through {pipeline} now"),
+            }
+        }
         Event::FlowEnded { name } => format!("{name} has ended"),
         Event::Link { offset_ms, error_ms, round_trip_ms } => format!(
             "round trip {round_trip_ms:.2} ms; the other clock is {offset_ms:+.3} ms off, known to {error_ms:.3} ms"

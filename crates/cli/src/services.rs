@@ -90,6 +90,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         name: words.name,
         via: words.via.via,
         via_back: words.via.via_back,
+        key_file: words.via.key_file,
         require: words.require,
         hub: words.hub,
         listen: Some(words.listen),
@@ -109,6 +110,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         applications: words.applications,
         via: words.via.via,
         via_back: words.via.via_back,
+        key_file: words.via.key_file,
         transport: words.transport,
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
@@ -126,6 +128,7 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
         sink: words.sink,
         via: words.via.via,
         via_back: words.via.via_back,
+        key_file: words.via.key_file,
     };
     let pipelines = words.pipelines()?;
     run_all(vec![Service::Connect(words, pipelines)], &events)

@@ -15,6 +15,7 @@
 //! - [`Chain`]: one half of a pipeline, running.
 
 mod chain;
+mod edit;
 mod error;
 mod parsed;
 mod requirement;
@@ -24,6 +25,7 @@ mod syntax;
 mod tests;
 
 pub use chain::{Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SideMessage};
+pub use edit::Edit;
 pub use error::PipelineError;
 pub use parsed::{Isolation, LINKS, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;

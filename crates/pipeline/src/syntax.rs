@@ -26,6 +26,8 @@ pub(crate) struct Call<'a> {
     pub(crate) name: Spanned<&'a str>,
     pub(crate) version: Option<Spanned<u16>>,
     pub(crate) arguments: Vec<Argument<'a>>,
+    /// Where it stands, link and options included.
+    pub(crate) place: Range<usize>,
 }
 
 /// One option as it was written.
@@ -112,6 +114,7 @@ impl<'a> Parser<'a> {
     }
 
     fn call(&mut self) -> Result<Call<'a>, PipelineError> {
+        let from = self.at;
         let link = match self.take('@') {
             true => Some(self.take_while(is_name_char, "a link's name")?),
             false => None,
@@ -142,7 +145,7 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        Ok(Call { link, name, version, arguments })
+        Ok(Call { link, name, version, arguments, place: from..self.at })
     }
 
     fn version(&mut self) -> Result<Spanned<u16>, PipelineError> {

@@ -82,11 +82,28 @@ fn choose(
         (Some(required), Some(text)) => Requirement::new(required.clone())
             .accept(text, registry::pairs())
             .map_err(|error| error.to_string()),
-        (None, Some(text)) => {
-            Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string())
-        }
+        (None, Some(text)) => accept(own.as_ref(), text),
         (None, None) => Ok(own.clone().unwrap_or_default()),
     }
+}
+
+/// Text from a peer. Where it says what this host wants too, this host's own options and links go with it.
+fn accept(own: Option<&Pipeline>, text: &str) -> Result<Pipeline, String> {
+    let own = own.and_then(|own| Requirement::new(own.clone()).accept(text, registry::pairs()).ok());
+    let parse = || Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string());
+    own.map_or_else(parse, Ok)
+}
+
+/// A pipeline that the other host wants for a flow that runs already.
+pub(crate) fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result<Pipeline, String> {
+    let offer = FlowOffer { direction: plan.direction, format: plan.format.clone(), class: plan.class };
+    let proposed = match plan.direction {
+        FlowDirection::DeviceToApplication => (Some(text), None),
+        FlowDirection::ApplicationToDevice => (None, Some(text)),
+    };
+    let pipeline = choose(&offer, own, proposed)?;
+    pipeline.check(&plan.format).map_err(|error| error.to_string())?;
+    Ok(pipeline)
 }
 
 /// The attacher's reading of the sharer's answer. Where the answer is its own proposal, its own pipeline

@@ -2,6 +2,7 @@
 //! applications' nodes here, and hands descriptors to a worker.
 
 use crate::agree::{self, Pipelines};
+use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialled, Dialling, greet};
@@ -14,10 +15,11 @@ use crate::share::now;
 use crate::stats::DriverStats;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
-use pipeline::Pipeline;
+use pipeline::{Edit, Pipeline};
 use session::{Handshake, Limits};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::Control;
@@ -123,6 +125,9 @@ pub struct Attacher {
     console: Option<Console>,
     poller: Poller,
     drivers: Vec<Driver>,
+    changes: Changes,
+    /// For who asked at the console.
+    answers: Vec<(u64, Answer)>,
     silent_since: Option<Time>,
     facts: Option<LinkFacts>,
     link_told: bool,
@@ -165,6 +170,8 @@ impl Attacher {
             console: Console::open().ok(),
             poller,
             drivers: drivers.collect(),
+            changes: Changes::default(),
+            answers: Vec::new(),
             silent_since: None,
             facts: None,
             link_told: false,
@@ -253,16 +260,71 @@ impl Attacher {
         Ok(())
     }
 
+    /// Where it can be asked what it does ([`console::ask`](crate::console::ask)), if there is a place for it.
+    pub fn console(&self) -> Option<&Path> {
+        self.console.as_ref().map(Console::path)
+    }
+
     /// Answers who asks what it does.
     fn attend_console(&mut self) {
         let Some(mut console) = self.console.take() else { return };
         for (visitor, operation) in console.poll(&mut self.poller) {
-            let answer = match operation {
-                Operation::Stats {} => Answer::Status(Status::of("attach", self.status())),
-            };
+            match operation {
+                Operation::Stats {} => {
+                    let status = Status::of("attach", self.status());
+                    console.answer(visitor, &Answer::Status(status), &mut self.poller);
+                }
+                Operation::Change { name, back, edit } => {
+                    let step = self.ask_change(visitor, &name, back, &edit);
+                    self.step(step);
+                }
+            }
+        }
+        for (visitor, answer) in self.answers.drain(..) {
             console.answer(visitor, &answer, &mut self.poller);
         }
         self.console = Some(console);
+    }
+
+    fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Step {
+        let direction = change::direction(back);
+        let plans = self.drivers.iter().filter(|driver| driver.name == name);
+        let mut plans = plans.flat_map(|driver| driver.plans.iter().flatten());
+        match plans.find(|plan| plan.direction == direction) {
+            Some(plan) => self.changes.ask(visitor, Role::Application, plan, edit),
+            None => Step::Answer(visitor, change::no_such_flow(name, back)),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Command(command) => drop(self.worker.send(command)),
+            // A failing control channel shows when it is next served.
+            Step::Say(message) => drop(self.link.send(&message)),
+            Step::Answer(visitor, answer) => self.answers.push((visitor, answer)),
+            Step::Wait => {}
+            Step::TakeUp(flow, wish) => self.change_flow(flow, |changes, plan, own| {
+                vec![changes.take_up(&wish, Role::Application, plan, own)]
+            }),
+        }
+    }
+
+    /// What the other host wants changed.
+    fn handle_change(&mut self, message: &Control) {
+        let Some(flow) = change::flow_of(message) else { return };
+        self.change_flow(flow, |changes, plan, own| changes.handle(message, plan, own));
+    }
+
+    fn change_flow(&mut self, flow: u32, act: impl FnOnce(&mut Changes, &FlowPlan, &Pipelines) -> Vec<Step>) {
+        let Some(driver) = self.drivers.get(driver_of(flow) as usize) else { return };
+        let Some(plan) = driver.plans.iter().flatten().find(|plan| plan.flow == flow) else { return };
+        let steps = act(&mut self.changes, plan, &driver.pipelines);
+        steps.into_iter().for_each(|step| self.step(step));
+    }
+
+    /// Gives up what was asked of a driver that is gone.
+    fn forget_changes(&mut self, driver: u32) {
+        self.changes.forget(driver).into_iter().for_each(|step| self.step(step));
     }
 
     /// What it runs, with the last figures.
@@ -286,6 +348,7 @@ impl Attacher {
         let _ = self.worker.send(Command::LinksLost);
         if !welcomed.resumed {
             self.link = ControlLink::new(&self.limits, now());
+            (0..self.drivers.len() as u32).for_each(|driver| self.forget_changes(driver));
         }
         let theirs = if welcomed.resumed { welcomed.received } else { 0 };
         self.link.connect(stream, theirs, None, now())?;
@@ -386,6 +449,21 @@ impl Attacher {
                     Notice::Incident(incident) => {
                         tell(Event::Module { name: driver.name.clone(), incident });
                     }
+                    Notice::Changed { direction, result } => {
+                        let mut plans = driver.plans.iter_mut().flatten();
+                        let Some(plan) = plans.find(|plan| plan.direction == direction) else {
+                            return Ok(());
+                        };
+                        let steps = self.changes.settle(plan, &result);
+                        if let Ok(pipeline) = result {
+                            let (name, text) = (driver.name.clone(), pipeline.canonical().to_string());
+                            let back = direction == FlowDirection::ApplicationToDevice;
+                            let own = &mut driver.pipelines;
+                            *(if back { &mut own.via_back } else { &mut own.via }) = Some(pipeline);
+                            tell(Event::Changed { name, back, pipeline: text });
+                        }
+                        steps.into_iter().for_each(|step| self.step(step));
+                    }
                     Notice::LinkFailed(_) => {
                         // While the control channel lives, a data connection is simply made anew.
                         driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
@@ -417,6 +495,7 @@ impl Attacher {
                 self.open(driver, class, description, (&flows, &key), tell).map_err(Failure::Final)
             }
             Control::Refused { driver, reason } | Control::Close { driver, reason } => {
+                self.forget_changes(driver);
                 let Some(known) = self.drivers.get_mut(driver as usize) else { return Ok(()) };
                 let name = known.name.clone();
                 known.key_share = None;
@@ -427,6 +506,10 @@ impl Attacher {
                 known.reopen_at = Some(now().after(REOPEN_INTERVAL));
                 let _ = self.worker.send(Command::Absence { driver });
                 tell(Event::DeviceGone { name, reason });
+                Ok(())
+            }
+            message if change::flow_of(&message).is_some() => {
+                self.handle_change(&message);
                 Ok(())
             }
             Control::Goodbye { reason } => {
@@ -458,6 +541,8 @@ impl Attacher {
             | Control::Missing { flow, .. }
             | Control::Resync { flow, .. }
             | Control::Epoch { flow, .. }
+            | Control::Changed { flow, .. }
+            | Control::Begun { flow, .. }
             | Control::End { flow, .. }
             | Control::Pair { flow, .. }
             | Control::Feedback { flow, .. } => {

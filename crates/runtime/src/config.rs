@@ -17,6 +17,7 @@ use crate::agree::Pipelines;
 use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
 use crate::error::RuntimeError;
 use crate::junction::hub::HubPolicy;
+use crate::keys::read_key_file;
 use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
 use crate::worker::TransportPlan;
@@ -24,6 +25,7 @@ use contract::{OptionKind, OptionSpec, Options, Role, Scope};
 use serde::{Deserialize, Serialize};
 use session::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The port that nobody has to write.
@@ -47,6 +49,8 @@ pub struct ShareWords {
     pub via_back: Option<String>,
     /// The only pipeline, device to application, that a peer may ask for.
     pub require: Option<String>,
+    /// The key of pairs that seal, beside the session's own.
+    pub key_file: Option<PathBuf>,
     /// Who may use it at once: [`HubPolicy::parse`]; what its pipeline says if none.
     pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
@@ -72,6 +76,8 @@ pub struct AttachWords {
     pub via: Option<String>,
     /// Pipeline, application to device.
     pub via_back: Option<String>,
+    /// The key of pairs that seal, beside the session's own.
+    pub key_file: Option<PathBuf>,
     /// `name=value,...` of the transport's options.
     pub transport: Option<String>,
     /// Whether the other host may be one that nobody knows.
@@ -93,6 +99,8 @@ pub struct ConnectWords {
     pub via: Option<String>,
     /// Pipeline, sink to source.
     pub via_back: Option<String>,
+    /// The key of pairs that seal.
+    pub key_file: Option<PathBuf>,
 }
 
 /// A run file.
@@ -168,7 +176,10 @@ impl ShareWords {
     /// What they come to.
     pub fn request(&self) -> Result<ShareRequest, RuntimeError> {
         registry::device_spec(&self.device, Role::Device)?;
-        let pipelines = pipelines(self.via.as_deref(), self.via_back.as_deref(), self.require.as_deref())?;
+        let pipelines = pipelines(
+            [&self.via, &self.via_back, &self.require].map(Option::as_deref),
+            self.key_file.as_deref(),
+        )?;
         let hub = self.hub.as_deref().map(HubPolicy::parse).transpose();
         let device = ShareDevice {
             device: DeviceChoice::Spec(self.device.clone()),
@@ -206,7 +217,8 @@ impl AttachWords {
                 }
                 None => ApplicationChoice::Suitable,
             };
-            let pipelines = pipelines(self.via.as_deref(), self.via_back.as_deref(), None)?;
+            let pipelines =
+                pipelines([self.via.as_deref(), self.via_back.as_deref(), None], self.key_file.as_deref())?;
             let target = AttachTarget { name: origin.name.into(), application, pipelines };
             let same = |request: &&mut AttachRequest| {
                 request.address == origin.address && request.transport.class.name() == origin.transport
@@ -232,16 +244,16 @@ impl ConnectWords {
     pub fn pipelines(&self) -> Result<Pipelines, RuntimeError> {
         registry::device_spec(&self.source, Role::Device)?;
         registry::device_spec(&self.sink, Role::Application)?;
-        pipelines(self.via.as_deref(), self.via_back.as_deref(), None)
+        pipelines([self.via.as_deref(), self.via_back.as_deref(), None], self.key_file.as_deref())
     }
 }
 
 fn pipelines(
-    via: Option<&str>,
-    via_back: Option<&str>,
-    require: Option<&str>,
+    [via, via_back, require]: [Option<&str>; 3],
+    key_file: Option<&Path>,
 ) -> Result<Pipelines, RuntimeError> {
-    Pipelines::parse(via, via_back, require).map_err(RuntimeError::Usage)
+    let pipelines = Pipelines::parse(via, via_back, require).map_err(RuntimeError::Usage)?;
+    Ok(Pipelines { key: key_file.map(read_key_file).transpose()?, ..pipelines })
 }
 
 /// `[TRANSPORT://]HOST[:PORT]/NAME`, taken apart.

@@ -43,6 +43,13 @@ pub enum Notice {
     PartnerGone(String),
     /// The data connection is of no more use.
     LinkFailed(String),
+    /// A flow's pipeline has changed here, or will not.
+    Changed {
+        /// Which flow.
+        direction: FlowDirection,
+        /// The new pipeline, or why not.
+        result: Result<Pipeline, String>,
+    },
     /// A flow has ended and its sink has everything.
     FlowEnded(FlowDirection),
     /// The process of a module failed; what was done about it.
@@ -255,6 +262,28 @@ impl Driver {
         }
         if let Some(incoming) = self.incoming.as_mut() {
             incoming.handle_control(&message, now, notices);
+        }
+    }
+
+    /// Gives a flow another pipeline, if it starts here.
+    pub fn change(&mut self, direction: FlowDirection, pipeline: Pipeline, notices: &mut Vec<Notice>) {
+        match self.outgoing.as_mut().filter(|outgoing| outgoing.direction() == direction) {
+            Some(outgoing) => outgoing.change(pipeline, notices),
+            None => {
+                let result = Err("this flow does not start here".into());
+                notices.push(Notice::Changed { direction, result });
+            }
+        }
+    }
+
+    /// Builds the stages of a flow that ends here for an epoch to come.
+    pub fn prepare(&mut self, flow: u32, epoch: u32, pipeline: Pipeline, notices: &mut Vec<Notice>) {
+        match self.incoming.as_mut().filter(|incoming| incoming.flow() == flow) {
+            Some(incoming) => incoming.prepare(epoch, pipeline, notices),
+            None => {
+                let refusal = Some("this flow does not end here".into());
+                notices.push(Notice::Control(Control::Changed { flow, epoch, refusal }));
+            }
         }
     }
 

@@ -114,6 +114,15 @@ pub enum Event {
         /// Shortest round trip seen lately, milliseconds.
         round_trip_ms: f64,
     },
+    /// A flow has another pipeline now.
+    Changed {
+        /// The device's name.
+        name: String,
+        /// Whether it is the flow from the application to the device.
+        back: bool,
+        /// The pipeline, canonical.
+        pipeline: String,
+    },
     /// Figures of a device that several hosts use, at intervals.
     Hub {
         /// The device's name.

@@ -5,11 +5,12 @@ use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, 
 use crate::feedback::Teller;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
+use crate::switch::Next;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
-use pipeline::Chain;
+use pipeline::{Chain, Pipeline};
 use session::{Limits, Received, SinkFlow};
 use std::time::Duration;
 use sys::poller::Poller;
@@ -45,6 +46,10 @@ pub(crate) struct Incoming {
     finishing: bool,
     finished: bool,
     drops: DropCounts,
+    /// The pipeline changes.
+    next: Option<Next>,
+    /// When what is still missing of a timely flow's epoch is waited for no longer, once another follows.
+    over_at: Option<Time>,
 }
 
 impl Incoming {
@@ -74,6 +79,8 @@ impl Incoming {
             finishing: false,
             finished: false,
             drops: DropCounts::default(),
+            next: None,
+            over_at: None,
         })
     }
 
@@ -122,7 +129,7 @@ impl Incoming {
             return;
         }
         if let Ok(chain) = build_chain(&self.plan) {
-            self.segment.replace(chain, "stale", around.now, &mut self.drops);
+            self.segment.replace(Segment::new(chain), "stale", around.now, &mut self.drops);
         }
         if let Some(partner) = around.partner {
             // A partner without a neutral state has nothing to let go of.
@@ -145,30 +152,110 @@ impl Incoming {
             {
                 self.segment.handle_control(*pair, body, now);
             }
+            Control::Pair { flow, epoch, pair, body } if *flow == self.plan.flow => {
+                if let Some(next) = self.next.as_mut().filter(|next| next.epoch == *epoch) {
+                    next.handle_control(*pair, body, now);
+                }
+            }
             Control::End { flow, epoch, sequence } if *flow == self.plan.flow => {
                 self.end = Some((*epoch, *sequence));
                 self.end_at = Some(now.after(LATE_WAIT));
             }
-            Control::Epoch { flow, epoch, .. } if *flow == self.plan.flow && *epoch > self.sink.epoch() => {
-                self.begin(*epoch, now);
+            Control::Epoch { flow, epoch, after }
+                if *flow == self.plan.flow && *epoch > self.sink.epoch() =>
+            {
+                match *after {
+                    Some((before, sequence)) if self.next.as_ref().is_some_and(|n| n.epoch == *epoch) => {
+                        self.begin(before, now, notices);
+                        self.sink.expect_end(sequence);
+                        self.over_at = Some(now.after(LATE_WAIT));
+                        if self.sink.is_given_up() {
+                            self.take_next(now, notices);
+                            self.handle_heard(notices);
+                        }
+                    }
+                    _ => self.begin(*epoch, now, notices),
+                }
             }
             _ => {}
         }
         self.tell(now, LinkFacts::default(), notices);
     }
 
-    fn begin(&mut self, epoch: u32, now: Time) {
-        // The first epoch finds the stages as they were built, and what their halves said to them already.
-        if self.sink.epoch() > 0
-            && let Ok(chain) = build_chain(&self.plan)
-        {
-            self.segment.replace(chain, "epoch given up", now, &mut self.drops);
+    /// Begins an epoch, unless it has begun: what went before is over.
+    fn begin(&mut self, epoch: u32, now: Time, notices: &mut Vec<Notice>) {
+        if epoch <= self.sink.epoch() {
+            return;
         }
+        let is_first = self.sink.epoch() == 0;
         let held = self.sink.begin(epoch);
         self.drops.add("epoch given up", held);
         self.acknowledged = 0;
         self.unacknowledged_bytes = 0;
-        self.end = None;
+        self.end = self.end.filter(|end| end.0 >= epoch);
+        // The first epoch finds the stages as they were built, and what their halves said to them already.
+        if !self.take_next(now, notices)
+            && !is_first
+            && let Ok(chain) = build_chain(&self.plan)
+        {
+            self.segment.replace(Segment::new(chain), "epoch given up", now, &mut self.drops);
+        }
+    }
+
+    /// Puts the stages of a changed pipeline in place if their epoch has come; says whether it has.
+    fn take_next(&mut self, now: Time, notices: &mut Vec<Notice>) -> bool {
+        let epoch = self.sink.epoch();
+        let Some(next) = self.next.take_if(|next| next.epoch <= epoch) else { return false };
+        self.segment.replace(next.segment, "epoch given up", now, &mut self.drops);
+        self.plan.pipeline = next.pipeline.clone();
+        self.over_at = None;
+        let (flow, direction) = (self.plan.flow, self.plan.direction);
+        notices.push(Notice::Control(Control::Begun { flow, epoch }));
+        notices.push(Notice::Changed { direction, result: Ok(next.pipeline) });
+        true
+    }
+
+    pub(crate) fn flow(&self) -> u32 {
+        self.plan.flow
+    }
+
+    /// Builds the stages for an epoch to come.
+    pub(crate) fn prepare(&mut self, epoch: u32, pipeline: Pipeline, notices: &mut Vec<Notice>) {
+        let (flow, plan) = (self.plan.flow, &self.plan);
+        let refusal = match segment::build_chain(Half::Sink, &pipeline, &plan.format, &plan.site) {
+            _ if epoch <= self.sink.epoch() => Some("its epoch is over".into()),
+            Err(error) => Some(error.to_string()),
+            Ok(chain) => {
+                self.next = Some(Next::new(epoch, pipeline, Segment::new(chain)));
+                self.sink.expect(epoch);
+                None
+            }
+        };
+        notices.push(Notice::Control(Control::Changed { flow, epoch, refusal }));
+    }
+
+    /// Goes on in the epoch that follows, once everything before it was handed on; says whether it did, or made
+    /// something to be handed on.
+    fn go_on(&mut self, now: Time, notices: &mut Vec<Notice>) -> bool {
+        let is_late = self.plan.class == FlowClass::Timely && self.over_at.is_some_and(|at| now >= at);
+        let is_over = self.sink.is_over() || is_late && self.sink.is_followed();
+        if !is_over || !self.segment.drain(now) {
+            return false;
+        }
+        if !self.segment.out.messages.is_empty() {
+            return true;
+        }
+        self.tell_controls(notices);
+        self.sink.advance();
+        self.take_next(now, notices);
+        self.acknowledged = 0;
+        self.unacknowledged_bytes = 0;
+        if self.plan.class != FlowClass::Timely {
+            // The whole epoch before was taken.
+            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+            notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next: 0 }));
+        }
+        true
     }
 
     pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
@@ -189,6 +276,13 @@ impl Incoming {
                 self.segment.feed(message, now);
                 continue;
             }
+            if self.go_on(now, notices) {
+                continue;
+            }
+            // A stream's next records are those of an epoch that does not begin yet.
+            if !self.lossy && self.sink.is_waiting() {
+                break;
+            }
             if budget == 0 {
                 moved.progress = true;
                 break;
@@ -196,7 +290,7 @@ impl Incoming {
             budget -= 1;
             let Some(transport) = transport.as_mut() else { break };
             match transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)? {
-                Pulled::Message(_, record) => self.take_record(record, facts, now)?,
+                Pulled::Message(_, record) => self.take_record(record, facts, now, notices)?,
                 Pulled::End => return Err(PathError::Closed),
                 _ => break,
             }
@@ -245,7 +339,13 @@ impl Incoming {
         Ok(true)
     }
 
-    fn take_record(&mut self, mut record: Message, facts: LinkFacts, now: Time) -> Result<(), PathError> {
+    fn take_record(
+        &mut self,
+        mut record: Message,
+        facts: LinkFacts,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), PathError> {
         let wrong = |what: String| PathError::Transport(PartnerError::Peer(what));
         let bytes = record
             .body
@@ -258,7 +358,7 @@ impl Incoming {
         record.created = Time(header.container.created).shifted(facts.offset);
         match self.sink.handle(&header, record) {
             Received::NewEpoch(record) => {
-                self.begin(header.epoch, now);
+                self.begin(header.epoch, now, notices);
                 self.sink.handle(&header, record);
             }
             Received::Stale => self.drops.add("stale", 1),
@@ -308,12 +408,18 @@ impl Incoming {
         Ok(())
     }
 
-    /// Acknowledgements, requests for what is missing, feedback, and what stages say to their halves.
-    fn tell(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
+    /// Tells what the stages say to their other halves.
+    fn tell_controls(&mut self, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.sink.epoch());
         for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
+    }
+
+    /// Acknowledgements, requests for what is missing, feedback, and what stages say to their halves.
+    fn tell(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
+        let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+        self.tell_controls(notices);
         notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
         self.tell_acknowledged(now, notices);
@@ -359,7 +465,7 @@ impl Incoming {
         if self.sink.epoch() > 0 {
             self.segment.want(poller, wake);
         }
-        let timers = [self.acknowledge_at, self.missing_at];
+        let timers = [self.acknowledge_at, self.missing_at, self.over_at];
         for at in timers {
             wake.add(poller, Readiness::never().or_at(at));
         }
@@ -373,7 +479,12 @@ impl Incoming {
             let readiness = partner.readiness(self.key, Direction::In);
             wake.add(poller, Readiness { now: readiness.now && blocked, ..readiness });
         }
+        if self.sink.is_followed() {
+            wake.add(poller, Readiness::never().or_at(self.segment.drain_timeout()));
+        }
+        let is_waiting = !self.lossy && self.sink.is_waiting();
         if !blocked
+            && !is_waiting
             && self.segment.has_room()
             && let Some(transport) = transport
         {

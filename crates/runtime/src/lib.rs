@@ -6,6 +6,7 @@
 pub mod active;
 mod agree;
 mod attach;
+mod change;
 pub mod config;
 mod connect;
 pub mod console;
@@ -31,6 +32,7 @@ mod share;
 mod share_join;
 mod share_session;
 mod stats;
+mod switch;
 pub mod worker;
 
 pub use agree::Pipelines;
@@ -41,6 +43,7 @@ pub use events::{Event, Stop};
 pub use junction::hub::{HubOptions, HubPolicy, HubStats};
 pub use keys::read_key_file;
 pub use module::{ModuleEnd, ModuleRequest, run_module, serve_module};
+pub use pipeline::Edit;
 pub use session::Limits;
 pub use share::{DeviceChoice, MakePartner, ShareDevice, ShareRequest, Sharer};
 pub use share_join::Joined;

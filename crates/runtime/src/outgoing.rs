@@ -4,11 +4,12 @@ use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surrounding
 use crate::feedback::{Known, Reader};
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
+use crate::switch::Switch;
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner, PartnerError, Pull,
-    Pulled, Pushed, Time,
+    Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Time,
 };
-use pipeline::Chain;
+use pipeline::{Chain, Pipeline};
 use session::{Admission, Limits, SourceFlow};
 use std::time::Duration;
 use sys::poller::Poller;
@@ -38,6 +39,8 @@ pub(crate) struct Outgoing {
     end_settled: bool,
     feedback: Reader,
     drops: DropCounts,
+    /// The pipeline changes.
+    switch: Option<Switch>,
 }
 
 impl Outgoing {
@@ -65,6 +68,7 @@ impl Outgoing {
             end_settled: false,
             feedback: Reader::default(),
             drops: DropCounts::default(),
+            switch: None,
         })
     }
 
@@ -97,8 +101,7 @@ impl Outgoing {
             _ => {
                 self.unsent = None;
                 self.source.handle_link(around.now);
-                let (flow, epoch) = (self.plan.flow, self.source.epoch());
-                around.notices.push(Notice::Control(Control::Epoch { flow, epoch, after: None }));
+                self.tell_epoch(around.notices);
             }
         }
     }
@@ -122,7 +125,7 @@ impl Outgoing {
         if self.plan.class == FlowClass::State
             && let Ok(chain) = build_chain(&self.plan)
         {
-            self.segment.replace(chain, "device gone", now, &mut self.drops);
+            self.segment.replace(Segment::new(chain), "device gone", now, &mut self.drops);
         }
     }
 
@@ -143,6 +146,13 @@ impl Outgoing {
             }
             Control::Resync { flow, epoch } if *flow == self.plan.flow && *epoch == self.source.epoch() => {
                 self.restart(around);
+            }
+            Control::Changed { flow, epoch, refusal } if *flow == self.plan.flow => {
+                self.switch
+                    .take_if(|switch| !switch.handle_answer(*epoch, refusal.as_deref(), around.notices));
+            }
+            Control::Begun { flow, epoch } if *flow == self.plan.flow => {
+                self.switch.take_if(|switch| switch.handle_begun(*epoch, around.notices));
             }
             Control::Pair { flow, epoch, pair, body }
                 if *flow == self.plan.flow && *epoch == self.source.epoch() =>
@@ -173,14 +183,25 @@ impl Outgoing {
 
     /// Begins the next epoch with fresh stages and, for a state flow, with where things stand.
     fn restart(&mut self, around: Surroundings<'_>) {
-        let Ok(chain) = build_chain(&self.plan) else { return };
+        let before = self.source.epoch();
+        let changed = self.switch.as_mut().and_then(|switch| {
+            let fresh = switch.handle_restart(before, around.notices)?;
+            self.plan.pipeline = switch.pipeline.clone();
+            Some((switch.epoch, fresh))
+        });
+        let (epoch, fresh) = match changed {
+            Some(changed) => changed,
+            None => match build_chain(&self.plan) {
+                Ok(chain) => (before.saturating_add(1), Segment::new(chain)),
+                Err(_) => return,
+            },
+        };
         self.drops.add("epoch given up", u64::from(self.unsent.take().is_some()));
-        self.segment.replace(chain, "epoch given up", around.now, &mut self.drops);
-        self.drops.add("epoch given up", self.source.restart());
+        self.segment.replace(fresh, "epoch given up", around.now, &mut self.drops);
+        self.drops.add("epoch given up", self.source.restart_at(epoch));
         self.end_told = false;
         self.stale = false;
-        let (flow, epoch) = (self.plan.flow, self.source.epoch());
-        around.notices.push(Notice::Control(Control::Epoch { flow, epoch, after: None }));
+        self.tell_epoch(around.notices);
         if self.plan.class == FlowClass::State
             && let Some(partner) = around.partner
         {
@@ -200,7 +221,10 @@ impl Outgoing {
                 Some(transport) => self.send(transport.as_mut(), now, &mut moved)?,
                 None => self.keep_or_drop(now),
             };
-            if !clear || self.ended || !self.segment.has_room() {
+            if clear && self.switch_over(now, notices) {
+                continue;
+            }
+            if !clear || self.is_switching() || self.ended || !self.segment.has_room() {
                 break;
             }
             if budget == 0 {
@@ -231,6 +255,59 @@ impl Outgoing {
         }
         self.tell(transport.is_some(), notices);
         Ok(moved)
+    }
+
+    fn tell_epoch(&self, notices: &mut Vec<Notice>) {
+        let (flow, epoch, after) = (self.plan.flow, self.source.epoch(), self.source.after());
+        notices.push(Notice::Control(Control::Epoch { flow, epoch, after }));
+    }
+
+    pub(crate) fn direction(&self) -> FlowDirection {
+        self.plan.direction
+    }
+
+    /// Begins to give the flow another pipeline.
+    pub(crate) fn change(&mut self, pipeline: Pipeline, notices: &mut Vec<Notice>) {
+        let refusal = match segment::build_chain(Half::Source, &pipeline, &self.plan.format, &self.plan.site)
+        {
+            _ if self.switch.is_some() => "another change of this flow is under way".into(),
+            _ if self.ended => "the flow has ended".into(),
+            Err(error) => error.to_string(),
+            Ok(chain) => {
+                let flow = (self.plan.flow, self.plan.direction);
+                let segment = Segment::new(chain);
+                self.switch = Some(Switch::begin(flow, self.source.epoch(), pipeline, segment, notices));
+                return;
+            }
+        };
+        let direction = self.plan.direction;
+        notices.push(Notice::Changed { direction, result: Err(refusal) });
+    }
+
+    /// Whether nothing is taken from the device: the old stages have not given out everything yet.
+    fn is_switching(&self) -> bool {
+        self.switch.as_ref().is_some_and(Switch::is_ending)
+    }
+
+    /// Brings a change of pipeline a step further, all that came out of the stages being numbered; says whether
+    /// there may be more by now.
+    fn switch_over(&mut self, now: Time, notices: &mut Vec<Notice>) -> bool {
+        let Some(switch) = self.switch.as_mut() else { return false };
+        if switch.ends_old() {
+            self.segment.end(now);
+            return true;
+        }
+        if self.segment.is_ending() {
+            return false;
+        }
+        let Some(fresh) = switch.take_new() else { return false };
+        let (epoch, pipeline) = (switch.epoch, switch.pipeline.clone());
+        self.tell_controls(notices);
+        self.segment.replace(fresh, "epoch given up", now, &mut self.drops);
+        self.plan.pipeline = pipeline;
+        self.source.go_on(epoch);
+        self.tell_epoch(notices);
+        true
     }
 
     /// Sends what is to be sent; says whether nothing is left waiting.
@@ -287,11 +364,17 @@ impl Outgoing {
         true
     }
 
-    fn tell(&mut self, linked: bool, notices: &mut Vec<Notice>) {
+    /// Tells what the stages say to their other halves.
+    fn tell_controls(&mut self, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.source.epoch());
         for (pair, body) in self.segment.take_controls(&mut self.drops) {
             notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
         }
+    }
+
+    fn tell(&mut self, linked: bool, notices: &mut Vec<Notice>) {
+        let (flow, epoch) = (self.plan.flow, self.source.epoch());
+        self.tell_controls(notices);
         notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
         let drained = self.drained && self.segment.out.messages.is_empty();

@@ -65,7 +65,7 @@ impl DropCounts {
             return;
         }
         match self.counts.get_mut(reason) {
-            Some(known) => *known += count,
+            Some(known) => *known = known.saturating_add(count),
             None => {
                 self.counts.insert(reason.into(), count);
             }
@@ -168,16 +168,14 @@ impl Segment {
         self.chain.has_room()
     }
 
-    /// Puts a fresh chain in place. Whatever the old one held, or had given out, is counted as `reason`.
-    pub(crate) fn replace(&mut self, chain: Chain, reason: &str, now: Time, drops: &mut DropCounts) {
-        self.chain.handle_end(now, &mut self.out);
+    /// Puts fresh stages in place. Whatever the old ones held, or had given out, is counted as `reason`.
+    pub(crate) fn replace(&mut self, fresh: Segment, reason: &str, now: Time, drops: &mut DropCounts) {
+        if !self.end_told {
+            self.chain.handle_end(now, &mut self.out);
+        }
         drops.add(reason, (self.out.messages.len() + self.chain.kept()) as u64);
-        self.out.messages.clear();
-        self.out.controls.clear();
         self.settle(drops);
-        self.chain = chain;
-        self.draining = None;
-        self.end_told = false;
+        *self = fresh;
     }
 
     /// What stages say to their other halves: number of the pair and bytes.

@@ -2,6 +2,7 @@
 //! devices, and hands descriptors to workers.
 
 use crate::agree::Pipelines;
+use crate::change;
 use crate::console::{self, Console, Operation, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
@@ -12,6 +13,7 @@ use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_session::{Session, Turn};
 use contract::{Description, DeviceError, Partner, Role, Time};
+use pipeline::Edit;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -252,6 +254,26 @@ impl Sharer {
         self.door = Some(door);
     }
 
+    /// Where it can be asked what it does ([`console::ask`](crate::console::ask)), if there is a place for it.
+    pub fn console(&self) -> Option<&Path> {
+        self.console.as_ref().map(Console::path)
+    }
+
+    /// Passes a wish for another pipeline on to the session that has the device; answers if there is none.
+    fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Option<console::Answer> {
+        let direction = change::direction(back);
+        let numbers: Vec<_> =
+            self.shared.iter().filter(|(_, device)| device.name == name).map(|(number, _)| *number).collect();
+        let mut sessions = self.sessions.values_mut();
+        let asked = sessions.any(|session| {
+            numbers.iter().any(|number| session.ask_change(visitor, *number, direction, edit, &self.shared))
+        });
+        match asked {
+            true => None,
+            false => Some(change::no_such_flow(name, back)),
+        }
+    }
+
     /// Answers who asks what it does.
     fn attend_console(&mut self) {
         let Some(mut console) = self.console.take() else { return };
@@ -259,9 +281,15 @@ impl Sharer {
             let answer = match operation {
                 Operation::Stats {} => {
                     let drivers = self.sessions.values().flat_map(|session| session.status(&self.shared));
-                    console::Answer::Status(Status::of("share", drivers.collect()))
+                    Some(console::Answer::Status(Status::of("share", drivers.collect())))
                 }
+                Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
             };
+            if let Some(answer) = answer {
+                console.answer(visitor, &answer, &mut self.poller);
+            }
+        }
+        for (visitor, answer) in self.sessions.values_mut().flat_map(|session| session.answers.drain(..)) {
             console.answer(visitor, &answer, &mut self.poller);
         }
         self.console = Some(console);

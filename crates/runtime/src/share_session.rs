@@ -1,9 +1,10 @@
 //! One peer's session at the sharer: its control channel, its worker, and the devices it uses.
 
-use crate::agree;
-use crate::console::DriverStatus;
+use crate::agree::{self, Pipelines};
+use crate::change::{self, Changes, Step, driver_of};
+use crate::console::{Answer, DriverStatus};
 use crate::control_link::{ControlLink, LinkError};
-use crate::driver::{LinkFacts, Notice};
+use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::keys::KeyShare;
@@ -13,7 +14,8 @@ use crate::registry;
 use crate::share::{ShareRequest, now};
 use crate::stats::DriverStats;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
-use contract::{Options, Role, Time};
+use contract::{FlowDirection, Options, Role, Time};
+use pipeline::Edit;
 use session::Limits;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -46,6 +48,11 @@ pub(crate) struct Session {
     worker: Worker,
     /// Driver numbers to the numbers of shared devices.
     drivers: BTreeMap<u32, u64>,
+    /// Their flows.
+    plans: BTreeMap<u32, Vec<FlowPlan>>,
+    changes: Changes,
+    /// For who asked at the console.
+    pub(crate) answers: Vec<(u64, Answer)>,
     /// Their last figures, and when these came.
     stats: BTreeMap<u32, (Time, DriverStats)>,
     /// Peers of datagram links, so that a repeated introduction is only confirmed again.
@@ -86,6 +93,9 @@ impl Session {
             link,
             worker,
             drivers: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            changes: Changes::default(),
+            answers: Vec::new(),
             stats: BTreeMap::new(),
             datagram_peers: BTreeMap::new(),
             limits,
@@ -291,6 +301,16 @@ impl Session {
                     }
                     self.link.send(&Control::Presence { driver, present: false, reason })?;
                 }
+                Notice::Changed { direction, result } => {
+                    let mut plans = self.plans.get_mut(&driver).into_iter().flatten();
+                    let Some(plan) = plans.find(|plan| plan.direction == direction) else { return Ok(()) };
+                    let steps = self.changes.settle(plan, &result);
+                    if let (Some(name), Ok(pipeline)) = (name_of(&self.drivers, driver), result) {
+                        let back = direction == FlowDirection::ApplicationToDevice;
+                        tell(Event::Changed { name, back, pipeline: pipeline.canonical().into() });
+                    }
+                    steps.into_iter().try_for_each(|step| self.step(step, shared))?;
+                }
                 Notice::LinkFailed(reason) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::LinkLost { reason: format!("{name}: {reason}") });
@@ -348,10 +368,13 @@ impl Session {
                 self.close(driver, &reason, shared, tell);
                 Ok(())
             }
+            message if change::flow_of(&message).is_some() => self.handle_change(&message, shared),
             Control::Acknowledge { flow, .. }
             | Control::Missing { flow, .. }
             | Control::Resync { flow, .. }
             | Control::Epoch { flow, .. }
+            | Control::Changed { flow, .. }
+            | Control::Begun { flow, .. }
             | Control::End { flow, .. }
             | Control::Pair { flow, .. }
             | Control::Feedback { flow, .. } => {
@@ -361,6 +384,60 @@ impl Session {
             // What only a sharer says means nothing from an attacher, and harms nobody.
             _ => Ok(()),
         }
+    }
+
+    /// What the other host wants changed.
+    fn handle_change(&mut self, message: &Control, shared: &Offers) -> Result<(), LinkError> {
+        let Some(flow) = change::flow_of(message) else { return Ok(()) };
+        self.change_flow(flow, shared, |changes, plan, own| changes.handle(message, plan, own))
+    }
+
+    fn change_flow(
+        &mut self,
+        flow: u32,
+        shared: &Offers,
+        act: impl FnOnce(&mut Changes, &FlowPlan, &Pipelines) -> Vec<Step>,
+    ) -> Result<(), LinkError> {
+        let plan = self.plans.get(&driver_of(flow)).into_iter().flatten().find(|plan| plan.flow == flow);
+        let device = self.drivers.get(&driver_of(flow)).and_then(|number| shared.get(number));
+        let (Some(plan), Some(device)) = (plan, device) else { return Ok(()) };
+        let steps = act(&mut self.changes, plan, &device.pipelines);
+        steps.into_iter().try_for_each(|step| self.step(step, shared))
+    }
+
+    /// Somebody at this host wants another pipeline for a flow of this device; says no if it has none here.
+    pub(crate) fn ask_change(
+        &mut self,
+        visitor: u64,
+        device: u64,
+        direction: FlowDirection,
+        edit: &Edit,
+        shared: &Offers,
+    ) -> bool {
+        let Some((driver, _)) = self.drivers.iter().find(|(_, number)| **number == device) else {
+            return false;
+        };
+        let mut plans = self.plans.get(driver).into_iter().flatten();
+        let Some(plan) = plans.find(|plan| plan.direction == direction) else { return false };
+        let step = self.changes.ask(visitor, Role::Device, plan, edit);
+        // A failing control channel shows when the session is next served.
+        let _ = self.step(step, shared);
+        true
+    }
+
+    fn step(&mut self, step: Step, shared: &Offers) -> Result<(), LinkError> {
+        match step {
+            Step::Command(command) => self.command(command),
+            Step::Say(message) => self.link.send(&message)?,
+            Step::Answer(visitor, answer) => self.answers.push((visitor, answer)),
+            Step::Wait => {}
+            Step::TakeUp(flow, wish) => {
+                return self.change_flow(flow, shared, |changes, plan, own| {
+                    vec![changes.take_up(&wish, Role::Device, plan, own)]
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What it runs, with the last figures.
@@ -414,15 +491,20 @@ impl Session {
         let transport = TransportPlan { class, options };
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());
+        self.plans.insert(driver, plans.clone());
         self.command(Command::Add { driver, origin, role: Role::Device, flows: plans, transport });
         tell(Event::Attached { name: name.into(), node: self.peer.clone(), pipelines });
         Ok(Control::Opened { driver, class, description, flows, key })
     }
 
     fn close(&mut self, driver: u32, reason: &str, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {
+        for step in self.changes.forget(driver) {
+            let _ = self.step(step, shared);
+        }
         if let Some(device) = self.drivers.remove(&driver).and_then(|number| shared.get_mut(&number)) {
             self.command(Command::Remove { driver });
             self.stats.remove(&driver);
+            self.plans.remove(&driver);
             device.end_use(self.id, driver);
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }

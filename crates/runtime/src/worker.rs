@@ -7,7 +7,8 @@ use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use crate::stats::DriverStats;
 use buffers::{Ring, RingFull};
-use contract::{Opened, Options, Partner, PartnerError, Role, Time, TransportClass};
+use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, Time, TransportClass};
+use pipeline::Pipeline;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -81,6 +82,26 @@ pub enum Command {
         driver: u32,
         /// The message.
         message: Control,
+    },
+    /// Give a flow that starts here another pipeline.
+    Change {
+        /// The driver.
+        driver: u32,
+        /// Which flow.
+        direction: FlowDirection,
+        /// The pipeline.
+        pipeline: Pipeline,
+    },
+    /// Build the stages of a flow that ends here for an epoch to come.
+    Prepare {
+        /// The driver.
+        driver: u32,
+        /// The flow.
+        flow: u32,
+        /// The epoch.
+        epoch: u32,
+        /// The pipeline.
+        pipeline: Pipeline,
     },
     /// The other host's device went away.
     Absence {
@@ -321,6 +342,12 @@ impl Loop {
             }
             Command::Control { driver, message } => {
                 self.one(driver, |driver, notices| driver.handle_control(message, now, notices));
+            }
+            Command::Change { driver, direction, pipeline } => {
+                self.one(driver, |driver, notices| driver.change(direction, pipeline, notices));
+            }
+            Command::Prepare { driver, flow, epoch, pipeline } => {
+                self.one(driver, |driver, notices| driver.prepare(flow, epoch, pipeline, notices));
             }
             Command::Absence { driver } => {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));

@@ -3,19 +3,23 @@
 
 mod support;
 
-use contract::{FlowClass, Options};
+use contract::{FlowClass, Options, Partner};
 use netsim::Params;
 use netsim::relay::Relay;
+use pipeline::Edit;
+use runtime::console::{self, Answer, Operation};
 use runtime::worker::TransportPlan;
 use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, Event, HubPolicy, Limits, Pipelines, Stop,
-    registry,
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Limits,
+    Pipelines, ShareDevice, ShareRequest, Sharer, Stop, registry,
 };
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use support::{BenchPartner, Handle, WATCHDOG, share};
+use support::{BenchPartner, Handle, WATCHDOG, description};
 
 /// Two hosts and the network between them.
 struct Lab {
@@ -24,6 +28,8 @@ struct Lab {
     relay: Relay,
     sharer: SocketAddr,
     events: Arc<Mutex<Vec<Event>>>,
+    /// Of the sharer and the attacher.
+    consoles: [PathBuf; 2],
     share: Option<(Stop, JoinHandle<()>)>,
     attach: Option<(Stop, JoinHandle<Result<(), String>>)>,
 }
@@ -36,9 +42,35 @@ struct Setup {
     seed: u64,
 }
 
-fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> (SocketAddr, Stop, JoinHandle<()>) {
-    let sharing = share(device, class, listen, HubPolicy::default());
-    (sharing.address, sharing.stop, sharing.thread)
+/// Where a sharer listens, its console, and how it is stopped.
+type Share = (SocketAddr, PathBuf, Stop, JoinHandle<()>);
+
+fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
+    let make = device.clone();
+    let own = DeviceChoice::Own(
+        description(class),
+        Arc::new(move || {
+            let gone = make.bench.lock().unwrap().gone;
+            let problem =
+                || contract::DeviceError::Spec { what: "bench".into(), problem: "it is gone".into() };
+            (!gone).then(|| Box::new(BenchPartner::new(&make)) as Box<dyn Partner>).ok_or_else(problem)
+        }),
+    );
+    let (pipelines, hub) = (Pipelines::default(), HubPolicy::default());
+    let device = ShareDevice { device: own, name: Some("bench".into()), pipelines, hub };
+    let request = ShareRequest {
+        devices: vec![device],
+        listen,
+        insecure: false,
+        limits: Limits::default(),
+        host: "a".into(),
+    };
+    let sharer = Sharer::start(request).unwrap();
+    let (address, console) = (sharer.address(), sharer.console().unwrap().to_path_buf());
+    let stop = Stop::new().unwrap();
+    let said = stop.clone();
+    let thread = std::thread::spawn(move || sharer.run(&said, &mut |_| {}).unwrap());
+    (address, console, stop, thread)
 }
 
 impl Lab {
@@ -46,7 +78,7 @@ impl Lab {
         println!("seed {}", setup.seed);
         let (device, application) = (Handle::new(), Handle::new());
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let (address, stop, thread) = start_share(&device, setup.class, any);
+        let (address, console, stop, thread) = start_share(&device, setup.class, any);
         let relay = Relay::start(any, address, setup.params, setup.seed).unwrap();
         let class = registry::transport(setup.transport).unwrap();
         let options = Options::defaults(class.options()).unwrap();
@@ -64,6 +96,7 @@ impl Lab {
             host: "b".into(),
         };
         let attacher = Attacher::start(request).unwrap();
+        let consoles = [console, attacher.console().unwrap().to_path_buf()];
         let attach_stop = Stop::new().unwrap();
         let (said, events) = (attach_stop.clone(), Arc::new(Mutex::new(Vec::new())));
         let told = events.clone();
@@ -78,7 +111,7 @@ impl Lab {
             attacher.run(&said, &mut tell).map_err(|error| error.to_string())
         });
         let (share, attach) = (Some((stop, thread)), Some((attach_stop, attach)));
-        Lab { device, application, relay, sharer: address, events, share, attach }
+        Lab { device, application, relay, sharer: address, events, consoles, share, attach }
     }
 
     fn wait_attach(&mut self) -> Result<(), String> {
@@ -143,6 +176,71 @@ fn a_reliable_flow_arrives_whole_through_pairs() {
 fn a_reliable_flow_arrives_whole_through_a_requested_buffer() {
     // More at once than its source half holds would be dropped, as the pair says.
     reliable_flow_arrives_whole("tcp", "buffer(request)", "", 390);
+}
+
+/// Pairs come, go and change on a live flow, asked for at either host: nothing is lost, repeated or mixed.
+fn a_pipeline_changes(class: FlowClass, transport: &'static str, network: &str, seed: u64) {
+    const CHANGES: u32 = 24;
+    let params = network.parse().unwrap();
+    let mut lab = Lab::start(Setup { class, transport, via: "", params, seed });
+    if class == FlowClass::State {
+        // What was pressed before is in the snapshot.
+        lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    }
+    let device = lab.device.clone();
+    let done = Arc::new(AtomicBool::new(false));
+    let talks = done.clone();
+    let talker = std::thread::spawn(move || {
+        let mut said: u32 = 0;
+        while !talks.load(Ordering::Relaxed) || said < 500 {
+            device.say(said.to_le_bytes().repeat(1 + said as usize % 50));
+            said += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        device.with(|bench| bench.ends = true);
+        said
+    });
+    lab.application.wait("the first message", |bench| !bench.pushed.is_empty());
+    let edits = [
+        Edit::Insert { pair: "bundle(count=4)".into(), at: None },
+        Edit::Insert { pair: "compress".into(), at: None },
+        Edit::Set("compress(lz4, level=1)".into()),
+        Edit::Insert { pair: "delay(5ms)".into(), at: Some(0) },
+        Edit::Remove("bundle".into()),
+        Edit::Via(String::new()),
+    ];
+    for (number, edit) in (0..CHANGES).zip(edits.iter().cycle()) {
+        let change = Operation::Change { name: "bench".into(), back: false, edit: edit.clone() };
+        let answer = console::ask(&lab.consoles[number as usize / 6 % 2], &change).unwrap();
+        assert!(matches!(answer, Answer::Changed { .. }), "change {number}, {edit:?}: {answer:?}");
+    }
+    let wrong = Operation::Change { name: "bench".into(), back: false, edit: Edit::Via("compres".into()) };
+    let answer = console::ask(&lab.consoles[0], &wrong).unwrap();
+    assert!(matches!(answer, Answer::Refused { ref problem } if problem.contains("compress")), "{answer:?}");
+    done.store(true, Ordering::Relaxed);
+    let said = talker.join().unwrap();
+    lab.wait_attach().unwrap();
+    lab.application.with(|bench| {
+        let came = bench.pushed.iter().filter(|body| !body.starts_with(b"held:"));
+        let numbers: Vec<u32> = came.map(|body| u32::from_le_bytes(body[..4].try_into().unwrap())).collect();
+        let wrong = numbers.iter().zip(0..).find(|(came, said)| **came != *said);
+        assert_eq!((numbers.len() as u32, wrong), (said, None), "lost, repeated or out of order");
+    });
+}
+
+#[test]
+fn a_pipeline_changes_on_a_live_reliable_flow() {
+    a_pipeline_changes(FlowClass::Reliable, "tcp", "delay=5ms,jitter=3ms", 17);
+}
+
+#[test]
+fn a_pipeline_changes_on_a_live_state_flow() {
+    a_pipeline_changes(FlowClass::State, "tcp", "delay=5ms,jitter=3ms", 18);
+}
+
+#[test]
+fn a_pipeline_changes_over_lossy_udp() {
+    a_pipeline_changes(FlowClass::Reliable, "udp", "delay=5ms,jitter=5ms,reorder,loss=3%", 19);
 }
 
 fn a_cut_link_lets_go_and_takes_up_again(transport: &'static str) {
@@ -241,7 +339,7 @@ fn a_sharer_that_starts_anew_is_found_again_and_the_node_stays() {
     lab.application.wait("neutral", |bench| bench.neutral > 0);
     let before = lab.application.with(|bench| bench.pushed.len());
     let target = lab.sharer;
-    let (_, stop, thread) = start_share(&lab.device, FlowClass::State, target);
+    let (_, _, stop, thread) = start_share(&lab.device, FlowClass::State, target);
     lab.share = Some((stop, thread));
     lab.relay.restore();
     lab.application.wait("the snapshot of the new sharer", |bench| bench.pushed.len() > before);

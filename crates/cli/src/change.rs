@@ -1,0 +1,65 @@
+//! `outboard change`: gives a flow of a running `share` or `attach` another pipeline, asked through its console.
+
+use crate::arguments::Change;
+use crate::output::{Failure, print, printable};
+use runtime::Edit;
+use runtime::console::{Answer, Operation, Status, ask, consoles};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What `--json` tells.
+#[derive(Serialize)]
+struct Changed<'a> {
+    name: &'a str,
+    back: bool,
+    pipeline: &'a str,
+}
+
+/// `outboard change`.
+pub(crate) fn change(words: Change) -> Result<(), Failure> {
+    let console = find(&words.name)?;
+    let Change { name, back, edit, json } = words;
+    let edit = match (edit.via, edit.insert, edit.remove, edit.set) {
+        (Some(text), ..) => Edit::Via(text),
+        (_, Some(pair), ..) => Edit::Insert { pair, at: edit.at },
+        (_, _, Some(pair), _) => Edit::Remove(pair),
+        (.., Some(pair)) => Edit::Set(pair),
+        _ => return Err(Failure::Usage("say --via, --insert, --remove or --set".into())),
+    };
+    let operation = Operation::Change { name: name.clone(), back, edit };
+    let answer = ask(&console, &operation)
+        .map_err(|error| Failure::Failed(format!("{}: no answer: {error}", console.display())))?;
+    match answer {
+        Answer::Changed { pipeline } => {
+            let text = match json.json {
+                true => serde_json::to_string(&Changed { name: &name, back, pipeline: &pipeline })
+                    .map_err(|error| Failure::Failed(error.to_string()))?,
+                false if pipeline.is_empty() => format!("{} goes without any pair now", printable(&name)),
+                false => format!("{} goes through {} now", printable(&name), printable(&pipeline)),
+            };
+            print(&format!("{text}\n"))
+        }
+        Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
+        other => Err(Failure::Failed(format!("{}: it answered {other:?}", console.display()))),
+    }
+}
+
+/// The console of a process that has this device in use.
+fn find(name: &str) -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::Failed(format!("looking for what runs here: {error}"));
+    let mut names = Vec::new();
+    for console in consoles().map_err(failed)? {
+        let Ok(Answer::Status(Status { drivers, .. })) = ask(&console, &Operation::Stats {}) else {
+            continue;
+        };
+        if drivers.iter().any(|driver| driver.name == name) {
+            return Ok(console);
+        }
+        names.extend(drivers.into_iter().map(|driver| printable(&driver.name)));
+    }
+    let there = match names.is_empty() {
+        true => "nothing is in use".into(),
+        false => format!("there is: {}", names.join(", ")),
+    };
+    Err(Failure::Failed(format!("no share or attach on this host has a device `{name}` in use; {there}")))
+}
