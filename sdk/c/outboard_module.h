@@ -1,0 +1,423 @@
+/* A module of Outboard in C: containers in, containers out (docs/modules.md).
+ *
+ *     #include "outboard_module.h"
+ *
+ *     static int pass(ob_module *module, unsigned char *body, size_t length, uint64_t created) {
+ *         return ob_send(module, body, length, created);
+ *     }
+ *
+ *     int main(void) { return ob_run(&(ob_handlers){.message = pass}); }
+ *
+ * It runs in a shell line, between pipes, and in a pipeline as exec(source="./pass"), where descriptor 3 is a
+ * socket of control frames: hello, peer, flush, gap, done. One header, C99, Linux; include it in one file, first.
+ */
+#ifndef OUTBOARD_MODULE_H
+#define OUTBOARD_MODULE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define OB_VERSION 1
+#define OB_BODY_BYTES_MAX ((size_t)64 << 20)
+#define OB_FRAME_BYTES_MAX ((size_t)1 << 20)
+/* Most options of a hello that are kept. */
+#define OB_OPTIONS_MAX 64
+
+/* What a handler returns, and ob_send and the like. */
+typedef enum {
+    OB_OK = 0,
+    OB_PROTOCOL = -1, /* what came is no container, or no control frame */
+    OB_CLOSED = -2,   /* whoever read the containers, or spoke to the module, has gone */
+    OB_SYSTEM = -3,   /* the system refused */
+    OB_FAILED = -4    /* the module's own work failed: see ob_fail */
+} ob_error;
+
+typedef struct ob_module ob_module;
+
+/* What a module does. Only `message` must be given; each returns OB_OK, or an error that ends the module. */
+typedef struct {
+    /* One message; its body may be changed in place, and is the module's until it returns. `created`:
+     * nanoseconds of the source host's boot clock. */
+    int (*message)(ob_module *module, unsigned char *body, size_t length, uint64_t created);
+    /* Role, format and options are known; in a shell line they stay as they are. */
+    int (*start)(ob_module *module);
+    /* The other half of this pair says something. */
+    int (*peer)(ob_module *module, const unsigned char *said, size_t length);
+    /* Something was lost before the next message. */
+    int (*gap)(ob_module *module);
+    /* The flow ends, or changes its pipeline, here: send what is held. */
+    int (*flush)(ob_module *module);
+    /* Whether any message is kept back: while one is, nothing is said to be done, so that after a crash it
+     * comes again. */
+    int (*held)(ob_module *module);
+    /* The module's own. */
+    void *user;
+} ob_handlers;
+
+typedef struct {
+    unsigned char *bytes;
+    size_t start, end, room;
+} ob_buffer;
+
+struct ob_module {
+    const ob_handlers *handlers;
+    const char *role;   /* "source" or "sink" */
+    const char *format; /* "bytes", "video", ... */
+    size_t options;
+    const char *option_names[OB_OPTIONS_MAX];
+    const char *option_values[OB_OPTIONS_MAX];
+    int control, at_end, said_done;
+    uint64_t inputs, outputs, done_inputs, done_outputs, dropped;
+    char drop_reason[64]; /* of the last one */
+    ob_buffer in, out, frames;
+    char *texts;
+    char problem[256];
+};
+
+enum { OB_HELLO = 1, OB_PEER, OB_FLUSH, OB_DONE, OB_ERROR, OB_GAP, OB_KEY, OB_FEEDBACK, OB_DROP };
+enum { OB_CONTAINER = 12, OB_FRAME = 13, OB_READ_BYTES = 256 << 10, OB_BURST_BYTES = 256 << 10, OB_JOIN_BYTES = 16 << 10 };
+
+static void ob_put(unsigned char *to, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) to[i] = (unsigned char)(value >> (8 * i));
+}
+
+static uint64_t ob_get(const unsigned char *from, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value |= (uint64_t)from[i] << (8 * i);
+    return value;
+}
+
+static int ob_problem(ob_module *module, int error, const char *what) {
+    snprintf(module->problem, sizeof module->problem, "%s", what);
+    return error;
+}
+
+/* Says why the module cannot go on: `return ob_fail(module, "no such table");`. */
+static inline int ob_fail(ob_module *module, const char *what) { return ob_problem(module, OB_FAILED, what); }
+
+/* The value of an option, or `otherwise` if it was not given. */
+static inline const char *ob_option(const ob_module *module, const char *name, const char *otherwise) {
+    for (size_t i = 0; i < module->options; i++)
+        if (strcmp(module->option_names[i], name) == 0) return module->option_values[i];
+    return otherwise;
+}
+
+/* Room for `bytes` more behind what is there. */
+static int ob_reserve(ob_module *module, ob_buffer *buffer, size_t bytes) {
+    if (buffer->start == buffer->end) buffer->start = buffer->end = 0;
+    if (buffer->room - buffer->end >= bytes) return OB_OK;
+    if (buffer->start > 0) {
+        memmove(buffer->bytes, buffer->bytes + buffer->start, buffer->end - buffer->start);
+        buffer->end -= buffer->start;
+        buffer->start = 0;
+    }
+    if (buffer->room - buffer->end >= bytes) return OB_OK;
+    size_t room = buffer->end + bytes;
+    unsigned char *grown = realloc(buffer->bytes, room);
+    if (!grown) return ob_problem(module, OB_SYSTEM, "no memory");
+    buffer->bytes = grown;
+    buffer->room = room;
+    return OB_OK;
+}
+
+static int ob_write_all(ob_module *module, int descriptor, struct iovec *slices, int count) {
+    while (count > 0) {
+        ssize_t written = writev(descriptor, slices, count);
+        if (written < 0) {
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN) {
+                struct pollfd room = {descriptor, POLLOUT, 0};
+                poll(&room, 1, -1);
+                continue;
+            }
+            if (errno == EPIPE || errno == ECONNRESET)
+                return ob_problem(module, OB_CLOSED, "whoever read from this module has gone");
+            return ob_problem(module, OB_SYSTEM, strerror(errno));
+        }
+        while (count > 0 && (size_t)written >= slices->iov_len) {
+            written -= (ssize_t)slices->iov_len;
+            slices++;
+            count--;
+        }
+        if (count > 0) {
+            slices->iov_base = (char *)slices->iov_base + written;
+            slices->iov_len -= (size_t)written;
+        }
+    }
+    return OB_OK;
+}
+
+static int ob_write(ob_module *module) {
+    struct iovec slice = {module->out.bytes + module->out.start, module->out.end - module->out.start};
+    module->out.start = module->out.end = 0;
+    return slice.iov_len ? ob_write_all(module, 1, &slice, 1) : OB_OK;
+}
+
+/* One message goes on. The body is written or copied before this returns. */
+static inline int ob_send(ob_module *module, const void *body, size_t length, uint64_t created) {
+    if (length > OB_BODY_BYTES_MAX) return ob_problem(module, OB_FAILED, "a message over the limit of 64 MiB");
+    unsigned char header[OB_CONTAINER];
+    ob_put(header, length, 4);
+    ob_put(header + 4, created, 8);
+    module->outputs++;
+    int error;
+    if (length > OB_JOIN_BYTES) {
+        if ((error = ob_write(module)) != OB_OK) return error;
+        struct iovec slices[2] = {{header, sizeof header}, {(void *)body, length}};
+        return ob_write_all(module, 1, slices, 2);
+    }
+    if ((error = ob_reserve(module, &module->out, OB_CONTAINER + length)) != OB_OK) return error;
+    memcpy(module->out.bytes + module->out.end, header, sizeof header);
+    if (length) memcpy(module->out.bytes + module->out.end + OB_CONTAINER, body, length);
+    module->out.end += OB_CONTAINER + length;
+    return module->out.end >= OB_BURST_BYTES ? ob_write(module) : OB_OK;
+}
+
+static int ob_say(ob_module *module, int kind, const void *body, size_t length) {
+    if (module->control < 0) return OB_OK;
+    unsigned char header[OB_FRAME];
+    ob_put(header, length, 4);
+    header[4] = (unsigned char)kind;
+    ob_put(header + 5, module->outputs, 8);
+    struct iovec slices[2] = {{header, sizeof header}, {(void *)body, length}};
+    int error = ob_write_all(module, module->control, slices, length ? 2 : 1);
+    if (error == OB_CLOSED) module->control = -1;
+    return error == OB_CLOSED ? OB_OK : error;
+}
+
+/* Says something to the other half of this pair; nobody hears it in a shell line. */
+static inline int ob_tell(ob_module *module, const void *said, size_t length) {
+    if (length > OB_FRAME_BYTES_MAX) return ob_problem(module, OB_FAILED, "a control message over the limit of 1 MiB");
+    int error = ob_write(module); /* what was made before must be on its way before */
+    return error ? error : ob_say(module, OB_PEER, said, length);
+}
+
+/* A message ended here, on purpose, and is counted for this reason. */
+static inline int ob_drop(ob_module *module, const char *reason) {
+    module->dropped++;
+    snprintf(module->drop_reason, sizeof module->drop_reason, "%s", reason);
+    unsigned char body[8 + 4 + 256];
+    size_t length = strlen(reason) < 256 ? strlen(reason) : 256;
+    ob_put(body, 1, 8);
+    ob_put(body + 8, length, 4);
+    memcpy(body + 12, reason, length);
+    return ob_say(module, OB_DROP, body, 12 + length);
+}
+
+static int ob_say_done(ob_module *module, int always) {
+    int is_new = !module->said_done || module->inputs != module->done_inputs || module->outputs != module->done_outputs;
+    if (!always && (!is_new || (module->handlers->held && module->handlers->held(module)))) return OB_OK;
+    unsigned char body[16];
+    ob_put(body, module->inputs, 8);
+    ob_put(body + 8, module->outputs, 8);
+    module->said_done = 1;
+    module->done_inputs = module->inputs;
+    module->done_outputs = module->outputs;
+    return ob_say(module, OB_DONE, body, sizeof body);
+}
+
+/* Takes a text off the front; a null ends it in `module->texts`. */
+static const char *ob_text(unsigned char **from, unsigned char *end, char **into) {
+    if (end - *from < 4) return NULL;
+    size_t length = (size_t)ob_get(*from, 4);
+    if ((size_t)(end - *from) - 4 < length) return NULL;
+    char *text = *into;
+    memcpy(text, *from + 4, length);
+    text[length] = 0;
+    *from += 4 + length;
+    *into += length + 1;
+    return text;
+}
+
+static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
+    unsigned char *from = body, *end = body + length;
+    char *into = module->texts = malloc(length + 1); /* each text's own length leaves room for its null */
+    if (!into) return ob_problem(module, OB_SYSTEM, "no memory");
+    if (length < 2) return ob_problem(module, OB_PROTOCOL, "the hello is cut short");
+    if (ob_get(from, 2) != OB_VERSION) return ob_problem(module, OB_PROTOCOL, "the hello is of another version");
+    from += 2;
+    const char *role = ob_text(&from, end, &into), *format = role ? ob_text(&from, end, &into) : NULL;
+    if (!format || end - from < 2) return ob_problem(module, OB_PROTOCOL, "the hello is cut short");
+    size_t count = (size_t)ob_get(from, 2);
+    from += 2;
+    for (size_t i = 0; i < count; i++) {
+        const char *name = ob_text(&from, end, &into), *value = name ? ob_text(&from, end, &into) : NULL;
+        if (!value) return ob_problem(module, OB_PROTOCOL, "the hello is cut short");
+        if (module->options == OB_OPTIONS_MAX) continue;
+        module->option_names[module->options] = name;
+        module->option_values[module->options++] = value;
+    }
+    module->role = role;
+    module->format = format;
+    size_t role_bytes = strlen(role), format_bytes = strlen(format), at = 2;
+    unsigned char answer[2 + 4 + 64 + 4 + 64 + 2];
+    if (role_bytes > 64 || format_bytes > 64) return ob_problem(module, OB_PROTOCOL, "the hello's texts are too long");
+    ob_put(answer, OB_VERSION, 2);
+    ob_put(answer + at, role_bytes, 4), memcpy(answer + at + 4, role, role_bytes), at += 4 + role_bytes;
+    ob_put(answer + at, format_bytes, 4), memcpy(answer + at + 4, format, format_bytes), at += 4 + format_bytes;
+    ob_put(answer + at, 0, 2), at += 2;
+    return ob_say(module, OB_HELLO, answer, at);
+}
+
+/* Reads control frames: those there are, or with `wait` at least something. */
+static int ob_receive_frames(ob_module *module, int wait) {
+    while (module->control >= 0) {
+        int error = ob_reserve(module, &module->frames, OB_READ_BYTES);
+        if (error) return error;
+        ssize_t count = recv(module->control, module->frames.bytes + module->frames.end,
+                             module->frames.room - module->frames.end, wait ? 0 : MSG_DONTWAIT);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return OB_OK;
+        if (count <= 0) {
+            module->control = -1;
+            return OB_OK;
+        }
+        module->frames.end += (size_t)count;
+        if (wait) return OB_OK;
+    }
+    return OB_OK;
+}
+
+/* The first frame, if it came whole and its place has come: 1, else 0, or an error. */
+static int ob_next_frame(ob_module *module, int *kind, unsigned char **body, size_t *length) {
+    unsigned char *frame = module->frames.bytes + module->frames.start;
+    size_t left = module->frames.end - module->frames.start;
+    if (left < OB_FRAME) return 0;
+    *length = (size_t)ob_get(frame, 4);
+    if (*length > OB_FRAME_BYTES_MAX) return ob_problem(module, OB_PROTOCOL, "a control frame over the limit of 1 MiB");
+    if (left < OB_FRAME + *length || ob_get(frame + 5, 8) > module->inputs) return 0;
+    *kind = frame[4];
+    *body = frame + OB_FRAME;
+    module->frames.start += OB_FRAME + *length;
+    return 1;
+}
+
+static int ob_handle_frames(ob_module *module) {
+    const ob_handlers *handlers = module->handlers;
+    int kind, found, error = OB_OK;
+    unsigned char *body;
+    size_t length;
+    while (!error && (found = ob_next_frame(module, &kind, &body, &length)) != 0) {
+        if (found < 0) return found;
+        if (kind == OB_PEER && handlers->peer) error = handlers->peer(module, body, length);
+        if (kind == OB_GAP && handlers->gap) error = handlers->gap(module);
+        if (kind == OB_FLUSH) {
+            if (handlers->flush) error = handlers->flush(module);
+            if (!error) error = ob_write(module);
+            if (!error) error = ob_say_done(module, 1);
+        }
+        /* What a later version says is passed over. */
+    }
+    return error;
+}
+
+static int ob_handle_all(ob_module *module) {
+    for (;;) {
+        int error = ob_handle_frames(module);
+        if (error) return error;
+        unsigned char *container = module->in.bytes + module->in.start;
+        size_t left = module->in.end - module->in.start, length;
+        if (left < OB_CONTAINER) break;
+        length = (size_t)ob_get(container, 4);
+        if (length > OB_BODY_BYTES_MAX) return ob_problem(module, OB_PROTOCOL, "a container over the limit of 64 MiB");
+        if (left < OB_CONTAINER + length) break;
+        module->in.start += OB_CONTAINER + length;
+        module->inputs++;
+        error = module->handlers->message(module, container + OB_CONTAINER, length, ob_get(container + 4, 8));
+        if (error) return error;
+    }
+    if (module->at_end && module->in.start < module->in.end)
+        return ob_problem(module, OB_PROTOCOL, "the data ends in a container");
+    return OB_OK;
+}
+
+static int ob_receive(ob_module *module) {
+    /* As much again as there is, so that what a container announces costs nothing until it comes. */
+    size_t held = module->in.end - module->in.start;
+    int error = ob_reserve(module, &module->in, held > OB_READ_BYTES ? held : OB_READ_BYTES);
+    if (error) return error;
+    ssize_t count = read(0, module->in.bytes + module->in.end, module->in.room - module->in.end);
+    if (count < 0) return errno == EINTR || errno == EAGAIN ? OB_OK : ob_problem(module, OB_SYSTEM, strerror(errno));
+    module->in.end += (size_t)count;
+    module->at_end = count == 0;
+    return OB_OK;
+}
+
+static int ob_greet(ob_module *module) {
+    int kind, found;
+    unsigned char *body;
+    size_t length;
+    while ((found = ob_next_frame(module, &kind, &body, &length)) == 0) {
+        int error = ob_receive_frames(module, 1);
+        if (error) return error;
+        if (module->control < 0) return ob_problem(module, OB_CLOSED, "the control channel ended before a hello");
+    }
+    if (found < 0) return found;
+    if (kind != OB_HELLO) return ob_problem(module, OB_PROTOCOL, "the first control frame is no hello");
+    return ob_hello(module, body, length);
+}
+
+static int ob_run_to_end(ob_module *module) {
+    const ob_handlers *handlers = module->handlers;
+    int error;
+    if (module->control >= 0 && (error = ob_greet(module)) != OB_OK) return error;
+    if (handlers->start && (error = handlers->start(module)) != OB_OK) return error;
+    if ((error = ob_say_done(module, 0)) != OB_OK) return error;
+    while (!module->at_end) {
+        struct pollfd ready[2] = {{0, POLLIN, 0}, {module->control, POLLIN, 0}};
+        if (module->control < 0) ready[0].revents = POLLIN; /* nothing else to wait for */
+        else if (poll(ready, 2, -1) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
+        /* Data first, control next: a frame that was written before a container is seen before it. */
+        if (ready[0].revents && (error = ob_receive(module)) != OB_OK) return error;
+        if ((error = ob_receive_frames(module, 0)) != OB_OK) return error;
+        if ((error = ob_handle_all(module)) != OB_OK) return error;
+        if ((error = ob_write(module)) != OB_OK) return error;
+        if ((error = ob_say_done(module, 0)) != OB_OK) return error;
+    }
+    if (handlers->flush && (error = handlers->flush(module)) != OB_OK) return error;
+    if ((error = ob_write(module)) != OB_OK) return error;
+    return ob_say_done(module, 1);
+}
+
+/* Runs a module until its input ends. The exit status of the process: 0, or 1 after saying what went wrong. */
+static inline int ob_run(const ob_handlers *handlers) {
+    ob_module module;
+    memset(&module, 0, sizeof module);
+    module.handlers = handlers;
+    module.role = "source";
+    module.format = "bytes";
+    struct stat found;
+    /* The control channel is a socket on descriptor 3: anything else there came by accident. */
+    module.control = fstat(3, &found) == 0 && S_ISSOCK(found.st_mode) ? 3 : -1;
+    signal(SIGPIPE, SIG_IGN);
+#ifdef F_SETPIPE_SZ
+    fcntl(0, F_SETPIPE_SZ, 1 << 20); /* pipes that hold more change hands less often */
+    fcntl(1, F_SETPIPE_SZ, 1 << 20);
+#endif
+    int has_control = module.control >= 0, error = ob_run_to_end(&module);
+    if (!has_control && module.dropped > 0)
+        fprintf(stderr, "module: %llu dropped (%s)\n", (unsigned long long)module.dropped, module.drop_reason);
+    if (error) {
+        if (!module.problem[0]) ob_problem(&module, error, "a handler failed");
+        ob_say(&module, OB_ERROR, module.problem, strlen(module.problem));
+        fprintf(stderr, "module: %s\n", module.problem);
+    }
+    free(module.in.bytes), free(module.out.bytes), free(module.frames.bytes), free(module.texts);
+    return error ? 1 : 0;
+}
+
+#endif

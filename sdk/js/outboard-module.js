@@ -1,0 +1,373 @@
+'use strict';
+// A module of Outboard in JavaScript: containers in, containers out (docs/modules.md).
+//
+//     const outboard = require('outboard-module');
+//     outboard.run((body, created) => body);
+//
+// It runs in a shell line, between pipes, and in a pipeline as exec(source="./module.js"), where descriptor 3 is
+// a socket of control frames: hello, peer, flush, gap, done. No dependencies; Node 16 or newer, Linux.
+
+const fs = require('fs');
+const net = require('net');
+
+const VERSION = 1;
+const BODY_BYTES_MAX = 64 << 20;
+const FRAME_BYTES_MAX = 1 << 20;
+
+const CONTAINER_BYTES = 12;
+const FRAME_BYTES = 13;
+const [HELLO, PEER, FLUSH, DONE, ERROR, GAP, , , DROP] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+const BURST_BYTES = 256 << 10;
+const SLICES_MAX = 1000;
+const JOIN_BYTES = 4096;
+const REASONS_MAX = 16;
+
+/** Why a module cannot go on. */
+class ModuleError extends Error {}
+/** What came is no container, or no control frame. */
+class ProtocolError extends ModuleError {}
+/** Whoever read the containers, or spoke to the module, has gone. */
+class Closed extends ModuleError {}
+/** Thrown by a handler: this message ends here, on purpose, and is counted for this reason. */
+class Drop extends Error {
+  constructor(reason) {
+    // It is no fault: where it was thrown is not worth the time to find out.
+    const { stackTraceLimit } = Error;
+    Error.stackTraceLimit = 0;
+    super(reason);
+    Error.stackTraceLimit = stackTraceLimit;
+  }
+}
+
+/**
+ * What a module does; only `message` must be given. Messages are returned: nothing, a body (Buffer, Uint8Array or
+ * string), `{body, created}`, or an array of these. Without a time of its own a message has that of the one that
+ * is being handled. Handlers are synchronous.
+ */
+class Module {
+  role = 'source'; // or 'sink'
+  format = 'bytes';
+  options = {}; // names and values, as the user wrote them
+
+  /** `role`, `format` and `options` are known. In a shell line they stay as they are. */
+  start() {}
+  /** One message: a Buffer, and when it was created (a BigInt, nanoseconds of the source host's boot clock). */
+  message(body, created) {
+    throw new ModuleError(`${this.constructor.name} has no message(body, created)`);
+  }
+  /** The other half of this pair says something (a Buffer). Messages may be returned. */
+  peer(said) {}
+  /** Something was lost before the next message. Messages may be returned. */
+  gap() {}
+  /** The flow ends, or changes its pipeline, here: return what is held. */
+  flush() {}
+  /** Whether any message is kept back: while one is, nothing is said to be done, so that after a crash it comes again. */
+  held() {
+    return false;
+  }
+  /** Says something to the other half of this pair; nobody hears it in a shell line. */
+  tell(said) {
+    this.runner.tell(Buffer.from(said));
+  }
+}
+
+/** Bytes that come in pieces, taken off the front. */
+class Inbox {
+  pieces = [];
+  bytes = 0;
+
+  push(piece) {
+    this.pieces.push(piece);
+    this.bytes += piece.length;
+  }
+
+  /** The first `count` bytes, which stay; there must be so many. */
+  peek(count) {
+    if (this.pieces[0].length < count) {
+      let [used, bytes] = [0, 0];
+      while (bytes < count) bytes += this.pieces[used++].length;
+      this.pieces.splice(0, used, Buffer.concat(this.pieces.slice(0, used), bytes));
+    }
+    return this.pieces[0].subarray(0, count);
+  }
+
+  take(count) {
+    const front = this.peek(count);
+    this.bytes -= count;
+    if (this.pieces[0].length === count) this.pieces.shift();
+    else this.pieces[0] = this.pieces[0].subarray(count);
+    return front;
+  }
+}
+
+class Runner {
+  constructor(module) {
+    this.module = module;
+    module.runner = this;
+    this.data = new Inbox();
+    this.control = new Inbox();
+    this.frames = [];
+    this.unwritten = [];
+    this.unwrittenBytes = 0;
+    this.inputs = 0;
+    this.outputs = 0;
+    this.done = '';
+    this.dropped = new Map();
+    this.created = 0n;
+    this.atEnd = false;
+    this.isScheduled = false;
+    this.hasControl = isSocket(3);
+    this.isGreeted = !this.hasControl;
+  }
+
+  run() {
+    if (this.hasControl) {
+      const socket = new net.Socket({ fd: 3, readable: true, writable: false });
+      socket.on('data', (piece) => this.control.push(piece) || this.schedule());
+      socket.on('end', () => this.loseControl());
+      socket.on('error', () => this.loseControl());
+      socket.unref();
+      this.socket = socket;
+    }
+    this.guard(() => this.isGreeted && this.start());
+    process.stdin.on('data', (piece) => this.data.push(piece) || this.schedule());
+    process.stdin.on('end', () => {
+      this.atEnd = true;
+      this.schedule();
+    });
+  }
+
+  /** Handles what came once everything that is there was read: a frame that was written before a container is
+   * then seen before it. */
+  schedule() {
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    setImmediate(() => this.guard(() => this.turn()));
+  }
+
+  guard(work) {
+    try {
+      work();
+    } catch (error) {
+      const what = error instanceof ModuleError ? error.message : `${error.name}: ${error.message}`;
+      this.say(ERROR, Buffer.from(what).subarray(0, 4096));
+      console.error(error instanceof ModuleError ? `module: ${what}` : error);
+      process.exit(1);
+    }
+  }
+
+  turn() {
+    this.isScheduled = false;
+    this.cutFrames();
+    if (!this.isGreeted && !this.greet()) return;
+    this.handleAll();
+    this.write();
+    if (!this.atEnd) return this.sayDone();
+    if (this.data.bytes > 0) throw new ProtocolError(`the data ends ${this.data.bytes} bytes into a container`);
+    this.emit(this.module.flush());
+    this.write();
+    this.sayDone(true);
+    for (const [reason, count] of this.dropped) console.error(`module: ${count} dropped (${reason})`);
+    process.exit(0);
+  }
+
+  start() {
+    this.module.start();
+    this.sayDone();
+  }
+
+  handleAll() {
+    for (;;) {
+      while (this.frames.length > 0 && this.frames[0].at <= this.inputs) this.handleFrame(this.frames.shift());
+      if (this.data.bytes < CONTAINER_BYTES) return;
+      const header = this.data.peek(CONTAINER_BYTES);
+      const length = header.readUInt32LE(0);
+      if (length > BODY_BYTES_MAX) {
+        throw new ProtocolError(`a container of ${length} bytes, over the limit of ${BODY_BYTES_MAX}`);
+      }
+      if (this.data.bytes < CONTAINER_BYTES + length) return;
+      this.created = header.readBigUInt64LE(4);
+      const body = this.data.take(CONTAINER_BYTES + length).subarray(CONTAINER_BYTES);
+      this.inputs += 1;
+      try {
+        this.emit(this.module.message(body, this.created));
+      } catch (error) {
+        if (!(error instanceof Drop)) throw error;
+        this.sayDropped(error.message);
+      }
+    }
+  }
+
+  emit(made) {
+    if (made === undefined || made === null) return;
+    if (typeof made === 'string') this.push(Buffer.from(made), this.created);
+    else if (made instanceof Uint8Array) this.push(made, this.created);
+    else if (Array.isArray(made)) made.forEach((one) => this.emit(one));
+    else this.push(Buffer.from(made.body), BigInt(made.created));
+  }
+
+  push(body, created) {
+    if (body.length > BODY_BYTES_MAX) {
+      throw new ModuleError(`a message of ${body.length} bytes, over the limit of ${BODY_BYTES_MAX}`);
+    }
+    const joined = body.length < JOIN_BYTES ? CONTAINER_BYTES + body.length : CONTAINER_BYTES;
+    const header = Buffer.allocUnsafe(joined);
+    header.writeUInt32LE(body.length, 0);
+    header.writeBigUInt64LE(created, 4);
+    if (joined > CONTAINER_BYTES) header.set(body, CONTAINER_BYTES);
+    this.unwritten.push(header);
+    if (body.length >= JOIN_BYTES) this.unwritten.push(body);
+    this.unwrittenBytes += CONTAINER_BYTES + body.length;
+    this.outputs += 1;
+    if (this.unwrittenBytes >= BURST_BYTES) this.write();
+  }
+
+  write() {
+    let pieces = this.unwritten;
+    this.unwritten = [];
+    this.unwrittenBytes = 0;
+    if (pieces.length > 1 && pieces.every((piece) => piece.length < JOIN_BYTES)) pieces = [Buffer.concat(pieces)];
+    if (!writeAll(1, pieces)) throw new Closed('whoever read the containers has gone');
+  }
+
+  cutFrames() {
+    while (this.control.bytes >= FRAME_BYTES) {
+      const header = this.control.peek(FRAME_BYTES);
+      const length = header.readUInt32LE(0);
+      if (length > FRAME_BYTES_MAX) {
+        throw new ProtocolError(`a control frame of ${length} bytes, over the limit of ${FRAME_BYTES_MAX}`);
+      }
+      if (this.control.bytes < FRAME_BYTES + length) return;
+      const [kind, at] = [header[4], Number(header.readBigUInt64LE(5))];
+      this.frames.push({ kind, at, body: this.control.take(FRAME_BYTES + length).subarray(FRAME_BYTES) });
+    }
+  }
+
+  greet() {
+    if (this.frames.length === 0) {
+      if (!this.hasControl) throw new Closed('the control channel ended before a hello');
+      return false;
+    }
+    const { kind, body } = this.frames.shift();
+    if (kind !== HELLO) throw new ProtocolError(`the first control frame is no hello, but of kind ${kind}`);
+    const { version, role, format, options } = parseHello(body);
+    if (version !== VERSION) {
+      throw new ProtocolError(`the hello is of version ${version}, this module speaks ${VERSION}`);
+    }
+    Object.assign(this.module, { role, format, options });
+    this.say(HELLO, Buffer.concat([number(VERSION, 2), text(role), text(format), number(0, 2)]));
+    this.isGreeted = true;
+    this.start();
+    return true;
+  }
+
+  handleFrame({ kind, body }) {
+    if (kind === PEER) this.emit(this.module.peer(body));
+    else if (kind === GAP) this.emit(this.module.gap());
+    else if (kind === FLUSH) {
+      this.emit(this.module.flush());
+      this.write();
+      this.sayDone(true);
+    }
+    // What a later version says is passed over.
+  }
+
+  loseControl() {
+    this.hasControl = false;
+    this.schedule();
+  }
+
+  say(kind, body) {
+    if (!this.hasControl) return;
+    const header = Buffer.concat([number(body.length, 4), Buffer.from([kind]), number(this.outputs, 8)]);
+    if (!writeAll(3, [header, body])) this.hasControl = false;
+  }
+
+  tell(said) {
+    // What was made before must be on its way before.
+    this.write();
+    this.say(PEER, said);
+  }
+
+  sayDone(always = false) {
+    const state = `${this.inputs} ${this.outputs}`;
+    if (!always && (state === this.done || this.module.held())) return;
+    this.done = state;
+    this.say(DONE, Buffer.concat([number(this.inputs, 8), number(this.outputs, 8)]));
+  }
+
+  /** Tells the runner; in a shell line, the user at the end. Reasons are few: what is over is "other". */
+  sayDropped(reason) {
+    if (this.hasControl) return this.say(DROP, Buffer.concat([number(1, 8), text(reason.slice(0, 64))]));
+    const name = this.dropped.has(reason) || this.dropped.size < REASONS_MAX ? reason : 'other';
+    this.dropped.set(name, (this.dropped.get(name) || 0) + 1);
+  }
+}
+
+/** The control channel is a socket on descriptor 3: anything else there came by accident. */
+function isSocket(descriptor) {
+  try {
+    return fs.fstatSync(descriptor).isSocket();
+  } catch {
+    return false;
+  }
+}
+
+/** Writes all pieces, waiting for room; false if nobody reads them any more. */
+function writeAll(descriptor, pieces) {
+  for (let first = 0; first < pieces.length; ) {
+    let count;
+    try {
+      count = fs.writevSync(descriptor, pieces.slice(first, first + SLICES_MAX));
+    } catch (error) {
+      if (error.code === 'EPIPE' || error.code === 'ECONNRESET') return false;
+      if (error.code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
+      continue;
+    }
+    while (first < pieces.length && count >= pieces[first].length) count -= pieces[first++].length;
+    if (first < pieces.length) pieces[first] = pieces[first].subarray(count);
+  }
+  return true;
+}
+
+function number(value, bytes) {
+  const into = Buffer.alloc(bytes);
+  if (bytes === 8) into.writeBigUInt64LE(BigInt(value));
+  else into.writeUIntLE(value, 0, bytes);
+  return into;
+}
+
+function text(value) {
+  const bytes = Buffer.from(value);
+  return Buffer.concat([number(bytes.length, 4), bytes]);
+}
+
+function parseHello(body) {
+  let place = 0;
+  const take = (count) => {
+    if (body.length - place < count) throw new ProtocolError('the hello is cut short');
+    place += count;
+    return body.subarray(place - count, place);
+  };
+  const short = () => take(2).readUInt16LE();
+  const word = () => take(take(4).readUInt32LE()).toString();
+  const [version, role, format] = [short(), word(), word()];
+  const options = {};
+  for (let left = short(); left > 0; left -= 1) {
+    const name = word();
+    options[name] = word();
+  }
+  return { version, role, format, options };
+}
+
+/**
+ * Runs `handler`, a Module or a function of body and creation time, until its input ends; then the process does.
+ * What goes wrong is said on standard error, and to the runner: exit status 1.
+ */
+function run(handler) {
+  const module = handler instanceof Module ? handler : Object.assign(new Module(), { message: handler });
+  new Runner(module).run();
+}
+
+module.exports = { VERSION, BODY_BYTES_MAX, Closed, Drop, Module, ModuleError, ProtocolError, run };
