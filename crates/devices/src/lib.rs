@@ -15,6 +15,7 @@ pub mod socket;
 pub mod spec;
 pub mod stdio;
 mod stream;
+pub mod y4m;
 
 use contract::DeviceClass;
 
@@ -31,6 +32,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Unix,
     &socket::Tcp,
     &pattern::Pattern,
+    &y4m::Y4m,
     &null::Null,
 ];
 

@@ -12,6 +12,11 @@ pub(crate) fn forward_flow() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication)]
 }
 
+/// The one flow of pictures that are only read or only written.
+pub(crate) fn video_flow() -> Vec<FlowOffer> {
+    forward_flow().into_iter().map(|flow| FlowOffer { format: Format::Video, ..flow }).collect()
+}
+
 /// The flows of what is read and written.
 pub(crate) fn both_flows() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)]

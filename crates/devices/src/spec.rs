@@ -157,7 +157,7 @@ mod tests {
             ("wibblewobble:x", Role::Device, "there is: "),
             ("serial", Role::Device, "write `serial:PATH`"),
             ("pattern:size", Role::Device, "`size` is no option"),
-            ("pattern:sise=3", Role::Device, "there is: size, "),
+            ("pattern:sise=3", Role::Device, "there is: format, size"),
             ("file:x,frame=line,frame=line", Role::Device, "given twice"),
             ("pattern:size=-1", Role::Device, "takes a size from"),
             ("serial:/dev/x", Role::Application, "cannot be attached"),

@@ -5,7 +5,7 @@ mod tests;
 
 use crate::flows::{Flows, OUT};
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, now};
+use crate::stream::{Channel, FRAME_OPTION, Framing, Gives, Inlet, MAX_OPTION, Outlet, Takes, now};
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
     FlowTemplate, Format, Interest, Message, Next, Opened, OptionSpec, Partner, PartnerError, Pull, PullSlot,

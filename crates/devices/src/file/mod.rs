@@ -9,6 +9,7 @@ use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use rustix::fs::{Mode, OFlags};
+use std::os::fd::OwnedFd;
 
 /// The class.
 #[derive(Debug)]
@@ -25,6 +26,24 @@ const OPTIONS: &[OptionSpec] = &[
     },
     MAX_OPTION,
 ];
+
+/// Opens a file or a FIFO, to be read as a device or written as an application.
+pub(crate) fn open(path: &str, role: Role, append: bool) -> Result<OwnedFd, DeviceError> {
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let descriptor = match role {
+        Role::Device => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()),
+        Role::Application => {
+            let end = if append { OFlags::APPEND } else { OFlags::TRUNC };
+            let flags = flags | OFlags::CREATE | end;
+            match rustix::fs::open(path, flags | OFlags::WRONLY, Mode::from_raw_mode(0o666)) {
+                // A FIFO that nobody reads yet: held open both ways, it keeps what is written.
+                Err(rustix::io::Errno::NXIO) => rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty()),
+                other => other,
+            }
+        }
+    };
+    descriptor.map_err(|error| os(format!("opening {path}"), error, None))
+}
 
 impl DeviceClass for File {
     fn name(&self) -> &'static str {
@@ -58,23 +77,7 @@ impl DeviceClass for File {
         _like: Option<&Description>,
     ) -> Result<Opened, DeviceError> {
         Framing::of(spec)?;
-        let path = &spec.target;
-        let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let descriptor = match role {
-            Role::Device => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()),
-            Role::Application => {
-                let end = if spec.options.flag("append") { OFlags::APPEND } else { OFlags::TRUNC };
-                let flags = flags | OFlags::CREATE | end;
-                match rustix::fs::open(path, flags | OFlags::WRONLY, Mode::from_raw_mode(0o666)) {
-                    // A FIFO that nobody reads yet: held open both ways, it keeps what is written.
-                    Err(rustix::io::Errno::NXIO) => {
-                        rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty())
-                    }
-                    other => other,
-                }
-            }
-        };
-        let descriptor = descriptor.map_err(|error| os(format!("opening {path}"), error, None))?;
+        let descriptor = open(&spec.target, role, spec.options.flag("append"))?;
         let description = plain::description(spec, plain::forward_flow(), "stdout");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }

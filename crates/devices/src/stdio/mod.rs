@@ -6,7 +6,7 @@ mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
 use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Standard input, a source.
 #[derive(Debug)]
@@ -19,10 +19,14 @@ pub struct Stdout;
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 
 /// A second handle on a standard stream: the first stays as the user's shell gave it.
+pub(crate) fn second(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, DeviceError> {
+    rustix::io::fcntl_dupfd_cloexec(stream, 3)
+        .map_err(|error| os(format!("opening {class}"), error, Some("it is closed")))
+}
+
 fn open(spec: &DeviceSpec, role: Role, stream: BorrowedFd<'_>) -> Result<Opened, DeviceError> {
     Framing::of(spec)?;
-    let descriptor = rustix::io::fcntl_dupfd_cloexec(stream, 3)
-        .map_err(|error| os(format!("opening {}", spec.class), error, Some("it is closed")))?;
+    let descriptor = second(stream, &spec.class)?;
     let description = plain::description(spec, plain::forward_flow(), "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }

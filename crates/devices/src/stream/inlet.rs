@@ -1,7 +1,7 @@
 //! The writing half of a stream: messages to descriptor.
 
 use super::frame::enframe;
-use super::{Channel, Framing, Unwritten, now};
+use super::{Channel, Framing, Takes, Unwritten, now};
 use contract::{CtlReply, Interest, Message, PartnerError, Pushed, Readiness, Time};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -43,13 +43,31 @@ impl Inlet {
         Inlet { may_return: true, ..self }
     }
 
-    /// Bytes written so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Writes what it can of what is unwritten; says whether that was everything.
+    fn write(&mut self) -> Result<bool, PartnerError> {
+        let Some(channel) = &self.channel else {
+            return Err(PartnerError::Unsupported("a push after the flow was finished"));
+        };
+        match self.unwritten.write(channel) {
+            Ok(count) => {
+                self.bytes += count as u64;
+                Ok(self.unwritten.left() == 0)
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) if self.may_return => {
+                Err(PartnerError::Gone(self.name.clone()))
+            }
+            Err(error) => Err(PartnerError::os(format!("writing to {}", self.name), error)),
+        }
     }
 
-    /// Takes a message, or gives it back while the one before it does not fit.
-    pub(crate) fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    /// Whether the reader was told that nothing follows.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.channel.is_none()
+    }
+}
+
+impl Takes for Inlet {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if message.body.len() > self.framing.max.max(wire::BODY_BYTES_MAX) {
             let problem = format!("{} bytes, over the limit of {}", message.body.len(), wire::BODY_BYTES_MAX);
             return Err((PartnerError::Message(problem), message));
@@ -73,38 +91,14 @@ impl Inlet {
         }
     }
 
-    /// Writes what it can of what is unwritten; says whether that was everything.
-    fn write(&mut self) -> Result<bool, PartnerError> {
-        let Some(channel) = &self.channel else {
-            return Err(PartnerError::Unsupported("a push after the flow was finished"));
-        };
-        match self.unwritten.write(channel) {
-            Ok(count) => {
-                self.bytes += count as u64;
-                Ok(self.unwritten.left() == 0)
-            }
-            Err(Errno::PIPE | Errno::CONNRESET) if self.may_return => {
-                Err(PartnerError::Gone(self.name.clone()))
-            }
-            Err(error) => Err(PartnerError::os(format!("writing to {}", self.name), error)),
-        }
-    }
-
-    /// Whether the reader was told that nothing follows.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.channel.is_none()
-    }
-
-    /// Writes what is unwritten.
-    pub(crate) fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
         if self.channel.is_none() {
             return Ok(CtlReply::Done);
         }
         Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending })
     }
 
-    /// Writes what is unwritten and lets the reader see the end.
-    pub(crate) fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+    fn finish(&mut self) -> Result<CtlReply, PartnerError> {
         if let CtlReply::Pending = self.flush()? {
             return Ok(CtlReply::Pending);
         }
@@ -123,8 +117,7 @@ impl Inlet {
         }
     }
 
-    /// Lets go; an error if something stays unwritten.
-    pub(crate) fn close(&mut self) -> Result<(), PartnerError> {
+    fn close(&mut self) -> Result<(), PartnerError> {
         let reply = self.flush();
         let left = std::mem::take(&mut self.unwritten).left();
         match reply? {
@@ -136,13 +129,16 @@ impl Inlet {
         }
     }
 
-    /// When there is room.
-    pub(crate) fn readiness(&self) -> Readiness<'_> {
+    fn readiness(&self) -> Readiness<'_> {
         match &self.channel {
             _ if self.look_at.is_some() => Readiness::never().or_at(self.look_at),
             Some(_) if self.unwritten.left() == 0 => Readiness::now(),
             Some(channel) => channel.readiness(Interest::Write),
             None => Readiness::never(),
         }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use outlet::Outlet;
 use crate::flows::Flows;
 use contract::{
     Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -185,6 +185,11 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
+    /// Messages are written as they are.
+    pub(crate) fn none() -> Framing {
+        Framing { frame: Frame::Chunk(1), max: wire::BODY_BYTES_MAX }
+    }
+
     /// Reads [`FRAME_OPTION`] and [`MAX_OPTION`] of a spec.
     pub(crate) fn of(spec: &DeviceSpec) -> Result<Framing, DeviceError> {
         let frame = Frame::parse(spec.options.text(FRAME_OPTION.name)).map_err(|problem| {
@@ -199,25 +204,67 @@ pub(crate) fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
+/// The half of a partner that messages are pulled out of.
+pub(crate) trait Gives: Send {
+    /// The next message.
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError>;
+
+    /// When there is one, or more of one.
+    fn readiness(&self) -> Readiness<'_>;
+
+    /// Bytes read so far.
+    fn bytes(&self) -> u64;
+}
+
+/// The half of a partner that messages are pushed into.
+pub(crate) trait Takes: Send {
+    /// Takes a message, or gives it back while the one before it does not fit.
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)>;
+
+    /// Writes what is unwritten.
+    fn flush(&mut self) -> Result<CtlReply, PartnerError>;
+
+    /// Writes what is unwritten and lets the reader see the end.
+    fn finish(&mut self) -> Result<CtlReply, PartnerError>;
+
+    /// Lets go; an error if something stays unwritten.
+    fn close(&mut self) -> Result<(), PartnerError>;
+
+    /// When there is room.
+    fn readiness(&self) -> Readiness<'_>;
+
+    /// Bytes written so far.
+    fn bytes(&self) -> u64;
+}
+
 /// A partner on one descriptor each way, or only one way.
 #[derive(Debug)]
-pub(crate) struct StreamPartner {
-    outlet: Option<Outlet>,
-    inlet: Option<Inlet>,
+pub(crate) struct StreamPartner<O = Outlet, I = Inlet> {
+    outlet: Option<O>,
+    inlet: Option<I>,
+    format: Format,
     flows: Flows,
     slot: PullSlot,
 }
 
 impl StreamPartner {
+    /// Of plain bytes.
     pub(crate) fn new(outlet: Option<Outlet>, inlet: Option<Inlet>) -> Self {
-        let flows = Flows::new(outlet.is_some(), inlet.is_some());
-        StreamPartner { outlet, inlet, flows, slot: PullSlot::default() }
+        StreamPartner::of(Format::Bytes, outlet, inlet)
     }
 }
 
-impl Partner for StreamPartner {
+impl<O: Gives, I: Takes> StreamPartner<O, I> {
+    /// Of messages of this format.
+    pub(crate) fn of(format: Format, outlet: Option<O>, inlet: Option<I>) -> Self {
+        let flows = Flows::new(outlet.is_some(), inlet.is_some());
+        StreamPartner { outlet, inlet, format, flows, slot: PullSlot::default() }
+    }
+}
+
+impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &Format::Bytes)
+        self.flows.open(template, &self.format)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
@@ -246,8 +293,8 @@ impl Partner for StreamPartner {
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), Inlet::flush),
-            Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), Inlet::finish),
+            Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::flush),
+            Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::finish),
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => {
                 let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
@@ -264,8 +311,8 @@ impl Partner for StreamPartner {
         }
         match direction {
             Direction::Out if self.slot.is_held() => Readiness::now(),
-            Direction::Out => self.outlet.as_ref().map_or(Readiness::never(), Outlet::readiness),
-            Direction::In => self.inlet.as_ref().map_or(Readiness::never(), Inlet::readiness),
+            Direction::Out => self.outlet.as_ref().map_or(Readiness::never(), O::readiness),
+            Direction::In => self.inlet.as_ref().map_or(Readiness::never(), I::readiness),
         }
     }
 }

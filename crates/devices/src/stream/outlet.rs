@@ -1,6 +1,6 @@
 //! The reading half of a stream: descriptor to messages.
 
-use super::{Channel, Deframer, Frame, Framing, ReadBuffer};
+use super::{Channel, Deframer, Frame, Framing, Gives, ReadBuffer};
 use contract::{Interest, Next, PartnerError, Readiness, Time};
 use rustix::io::Errno;
 
@@ -46,18 +46,34 @@ impl Outlet {
         }
     }
 
-    /// Bytes read so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Whether the stream has ended and everything was given out.
     pub(crate) fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// The next message.
-    pub(crate) fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    /// Reads once; says whether there was anything, be it the end.
+    fn read(&mut self) -> Result<bool, PartnerError> {
+        let fresh = match self.buffer.read(&self.channel) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            // A terminal that was hung up says EIO where a pipe says end of file.
+            Err(Errno::IO) if rustix::termios::isatty(&self.channel) => 0,
+            Err(Errno::CONNRESET) => return Err(PartnerError::Gone(self.name.clone())),
+            Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
+        };
+        self.bytes += fresh as u64;
+        if fresh == 0 {
+            self.state = State::Ending;
+        }
+        if fresh == 0 || self.buffer.is_full() || self.deframer.is_whole_with(self.buffer.gathered(), fresh) {
+            self.deframer.push(self.buffer.take());
+        }
+        Ok(true)
+    }
+}
+
+impl Gives for Outlet {
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
         for _ in 0..READS_MAX {
             if let Some(message) = self.deframer.next(now)? {
                 return Ok(Next::Message(message));
@@ -80,33 +96,16 @@ impl Outlet {
         Ok(Next::Nothing)
     }
 
-    /// Reads once; says whether there was anything, be it the end.
-    fn read(&mut self) -> Result<bool, PartnerError> {
-        let fresh = match self.buffer.read(&self.channel) {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            // A terminal that was hung up says EIO where a pipe says end of file.
-            Err(Errno::IO) if rustix::termios::isatty(&self.channel) => 0,
-            Err(Errno::CONNRESET) => return Err(PartnerError::Gone(self.name.clone())),
-            Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
-        };
-        self.bytes += fresh as u64;
-        if fresh == 0 {
-            self.state = State::Ending;
-        }
-        if fresh == 0 || self.buffer.is_full() || self.deframer.is_whole_with(self.buffer.gathered(), fresh) {
-            self.deframer.push(self.buffer.take());
-        }
-        Ok(true)
-    }
-
-    /// When there is a message, or more of one.
-    pub(crate) fn readiness(&self) -> Readiness<'_> {
+    fn readiness(&self) -> Readiness<'_> {
         match self.state {
             State::Reading if self.deframer.is_ready() => Readiness::now(),
             State::Reading => self.channel.readiness(Interest::Read),
             State::Ending => Readiness::now(),
             State::Ended => Readiness::never(),
         }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 }

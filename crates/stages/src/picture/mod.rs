@@ -13,7 +13,9 @@ use contract::{
     StageError, Time,
 };
 use wire::WireError;
-use wire::formats::video::{Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
+use wire::formats::video::{
+    Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles, unpack_yuyv,
+};
 
 /// Pictures' worth of memory kept for use again.
 const PICTURES_KEPT: usize = 8;
@@ -203,19 +205,7 @@ pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, S
     let to = Geometry::new(PixelFormat::I422, from.width(), from.height()).map_err(too_large)?;
     let to = to.with_rate(numerator, denominator);
     let mut into = memory.take(to.bytes());
-    let (luma, chroma) = into.split_at_mut(to.plane(1).offset);
-    let (blue, red) = chroma.split_at_mut(to.plane(1).bytes());
-    let width = to.width() as usize;
-    let rows = from.plane(0).rows(&picture.pixels).zip(luma.chunks_exact_mut(width));
-    let chroma_rows = blue.chunks_exact_mut(width.div_ceil(2)).zip(red.chunks_exact_mut(width.div_ceil(2)));
-    for ((row, luma), (blue, red)) in rows.zip(chroma_rows) {
-        for (brightness, pair) in luma.iter_mut().zip(row.chunks_exact(2)) {
-            *brightness = pair[0];
-        }
-        for ((blue, red), four) in blue.iter_mut().zip(red).zip(row.chunks_exact(4)) {
-            (*blue, *red) = (four[1], four[3]);
-        }
-    }
+    unpack_yuyv(&from, &picture.pixels, &mut into);
     Ok(Picture { geometry: to, pixels: into.freeze() })
 }
 

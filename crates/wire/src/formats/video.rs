@@ -247,6 +247,24 @@ impl Geometry {
     }
 }
 
+/// Gives the pixels of a camera planes of their own. `from` is of [`PixelFormat::Yuyv`]; `into` is a picture of
+/// [`PixelFormat::I422`] of the same size, with rows that follow each other directly.
+pub fn unpack_yuyv(from: &Geometry, pixels: &[u8], into: &mut [u8]) {
+    let (width, height) = (from.width as usize, from.height as usize);
+    let half = width.div_ceil(2);
+    let (luma, chroma) = into.split_at_mut(width * height);
+    let (blue, red) = chroma.split_at_mut(half * height);
+    let rows = from.plane(0).rows(pixels).zip(luma.chunks_exact_mut(width));
+    for ((row, luma), (blue, red)) in rows.zip(blue.chunks_exact_mut(half).zip(red.chunks_exact_mut(half))) {
+        for (brightness, pair) in luma.iter_mut().zip(row.chunks_exact(2)) {
+            *brightness = pair[0];
+        }
+        for ((blue, red), four) in blue.iter_mut().zip(red).zip(row.chunks_exact(4)) {
+            (*blue, *red) = (four[1], four[3]);
+        }
+    }
+}
+
 /// What a message of the format is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

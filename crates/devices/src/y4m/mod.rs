@@ -1,0 +1,115 @@
+//! `y4m:PATH`: pictures as YUV4MPEG2, which ffmpeg, mpv and many others read and write.
+
+mod header;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use crate::plain::{self, os};
+use crate::stream::{Channel, StreamPartner};
+use crate::{file, stdio};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
+    Scope,
+};
+use reader::Reader;
+use rustix::fs::FileType;
+use writer::Writer;
+
+/// The class.
+#[derive(Debug)]
+pub struct Y4m;
+
+const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "as a device: frames a second; auto: as the file says; 0: as fast as they are taken",
+    },
+    OptionSpec {
+        name: "loop",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "as a device: begins again at the end of the file",
+    },
+];
+
+impl DeviceClass for Y4m {
+    fn name(&self) -> &'static str {
+        "y4m"
+    }
+
+    fn summary(&self) -> &'static str {
+        "pictures as YUV4MPEG2, in a file, a FIFO or a pipe, which ffmpeg and mpv read and write"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "[PATH]"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn application(&self) -> &'static str {
+        "y4m"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let descriptor = match (spec.target.as_str(), role) {
+            ("", Role::Device) => stdio::second(rustix::stdio::stdin(), &spec.class)?,
+            ("", Role::Application) => stdio::second(rustix::stdio::stdout(), &spec.class)?,
+            (path, role) => file::open(path, role, false)?,
+        };
+        if role == Role::Device && spec.options.flag("loop") {
+            let status = rustix::fs::fstat(&descriptor)
+                .map_err(|error| os(format!("opening {}", name(spec, role)), error, None))?;
+            if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+                return Err(DeviceError::Spec {
+                    what: format!("`y4m:{}`", spec.target),
+                    problem: "only a file can begin again: leave out `loop`".into(),
+                });
+            }
+        }
+        let description = plain::description(spec, plain::video_flow(), self.application());
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let (role, spec) = (opened.role, opened.spec.clone());
+        let name = name(&spec, role);
+        let [descriptor] = plain::descriptors(opened)?;
+        let channel = match spec.target.as_str() {
+            "" => Channel::shared(descriptor),
+            _ => Channel::own(descriptor),
+        };
+        let channel = channel.map_err(|error| os(format!("preparing {name}"), error, None))?;
+        let rate_hz = (!spec.options.is_auto("rate")).then(|| spec.options.number("rate"));
+        let (reader, writer) = match role {
+            Role::Device => (Some(Reader::new(name, channel, rate_hz, spec.options.flag("loop"))), None),
+            Role::Application => (None, Some(Writer::new(name, channel))),
+        };
+        Ok(Box::new(StreamPartner::of(Format::Video, reader, writer)))
+    }
+}
+
+/// What errors call the stream.
+fn name(spec: &DeviceSpec, role: Role) -> String {
+    match (spec.target.as_str(), role) {
+        ("", Role::Device) => "standard input".into(),
+        ("", Role::Application) => "standard output".into(),
+        (path, _) => path.into(),
+    }
+}

@@ -1,0 +1,165 @@
+//! The application's side: pictures to a stream of YUV4MPEG2.
+
+use super::header::{self, FRAME_LINE};
+use crate::stream::{Channel, Framing, Inlet, Takes};
+use buffers::Pool;
+use contract::{Body, Bytes, CtlReply, Message, PartnerError, Pushed, Readiness};
+use wire::formats::video::{Content, Geometry, Header, PixelFormat, unpack_yuyv};
+
+/// Pictures' worth of memory kept for use again.
+const PICTURES_KEPT: usize = 4;
+
+/// Writes pictures of one geometry.
+pub(super) struct Writer {
+    inlet: Inlet,
+    /// Of all pictures, once the first was written.
+    geometry: Option<Geometry>,
+    pool: Pool,
+}
+
+impl Writer {
+    pub(super) fn new(name: String, channel: Channel) -> Self {
+        let inlet = Inlet::new(name, channel, Framing::none());
+        Writer { inlet, geometry: None, pool: Pool::new(0, 0) }
+    }
+
+    /// The bytes of the stream for one message, and the geometry of what is in them.
+    fn frame(&mut self, message: &Message) -> Result<(Body, Geometry), String> {
+        let (from, pixels) = picture(&message.body)?;
+        let to = written(&from)?;
+        if let Some(first) = self.geometry.filter(|first| *first != to) {
+            let (was, is) = (describe(&first), describe(&to));
+            return Err(format!(
+                "the picture is {is} now and was {was}, and YUV4MPEG2 has one size: put `scale(width=.., height=..)` before"
+            ));
+        }
+        let mut body = Body::new();
+        if self.geometry.is_none() {
+            let line = header::emit(&to).ok_or("such pixels have no name in YUV4MPEG2")?;
+            body.push(Bytes::from(line));
+        }
+        body.push(Bytes::from_static(FRAME_LINE));
+        body.push(self.laid_out(&from, pixels, &to));
+        Ok((body, to))
+    }
+
+    /// The pixels as YUV4MPEG2 has them: in planes, without what fills up rows. Shared if they lie so already.
+    fn laid_out(&mut self, from: &Geometry, pixels: Bytes, to: &Geometry) -> Bytes {
+        if from.pixels() == to.pixels() && from.is_tight() {
+            return pixels;
+        }
+        if self.pool.capacity() != to.bytes() {
+            self.pool = Pool::new(to.bytes(), PICTURES_KEPT);
+        }
+        let mut into = self.pool.take();
+        match from.pixels() {
+            PixelFormat::Yuyv => unpack_yuyv(from, &pixels, &mut into),
+            PixelFormat::Rgb24 => separate::<3>(from, &pixels, &mut into, [0, 1, 2]),
+            PixelFormat::Bgrx32 => separate::<4>(from, &pixels, &mut into, [2, 1, 0]),
+            _ => {
+                for number in 0..from.planes() {
+                    let rows = from.plane(number).rows(&pixels).zip(to.plane(number).rows_mut(&mut into));
+                    rows.for_each(|(from, into)| into.copy_from_slice(from));
+                }
+            }
+        }
+        into.freeze()
+    }
+}
+
+/// The whole picture in a message.
+fn picture(body: &Body) -> Result<(Geometry, Bytes), String> {
+    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than the header of a picture")?;
+    let header = Header::parse(&front).map_err(|error| format!("it is no picture: {error}"))?;
+    let mut rest = body.clone();
+    rest.skip_front(Header::BYTES);
+    let bytes = rest.into_bytes();
+    match header.parse_content(&bytes).map_err(|error| format!("the picture is not whole: {error}"))? {
+        Content::Frame(_) => Ok((header.geometry, bytes)),
+        _ => {
+            Err("YUV4MPEG2 has whole pictures only: have the device send frames instead of rectangles".into())
+        }
+    }
+}
+
+/// How pictures of this geometry are written.
+fn written(from: &Geometry) -> Result<Geometry, String> {
+    let pixels = match from.pixels() {
+        PixelFormat::Rgb24 | PixelFormat::Bgrx32 => PixelFormat::I444,
+        PixelFormat::Yuyv => PixelFormat::I422,
+        PixelFormat::Mjpeg => {
+            return Err("YUV4MPEG2 has no compressed pictures (MJPG): have the device give raw ones".into());
+        }
+        plain => plain,
+    };
+    let (numerator, denominator) = from.rate();
+    let to = Geometry::new(pixels, from.width(), from.height()).map_err(|error| error.to_string())?;
+    Ok(to.with_rate(numerator, denominator))
+}
+
+fn describe(geometry: &Geometry) -> String {
+    let fourcc = geometry.pixels().fourcc();
+    let fourcc = String::from_utf8_lossy(&fourcc);
+    let (numerator, denominator) = geometry.rate();
+    format!("{fourcc} of {}x{} at {numerator}/{denominator} Hz", geometry.width(), geometry.height())
+}
+
+/// Red, green and blue to planes of Y, Cb and Cr (ITU-R BT.601, Y from 16 to 235), in 256ths.
+fn separate<const BYTES: usize>(from: &Geometry, pixels: &[u8], into: &mut [u8], places: [usize; 3]) {
+    let width = from.width() as usize;
+    let (luma, chroma) = into.split_at_mut(width * from.height() as usize);
+    let (blue, red) = chroma.split_at_mut(luma.len());
+    let chroma = blue.chunks_exact_mut(width).zip(red.chunks_exact_mut(width));
+    let planes = luma.chunks_exact_mut(width).zip(chroma);
+    for (row, (luma, (blue, red))) in from.plane(0).rows(pixels).zip(planes) {
+        let into = luma.iter_mut().zip(blue.iter_mut().zip(red));
+        for (pixel, (y, (cb, cr))) in row.as_chunks::<BYTES>().0.iter().zip(into) {
+            let [red, green, blue] = places.map(|place| i32::from(pixel[place]));
+            *y = ((66 * red + 129 * green + 25 * blue + (16 << 8) + 128) >> 8) as u8;
+            *cb = ((-38 * red - 74 * green + 112 * blue + (128 << 8) + 128) >> 8) as u8;
+            *cr = ((112 * red - 94 * green - 18 * blue + (128 << 8) + 128) >> 8) as u8;
+        }
+    }
+}
+
+impl Takes for Writer {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.inlet.flush() {
+            Ok(CtlReply::Pending) => return Ok(Pushed::Full(message)),
+            Ok(_) => {}
+            Err(error) => return Err((error, message)),
+        }
+        let (body, geometry) = match self.frame(&message) {
+            Ok(frame) => frame,
+            Err(problem) => return Err((PartnerError::Message(problem), message)),
+        };
+        match self.inlet.push(Message::new(message.created, body)) {
+            Ok(Pushed::Taken) => {
+                self.geometry = Some(geometry);
+                Ok(Pushed::Taken)
+            }
+            Ok(Pushed::Full(_)) => Ok(Pushed::Full(message)),
+            Err((error, _)) => Err((error, message)),
+        }
+    }
+
+    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+        self.inlet.flush()
+    }
+
+    fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+        self.inlet.finish()
+    }
+
+    fn close(&mut self) -> Result<(), PartnerError> {
+        self.inlet.close()
+    }
+
+    fn readiness(&self) -> Readiness<'_> {
+        self.inlet.readiness()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inlet.bytes()
+    }
+}
