@@ -10,7 +10,7 @@ use wire::control::PIPELINE_BYTES_MAX;
 pub const LINKS: &[&str] = &["direct"];
 
 /// Options that every pair has.
-static COMMON: [OptionSpec; 2] = [
+static COMMON: [OptionSpec; 3] = [
     OptionSpec {
         name: "isolate",
         kind: OptionKind::Flag,
@@ -25,6 +25,13 @@ static COMMON: [OptionSpec; 2] = [
         scope: Scope::Local,
         doc: "most memory of such a process",
     },
+    OptionSpec {
+        name: "sandbox",
+        kind: OptionKind::Choice(&["required", "possible"]),
+        default: "required",
+        scope: Scope::Local,
+        doc: "what to do where the kernel cannot isolate: refuse, or do as much as it can",
+    },
 ];
 
 /// A pair runs in a process of its own, with nothing but what it was given.
@@ -32,6 +39,8 @@ static COMMON: [OptionSpec; 2] = [
 pub struct Isolation {
     /// Most memory of that process, bytes.
     pub memory_bytes: u64,
+    /// The kernel must be able to take everything from it that is to be taken.
+    pub is_required: bool,
 }
 
 /// Who wrote a text.
@@ -323,8 +332,10 @@ impl Checker<'_> {
             .map_err(|error| error.problem)
             .and_then(|options| pair.check(&options).map(|()| options))
             .map_err(wrong)?;
-        let isolation =
-            common.flag("isolate").then(|| Isolation { memory_bytes: common.size("memory") as u64 });
+        let isolation = common.flag("isolate").then(|| Isolation {
+            memory_bytes: common.size("memory") as u64,
+            is_required: common.text("sandbox") == "required",
+        });
         Ok((options, isolation))
     }
 

@@ -21,6 +21,7 @@ mod compress;
 mod crop;
 mod delay;
 mod encrypt;
+mod exec;
 mod fault;
 mod fec;
 mod field;
@@ -58,6 +59,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &fault::Fault,
     &fec::Fec,
     &tap::Tap,
+    &exec::Exec,
     &scale::Scale,
     &crop::Crop,
     &gray::Gray,
@@ -96,7 +98,8 @@ mod tests {
     fn all_pairs_stand_in_one_pipeline_a_peer_may_propose() {
         let takes_any = |pair: &&&dyn Pair| {
             let options = Options::defaults(pair.options()).unwrap();
-            pair.accept(&Format::Bytes, &options).is_ok()
+            let is_agreed = |option: &OptionSpec| option.scope == Scope::Agreed;
+            pair.options().iter().all(is_agreed) && pair.accept(&Format::Bytes, &options).is_ok()
         };
         let text = PAIRS.iter().filter(takes_any).map(|pair| pair.name()).collect::<Vec<_>>().join(" | ");
         let pipeline = Pipeline::parse(&text, PAIRS, Origin::Peer).unwrap();

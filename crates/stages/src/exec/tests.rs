@@ -1,0 +1,36 @@
+use super::Exec;
+use crate::PAIRS;
+use contract::{Format, Half, Options, Pair};
+use pipeline::{Origin, Pipeline};
+
+#[test]
+fn it_conforms() {
+    for makes in ["bytes", "same"] {
+        testkit::stage::conforms(&Exec, &[("makes", makes)], &Format::Evdev);
+    }
+}
+
+#[test]
+fn a_half_is_a_program_or_none() {
+    let options = Options::check(Exec.options(), [("source", "./blur.py -r 3"), ("sink", " ")]).unwrap();
+    assert_eq!(Exec.program(&options, Half::Source), Some("./blur.py -r 3"));
+    assert_eq!(Exec.program(&options, Half::Sink), None);
+}
+
+#[test]
+fn a_program_never_travels_and_no_peer_names_one() {
+    let text = "exec(source=\"./blur.py\", sink=\"./noop.py\", makes=same)";
+    let own = Pipeline::parse(text, PAIRS, Origin::Local).unwrap();
+    assert_eq!(own.canonical(), "exec/1(makes=same,stateful=false)");
+    for text in [text, own.canonical()] {
+        let refused = Pipeline::parse(text, PAIRS, Origin::Peer).unwrap_err();
+        assert!(refused.problem.contains("runs only where that host names it"), "{refused}");
+    }
+}
+
+#[test]
+fn one_with_a_history_wants_its_program_named() {
+    let options = Options::check(Exec.options(), [("stateful", "true")]).unwrap();
+    let refused = Exec.sink(&options, &Format::Bytes, &testkit::stage::site(1)).err().unwrap();
+    assert!(refused.to_string().contains("sink=PROGRAM"), "{refused}");
+}
