@@ -3,6 +3,7 @@
 mod motion;
 #[cfg(test)]
 mod tests;
+mod video;
 
 use crate::flows::{Flows, OUT};
 use crate::null::Arrivals;
@@ -16,6 +17,8 @@ use contract::{
 };
 use motion::{Cap, Follower};
 use std::time::Duration;
+use video::Scene;
+use wire::formats::video::{Header, SIDE_MAX};
 
 /// The class.
 #[derive(Debug)]
@@ -30,8 +33,10 @@ const fn option(
     OptionSpec { name, kind, default, scope: Scope::Local, doc }
 }
 
+const SIDE: OptionKind = OptionKind::Integer { min: 1, max: SIDE_MAX as i64 };
+
 const OPTIONS: &[OptionSpec] = &[
-    option("format", OptionKind::Choice(&["bytes", "motion"]), "bytes", "what messages say"),
+    option("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "what messages say"),
     option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "bytes of a message of bytes"),
     option(
         "rate",
@@ -41,6 +46,9 @@ const OPTIONS: &[OptionSpec] = &[
     ),
     option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "messages in all; 0: no end"),
     option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
+    option("width", SIDE, "640", "pixels across a picture"),
+    option("height", SIDE, "480", "pixels down a picture"),
+    option("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "how the pixels of a picture lie"),
 ];
 
 impl DeviceClass for Pattern {
@@ -70,12 +78,14 @@ impl DeviceClass for Pattern {
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let mut description = plain::description(spec, plain::forward_flow(), "null");
-        if format(&spec.options) == Format::Motion {
-            description
-                .flows
-                .iter_mut()
-                .for_each(|flow| (flow.format, flow.class) = (Format::Motion, FlowClass::State));
+        let (format, class) = match format(&spec.options) {
+            Format::Motion => (Format::Motion, FlowClass::State),
+            format => (format, FlowClass::Reliable),
+        };
+        if format == Format::Video {
+            Scene::new(&spec.options).map_err(|problem| wrong_scene(spec, problem))?;
         }
+        description.flows.iter_mut().for_each(|flow| (flow.format, flow.class) = (format.clone(), class));
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
     }
 
@@ -84,12 +94,18 @@ impl DeviceClass for Pattern {
         let content = Content { size: options.size("size"), seed: options.integer("seed") as u64 };
         let rate_hz = options.number("rate");
         let format = format(options);
+        let scene = || Scene::new(options).map_err(|problem| wrong_scene(&opened.spec, problem));
         Ok(match opened.role {
             Role::Device => Box::new(Source {
                 flows: Flows::new(true, false),
                 slot: PullSlot::default(),
                 maker: match format {
                     Format::Motion => Maker::Motion(Cap::new(content.seed, nominal(rate_hz))),
+                    Format::Video => {
+                        let scene = scene()?;
+                        let pool = Pool::new(scene.size(), 8);
+                        Maker::Video(scene, pool)
+                    }
                     _ => Maker::Bytes(content, Pool::new(content.size, 32)),
                 },
                 format,
@@ -106,12 +122,17 @@ impl DeviceClass for Pattern {
                 arrivals: Arrivals::default(),
                 check: match format {
                     Format::Motion => Check::Motion(Follower::default()),
+                    Format::Video => Check::Video(Sequence::new(scene()?)),
                     _ => Check::Bytes(Sequence::new(content)),
                 },
                 format,
             }),
         })
     }
+}
+
+fn wrong_scene(spec: &DeviceSpec, problem: String) -> DeviceError {
+    DeviceError::Spec { what: format!("`{}:`", spec.class), problem }
 }
 
 fn format(options: &Options) -> Format {
@@ -130,9 +151,21 @@ pub(crate) struct Content {
     pub(crate) seed: u64,
 }
 
-impl Content {
-    /// Writes message `number` into `into`, which has the message's size.
-    pub(crate) fn fill(&self, number: u64, into: &mut [u8]) {
+/// What can be told from a message alone: its number, and that it is right.
+pub(crate) trait Numbered {
+    /// Bytes of a message.
+    fn size(&self) -> usize;
+
+    /// Writes message `number` into `into`. A message of that size opens with its number.
+    fn fill(&self, number: u64, into: &mut [u8]);
+}
+
+impl Numbered for Content {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn fill(&self, number: u64, into: &mut [u8]) {
         let mut state = self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d);
         let mut word = number;
         for chunk in into.chunks_mut(8) {
@@ -156,15 +189,23 @@ fn split_mix(state: &mut u64) -> u64 {
 enum Maker {
     Bytes(Content, Pool),
     Motion(Cap),
+    Video(Scene, Pool),
+}
+
+fn filled(content: &impl Numbered, pool: &Pool, number: u64) -> Body {
+    let mut memory = pool.take();
+    content.fill(number, &mut memory);
+    memory.freeze().into()
 }
 
 impl Maker {
     fn make(&self, number: u64) -> Body {
         match self {
-            Maker::Bytes(content, pool) => {
-                let mut memory = pool.take();
-                content.fill(number, &mut memory);
-                memory.freeze().into()
+            Maker::Bytes(content, pool) => filled(content, pool, number),
+            Maker::Video(scene, pool) => {
+                let mut body = filled(scene, pool, number);
+                body.push_front(&scene.header().emit());
+                body
             }
             Maker::Motion(cap) => cap.update(number).to_bytes().into(),
         }
@@ -173,7 +214,7 @@ impl Maker {
     /// Where things stand before message `number`, in a format that can say so.
     fn snapshot(&self, number: u64) -> Option<Body> {
         match self {
-            Maker::Bytes(..) => None,
+            Maker::Bytes(..) | Maker::Video(..) => None,
             Maker::Motion(cap) => Some(cap.snapshot(number).to_bytes().into()),
         }
     }
@@ -251,7 +292,7 @@ impl Partner for Source {
         self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
-            Ctl::Snapshot if self.format != Format::Bytes => {
+            Ctl::Snapshot if self.format == Format::Motion => {
                 self.replaced += u64::from(std::mem::take(&mut self.slot).is_held());
                 self.is_snapshot_wanted = true;
                 Ok(CtlReply::Done)
@@ -275,10 +316,10 @@ impl Partner for Source {
     }
 }
 
-/// Checks that messages of bytes are those of a [`Source`] with the same options, in order.
+/// Checks that messages are those of a [`Source`] with the same options, in order.
 #[derive(Debug)]
-struct Sequence {
-    content: Content,
+struct Sequence<C> {
+    content: C,
     /// Number of the next message.
     expected: u64,
     missing: u64,
@@ -286,8 +327,8 @@ struct Sequence {
     wrong: u64,
 }
 
-impl Sequence {
-    fn new(content: Content) -> Sequence {
+impl<C: Numbered> Sequence<C> {
+    fn new(content: C) -> Self {
         Sequence { content, expected: 0, missing: 0, repeated: 0, wrong: 0 }
     }
 
@@ -299,7 +340,7 @@ impl Sequence {
         let number = if known == 8 { u64::from_le_bytes(number) } else { self.expected };
         let mut right = vec![0; body.len()];
         self.content.fill(number, &mut right);
-        if body.len() != self.content.size || body != right {
+        if body.len() != self.content.size() || body != right {
             self.wrong += 1;
             self.expected += 1;
         } else if number < self.expected {
@@ -318,8 +359,9 @@ impl Sequence {
 /// What comes, checked as its format allows.
 #[derive(Debug)]
 enum Check {
-    Bytes(Sequence),
+    Bytes(Sequence<Content>),
     Motion(Follower),
+    Video(Sequence<Scene>),
 }
 
 #[derive(Debug)]
@@ -347,6 +389,13 @@ impl Partner for Checker {
         match &mut self.check {
             Check::Bytes(sequence) => sequence.check(message.body.as_slice()),
             Check::Motion(follower) => follower.follow(message.body.as_slice()),
+            Check::Video(sequence) => {
+                let (start, pixels) =
+                    message.body.as_slice().split_at_checked(Header::BYTES).unwrap_or_default();
+                // What has another geometry is as wrong as what has no pixels.
+                let is_ours = start == sequence.content.header().emit();
+                sequence.check(if is_ours { pixels } else { &[] });
+            }
         }
         Ok(Pushed::Taken)
     }
@@ -370,6 +419,7 @@ impl Partner for Checker {
                 match &self.check {
                     Check::Bytes(sequence) => report.extend(sequence.report()),
                     Check::Motion(follower) => report.extend(follower.report()),
+                    Check::Video(sequence) => report.extend(sequence.report()),
                 }
                 Ok(CtlReply::Report(report))
             }

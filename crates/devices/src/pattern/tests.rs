@@ -1,10 +1,11 @@
-use super::Content;
 use super::motion::Cap;
+use super::video::Scene;
+use super::{Content, Numbered, Pattern};
 use crate::stream::now;
 use crate::stream::tests::{open, pull_all, push_all, template};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Partner, Pull, Pulled,
-    Role, Time,
+    Attributes, Body, Ctl, CtlReply, DeviceClass, Direction, FlowKey, FlowTemplate, Format, Message, Options,
+    Partner, Pull, Pulled, Role, Time,
 };
 use testkit::partner::{Harness, conforms};
 use wire::formats::motion::{Motion, Update};
@@ -25,8 +26,19 @@ fn content(number: u64) -> Vec<u8> {
 fn body(format: &Format, number: u64) -> Vec<u8> {
     match format {
         Format::Motion => Cap::new(1, 200.0).update(number).to_bytes(),
+        Format::Video => picture(&scene(&[("width", "32"), ("height", "8"), ("rate", "200")]), number),
         _ => content(number),
     }
+}
+
+fn scene(given: &[(&str, &str)]) -> Scene {
+    Scene::new(&Options::check(Pattern.options(), given.iter().copied()).unwrap()).unwrap()
+}
+
+fn picture(scene: &Scene, number: u64) -> Vec<u8> {
+    let mut pixels = vec![0; scene.size()];
+    scene.fill(number, &mut pixels);
+    [&scene.header().emit()[..], &pixels].concat()
 }
 
 impl Harness for Synthetic {
@@ -59,9 +71,12 @@ impl Harness for Synthetic {
 
 #[test]
 fn a_source_conforms_at_any_rate() {
-    for (format, rate) in [(Format::Bytes, "0"), (Format::Bytes, "200"), (Format::Motion, "200")] {
+    let cases =
+        [(Format::Bytes, "0"), (Format::Bytes, "200"), (Format::Motion, "200"), (Format::Video, "200")];
+    for (format, rate) in cases {
+        let spec = format!("pattern:format={format},size=100,width=32,height=8,rate={rate},count=6");
         conforms(move || Synthetic {
-            partner: open(&format!("pattern:format={format},size=100,rate={rate},count=6"), Role::Device),
+            partner: open(&spec, Role::Device),
             direction: Direction::Out,
             format: format.clone(),
             fed: 0,
@@ -71,9 +86,10 @@ fn a_source_conforms_at_any_rate() {
 
 #[test]
 fn a_checker_conforms() {
-    for format in [Format::Bytes, Format::Motion] {
+    for format in [Format::Bytes, Format::Motion, Format::Video] {
+        let spec = format!("pattern:format={format},size=100,width=32,height=8,rate=200");
         conforms(move || Synthetic {
-            partner: open(&format!("pattern:format={format},size=100"), Role::Application),
+            partner: open(&spec, Role::Application),
             direction: Direction::In,
             format: format.clone(),
             fed: 0,
@@ -188,4 +204,52 @@ fn an_application_follows_a_cap() {
     follower.push(into, Message::new(Time(0), vec![1, 0, 0, 0])).unwrap();
     follower.push(into, Message::new(Time(0), vec![9])).unwrap();
     assert_eq!(reported(follower.as_mut(), ["wrong"]), [2.0]);
+}
+
+#[test]
+fn a_square_moves_to_and_fro_in_pictures_of_any_size() {
+    for pixels in super::video::PIXELS {
+        for (width, height) in [("1", "1"), ("7", "3"), ("64", "48"), ("16", "2000")] {
+            let scene = scene(&[("pixels", pixels), ("width", width), ("height", height)]);
+            let pictures: Vec<_> = (0..600).map(|number| picture(&scene, number)).collect();
+            let large = width == "64";
+            for (number, pair) in pictures.windows(2).enumerate() {
+                let moved = pair[0].iter().zip(&pair[1]).skip(40).filter(|(a, b)| a != b).count();
+                assert!(
+                    !large || (1..pair[0].len() / 2).contains(&moved),
+                    "{pixels} {number}: {moved} bytes"
+                );
+            }
+            // Back where it was after so many steps that both ways are whole: 2 * 52 / 4 and 2 * 36 / 2.
+            let common = if large { pictures[3][60..] == pictures[3 + 26 * 18][60..] } else { true };
+            assert!(common, "{pixels}");
+        }
+    }
+    let spec = crate::spec::parse("pattern:format=video,width=16384,height=16384", Role::Device).unwrap().1;
+    let error = Pattern.open(&spec, Role::Device, None).unwrap_err().to_string();
+    assert!(error.contains("over the limit"), "{error}");
+}
+
+#[test]
+fn a_checker_of_pictures_finds_what_is_missing_repeated_and_wrong() {
+    let template = |direction| FlowTemplate { format: Format::Video, ..template(direction) };
+    let options = "format=video,width=40,height=30,pixels=i420";
+    let mut source = open(&format!("pattern:{options},rate=0,count=9"), Role::Device);
+    let mut checker = open(&format!("pattern:{options}"), Role::Application);
+    let out = source.open(&template(Direction::Out), &Attributes::default()).unwrap();
+    let into = checker.open(&template(Direction::In), &Attributes::default()).unwrap();
+    let mut made = Vec::new();
+    while let Pulled::Message(_, message) = source.pull(out, Pull::Yours).unwrap() {
+        made.push(message.body);
+    }
+    assert_eq!(made.len(), 9);
+    let mut spoilt = made[5].clone().into_bytes().to_vec();
+    spoilt[100] ^= 1;
+    let other = picture(&scene(&[("width", "40"), ("height", "30"), ("pixels", "rgb")]), 6);
+    for body in
+        [&made[0], &made[0], &made[3], &made[4], &spoilt.into(), &other.into(), &Body::new(), &made[8]]
+    {
+        checker.push(into, Message::new(Time(1), body.clone())).unwrap();
+    }
+    assert_eq!(figures(checker.as_mut()), [8.0, 2.0, 1.0, 3.0]);
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::file::tests::Scratch;
+use crate::pattern::Numbered;
 use crate::stream::tests::read_available;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Pull, Pulled, Pushed, Time,

@@ -72,8 +72,7 @@ impl Reader {
         let geometry = header::parse(line).map_err(|problem| self.wrong(problem))?;
         // What goes on at another rate is told so.
         let geometry = match self.rate_hz.filter(|rate_hz| *rate_hz > 0.0) {
-            Some(rate_hz) if rate_hz.fract() == 0.0 => geometry.with_rate(rate_hz as u32, 1),
-            Some(rate_hz) => geometry.with_rate((rate_hz * 1000.0).round() as u32, 1000),
+            Some(rate_hz) => geometry.with_rate_hz(rate_hz),
             None => geometry,
         };
         let (numerator, denominator) = match geometry.rate() {

@@ -159,6 +159,14 @@ impl Geometry {
         Geometry { rate: (numerator, denominator.max(1)), ..self }
     }
 
+    /// The same with so many frames a second, to a thousandth.
+    pub fn with_rate_hz(self, rate_hz: f64) -> Geometry {
+        match rate_hz.fract() == 0.0 {
+            true => self.with_rate(rate_hz as u32, 1),
+            false => self.with_rate((rate_hz * 1000.0).round() as u32, 1000),
+        }
+    }
+
     fn checked(self) -> Result<Geometry, WireError> {
         for (what, side) in [("picture width", self.width), ("picture height", self.height)] {
             match side {
