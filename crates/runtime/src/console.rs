@@ -5,6 +5,7 @@
 
 use crate::local_socket::{directory, is_stale, listen, write_line};
 use crate::stats::DriverStats;
+use pipeline::Edit;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, getuid};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,15 @@ const PREFIX: &str = "console-";
 pub enum Operation {
     /// What the process runs: a [`Status`].
     Stats {},
+    /// Another pipeline for a flow of this device.
+    Change {
+        /// The device.
+        name: String,
+        /// The flow from the application to the device, rather than the other.
+        back: bool,
+        /// What becomes of the pipeline.
+        edit: Edit,
+    },
 }
 
 /// The answer to an [`Operation`].
@@ -45,6 +55,11 @@ pub enum Operation {
 pub enum Answer {
     /// To [`Operation::Stats`].
     Status(Status),
+    /// To [`Operation::Change`]: both hosts have it.
+    Changed {
+        /// The pipeline, canonical.
+        pipeline: String,
+    },
     /// It cannot be done, and why.
     Refused {
         /// Why.
@@ -110,6 +125,11 @@ impl Console {
         let path = directory()?.join(format!("{PREFIX}{}-{number}.sock", getpid().as_raw_nonzero()));
         let listener = listen(&path)?;
         Ok(Console { listener, path, visitors: BTreeMap::new(), next: 0 })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What was asked, and by which visitor. Each is to be answered once.
