@@ -20,6 +20,7 @@ mod colour;
 mod compress;
 mod crop;
 mod delay;
+mod delta;
 mod encrypt;
 mod exec;
 mod fault;
@@ -40,6 +41,7 @@ mod synchronize;
 mod tap;
 mod track;
 mod turns;
+mod varint;
 
 use contract::{OptionKind, OptionSpec, Pair, Scope};
 
@@ -50,6 +52,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &buffer::Buffer,
     &bundle::Bundle,
     &compress::Compress,
+    &delta::Delta,
     &periodic::Periodic,
     &reorder::Reorder,
     &multiplex::Multiplex,

@@ -1,0 +1,118 @@
+//! The half that sends only what changed.
+
+use super::difference::Runs;
+use super::references::{Reference, References};
+use crate::varint;
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use smallvec::SmallVec;
+
+pub(super) struct Source {
+    key_every: u64,
+    /// The last body of each length, and how many differences were sent since one was sent whole.
+    references: References<(Body, u64)>,
+    runs: Runs,
+    /// Of the next message.
+    sequence: u64,
+    /// When the references were last forgotten because the sink half had lost one.
+    forgotten: u64,
+    keys: u64,
+    asked: u64,
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+impl Source {
+    pub(super) fn new(options: &Options) -> Self {
+        Source {
+            key_every: match options.count("key_every") as u64 {
+                0 => u64::MAX,
+                count => count,
+            },
+            references: References::new(options.count("lengths"), options.size("held_bytes")),
+            runs: Runs::default(),
+            sequence: 0,
+            forgotten: 0,
+            keys: 0,
+            asked: 0,
+            bytes_before: 0,
+            bytes_after: 0,
+        }
+    }
+
+    /// What changed in `body` since the reference, if that is less than all of it.
+    fn difference(&mut self, reference: &Reference<(Body, u64)>, body: &Body) -> Option<Vec<u8>> {
+        let (before, since_key) = &reference.held;
+        if since_key + 1 >= self.key_every || !self.runs.find(before, body, body.len() - body.len() / 8) {
+            return None;
+        }
+        let mut made = Vec::new();
+        varint::put(&mut made, self.sequence);
+        varint::put(&mut made, self.sequence - reference.sequence);
+        self.runs.put(body, &mut made);
+        (made.len() < body.len()).then_some(made)
+    }
+}
+
+impl Stage for Source {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let length = message.body.len();
+        let reference = self.references.take_length(length);
+        let difference = reference.as_ref().and_then(|reference| self.difference(reference, &message.body));
+        let since_key = match (&difference, &reference) {
+            (Some(_), Some(reference)) => reference.held.1 + 1,
+            _ => 0,
+        };
+        self.references.put(Reference {
+            sequence: self.sequence,
+            length,
+            held: (message.body.clone(), since_key),
+        });
+        match difference {
+            Some(difference) => message.body = difference.into(),
+            None => {
+                let mut header = SmallVec::<[u8; 16]>::new();
+                varint::put(&mut header, self.sequence);
+                varint::put(&mut header, 0);
+                message.body.push_front(&header);
+                self.keys += 1;
+            }
+        }
+        self.sequence += 1;
+        self.bytes_before += length as u64;
+        self.bytes_after += message.body.len() as u64;
+        out.send(port, message);
+        Ok(())
+    }
+
+    fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+        let wrong = |what: &str| StageError::Control(what.into());
+        let lost = <[u8; 8]>::try_from(control).map_err(|_| wrong("it is no number of a message"))?;
+        let lost = u64::from_le_bytes(lost);
+        if lost >= self.sequence {
+            return Err(wrong("that message was not sent yet"));
+        }
+        // What was sent before the references were forgotten is mended already.
+        if lost >= self.forgotten {
+            self.references.clear();
+            self.forgotten = self.sequence;
+            self.asked += 1;
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![
+            ("messages", self.sequence as f64),
+            ("keys", self.keys as f64),
+            ("keys_asked", self.asked as f64),
+            ("bytes_saved", self.bytes_before as f64 - self.bytes_after as f64),
+            ("ratio", self.bytes_before as f64 / self.bytes_after.max(1) as f64),
+        ]
+    }
+}
