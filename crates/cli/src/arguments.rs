@@ -148,7 +148,8 @@ pub(crate) struct Share {
 
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// Which devices: [TRANSPORT://]HOST[:PORT]/NAME
+    /// Which devices: [TRANSPORT://]HOST[:PORT]/NAME; several are joined by --via
+    /// 'NAME:(PIPELINE), ..., synchronize | PIPELINE', where NAME is a device's or HOST[:PORT]/NAME
     #[arg(required = true, value_name = "HOST/NAME")]
     pub(crate) from: Vec<String>,
     /// What stands in for the device here: `kind:rest`, once for each device [default: what suits it]

@@ -1,6 +1,6 @@
 //! What is said to people and to scripts: one quiet line an event, or one JSON object.
 
-use runtime::{DriverStats, Event, FlowStats, HubStats};
+use runtime::{DriverStats, Event, FlowStats, HubStats, JointStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -72,7 +72,7 @@ impl Events {
 
     /// Tells one event.
     pub(crate) fn tell(&self, event: Event) {
-        if matches!(event, Event::Stats { .. } | Event::Hub { .. }) && !self.stats {
+        if matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) && !self.stats {
             return;
         }
         match self.json {
@@ -143,8 +143,18 @@ fn describe(event: &Event) -> String {
         ),
         Event::Stats { name, stats } => describe_stats(name, stats),
         Event::Hub { name, hub } => describe_hub(name, hub),
+        Event::Joint { name, joint } => describe_joint(name, joint),
         other => format!("{other:?}"),
     }
+}
+
+fn describe_joint(name: &str, joint: &JointStats) -> String {
+    let (inputs, outputs): (u64, u64) = (joint.inputs.iter().sum(), joint.outputs.iter().sum());
+    let mut text = format!("{name}: {inputs} messages joined, {outputs} handed on");
+    for (reason, count) in &joint.drops {
+        let _ = write!(text, ", {count} dropped ({reason})");
+    }
+    text
 }
 
 fn describe_hub(name: &str, hub: &HubStats) -> String {

@@ -4,7 +4,8 @@ use crate::arguments::{Attach, Connect, Report, Session, Share};
 use crate::output::{Events, Failure};
 use runtime::config::{AttachWords, ConnectWords, RunFile, ShareWords};
 use runtime::{
-    AttachRequest, Attacher, Connected, Event, Joined, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
+    AttachRequest, Attacher, Connected, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer,
+    Stop,
 };
 use serde::Serialize;
 use std::io;
@@ -18,6 +19,7 @@ enum Service {
     /// The same, or through the share that has the address already.
     ShareOrJoin(ShareRequest, ShareWords),
     Attach(AttachRequest),
+    Joint(Joint),
     Connect(ConnectWords, Pipelines),
 }
 
@@ -28,6 +30,7 @@ impl Service {
             Service::Share(request) => Sharer::start(request)?.run(stop, &mut tell),
             Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
             Service::Attach(request) => Attacher::start(request)?.run(stop, &mut tell),
+            Service::Joint(joint) => joint.run(stop, &mut tell),
             Service::Connect(words, pipelines) => {
                 let moved = runtime::connect(&words.source, &words.sink, &pipelines, stop)?;
                 let path =
@@ -105,7 +108,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
 pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     let data_on_stdout =
         words.applications.is_empty() || words.applications.iter().any(|text| is_stdout(text));
-    let requests = AttachWords {
+    let (requests, joint) = AttachWords {
         from: words.from,
         applications: words.applications,
         via: words.via.via,
@@ -117,7 +120,8 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     }
     .requests()?;
     let events = Events::new(words.report.json, words.report.stats, data_on_stdout);
-    run_all(requests.into_iter().map(Service::Attach).collect(), &events)
+    let services = requests.into_iter().map(Service::Attach).chain(joint.map(Service::Joint));
+    run_all(services.collect(), &events)
 }
 
 /// `outboard connect`.
@@ -151,7 +155,9 @@ pub(crate) fn run(file: &Path, report: &Report) -> Result<(), Failure> {
     }) || words.connect.iter().any(|connect| is_stdout(&connect.sink));
     let mut services: Vec<Service> =
         words.share_requests().map_err(located)?.into_iter().map(Service::Share).collect();
-    services.extend(words.attach_requests().map_err(located)?.into_iter().map(Service::Attach));
+    let (requests, joints) = words.attach_requests().map_err(located)?;
+    services.extend(requests.into_iter().map(Service::Attach));
+    services.extend(joints.into_iter().map(Service::Joint));
     let connections = words.connections().map_err(located)?;
     services
         .extend(connections.into_iter().map(|(words, pipelines)| Service::Connect(words.clone(), pipelines)));

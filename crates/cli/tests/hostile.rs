@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Instant;
 use support::{PATIENCE, Service, noise};
+use wire::control::PublicKey;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
 
@@ -193,6 +194,7 @@ fn a_peer_can_name_no_path_and_no_command() {
         transport: "tcp".into(),
         via: Some(via.into()),
         via_back: None,
+        key: PublicKey([9; 32]),
     };
     // What the tables mark as local is refused, whatever it is called.
     let local: Vec<&str> = runtime::registry::pairs()

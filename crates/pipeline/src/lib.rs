@@ -17,6 +17,7 @@
 mod chain;
 mod edit;
 mod error;
+mod joined;
 mod parsed;
 mod requirement;
 mod syntax;
@@ -27,6 +28,7 @@ mod tests;
 pub use chain::{Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SideMessage};
 pub use edit::Edit;
 pub use error::PipelineError;
+pub use joined::{Joined, PARTS_MAX};
 pub use parsed::{Isolation, LINKS, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};

@@ -169,6 +169,25 @@ impl Pipeline {
         }
     }
 
+    /// This pipeline in the place of `current`: what that leaves to a junction stays there, and stays outermost.
+    pub fn in_place_of(mut self, current: &Pipeline) -> Result<Pipeline, PipelineError> {
+        let Some(outermost) = current.pairs.first().filter(|used| used.is_in_junction) else {
+            return Ok(self);
+        };
+        let wanted = outermost.canonical();
+        match self.pairs.first() {
+            Some(first) if first.canonical() == wanted => {
+                self.leave_first_to_junction();
+                Ok(self)
+            }
+            other => {
+                let place = other.map_or(0..0, |first| first.place.clone());
+                let problem = format!("other flows meet this one in `{wanted}`: that stays, and stays first");
+                Err(PipelineError::new(&self.text, place, problem))
+            }
+        }
+    }
+
     /// The text it was read from.
     pub fn text(&self) -> &str {
         &self.text

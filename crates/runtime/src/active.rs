@@ -49,11 +49,15 @@ impl Lane {
         })
     }
 
+    /// Why a push the other way is of no use.
     fn failure(&self) -> Option<PartnerError> {
-        self.failed.get().map(|(is_gone, what)| match is_gone {
-            true => PartnerError::Gone(what.clone()),
-            false => PartnerError::os("what stands behind it", io::Error::other(what.clone())),
-        })
+        match self.failed.get() {
+            Some((true, what)) => Some(PartnerError::Gone(what.clone())),
+            Some((false, what)) => {
+                Some(PartnerError::os("what stands behind it", io::Error::other(what.clone())))
+            }
+            None => None,
+        }
     }
 }
 
@@ -177,6 +181,10 @@ impl Endpoint {
     }
 
     fn go_neutral(&mut self) {
+        // Who has said the end counts on what came before it.
+        if self.outbound.ended.load(Ordering::Acquire) {
+            return;
+        }
         if self.class != FlowClass::Reliable {
             while self.outbound.ring.pop().is_some() {}
         }
@@ -220,6 +228,9 @@ impl Partner for Endpoint {
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if let Some(error) = self.check(flow).err().or_else(|| self.inbound.failure()) {
             return Err((error, message));
+        }
+        if self.is_other_closed() {
+            return Err((PartnerError::Gone("the other end".into()), message));
         }
         let pushed = self.outbound.ring.push(Item::Message(message)).or_else(|RingFull(item)| {
             // Taken back before the second try, so that room made after it wakes again.

@@ -103,7 +103,7 @@ pub(crate) fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result
     };
     let pipeline = choose(&offer, own, proposed)?;
     pipeline.check(&plan.format).map_err(|error| error.to_string())?;
-    Ok(pipeline)
+    pipeline.in_place_of(&plan.pipeline).map_err(|error| error.to_string())
 }
 
 /// The attacher's reading of the sharer's answer. Where the answer is its own proposal, its own pipeline
@@ -126,6 +126,10 @@ pub(crate) fn read_answer(
                 _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer).map_err(|error| {
                     format!("the other host answered with a pipeline this one refuses: {error}")
                 })?,
+            };
+            let pipeline = match own {
+                Some(own) => pipeline.in_place_of(own).map_err(|error| error.to_string())?,
+                None => pipeline,
             };
             let format = Format::from_name(&flow.format).ok_or_else(|| {
                 format!("the other host's device has the format `{}`, unknown here", flow.format)

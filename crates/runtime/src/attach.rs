@@ -9,6 +9,7 @@ use crate::dial::{Dialled, Dialling, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
+use crate::junction::joint::JointPort;
 use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
@@ -55,6 +56,8 @@ pub enum ApplicationChoice {
     Spec(String),
     /// A partner of this program's own (a measuring instrument).
     Partner(Box<dyn Partner>),
+    /// A joint with other devices.
+    Joint(JointPort),
 }
 
 /// What to attach, from where.
@@ -644,7 +647,8 @@ impl From<LinkError> for Failure {
     }
 }
 
-fn make_node(
+/// Makes what stands in for a device of this description, and says what it is.
+pub(crate) fn make_node(
     choice: ApplicationChoice,
     suitable: &str,
     description: &Description,
@@ -653,6 +657,7 @@ fn make_node(
         ApplicationChoice::Partner(partner) => {
             return Ok((PartnerOrigin::Ready(partner), "this program".into()));
         }
+        ApplicationChoice::Joint(port) => return port.join(description),
         ApplicationChoice::Spec(text) => text,
         ApplicationChoice::Suitable => suitable.into(),
     };

@@ -84,6 +84,7 @@ impl Changes {
         let text = edit.apply(plan.pipeline.text()).map_err(|error| error.to_string())?;
         let pipeline = Pipeline::parse(&text, registry::pairs(), Origin::Local)
             .and_then(|pipeline| pipeline.check(&plan.format).map(|_| pipeline))
+            .and_then(|pipeline| pipeline.in_place_of(&plan.pipeline))
             .map_err(|error| error.to_string())?;
         self.asked.insert(plan.flow, Asked::Here { visitor, pipeline: pipeline.clone() });
         let (flow, direction) = (plan.flow, plan.direction);

@@ -17,11 +17,13 @@ use crate::agree::Pipelines;
 use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
 use crate::error::RuntimeError;
 use crate::junction::hub::HubPolicy;
+use crate::junction::joint::Joint;
 use crate::keys::read_key_file;
 use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
 use crate::worker::TransportPlan;
 use contract::{OptionKind, OptionSpec, Options, Role, Scope};
+use pipeline::Joined;
 use serde::{Deserialize, Serialize};
 use session::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -149,14 +151,15 @@ impl RunFile {
     }
 
     /// What its `[[attach]]` come to, one request for each host; errors say which.
-    pub fn attach_requests(&self) -> Result<Vec<AttachRequest>, RuntimeError> {
-        let mut requests = Vec::new();
+    pub fn attach_requests(&self) -> Result<(Vec<AttachRequest>, Vec<Joint>), RuntimeError> {
+        let (mut requests, mut joints) = (Vec::new(), Vec::new());
         for (index, words) in self.attach.iter().enumerate() {
-            requests.extend(
-                words.requests().map_err(|error| place(error, "attach", index, &words.from.join(" ")))?,
-            );
+            let (some, joint) =
+                words.requests().map_err(|error| place(error, "attach", index, &words.from.join(" ")))?;
+            requests.extend(some);
+            joints.extend(joint);
         }
-        Ok(requests)
+        Ok((requests, joints))
     }
 
     /// Checks its `[[connect]]`; errors say which.
@@ -198,8 +201,44 @@ impl ShareWords {
 }
 
 impl AttachWords {
-    /// What they come to: one request for each host and transport.
-    pub fn requests(&self) -> Result<Vec<AttachRequest>, RuntimeError> {
+    /// What they come to: one request for each host and transport, and what joins the devices if their pipeline
+    /// says so.
+    pub fn requests(&self) -> Result<(Vec<AttachRequest>, Option<Joint>), RuntimeError> {
+        let usage = |error: pipeline::PipelineError| RuntimeError::Usage(error.to_string());
+        let read = |text: &String| Joined::parse(text, registry::pairs()).map_err(usage);
+        let joined = self.via.as_ref().filter(|_| self.from.len() > 1).map(read).transpose()?.flatten();
+        let Some(joined) = joined else { return Ok((self.each()?, None)) };
+        let origins = self.from.iter().map(|from| Origin::parse(from)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<_> = self.from.iter().zip(&origins).map(|(from, origin)| origin.names(from)).collect();
+        let pipelines = joined.pipelines(&names).map_err(usage)?;
+        let nodes = if Joint::keeps_apart(joined.joint()) { self.from.len() } else { 1 };
+        let mut applications = Vec::new();
+        for text in &self.applications {
+            registry::device_spec(text, Role::Application)?;
+            applications.push(ApplicationChoice::Spec(text.clone()));
+        }
+        if applications.is_empty() {
+            applications.extend((0..nodes).map(|_| ApplicationChoice::Suitable));
+        }
+        let devices: Vec<_> = origins.iter().map(|origin| origin.name.to_string()).collect();
+        let (joint, ports) =
+            Joint::new(&devices, joined.joint().clone(), joined.after().clone(), applications)?;
+        let apart = AttachWords { via: None, applications: Vec::new(), ..self.clone() };
+        let mut requests = apart.each()?;
+        // Each host's devices stand in its request in the order of the words.
+        let mut filled = vec![0; requests.len()];
+        for ((origin, pipeline), port) in origins.iter().zip(pipelines).zip(ports) {
+            let Some(request) = requests.iter().position(|request| origin.is_of(request)) else { continue };
+            let target = &mut requests[request].targets[filled[request]];
+            filled[request] += 1;
+            target.application = ApplicationChoice::Joint(port);
+            target.pipelines.via = Some(pipeline);
+        }
+        Ok((requests, Some(joint)))
+    }
+
+    /// One request for each host and transport, each device by itself.
+    fn each(&self) -> Result<Vec<AttachRequest>, RuntimeError> {
         let applications = self.applications.len();
         if self.from.is_empty() || applications != 0 && applications != self.from.len() {
             return Err(RuntimeError::Usage(format!(
@@ -220,10 +259,7 @@ impl AttachWords {
             let pipelines =
                 pipelines([self.via.as_deref(), self.via_back.as_deref(), None], self.key_file.as_deref())?;
             let target = AttachTarget { name: origin.name.into(), application, pipelines };
-            let same = |request: &&mut AttachRequest| {
-                request.address == origin.address && request.transport.class.name() == origin.transport
-            };
-            match requests.iter_mut().find(same) {
+            match requests.iter_mut().find(|request| origin.is_of(request)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
                     address: origin.address,
@@ -266,6 +302,16 @@ struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
+    /// What its flow may be called, the sharpest first; `whole` is what it was read from.
+    fn names(&self, whole: &'a str) -> Vec<&'a str> {
+        let plain = whole.split_once("://").map_or(whole, |(_, plain)| plain);
+        vec![whole, plain, self.name]
+    }
+
+    fn is_of(&self, request: &AttachRequest) -> bool {
+        request.address == self.address && request.transport.class.name() == self.transport
+    }
+
     fn parse(text: &'a str) -> Result<Origin<'a>, RuntimeError> {
         let (transport, rest) = split_transport(text)?;
         match rest.split_once('/') {
@@ -471,7 +517,7 @@ mod tests {
         let shares = file.share_requests().unwrap();
         assert_eq!(shares.len(), 1, "one place to listen is one sharer");
         assert_eq!((shares[0].devices.len(), shares[0].devices[0].name.as_deref()), (2, Some("p")));
-        let attaches = file.attach_requests().unwrap();
+        let attaches = file.attach_requests().unwrap().0;
         let targets: Vec<_> =
             attaches.iter().map(|request| (request.address.as_str(), request.targets.len())).collect();
         assert_eq!(targets, [("a:7845", 2), ("b:7845", 1)]);

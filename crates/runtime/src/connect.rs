@@ -132,9 +132,9 @@ impl Connection {
 }
 
 /// One direction of a connection: partner, source halves, sink halves, partner.
-struct RawPath {
+pub(crate) struct RawPath {
     from: FlowKey,
-    to: FlowKey,
+    pub(crate) to: FlowKey,
     source: Segment,
     sink: Segment,
     drops: DropCounts,
@@ -142,13 +142,13 @@ struct RawPath {
     ended: bool,
     /// How many of the two halves have given out everything.
     drained: u8,
-    finished: bool,
-    moved: Connected,
+    pub(crate) finished: bool,
+    pub(crate) moved: Connected,
 }
 
 impl RawPath {
     /// `None` if one of the partners has no such flow.
-    fn open(
+    pub(crate) fn open(
         from: &mut dyn Partner,
         to: &mut dyn Partner,
         offer: &FlowOffer,
@@ -187,7 +187,12 @@ impl RawPath {
         }))
     }
 
-    fn run(&mut self, from: &mut dyn Partner, to: &mut dyn Partner, now: Time) -> Result<bool, RuntimeError> {
+    pub(crate) fn run(
+        &mut self,
+        from: &mut dyn Partner,
+        to: &mut dyn Partner,
+        now: Time,
+    ) -> Result<bool, RuntimeError> {
         if self.finished {
             return Ok(false);
         }
@@ -286,7 +291,7 @@ impl RawPath {
         Ok(true)
     }
 
-    fn want(&self, from: &dyn Partner, to: &dyn Partner, poller: &mut Poller, wake: &mut Wake) {
+    pub(crate) fn want(&self, from: &dyn Partner, to: &dyn Partner, poller: &mut Poller, wake: &mut Wake) {
         if self.finished {
             return;
         }
@@ -306,6 +311,6 @@ impl RawPath {
     }
 }
 
-fn failed(what: &str, error: impl std::fmt::Display) -> RuntimeError {
+pub(crate) fn failed(what: &str, error: impl std::fmt::Display) -> RuntimeError {
     RuntimeError::Peer(format!("{what}: {error}"))
 }

@@ -1,6 +1,7 @@
 //! What a service tells while it runs, and how it is told to stop.
 
 use crate::junction::hub::HubStats;
+use crate::junction::joint::JointStats;
 use crate::stats::DriverStats;
 use serde::Serialize;
 use std::io;
@@ -129,6 +130,13 @@ pub enum Event {
         name: String,
         /// The figures.
         hub: Box<HubStats>,
+    },
+    /// Figures of a joint of several devices, at intervals.
+    Joint {
+        /// The devices' names.
+        name: String,
+        /// The figures.
+        joint: Box<JointStats>,
     },
     /// Figures, at intervals.
     Stats {

@@ -41,6 +41,7 @@ pub use connect::{Connected, Connection, connect};
 pub use error::RuntimeError;
 pub use events::{Event, Stop};
 pub use junction::hub::{HubOptions, HubPolicy, HubStats};
+pub use junction::joint::{Joint, JointPort, JointStats};
 pub use keys::read_key_file;
 pub use module::{ModuleEnd, ModuleRequest, run_module, serve_module};
 pub use pipeline::Edit;

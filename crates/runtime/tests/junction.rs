@@ -6,8 +6,7 @@ use contract::FlowClass;
 use netsim::relay::Relay;
 use runtime::{HubOptions, HubPolicy};
 use std::net::SocketAddr;
-use std::time::Duration;
-use support::{Handle, attach, share};
+use support::{Handle, attach, join, share, share_via};
 
 const ANY: &str = "127.0.0.1:0";
 
@@ -180,6 +179,160 @@ fn an_unplugged_device_comes_back_to_all_its_hosts() {
         node.wait("new events", |bench| bench.pushed.last().is_some_and(|last| last == b"again"));
     }
     for one in attached {
+        one.stop().unwrap();
+    }
+    sharer.stop();
+}
+
+#[test]
+fn a_device_divided_by_its_pipeline_comes_whole_to_each_host() {
+    let device = Handle::new();
+    let via = "multiplex(all, ways=3, join=false) | compress";
+    let sharer = share_via(&device, FlowClass::Reliable, any(), HubPolicy::default(), Some(via));
+    let nodes = [Handle::new(), Handle::new(), Handle::new()];
+    // One host leaves the pipeline to the device's, one says the same, one has its own behind what divides.
+    let own = [None, Some(via), Some("multiplex(all, ways=3, join=false) | bundle(count=7)")];
+    let attached: Vec<_> =
+        nodes.iter().zip(own).map(|(node, own)| attach(sharer.address, node, own)).collect();
+    let refused = support::request(sharer.address, &Handle::new(), Some("compress"));
+    let stop = runtime::Stop::new().unwrap();
+    let error = runtime::Attacher::start(refused).unwrap().run(&stop, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("in use by as many peers as may: 3"), "{error}");
+    let said = numbers(500);
+    device.with(|bench| {
+        bench.to_pull.extend(said.iter().cloned());
+        bench.ends = true;
+    });
+    for one in attached {
+        one.wait().unwrap();
+    }
+    for node in &nodes {
+        node.with(|bench| assert!(bench.pushed == said && bench.finished, "{} came", bench.pushed.len()));
+    }
+    sharer.stop();
+}
+
+#[test]
+fn a_pipeline_that_does_not_divide_a_divided_device_is_refused() {
+    let device = Handle::new();
+    let via = "multiplex(all, ways=3, join=false)";
+    let sharer = share_via(&device, FlowClass::Reliable, any(), HubPolicy::default(), Some(via));
+    let stop = runtime::Stop::new().unwrap();
+    let request = support::request(sharer.address, &Handle::new(), Some("compress"));
+    let error = runtime::Attacher::start(request).unwrap().run(&stop, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("begins with that"), "{error}");
+    sharer.stop();
+}
+
+#[test]
+fn two_devices_are_one_application_s_and_hear_what_it_says() {
+    let devices = [Handle::new(), Handle::new()];
+    let sharers =
+        devices.each_ref().map(|device| share(device, FlowClass::State, any(), HubPolicy::default()));
+    let node = Handle::new();
+    node.with(|bench| bench.held = b"lights".to_vec());
+    let addresses = sharers.each_ref().map(|sharer| sharer.address);
+    let joined = join(&addresses, &[&node], "a:(compress), b:(), synchronize | null");
+    node.wait("both snapshots", |bench| bench.pushed.len() >= 2);
+    for device in &devices {
+        device.wait("the lights", |bench| bench.pushed.first().is_some_and(|m| m == b"held:lights"));
+    }
+    for n in 0..50 {
+        devices[n % 2].say(format!("event {n}"));
+    }
+    node.wait("all events", |bench| bench.pushed.len() >= 52);
+    node.with(|bench| {
+        for device in 0..2 {
+            let of = |message: &&Vec<u8>| {
+                let text = String::from_utf8_lossy(message);
+                text.strip_prefix("event ").is_some_and(|n| n.parse::<usize>().unwrap() % 2 == device)
+            };
+            let came: Vec<String> =
+                bench.pushed.iter().filter(of).map(|m| String::from_utf8(m.clone()).unwrap()).collect();
+            let said: Vec<String> =
+                (0..50).filter(|n| n % 2 == device).map(|n| format!("event {n}")).collect();
+            assert_eq!(came, said, "each device's order stays");
+        }
+    });
+    node.say("all dark");
+    for device in &devices {
+        device.wait("what is said to both", |bench| bench.pushed.last().is_some_and(|m| m == b"all dark"));
+    }
+    devices.iter().for_each(|device| device.with(|bench| bench.ends = true));
+    for one in joined {
+        one.wait().unwrap();
+    }
+    node.with(|bench| assert!(bench.finished));
+    sharers.into_iter().for_each(|sharer| sharer.stop());
+}
+
+#[test]
+fn flows_kept_apart_go_to_a_node_each_and_the_one_that_is_cut_off_goes_neutral() {
+    let devices = [Handle::new(), Handle::new()];
+    let sharers =
+        devices.each_ref().map(|device| share(device, FlowClass::State, any(), HubPolicy::default()));
+    let relay = Relay::start(any(), sharers[1].address, "delay=2ms".parse().unwrap(), 7).unwrap();
+    let nodes = [Handle::new(), Handle::new()];
+    let joined =
+        join(&[sharers[0].address, relay.address()], &[&nodes[0], &nodes[1]], "synchronize(apart=true)");
+    for (number, (device, node)) in devices.iter().zip(&nodes).enumerate() {
+        device.say(format!("of {number}"));
+        node.wait("its own", |bench| {
+            bench.pushed.last().is_some_and(|m| m == format!("of {number}").as_bytes())
+        });
+    }
+    let neutral = nodes.each_ref().map(|node| node.with(|bench| bench.neutral));
+    devices[1].with(|bench| bench.held = b"stuck".to_vec());
+    relay.cut();
+    nodes[1].wait("neutral", |bench| bench.neutral > neutral[1]);
+    nodes[0].with(|bench| assert_eq!(bench.neutral, neutral[0], "the other is not concerned"));
+    devices[0].say("on and on");
+    nodes[0].wait("what comes meanwhile", |bench| bench.pushed.last().is_some_and(|m| m == b"on and on"));
+    relay.restore();
+    nodes[1].wait("where things stand", |bench| bench.pushed.last().is_some_and(|m| m == b"held:stuck"));
+    nodes[1].say("for the second");
+    devices[1]
+        .wait("what its node says", |bench| bench.pushed.last().is_some_and(|m| m == b"for the second"));
+    devices[0].with(|bench| assert!(!bench.pushed.contains(&b"for the second".to_vec())));
+    for one in joined {
+        one.stop().unwrap();
+    }
+    sharers.into_iter().for_each(|sharer| sharer.stop());
+}
+
+#[test]
+fn what_is_divided_over_two_links_and_joined_survives_the_loss_of_one() {
+    let device = Handle::new();
+    let via = "multiplex(all, ways=2, wait=100ms)";
+    let sharer = share_via(&device, FlowClass::Timely, any(), HubPolicy::default(), Some(via));
+    let relay = Relay::start(any(), sharer.address, "delay=2ms".parse().unwrap(), 9).unwrap();
+    let node = Handle::new();
+    let joined = join(&[sharer.address, relay.address()], &[&node], &format!("a:(compress), {via}"));
+    let say = |range: std::ops::Range<u32>| {
+        for n in range {
+            device.say(format!("message {n}"));
+            node.wait("it", |bench| {
+                bench.pushed.last().is_some_and(|m| *m == format!("message {n}").into_bytes())
+            });
+        }
+    };
+    // The first may be lost while links are made.
+    let began = std::time::Instant::now();
+    while node.with(|bench| bench.pushed.is_empty()) {
+        assert!(began.elapsed() < support::WATCHDOG);
+        device.say("first");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    say(0..50);
+    relay.cut();
+    say(50..150);
+    relay.restore();
+    say(150..200);
+    node.with(|bench| {
+        let of = |n: u32| bench.pushed.iter().filter(|m| **m == format!("message {n}").into_bytes()).count();
+        assert!((0..200).all(|n| of(n) == 1), "once each");
+    });
+    for one in joined {
         one.stop().unwrap();
     }
     sharer.stop();

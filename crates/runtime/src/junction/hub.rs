@@ -518,7 +518,7 @@ impl Loop {
             if let Some(forward) = &self.forward {
                 forward.want(device, &self.ways, &mut self.poller, &mut wake);
             }
-            self.ways.values().for_each(|way| way.want(&mut self.poller, &mut wake));
+            self.ways.values().for_each(|way| way.want(true, &mut self.poller, &mut wake));
             let is_full = self.ways.values().any(Way::is_held);
             if let Some(back) = self.back.filter(|_| is_full || self.unflushed) {
                 let readiness = device.readiness(back, Direction::In);

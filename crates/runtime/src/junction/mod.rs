@@ -8,5 +8,6 @@
 //! - [`outlet`]: what leaves pairs by side ports, to partners of this host.
 
 pub(crate) mod hub;
+pub(crate) mod joint;
 mod spread;
 mod way;

@@ -61,6 +61,11 @@ impl Spread {
         }
     }
 
+    /// What the flow promises.
+    pub(crate) fn class(&self) -> FlowClass {
+        self.class
+    }
+
     /// The partner is back, with the flow under this key.
     pub(crate) fn reopen(&mut self, key: FlowKey, ways: &mut Ways, now: Time) {
         self.key = key;

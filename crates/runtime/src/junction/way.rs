@@ -183,14 +183,19 @@ impl Way {
         self.held = Some(taken);
     }
 
+    /// Whether the path will hand over nothing more, and all of it was taken.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Whether something taken waits for room behind the junction.
     pub(crate) fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Puts what to wait for into the poller.
-    pub(crate) fn want(&self, poller: &mut Poller, wake: &mut Wake) {
-        if !self.is_held() {
+    /// Puts what to wait for into the poller; `takes`: also for what the path hands over.
+    pub(crate) fn want(&self, takes: bool, poller: &mut Poller, wake: &mut Wake) {
+        if takes && !self.is_held() {
             wake.add(poller, self.endpoint.readiness(FlowKey::DEFAULT, Direction::Out));
         }
         if self.is_blocked() || self.is_lagging {

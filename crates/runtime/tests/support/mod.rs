@@ -6,10 +6,11 @@ use contract::{
     FlowTemplate, Format, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed,
     Readiness, Time,
 };
+use pipeline::Joined;
 use runtime::worker::TransportPlan;
 use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Limits,
-    Pipelines, ShareDevice, ShareRequest, Sharer, Stop, registry,
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Joint, Limits,
+    Pipelines, RuntimeError, ShareDevice, ShareRequest, Sharer, Stop, registry,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -247,6 +248,54 @@ pub(crate) fn attach(
     Running { address, stop, thread }
 }
 
+type Run = Box<dyn FnOnce(&Stop) -> Result<(), RuntimeError> + Send>;
+
+/// Attaches `bench` of each of these hosts, called `a`, `b` and so on, through one joint; what it and the
+/// attachments say when they end.
+pub(crate) fn join(
+    addresses: &[SocketAddr],
+    applications: &[&Handle],
+    via: &str,
+) -> Vec<Running<Result<(), String>>> {
+    let joined = Joined::parse(via, registry::pairs()).unwrap().expect("it joins");
+    let names: Vec<String> =
+        (b'a'..).take(addresses.len()).map(|name| char::from(name).to_string()).collect();
+    let pipelines =
+        joined.pipelines(&names.iter().map(|name| vec![name.as_str()]).collect::<Vec<_>>()).unwrap();
+    let nodes = applications
+        .iter()
+        .map(|node| ApplicationChoice::Partner(Box::new(BenchPartner::new(node))))
+        .collect();
+    let (joint, ports) = Joint::new(&names, joined.joint().clone(), joined.after().clone(), nodes).unwrap();
+    let start = |address: SocketAddr, run: Run| {
+        let stop = Stop::new().unwrap();
+        let said = stop.clone();
+        let thread = std::thread::spawn(move || run(&said).map_err(|error| error.to_string()));
+        Running { address, stop, thread }
+    };
+    let mut running = Vec::new();
+    for ((address, pipeline), port) in addresses.iter().zip(pipelines).zip(ports) {
+        let mut request = request(*address, &Handle::new(), None);
+        request.targets[0].application = ApplicationChoice::Joint(port);
+        request.targets[0].pipelines.via = Some(pipeline);
+        let attacher = Attacher::start(request).unwrap();
+        running.push(start(
+            *address,
+            Box::new(move |stop| attacher.run(stop, &mut |event| show("attach", &event))),
+        ));
+    }
+    let (told, attached) = channel();
+    let mut tell = move |event| {
+        show("joint", &event);
+        if matches!(event, Event::Attached { .. }) {
+            let _ = told.send(());
+        }
+    };
+    running.push(start(addresses[0], Box::new(move |stop| joint.run(stop, &mut tell))));
+    attached.recv_timeout(WATCHDOG).expect("the joint is there");
+    running
+}
+
 impl<T> Running<T> {
     /// Tells it to stop; what it says.
     pub(crate) fn stop(self) -> T {
@@ -262,7 +311,7 @@ impl<T> Running<T> {
 
 /// Shown with a failing test.
 fn show(who: &str, event: &Event) {
-    if !matches!(event, Event::Stats { .. } | Event::Hub { .. }) {
+    if !matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) {
         println!("{who}: {event:?}");
     }
 }
