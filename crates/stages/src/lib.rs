@@ -34,6 +34,7 @@ mod null;
 mod periodic;
 mod picture;
 mod playout;
+mod prefetch;
 mod random;
 mod reorder;
 mod scale;
@@ -56,6 +57,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &periodic::Periodic,
     &reorder::Reorder,
     &multiplex::Multiplex,
+    &prefetch::Prefetch,
     &synchronize::Synchronize,
     &delay::Delay,
     &encrypt::Encrypt,
