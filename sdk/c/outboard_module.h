@@ -243,6 +243,14 @@ static const char *ob_text(unsigned char **from, unsigned char *end, char **into
     return text;
 }
 
+/* Writes a text at `at`; where it ends. */
+static size_t ob_put_text(unsigned char *into, size_t at, const char *text) {
+    size_t length = strlen(text);
+    ob_put(into + at, length, 4);
+    memcpy(into + at + 4, text, length);
+    return at + 4 + length;
+}
+
 static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
     unsigned char *from = body, *end = body + length;
     char *into = module->texts = malloc(length + 1); /* each text's own length leaves room for its null */
@@ -263,13 +271,13 @@ static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
     }
     module->role = role;
     module->format = format;
-    size_t role_bytes = strlen(role), format_bytes = strlen(format), at = 2;
-    unsigned char answer[2 + 4 + 64 + 4 + 64 + 2];
-    if (role_bytes > 64 || format_bytes > 64) return ob_problem(module, OB_PROTOCOL, "the hello's texts are too long");
+    unsigned char answer[2 + 4 + 64 + 4 + 64 + 2 + 4 + 4 + 4 + 4];
+    if (strlen(role) > 64 || strlen(format) > 64)
+        return ob_problem(module, OB_PROTOCOL, "the hello's texts are too long");
     ob_put(answer, OB_VERSION, 2);
-    ob_put(answer + at, role_bytes, 4), memcpy(answer + at + 4, role, role_bytes), at += 4 + role_bytes;
-    ob_put(answer + at, format_bytes, 4), memcpy(answer + at + 4, format, format_bytes), at += 4 + format_bytes;
-    ob_put(answer + at, 0, 2), at += 2;
+    size_t at = ob_put_text(answer, ob_put_text(answer, 2, role), format);
+    ob_put(answer + at, 1, 2);
+    at = ob_put_text(answer, ob_put_text(answer, at + 2, "done"), "true");
     return ob_say(module, OB_HELLO, answer, at);
 }
 

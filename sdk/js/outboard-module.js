@@ -255,7 +255,8 @@ class Runner {
       throw new ProtocolError(`the hello is of version ${version}, this module speaks ${VERSION}`);
     }
     Object.assign(this.module, { role, format, options });
-    this.say(HELLO, Buffer.concat([number(VERSION, 2), text(role), text(format), number(0, 2)]));
+    const answer = [number(VERSION, 2), text(role), text(format), number(1, 2), text('done'), text('true')];
+    this.say(HELLO, Buffer.concat(answer));
     this.isGreeted = true;
     this.start();
     return true;

@@ -254,7 +254,8 @@ class _Runner:
         if version != VERSION:
             raise ProtocolError("the hello is of version %d, this module speaks %d" % (version, VERSION))
         self.module.role, self.module.format, self.module.options = role, format_, options
-        answer = struct.pack("<H", VERSION) + _text(role) + _text(format_) + struct.pack("<H", 0)
+        answer = struct.pack("<H", VERSION) + _text(role) + _text(format_)
+        answer += struct.pack("<H", 1) + _text("done") + _text("true")
         self.say(_HELLO, answer)
 
     def receive_frames(self, flags):
