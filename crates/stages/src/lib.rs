@@ -28,6 +28,7 @@ mod fec;
 mod field;
 mod gray;
 mod histogram;
+mod latest;
 mod movement;
 mod multiplex;
 mod null;
@@ -54,6 +55,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &bundle::Bundle,
     &compress::Compress,
     &delta::Delta,
+    &latest::Latest,
     &periodic::Periodic,
     &reorder::Reorder,
     &multiplex::Multiplex,

@@ -1,0 +1,36 @@
+//! The half that says what has come.
+
+use crate::varint;
+use contract::{Message, Outbox, Port, Report, Stage, StageError, Time};
+
+#[derive(Default)]
+pub(super) struct Sink {
+    /// The sequence after the newest message's: what stands before it came, or was lost.
+    next: u64,
+    messages: u64,
+}
+
+impl Stage for Sink {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        let sequence = varint::take(&mut message.body);
+        let next = sequence.and_then(|sequence| sequence.checked_add(1));
+        let next = next.ok_or_else(|| StageError::Input("it has no number".into()))?;
+        if next > self.next {
+            self.next = next;
+            out.control(next.to_le_bytes().to_vec());
+        }
+        self.messages += 1;
+        out.send(port, message);
+        Ok(())
+    }
+
+    fn report(&self) -> Vec<Report> {
+        vec![("messages", self.messages as f64)]
+    }
+}

@@ -1,0 +1,331 @@
+use super::Latest;
+use super::source::REPLACED;
+use contract::{
+    Attributes, Body, Bytes, Feedback, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError,
+    Time, Value,
+};
+use netsim::Params;
+use proptest::prelude::*;
+use std::time::Duration;
+use testkit::stage::{TwoHalves, conforms, options, steady};
+use wire::formats::evdev::code::*;
+use wire::formats::evdev::{self, Event};
+use wire::formats::motion::{self, Motion};
+
+#[test]
+fn it_conforms() {
+    for format in [Format::Bytes, Format::Evdev, Format::Motion] {
+        conforms(&Latest, &[], &format);
+    }
+    for given in [
+        &[("merge", "false")][..],
+        &[("merge", "false"), ("in_flight", "1"), ("lost_after", "10ms")],
+        &[("merge", "false"), ("in_flight", "4096"), ("held_max", "1")],
+    ] {
+        conforms(&Latest, given, &Format::Bytes);
+    }
+}
+
+#[test]
+fn what_it_cannot_drop_it_does_not_take() {
+    let merging = options(&Latest, &[]);
+    let dropping = options(&Latest, &[("merge", "false")]);
+    assert!(Latest.accept(&Format::Serial, &merging).is_err());
+    for format in [Format::Evdev, Format::Motion] {
+        assert_eq!(Latest.accept(&format, &merging), Ok(Format::Bytes));
+        assert!(Latest.accept(&format, &dropping).is_err());
+    }
+    assert_eq!(Latest.accept(&Format::Video, &dropping), Ok(Format::Bytes));
+}
+
+fn source(given: &[(&str, &str)], format: &Format) -> Box<dyn Stage> {
+    Latest.source(&options(&Latest, given), format, &Site::default()).unwrap()
+}
+
+/// What left, without the number in front.
+fn left(out: &mut Outbox) -> Vec<Bytes> {
+    out.messages
+        .drain(..)
+        .map(|(_, mut m)| m.body.split_front(1).map(|_| m.body.into_bytes()).unwrap())
+        .collect()
+}
+
+#[test]
+fn layout() {
+    let mut out = Outbox::default();
+    let mut source = source(&[("in_flight", "200")], &Format::Bytes);
+    let mut sink = Latest.sink(&options(&Latest, &[]), &Format::Bytes, &Site::default()).unwrap();
+    for number in 0..130u64 {
+        source.handle(Port::MAIN, Message::new(Time(0), b"ab".to_vec()), Time(0), &mut out).unwrap();
+        let (_, message) = out.messages.pop_front().unwrap();
+        if number == 129 {
+            assert_eq!(message.body.clone().into_bytes(), b"\x81\x01ab"[..]);
+        }
+        sink.handle(Port::MAIN, message, Time(0), &mut out).unwrap();
+        assert_eq!(out.messages.pop_front().unwrap().1.body, Body::from(b"ab".to_vec()));
+        assert_eq!(out.controls, [(number + 1).to_le_bytes()]);
+        out.controls.clear();
+    }
+    for control in [&[][..], &[0; 7], &131u64.to_le_bytes()] {
+        let result = source.handle_control(control, Time(1), &mut out);
+        assert!(matches!(result, Err(StageError::Control(_))), "{control:?}: {result:?}");
+    }
+    for bytes in [&[][..], &[0x80], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
+        let result = sink.handle(Port::MAIN, Message::new(Time(0), bytes.to_vec()), Time(0), &mut out);
+        assert!(matches!(result, Err(StageError::Input(_))), "{bytes:?}: {result:?}");
+    }
+}
+
+#[test]
+fn a_network_that_keeps_up_changes_nothing() {
+    for format in [Format::Bytes, Format::Evdev, Format::Motion] {
+        let mut run = TwoHalves::new(&Latest, &[], &format, steady(Duration::from_millis(20)), 1);
+        for number in 0..500u64 {
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+            run.run_until(run.now.after(Duration::from_millis(16)));
+        }
+        run.run_until(run.now.after(Duration::from_millis(20)));
+        let late = run.received.iter().map(|(at, m)| at.since(m.created)).max();
+        assert_eq!((run.received.len(), late), (500, Some(Duration::from_millis(20))));
+    }
+}
+
+/// 100 messages of 1000 bytes a second on 10 ms and 20 kB/s, which carries 20: how old is what the
+/// application sees, on the whole and at the end of ten seconds?
+fn ages_ms(given: &[(&str, &str)], pair: &dyn Pair) -> (f64, f64, usize) {
+    let network = Params { rate_bps: 160_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(10)) };
+    let mut run = TwoHalves::new(pair, given, &Format::Bytes, network, 1);
+    for _ in 0..1000 {
+        run.push(Message::new(run.now, vec![7; 1000]));
+        run.run_until(run.now.after(Duration::from_millis(10)));
+    }
+    let ages: Vec<f64> = run.received.iter().map(|(at, m)| at.signed_since(m.created) as f64 / 1e6).collect();
+    (ages.iter().sum::<f64>() / ages.len() as f64, ages[ages.len() - 1], ages.len())
+}
+
+#[test]
+fn on_a_thin_network_the_newest_is_seen_and_as_often_as_it_carries() {
+    let (_, queued_ms, _) = ages_ms(&[("in_flight", "4096"), ("merge", "false")], &Latest);
+    assert!(queued_ms > 7000.0, "without pressure the queue takes it all: {queued_ms}");
+    let (mean_ms, last_ms, seen) = ages_ms(&[], &Latest);
+    assert!(mean_ms < 170.0 && last_ms < 170.0 && seen > 185, "{mean_ms} {last_ms} {seen}");
+    let (mean_ms, _, seen) = ages_ms(&[("in_flight", "1")], &Latest);
+    assert!(mean_ms < 80.0 && seen > 130, "one at a time leaves the network idle: {mean_ms} {seen}");
+}
+
+#[test]
+fn a_fast_device_far_away_is_not_held_back_by_the_round_trip() {
+    let network = steady(Duration::from_millis(100));
+    let mut run = TwoHalves::new(&Latest, &[], &Format::Bytes, network, 1);
+    for number in 0..5000u32 {
+        run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+        run.run_until(run.now.after(Duration::from_millis(1)));
+    }
+    // The window of 4 doubles each 200 ms until 200 are under way.
+    let replaced = run.figure(Half::Source, "replaced");
+    assert!(replaced < 1300.0, "{replaced}");
+    assert!(run.figure(Half::Source, "in_flight") >= 200.0);
+    assert_eq!(run.drops[&(Half::Source, REPLACED)] as f64, replaced);
+    let before = run.figure(Half::Source, "replaced");
+    for number in 0..1000u32 {
+        run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+        run.run_until(run.now.after(Duration::from_millis(1)));
+    }
+    assert_eq!(run.figure(Half::Source, "replaced"), before);
+}
+
+#[test]
+fn auto_says_what_it_chose_and_why() {
+    let mut source = source(&[], &Format::Bytes);
+    let mut out = Outbox::default();
+    source.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
+    source.handle_control(&1u64.to_le_bytes(), Time::from_millis(41), &mut out).unwrap();
+    let choices = source.choices();
+    assert_eq!((choices[0].option, &choices[0].value), ("in_flight", &Value::Integer(4)));
+    assert!(choices[0].why.contains("41.0 ms"), "{}", choices[0].why);
+    assert!(self::source(&[("in_flight", "3")], &Format::Bytes).choices().is_empty());
+}
+
+#[test]
+fn the_newest_of_each_key_waits_in_turn() {
+    let mut source = source(&[("in_flight", "1"), ("held_max", "3")], &Format::Bytes);
+    let mut out = Outbox::default();
+    let message = |key: u64, value: u8| {
+        let attributes = Attributes { key: Some(key), ..Attributes::default() };
+        Message { created: Time(0), attributes, body: vec![value].into() }
+    };
+    for (key, value) in [(0, 1), (1, 2), (2, 3), (1, 4), (2, 5), (1, 6)] {
+        source.handle(Port::MAIN, message(key, value), Time(0), &mut out).unwrap();
+    }
+    assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 3);
+    source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
+    // Of key 1 there is always another: key 2 has its turn all the same.
+    source.handle(Port::MAIN, message(1, 7), Time(9), &mut out).unwrap();
+    source.handle_control(&2u64.to_le_bytes(), Time(9), &mut out).unwrap();
+    source.handle_control(&3u64.to_le_bytes(), Time(9), &mut out).unwrap();
+    assert_eq!(left(&mut out), [[1], [6], [5], [7]].map(|value| Bytes::from(value.to_vec())));
+    for key in 0..3 {
+        assert!(source.has_room());
+        source.handle(Port::MAIN, message(key, 0), Time(9), &mut out).unwrap();
+    }
+    assert!(!source.has_room());
+}
+
+#[test]
+fn bytes_that_wait_for_the_network_let_one_go_at_a_time() {
+    let mut source = source(&[("in_flight", "9")], &Format::Bytes);
+    let mut out = Outbox::default();
+    let push = |source: &mut dyn Stage, value: u8, out: &mut Outbox| {
+        source.handle(Port::MAIN, Message::new(Time(0), vec![value]), Time(0), out).unwrap();
+    };
+    let waiting = |waiting_bytes| Feedback { waiting_bytes, ..Feedback::default() };
+    push(source.as_mut(), 1, &mut out);
+    source.handle_feedback(&waiting(100_000), Time(0), &mut out).unwrap();
+    (2..5).for_each(|value| push(source.as_mut(), value, &mut out));
+    assert_eq!((out.messages.len(), source.held()), (1, 1));
+    source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
+    push(source.as_mut(), 5, &mut out);
+    source.handle_feedback(&waiting(0), Time(10), &mut out).unwrap();
+    assert_eq!(left(&mut out), [[1], [4], [5]].map(|value| Bytes::from(value.to_vec())));
+    source.handle_feedback(&waiting(100_000), Time(10), &mut out).unwrap();
+    push(source.as_mut(), 6, &mut out);
+    let until = source.poll_timeout().unwrap();
+    assert_eq!(until, Time(10).after(Duration::from_secs(1)), "or until nobody says so any more");
+    source.handle_timeout(until, &mut out).unwrap();
+    assert_eq!(out.messages.len(), 1);
+}
+
+#[test]
+fn a_network_that_loses_everything_stops_nothing_for_ever() {
+    let given = [("merge", "false"), ("in_flight", "2")];
+    let mut run = TwoHalves::new(&Latest, &given, &Format::Bytes, steady(Duration::from_millis(5)), 1);
+    let feed = |run: &mut TwoHalves, count: u32| {
+        for number in 0..count {
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+            run.run_until(run.now.after(Duration::from_millis(20)));
+        }
+    };
+    feed(&mut run, 50);
+    run.configure(Params { loss_ppm: 1_000_000, ..steady(Duration::from_millis(5)) });
+    feed(&mut run, 500);
+    let tried = run.lost();
+    assert!((3..8).contains(&tried), "two, then ever more seldom: {tried}");
+    run.configure(steady(Duration::from_millis(5)));
+    feed(&mut run, 1000);
+    run.end();
+    let after_pause = run.received.windows(2).map(|two| two[1].0.since(two[0].0)).max().unwrap();
+    assert!(after_pause < Duration::from_secs(26), "{after_pause:?}");
+    assert!(run.received.len() > 400);
+    assert_eq!(run.received.len() as u64 + run.lost() + run.dropped(), 1550);
+}
+
+fn events(run: &TwoHalves) -> Vec<Event> {
+    let frames =
+        run.received.iter().map(|(_, m)| evdev::Update::parse(&m.body.clone().into_bytes()).unwrap());
+    frames
+        .flat_map(|update| match update {
+            evdev::Update::Frame(events) | evdev::Update::Snapshot(events) => events,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+/// A mouse of 1000 Hz that is clicked twice a second, on 10 ms and 1 kB/s, which carries about 50 frames: nothing
+/// is older than a fifth of a second, no click is lost, and the pointer ends where it would.
+#[test]
+fn on_a_thin_network_a_mouse_loses_no_click_and_no_distance() {
+    let network = Params { rate_bps: 8_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(10)) };
+    let mut run = TwoHalves::new(&Latest, &[], &Format::Evdev, network, 1);
+    let mut clicks = Vec::new();
+    for number in 0..10_000 {
+        let event = match number % 250 {
+            249 => {
+                clicks.push(Event::new(EV_KEY, 0x110, number / 250 % 2));
+                clicks[clicks.len() - 1]
+            }
+            _ => Event::new(EV_REL, (number % 2) as u16, 1 + number % 3),
+        };
+        run.push(Message::new(run.now, evdev::Update::Frame(vec![event]).to_bytes()));
+        run.run_until(run.now.after(Duration::from_millis(1)));
+    }
+    run.end();
+    let (keys, distances): (Vec<_>, Vec<_>) =
+        events(&run).into_iter().partition(|event| event.kind == EV_KEY);
+    assert_eq!(keys, clicks);
+    let far =
+        |code| distances.iter().filter(|event| event.code == code).map(|event| event.value).sum::<i32>();
+    let sent = |code| (0..10_000).filter(|n| n % 250 != 249 && n % 2 == code).map(|n| 1 + n % 3).sum::<i32>();
+    assert_eq!([far(0), far(1)], [sent(0), sent(1)]);
+    let oldest = run.received[50..].iter().map(|(at, m)| at.since(m.created)).max().unwrap();
+    assert!(oldest < Duration::from_millis(200), "{oldest:?}");
+    assert!(run.received.len() < 1000 && run.dropped() == 0);
+}
+
+#[test]
+fn a_cap_leads_as_far_and_comes_to_rest() {
+    let network = Params { rate_bps: 4_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(10)) };
+    let mut run = TwoHalves::new(&Latest, &[("in_flight", "2")], &Format::Motion, network, 1);
+    let mut presses = 0;
+    for number in 0..640 {
+        let update = match number % 100 {
+            20 | 30 => {
+                presses += 1;
+                motion::Update::Button { number: 0, pressed: number % 100 == 20 }
+            }
+            _ if number == 639 => motion::Update::Motion(Motion { axes: [0; 6], period_us: 16_000 }),
+            at => motion::Update::Motion(Motion { axes: [at, 0, 0, 0, 0, -at], period_us: 16_000 }),
+        };
+        run.push(Message::new(run.now, update.to_bytes()));
+        run.run_until(run.now.after(Duration::from_millis(16)));
+    }
+    run.end();
+    let (mut far, mut period_us, mut rest, mut buttons) = (0, 0, [1; 6], Vec::new());
+    for (_, message) in &run.received {
+        match motion::Update::parse(&message.body.clone().into_bytes()).unwrap() {
+            motion::Update::Motion(motion) => {
+                far += i64::from(motion.axes[0]) * i64::from(motion.period_us);
+                period_us += u64::from(motion.period_us);
+                rest = motion.axes;
+            }
+            motion::Update::Button { pressed, .. } => buttons.push(pressed),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((buttons.len(), rest), (presses, [0; 6]));
+    assert!(buttons.chunks(2).all(|two| two == [true, false]));
+    assert_eq!(period_us, (640 - presses as u64) * 16_000);
+    let sent: i64 = (0..639).filter(|n| !matches!(n % 100, 20 | 30)).map(|n| n % 100 * 16_000).sum();
+    assert!((far - sent).unsigned_abs() < period_us / 2, "{far} {sent}");
+    assert!(run.received.len() < 400, "{}", run.received.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// On any network that loses nothing, however thin: what is received was sent, in order, the last of all is
+    /// received, and each message is received or counted.
+    #[test]
+    fn the_last_always_comes(
+        gaps_ms in prop::collection::vec(0..60u64, 1..200),
+        rate_bps in 2_000..500_000u64,
+        delay_ms in 0..200u64,
+        in_flight in prop_oneof![Just("auto"), Just("1"), Just("5")],
+    ) {
+        let network = Params { rate_bps, queue_packets: u32::MAX, ..steady(Duration::from_millis(delay_ms)) };
+        let given = [("in_flight", in_flight), ("merge", "false")];
+        let mut run = TwoHalves::new(&Latest, &given, &Format::Bytes, network, 1);
+        for (number, gap_ms) in (0u32..).zip(&gaps_ms) {
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+            run.run_until(run.now.after(Duration::from_millis(*gap_ms)));
+        }
+        run.run_until(run.now.after(Duration::from_secs(20)));
+        let numbers: Vec<u32> = run
+            .received
+            .iter()
+            .map(|(_, m)| u32::from_le_bytes(m.body.clone().take_front().unwrap()))
+            .collect();
+        prop_assert!(numbers.windows(2).all(|two| two[0] < two[1]));
+        prop_assert_eq!(numbers.last(), Some(&(gaps_ms.len() as u32 - 1)));
+        prop_assert_eq!(run.received.len() as u64 + run.dropped(), gaps_ms.len() as u64);
+    }
+}

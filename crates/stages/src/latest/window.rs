@@ -1,0 +1,102 @@
+//! How many messages may be under way.
+//!
+//! `auto` follows the time from a message's leaving to the sink half's word of it, the round trip. The network
+//! is full when round trips grow longer than the shortest. As in FAST TCP (Wei, Jin, Low and Hegde 2006) the
+//! window tends to what the network holds plus [`QUEUED`] messages: `window * shortest / round trip + QUEUED`.
+//! The shortest is measured anew now and then, over an empty network (as BBR does), or a queue of our own
+//! would come to be taken for distance.
+
+use super::IN_FLIGHT_MAX;
+use contract::{Options, Time, Value};
+use std::time::Duration;
+
+/// Messages that may wait in the network, so that it is never idle.
+const QUEUED: f64 = 1.0;
+/// Where `auto` begins.
+const FIRST: usize = 4;
+/// Round trips this much longer than the shortest, in parts of it, say nothing of a queue.
+const SLACK: f64 = 0.125;
+/// And neither do those by so much.
+const SLACK_MIN: Duration = Duration::from_millis(2);
+/// How long a shortest round trip is relied on.
+const MEASURED_FOR: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Window {
+    size: usize,
+    auto: Option<Auto>,
+}
+
+#[derive(Debug, Default)]
+struct Auto {
+    /// The shortest round trip, and when it was seen.
+    shortest: Option<(Duration, Time)>,
+    /// The shortest of those that came since the window was last set.
+    lately: Option<Duration>,
+    /// The window is set again when this message is heard of.
+    until: u64,
+    /// Messages had to wait meanwhile.
+    was_full: bool,
+}
+
+impl Window {
+    pub(super) fn new(options: &Options) -> Window {
+        match options.is_auto("in_flight") {
+            true => Window { size: FIRST, auto: Some(Auto::default()) },
+            false => Window { size: options.count("in_flight"), auto: None },
+        }
+    }
+
+    /// Messages that may be under way.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A message has to wait.
+    pub(super) fn fill(&mut self) {
+        if let Some(auto) = &mut self.auto {
+            auto.was_full = true;
+        }
+    }
+
+    /// Message `number` was heard of after `round_trip`; the next to leave has number `next`.
+    pub(super) fn handle_round_trip(&mut self, number: u64, next: u64, round_trip: Duration, now: Time) {
+        let Some(auto) = &mut self.auto else { return };
+        // While it is measured anew, what left before tells of our own queue.
+        if auto.shortest.is_none() && number < auto.until {
+            return;
+        }
+        if auto.shortest.is_none_or(|(shortest, _)| round_trip <= shortest) {
+            auto.shortest = Some((round_trip, now));
+        }
+        let lately = auto.lately.map_or(round_trip, |lately| lately.min(round_trip));
+        auto.lately = Some(lately);
+        let Some((shortest, seen)) = auto.shortest.filter(|_| number >= auto.until) else { return };
+        if now.since(seen) > MEASURED_FOR {
+            auto.shortest = None;
+            self.size = 1;
+        } else if lately <= shortest.mul_f64(1.0 + SLACK).max(shortest + SLACK_MIN) {
+            if auto.was_full {
+                self.size = (self.size * 2).min(IN_FLIGHT_MAX);
+            }
+        } else {
+            let holds = self.size as f64 * shortest.as_secs_f64() / lately.as_secs_f64();
+            self.size = ((holds + QUEUED).round() as usize).clamp(1, IN_FLIGHT_MAX);
+        }
+        (auto.lately, auto.until, auto.was_full) = (None, next, false);
+    }
+
+    /// What `auto` stands at, and why.
+    pub(super) fn choice(&self) -> Option<contract::Choice> {
+        let auto = self.auto.as_ref()?;
+        let why = match auto.shortest {
+            None => "how long a round trip takes is being measured".into(),
+            Some((shortest, _)) => format!(
+                "round trips take {:.1} ms at least: so many messages keep the network busy, and more would only wait",
+                shortest.as_secs_f64() * 1e3
+            ),
+        };
+        let size = i64::try_from(self.size).unwrap_or(i64::MAX);
+        Some(contract::Choice { option: "in_flight", value: Value::Integer(size), why })
+    }
+}
