@@ -18,6 +18,8 @@ pub(super) struct Group {
     parity_came: u64,
     /// When its first message was created.
     created: Time,
+    /// Those before this place are not made again.
+    repairs_from: u8,
     kept: Kept,
 }
 
@@ -34,9 +36,17 @@ struct Kept {
 }
 
 impl Group {
-    pub(super) fn new(parity: u8) -> Self {
-        let (given, came, parity_came, created) = (0, 0, 0, Time::ZERO);
-        Group { parity, size: None, given, came, parity_came, created, kept: Kept::default() }
+    pub(super) fn new(parity: u8, repairs_from: u8) -> Self {
+        Group {
+            parity,
+            size: None,
+            given: 0,
+            came: 0,
+            parity_came: 0,
+            created: Time::ZERO,
+            repairs_from,
+            kept: Kept::default(),
+        }
     }
 
     /// Bytes kept.
@@ -173,6 +183,9 @@ impl Group {
         for (place, shard) in decoder.decode().map_err(own)?.restored_original_iter() {
             let (after, bytes) = read_shard(shard)
                 .ok_or_else(|| StageError::Input("what its parity makes is no message".into()))?;
+            if place < self.repairs_from.into() {
+                continue;
+            }
             places |= 1 << place;
             made.push(Message::new(self.created.shifted(Offset(after)), Bytes::copy_from_slice(bytes)));
         }

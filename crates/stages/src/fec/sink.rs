@@ -6,6 +6,7 @@ use super::group::Group;
 use super::header::{Header, Part};
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ struct Half {
     id: u32,
     /// By the number of their first message.
     groups: BTreeMap<u64, Group>,
+    /// The message that came first: group and place. A sink half made anew cannot know which before it were given
+    /// out, so it makes none of them again.
+    begun: (u64, u8),
     /// Groups before this are forgotten.
     floor: u64,
     /// What was lost of the groups before this is counted.
@@ -82,7 +86,8 @@ impl Sink {
     }
 
     /// The index of the source half `id`, which is begun if it is new.
-    fn half(&mut self, id: u32, group: u64) -> usize {
+    fn half(&mut self, header: &Header) -> usize {
+        let Header { half: id, group, .. } = *header;
         if let Some(known) = self.halves.iter().rposition(|half| half.id == id) {
             return known;
         }
@@ -92,8 +97,14 @@ impl Sink {
             self.missing_before += forgotten.missing();
             self.bytes -= forgotten.bytes();
         }
+        let begun = match header.part {
+            // Nothing was before the beginning.
+            _ if group == 0 => (0, 0),
+            Part::Data { place, .. } => (group, place),
+            Part::Parity { .. } => (group + 1, 0),
+        };
         let (groups, sent) = (BTreeMap::new(), (group, group));
-        self.halves.push_back(Half { id, groups, floor: 0, settled: 0, sent, given: 0 });
+        self.halves.push_back(Half { id, groups, begun, floor: 0, settled: 0, sent, given: 0 });
         self.halves.len() - 1
     }
 
@@ -112,7 +123,12 @@ impl Sink {
                 _ => return false,
             }
         }
-        half.groups.insert(header.group, Group::new(header.parity));
+        let repairs_from = match header.group.cmp(&half.begun.0) {
+            Ordering::Less => u8::MAX,
+            Ordering::Equal => half.begun.1,
+            Ordering::Greater => 0,
+        };
+        half.groups.insert(header.group, Group::new(header.parity, repairs_from));
         // One that has come up to where the next begins is whole, though its parity is lost.
         if let Some((first, group)) = half.groups.range_mut(..header.group).next_back()
             && u64::from(group.given()) == header.group - first
@@ -190,7 +206,7 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body, self.data)?;
-        let index = self.half(header.half, header.group);
+        let index = self.half(&header);
         if header.group < self.halves[index].floor || !self.begin(index, &header) {
             self.late += 1;
             // A parity message is none that anybody misses.

@@ -127,6 +127,26 @@ fn a_restarted_source_half_is_another() {
 }
 
 #[test]
+fn a_sink_half_made_anew_repeats_nothing_that_was_given_out() {
+    let given = [("data", "4"), ("parity", "3")];
+    let (mut source, mut out) = (source(&given), Outbox::default());
+    let made: Vec<Message> = (0..12)
+        .flat_map(|at| {
+            feed(&mut *source, Message::new(Time(at), vec![at as u8]), &mut out).unwrap();
+            sent(&mut out)
+        })
+        .collect();
+    // Each group is four messages and three parity messages. It begins with the third of the second group, of
+    // which the fourth is lost; of the third group the first is.
+    let mut sink = sink(&given);
+    for at in [9, 11, 12, 13, 2, 4, 5, 6, 15, 16, 17, 18, 19] {
+        feed(&mut *sink, made[at].clone(), &mut out).unwrap();
+    }
+    let bodies: Vec<_> = sent(&mut out).into_iter().map(|message| message.body.into_bytes()[0]).collect();
+    assert_eq!(bodies, [6, 7, 2, 9, 10, 11, 8]);
+}
+
+#[test]
 fn large_messages_go_as_they_are() {
     let made = group(&[("parity", "1"), ("limit", "1KiB")], &[vec![1], vec![2; 2000], vec![3]]);
     // Parity of the first, the large one, the third and its parity.
