@@ -1,6 +1,8 @@
 //! Runs the real program: to its end, or as a service whose events are read.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod driven;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

@@ -34,6 +34,9 @@ use sys::poller::Poller;
 use wire::{MODULE_VERSION, ModuleFrame};
 use writer::Writer;
 
+/// The option of a module's own hello that says that it says done.
+const SAYS_DONE: &str = "done";
+
 /// What a user asks for.
 #[derive(Debug, Clone, Default)]
 pub struct ModuleRequest {
@@ -169,10 +172,10 @@ fn prepare(request: &ModuleRequest, control: &mut Control) -> Result<(Made, Read
     given.extend(options);
     let mut site = Site { key, ..Site::default() };
     let made = make(*pair, half, &given, &format, &mut site)?;
-    let options = made.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let mut options: Vec<_> =
+        made.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    options.push((SAYS_DONE.into(), "true".into()));
     control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
-    // From here on it is known that this module says done.
-    control.send(0, &ModuleFrame::Done { inputs: 0, outputs: 0 });
     let own = |fd: BorrowedFd<'_>, name: &str| {
         pipes::own(fd)
             .inspect(|fd| pipes::widen(fd.as_fd()))

@@ -66,7 +66,7 @@ pub(super) struct Runner {
     ended: Vec<bool>,
     /// Containers pushed, and what the runner knows.
     outputs: u64,
-    done: (u64, u64),
+    done: Option<(u64, u64)>,
     phase: Phase,
     /// A flush is under way: nothing more is handled until a done has answered it.
     flushed: bool,
@@ -104,7 +104,7 @@ impl Runner {
             inputs: 0,
             ended,
             outputs: 0,
-            done: (0, 0),
+            done: None,
             phase: Phase::Running,
             flushed: false,
         }
@@ -366,8 +366,8 @@ impl Runner {
             return;
         }
         let (Some(inputs), outputs) = (self.finished_inputs(), self.outputs) else { return };
-        if (inputs, outputs) != self.done || self.flushed {
-            self.done = (inputs, outputs);
+        if Some((inputs, outputs)) != self.done || self.flushed {
+            self.done = Some((inputs, outputs));
             self.flushed = false;
             self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
         }
@@ -382,7 +382,11 @@ impl Runner {
         }
         // One out for each one in, in order: what is held are the last ones.
         let left = self.inputs.saturating_sub(held);
-        (!may_drop && !may_reorder && left == self.outputs && left > self.done.0).then_some(left)
+        (!may_drop
+            && !may_reorder
+            && left == self.outputs
+            && Some(left) > self.done.map(|(inputs, _)| inputs))
+        .then_some(left)
     }
 
     /// Puts what to wait for into the poller; when to look again otherwise.

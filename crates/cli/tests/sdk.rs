@@ -1,0 +1,212 @@
+//! Modules in Python, C and JavaScript (`sdk/`): each SDK through the whole ABI, and each example in a shell line
+//! of the real program.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::driven::{Driven, hello};
+use support::{Scratch, end, noise};
+use wire::{Container, MODULE_VERSION, ModuleFeedback, ModuleFrame};
+
+const SDKS: [(&str, &str); 3] = [("python", "python3"), ("c", "cc"), ("js", "node")];
+
+fn sdk() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk")
+}
+
+fn has(tool: &str) -> bool {
+    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// The program `directory/name` of an SDK, ready to be run; `None`, loudly, where what runs it is missing.
+fn program(language: &str, tool: &str, name: &str, scratch: &Scratch) -> Option<Vec<String>> {
+    if !has(tool) {
+        eprintln!("SKIPPED: {language} {name}: there is no `{tool}`; scripts/setup says what to install");
+        return None;
+    }
+    let source = |ending: &str| sdk().join(language).join(format!("{name}.{ending}")).display().to_string();
+    Some(match language {
+        "python" => vec![tool.into(), source("py")],
+        "js" => vec![tool.into(), source("js")],
+        _ => {
+            let binary = scratch.path(name.rsplit('/').next().unwrap());
+            let include = format!("-I{}", sdk().join("c").display());
+            let strict = ["-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", &include];
+            let built = Command::new(tool).args(strict).args([&source("c"), "-o", &binary]).output().unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+            vec![binary]
+        }
+    })
+}
+
+/// Runs `check` with a program of each SDK.
+fn with_each(name: &str, check: impl Fn(&[String])) {
+    let scratch = Scratch::new();
+    for (language, tool) in SDKS {
+        if let Some(words) = program(language, tool, name, &scratch) {
+            check(&words);
+        }
+    }
+}
+
+fn greeted(words: &[String]) -> Driven {
+    let mut module = Driven::start(words);
+    module.say(0, &hello("sink", "video", &[("greeting", "ahoy"), ("empty", "")]));
+    let (at, answer) = module.frame();
+    assert_eq!((at, answer), (0, hello("sink", "video", &[("done", "true")])));
+    assert_eq!(module.frame(), (0, ModuleFrame::Peer(b"sink video ahoy".to_vec())));
+    module.done(0, 0);
+    module
+}
+
+#[test]
+fn every_sdk_speaks_the_whole_interface() {
+    with_each("tests/conformance", |words| {
+        let mut module = greeted(words);
+        // Messages of all sizes, none and two for one; what is done is said, whole.
+        let large = noise(3 << 20);
+        for (created, body) in [(5, &b"a"[..]), (6, b""), (100, b"twice"), (u64::MAX, &large)] {
+            module.give(created, body);
+        }
+        assert_eq!(module.output(), (5, b"a".to_vec()));
+        assert_eq!(module.output(), (6, Vec::new()));
+        assert_eq!(module.output(), (100, b"twice".to_vec()));
+        assert_eq!(module.output(), (101, b"twice".to_vec()));
+        assert_eq!(module.output(), (u64::MAX, large));
+        module.done(4, 5);
+        // What is kept back is not done, nor is what came behind it.
+        module.give(11, b"keep 1");
+        module.give(12, b"b");
+        module.give(13, b"drop");
+        assert_eq!(module.output(), (12, b"b".to_vec()));
+        assert_eq!(module.frame(), (6, ModuleFrame::Drop { count: 1, reason: "asked to".into() }));
+        module.is_quiet();
+        // The other half, a gap, and what a later version says.
+        module.say(7, &ModuleFrame::Peer(b"you".to_vec()));
+        assert_eq!(module.frame(), (6, ModuleFrame::Peer(b"heard you".to_vec())));
+        assert_eq!(module.output(), (7, b"peer you".to_vec()));
+        for frame in [ModuleFrame::Gap, ModuleFrame::Unknown(200), feedback(), ModuleFrame::Flush] {
+            module.say(7, &frame);
+        }
+        assert_eq!(module.output(), (8, b"gap".to_vec()));
+        assert_eq!(module.output(), (11, b"keep 1".to_vec()));
+        module.done(7, 9);
+        // A frame waits for the containers before it, and goes before those behind it.
+        module.say(8, &ModuleFrame::Peer(b"later".to_vec()));
+        module.is_quiet();
+        module.give(1, b"first");
+        assert_eq!(module.output(), (1, b"first".to_vec()));
+        assert_eq!(module.output(), (7, b"peer later".to_vec()));
+        assert_eq!(module.frame(), (10, ModuleFrame::Peer(b"heard later".to_vec())));
+        module.done(8, 11);
+        // The end of the data is the end: what is kept comes, and all is done.
+        module.give(2, b"keep 2");
+        module.end_data();
+        assert_eq!(module.output(), (2, b"keep 2".to_vec()));
+        module.done(9, 12);
+        assert_eq!(module.ended().code, Some(0));
+    });
+}
+
+fn feedback() -> ModuleFrame {
+    ModuleFrame::Feedback(ModuleFeedback { received: 9, ..ModuleFeedback::default() })
+}
+
+#[test]
+fn every_sdk_says_what_is_wrong_and_ends() {
+    with_each("tests/conformance", |words| {
+        let mut module = greeted(words);
+        module.give(1, b"fail");
+        module.fails("asked to fail");
+
+        let mut module = greeted(words);
+        module.give_bytes(&Container { length: u32::MAX, created: 0 }.emit());
+        module.fails("container");
+
+        let mut module = greeted(words);
+        module.give_bytes(&Container { length: 9, created: 0 }.emit());
+        module.end_data();
+        module.fails("container");
+
+        let mut module = Driven::start(words);
+        module.say(0, &ModuleFrame::Flush);
+        module.fails("no hello");
+
+        let mut module = Driven::start(words);
+        let ModuleFrame::Hello { role, format, options, .. } = hello("source", "bytes", &[]) else { return };
+        let version = MODULE_VERSION + 1;
+        module.say(0, &ModuleFrame::Hello { version, role, format, options });
+        module.fails("version");
+
+        let mut module = greeted(words);
+        module.say(0, &ModuleFrame::Peer(vec![0; (1 << 20) + 1]));
+        module.fails("frame");
+    });
+}
+
+#[test]
+fn a_module_without_control_ends_well_when_its_reader_goes() {
+    with_each("tests/conformance", |words| {
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        drop(child.stdout.take());
+        let container = [&Container { length: 1, created: 0 }.emit()[..], b"x"].concat();
+        while std::io::Write::write_all(&mut input, &container).is_ok() {}
+        let ended = end(child, &words.join(" "));
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        assert!(ended.stderr.contains("gone"), "{}", ended.stderr);
+    });
+}
+
+/// The three examples in shell lines: lines of text through two of them, pictures through the third.
+#[test]
+fn the_examples_work_in_shell_lines_of_the_real_program() {
+    let scratch = Scratch::new();
+    let outboard = env!("CARGO_BIN_EXE_outboard");
+    let run = |example: &[String], input: &str, frame: &str, output: &str| {
+        let example = example.join(" ");
+        let line = format!(
+            "'{outboard}' module file:{input} frame={frame} | {example} | \
+             '{outboard}' module file:{output} frame={frame} --undo"
+        );
+        let command = ["-c", &line];
+        let shell = Command::new("sh").args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let ended = end(shell.unwrap(), &line).done();
+        assert_eq!(ended.stderr, "");
+    };
+    let (input, output) = (scratch.path("in"), scratch.path("out"));
+    std::fs::write(&output, b"").unwrap();
+    let text = "From: ann.b+c@mail.example.org to dan@d.org\nno address @ all\n\n";
+    std::fs::write(&input, text).unwrap();
+    if let Some(upper) = program("c", "cc", "examples/upper", &scratch) {
+        run(&upper, &input, "line", &output);
+        assert_eq!(std::fs::read_to_string(&output).unwrap(), text.to_uppercase());
+    }
+    if let Some(redact) = program("js", "node", "examples/redact", &scratch) {
+        run(&redact, &input, "line", &output);
+        let hidden = format!("From: {} to {}\nno address @ all\n\n", "*".repeat(24), "*".repeat(9));
+        assert_eq!(std::fs::read_to_string(&output).unwrap(), hidden);
+    }
+    if let Some(invert) = program("python", "python3", "examples/invert", &scratch) {
+        let (mut pictures, mut negatives) = (Vec::new(), Vec::new());
+        for (kind, pixels) in [(0, b"RGB3"), (0, b"MJPG"), (1, b"RGB3")] {
+            let content = noise(3 * 32 * 16);
+            let header = [&[kind][..], pixels, &noise(20)].concat();
+            let container = Container { length: (header.len() + content.len()) as u32, created: 7 }.emit();
+            let is_frame = kind == 0 && pixels == b"RGB3";
+            let turned: Vec<_> = content.iter().map(|byte| if is_frame { !byte } else { *byte }).collect();
+            pictures.extend([&container[..], &header, &content].concat());
+            negatives.extend([&container[..], &header, &turned].concat());
+        }
+        std::fs::write(&input, pictures).unwrap();
+        run(&invert, &input, "container", &output);
+        assert_eq!(std::fs::read(&output).unwrap(), negatives);
+    }
+}
