@@ -166,7 +166,12 @@ fn measure(setting: &JitterSetting, jitter_ms: u64, pipeline: &str) -> Result<Va
 pub(crate) fn source(updates: usize) -> Result<(), Failure> {
     let spec = format!("pattern:size=24,rate=62.5,count={updates}");
     let pipelines = Pipelines::default();
-    let device = ShareDevice { device: DeviceChoice::Spec(spec), name: Some("mouse".into()), pipelines, hub: Default::default() };
+    let device = ShareDevice {
+        device: DeviceChoice::Spec(spec),
+        name: Some("mouse".into()),
+        pipelines,
+        hub: Default::default(),
+    };
     let request = ShareRequest {
         devices: vec![device],
         listen: ADDRESS.parse()?,

@@ -1,7 +1,7 @@
 //! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
 //!
-//! `outboard-bench latency|throughput|partner [--json FILE]`. Ours and the bare socket take turns, on the same
-//! two processors, with the same congestion control, so that what drifts drifts for both.
+//! `outboard-bench latency|throughput|partner|jitter|pairs [--json FILE]`. Ours and the bare socket take turns, on
+//! the same two processors, with the same congestion control, so that what drifts drifts for both.
 
 mod bare;
 mod devices;
@@ -9,6 +9,7 @@ mod jitter;
 mod latency;
 mod measure;
 mod ours;
+mod pairs;
 mod partner;
 mod throughput;
 
@@ -39,6 +40,8 @@ enum Experiment {
     Partner,
     /// Sections 6.7.1 and 6.7.2 of the dissertation: a device's rhythm over a network with jitter (needs root)
     Jitter(jitter::JitterSetting),
+    /// Every pair × what it must stand: undo, loss, reordering, corruption, empty and large messages, restart
+    Pairs(pairs::PairsSetting),
     /// One host of `jitter`
     #[command(hide = true)]
     JitterSource {
@@ -105,6 +108,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Throughput(setting) => throughput::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Jitter(setting) => jitter::run(setting)?,
+        Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
     };

@@ -13,3 +13,4 @@ mod rng;
 
 pub use link::{Counters, Dropped, Fate, HELD_MAX_BYTES, LATE_NS, Link, Packet};
 pub use params::{Params, ParamsError};
+pub use rng::Rng;

@@ -3,17 +3,17 @@
 /// SplitMix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators").
 /// Good enough for drawing losses and jitter; not for secrets.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     /// The generator for one `purpose`. Purposes do not disturb each other: the same packets are
     /// lost whether or not there is jitter as well.
-    pub(crate) fn new(seed: u64, purpose: u64) -> Rng {
+    pub fn new(seed: u64, purpose: u64) -> Rng {
         Rng(Rng(seed ^ purpose.rotate_left(32)).draw())
     }
 
     /// 64 random bits.
-    pub(crate) fn draw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -22,12 +22,12 @@ impl Rng {
     }
 
     /// Uniform in `0..=max`.
-    pub(crate) fn up_to(&mut self, max: u64) -> u64 {
+    pub fn up_to(&mut self, max: u64) -> u64 {
         ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
     }
 
     /// True with a probability of `part` in `whole`.
-    pub(crate) fn chance(&mut self, part: u64, whole: u64) -> bool {
+    pub fn chance(&mut self, part: u64, whole: u64) -> bool {
         part > 0 && self.up_to(whole.saturating_sub(1)) < part
     }
 }

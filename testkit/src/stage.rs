@@ -8,7 +8,7 @@ use contract::{
     Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Secret, Shape, Site, Stage,
     StageError, Time,
 };
-use netsim::{Link, Params};
+use netsim::{Link, Packet, Params};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,6 +43,26 @@ pub fn steady(delay: Duration) -> Params {
     Params { delay_ns: delay.as_nanos() as u64, queue_packets: u32::MAX, ..Params::default() }
 }
 
+/// A message on the link: its number, and by what a bit of it was chosen that is flipped.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Crossing {
+    id: u64,
+    flip: Option<u64>,
+}
+
+impl Packet for Crossing {
+    fn corrupt(&mut self, random: u64) {
+        self.flip = Some(random);
+    }
+}
+
+/// A body with one bit flipped; an empty one has none.
+fn flipped(body: Body, random: u64) -> Body {
+    let mut bytes = body.into_bytes().to_vec();
+    Packet::corrupt(&mut bytes, random);
+    Body::from(bytes)
+}
+
 /// Both halves of a pair, a modelled link between them, and a control channel of a fixed delay.
 ///
 /// A pair that divides a flow, or joins several, may have a link for each ([`TwoHalves::with_lanes`]): what
@@ -58,9 +78,11 @@ pub struct TwoHalves {
     outbox: Outbox,
     /// Messages that wait for room, at each stage.
     waiting: Vec<VecDeque<(Port, Message)>>,
-    lanes: Vec<Link<u64>>,
+    lanes: Vec<Link<Crossing>>,
     crossing: BTreeMap<u64, Message>,
     crossed: u64,
+    /// Sites given to halves.
+    sites: u64,
     control_delay: Duration,
     controls: VecDeque<(Time, Half, Vec<u8>)>,
     calls_at_once: usize,
@@ -114,6 +136,7 @@ impl TwoHalves {
             lanes: (0..).zip(lanes).map(link).collect(),
             crossing: BTreeMap::new(),
             crossed: 0,
+            sites: 2,
             controls: VecDeque::new(),
             calls_at_once: 0,
             now: Time::from_millis(1000),
@@ -152,6 +175,18 @@ impl TwoHalves {
     /// Changes what one link does from now on.
     pub fn configure_lane(&mut self, lane: usize, link: Params) {
         self.lanes[lane].configure(self.now.0, link);
+    }
+
+    /// Both halves are made anew in mid-flow, as after a crash: what they held is gone, and what they said to each
+    /// other. What the old source half made and is on its way reaches the new sink half.
+    pub fn restart(&mut self, pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
+        let options = options(pair, given);
+        for index in 0..self.stages.len() {
+            let site = site(self.sites);
+            self.sites += 1;
+            self.stages[index] = pair.half(self.half(index), &options, format, &site).unwrap();
+        }
+        self.controls.clear();
     }
 
     /// Tells a half that something was lost before it.
@@ -281,11 +316,14 @@ impl TwoHalves {
         let mut arrived = Vec::new();
         for (port, lane) in (0..).zip(&mut self.lanes) {
             let due = std::iter::from_fn(|| lane.pop(self.now.0));
-            arrived.extend(due.map(|(at, id)| (at, id, Port(port))));
+            arrived.extend(due.map(|(at, crossing)| (at, crossing, Port(port))));
         }
         arrived.sort_unstable();
-        for (_, id, port) in arrived {
-            if let Some(message) = self.crossing.remove(&id) {
+        for (_, crossing, port) in arrived {
+            if let Some(mut message) = self.crossing.remove(&crossing.id) {
+                if let Some(random) = crossing.flip {
+                    message.body = flipped(message.body, random);
+                }
                 self.waiting[sink].push_back((port, message));
             }
         }
@@ -355,7 +393,7 @@ impl TwoHalves {
                 let lane = lane % self.lanes.len();
                 // Only the creation time and the body cross a network.
                 let bytes = u32::try_from(message.body.len()).unwrap_or(u32::MAX);
-                let _ = self.lanes[lane].push(self.now.0, self.crossed, bytes);
+                let _ = self.lanes[lane].push(self.now.0, Crossing { id: self.crossed, flip: None }, bytes);
                 self.crossing.insert(self.crossed, Message::new(message.created, message.body));
                 self.crossed += 1;
             }

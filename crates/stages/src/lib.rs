@@ -37,7 +37,9 @@ mod picture;
 mod playout;
 mod prefetch;
 mod random;
+mod record;
 mod reorder;
+mod replay;
 mod scale;
 mod synchronize;
 mod tap;
@@ -67,6 +69,8 @@ pub static PAIRS: &[&dyn Pair] = &[
     &fec::Fec,
     &tap::Tap,
     &exec::Exec,
+    &record::Record,
+    &replay::Replay,
     &scale::Scale,
     &crop::Crop,
     &gray::Gray,

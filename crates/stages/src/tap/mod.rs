@@ -48,6 +48,10 @@ impl Pair for Tap {
         Promises::default()
     }
 
+    fn side_ports(&self) -> &'static [&'static str] {
+        &["tap"]
+    }
+
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         Ok(format.clone())
     }

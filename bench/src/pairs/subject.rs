@@ -1,0 +1,101 @@
+//! A pair with the options and the format with which it is run.
+
+use contract::{Format, Half, Options, Pair, Promises, Shape};
+use testkit::stage::site;
+
+/// What of a message must come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// When it was created, and its body.
+    Whole,
+    /// Its body: the pair says itself when it was created.
+    Body,
+    /// Nothing: the pair changes what it says.
+    Nothing,
+}
+
+/// A pair, and how it is run.
+pub(super) struct Subject {
+    pub(super) pair: &'static dyn Pair,
+    pub(super) given: &'static [(&'static str, &'static str)],
+    pub(super) format: Format,
+    pub(super) promises: Promises,
+    pub(super) compared: Compared,
+    /// Links between the halves: more than one where several flows meet.
+    pub(super) lanes: usize,
+}
+
+type Given = &'static [(&'static str, &'static str)];
+
+/// Options with which pairs are run; those that are not named are run as they are.
+static SETTINGS: &[(&str, &[Given])] = &[
+    (
+        "buffer",
+        &[
+            &[("full", "wait")],
+            &[("min", "2"), ("max", "4"), ("source_max", "3"), ("full", "wait")],
+            &[("mode", "play")],
+            &[("mode", "play"), ("adapt", "true"), ("delay", "5ms")],
+            &[],
+        ],
+    ),
+    ("bundle", &[&[], &[("count", "3"), ("wait", "20ms")]]),
+    ("compress", &[&[], &[("method", "zlib")], &[("method", "lz4")]]),
+    ("delay", &[&[("jitter", "30ms")]]),
+    ("delta", &[&[], &[("key_every", "10")], &[("key_every", "0"), ("lengths", "2")]]),
+    ("encrypt", &[&[], &[("cipher", "chacha20-poly1305")]]),
+    ("fec", &[&[], &[("parity", "2")], &[("data", "3"), ("parity", "1"), ("wait", "5ms")]]),
+    ("multiplex", &[&[], &[("mode", "round_robin"), ("ways", "3")], &[("mode", "split")]]),
+    ("replay", &[&[("speed", "1")]]),
+];
+
+const DEFAULTS: &[Given] = &[&[]];
+
+/// Formats that are tried in turn; the first that a pair takes is taken.
+const FORMATS: [Format; 6] =
+    [Format::Bytes, Format::Motion, Format::Video, Format::Evdev, Format::Audio, Format::Serial];
+
+/// How a pair is run, or why it cannot be run here.
+pub(super) fn subjects(pair: &'static dyn Pair) -> Result<Vec<Subject>, String> {
+    let settings = SETTINGS.iter().find(|(name, _)| *name == pair.name());
+    let given = settings.map_or(DEFAULTS, |(_, given)| *given);
+    given.iter().map(|given| subject(pair, given)).collect()
+}
+
+fn subject(pair: &'static dyn Pair, given: Given) -> Result<Subject, String> {
+    let options = Options::check(pair.options(), given.iter().copied()).map_err(|error| error.to_string())?;
+    if pair.program(&options, Half::Source).is_some() || pair.program(&options, Half::Sink).is_some() {
+        return Err("its halves are programs of the user".into());
+    }
+    pair.check(&options)?;
+    let accepts = |format: &&Format| pair.accept(format, &options).is_ok();
+    let format = FORMATS.iter().find(accepts).ok_or("it takes no format that is known here")?;
+    for half in [Half::Source, Half::Sink] {
+        pair.half(half, &options, format, &site(0)).map_err(|error| error.to_string())?;
+    }
+    let lanes = if pair.shape(&options) == Shape::Joint { 2 } else { 1 };
+    let mut promises = pair.promises(&options);
+    // Between flows that were not one there is no order to keep.
+    promises.may_reorder |= lanes > 1;
+    let compared = match promises.may_change {
+        // It says itself when a message was created, and changes nothing else.
+        true if pair.name() == "replay" => Compared::Body,
+        true => Compared::Nothing,
+        false => Compared::Whole,
+    };
+    Ok(Subject { pair, given, format: format.clone(), promises, compared, lanes })
+}
+
+impl Subject {
+    pub(super) fn options_text(&self) -> String {
+        let options: Vec<String> = self.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if options.is_empty() { "defaults".into() } else { options.join(", ") }
+    }
+}
+
+/// All options of a pair's subjects, and their format.
+pub(super) fn describe(subjects: &[Subject]) -> String {
+    let options: Vec<String> = subjects.iter().map(Subject::options_text).collect();
+    let format = subjects.first().map_or("bytes", |subject| subject.format.name());
+    format!("{} ({format})", options.join("; "))
+}
