@@ -55,6 +55,9 @@ pub(crate) enum Command {
     Change(Change),
     /// Run one module as a process: containers in, containers out
     Module(Module),
+    /// Become another program, with nothing but what it needs
+    #[command(hide = true)]
+    Confined(Confined),
     /// Say what this host lacks and how to mend it
     Doctor {
         #[command(flatten)]
@@ -176,6 +179,23 @@ pub(crate) struct Connect {
     pub(crate) via: Via,
     #[command(flatten)]
     pub(crate) json: Json,
+}
+
+/// How pairs with `isolate` are started.
+#[derive(Debug, Args)]
+pub(crate) struct Confined {
+    /// Most memory, bytes
+    #[arg(long)]
+    pub(crate) memory: u64,
+    /// A file or directory that it may read besides its own
+    #[arg(long = "read", value_name = "PATH")]
+    pub(crate) reads: Vec<PathBuf>,
+    /// Do without what the kernel cannot
+    #[arg(long)]
+    pub(crate) possible: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) program: Vec<String>,
 }
 
 /// `mkfifo a b; outboard module compress -r a -w b`. Without -r and -w: standard input and output.

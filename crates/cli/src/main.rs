@@ -3,6 +3,7 @@
 mod arguments;
 mod catalogue;
 mod change;
+mod confined;
 mod demo;
 mod doctor;
 mod module;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Top { once, json } => top::top(once, json.json),
         Command::Change(words) => change::change(words),
         Command::Module(words) => module::module(words),
+        Command::Confined(words) => confined::confined(words),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
         Command::Completions { shell } => shell::completions(shell),

@@ -1,8 +1,8 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
 use crate::driver::Wake;
-use crate::random;
 use crate::stats::StageStats;
+use crate::{isolation, random};
 use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError};
@@ -36,6 +36,9 @@ pub(crate) fn make_link(
     format: &Format,
     site: &Site,
 ) -> Result<Box<dyn Link>, StageError> {
+    if let Some(link) = isolation::link(used, half, format, site)? {
+        return Ok(link);
+    }
     let mut site = site.clone();
     site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
     Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))

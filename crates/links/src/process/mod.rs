@@ -12,8 +12,8 @@
 //! once a process has finished something) and is handed what was not finished. A message that was first in line
 //! at three deaths is dropped by name.
 //!
-//! A process *hangs* if it owes something and, for as long as [`Module::patience`], nothing came out of it. One
-//! that says done may hold messages back longer, if it reads its control descriptor meanwhile: that is tried
+//! A process *hangs* if it owes something and, for as long as [`Module::patience`], nothing came out of it; one
+//! that has just started is granted 20 s for its first sign. One that says done may hold messages back longer, if it reads its control descriptor meanwhile: that is tried
 //! with a frame of an unknown kind, which it ignores.
 //!
 //! The flow ends with the end of the process's input: it gives out what it holds and exits with status 0.
@@ -56,6 +56,8 @@ use wire::module::ModuleFeedback;
 
 /// The kind of frame that asks whether anybody reads: unknown, and so ignored.
 const PROBE: ModuleFrame = ModuleFrame::Unknown(u8::MAX);
+/// What a process that has not given anything yet is granted: an interpreter on a busy host starts slowly.
+const STARTING: Duration = Duration::from_secs(20);
 /// The first pause before a start, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
 /// Incidents that wait to be told.
@@ -118,6 +120,8 @@ pub struct Process {
     progress_at: Time,
     was_idle: bool,
     is_probed: bool,
+    /// This process has given something.
+    has_given: bool,
     /// Starts since a process finished something.
     attempts: u32,
     committed_before: u64,
@@ -149,6 +153,7 @@ impl Process {
             progress_at: Time::ZERO,
             was_idle: true,
             is_probed: false,
+            has_given: false,
             attempts: 0,
             committed_before: 0,
             starts: 0,
@@ -181,7 +186,7 @@ impl Process {
         self.last_line = None;
         self.committed_before = self.ledger.committed();
         (self.progress_at, self.was_idle, self.is_probed) = (now, true, false);
-        self.is_renewing = false;
+        (self.is_renewing, self.has_given) = (false, false);
         self.state = State::Running(Box::new(child));
     }
 
@@ -285,6 +290,7 @@ impl Process {
                 false => Found::Failed(reason::of(status)),
             };
         }
+        self.has_given |= has_moved;
         let is_idle = ledger.is_idle() && !child.is_closed();
         if is_idle || has_moved || self.was_idle {
             (self.progress_at, self.is_probed) = (now, false);
@@ -297,7 +303,10 @@ impl Process {
     }
 
     fn patience_ends(&self) -> Time {
-        let patience = self.module.patience;
+        let patience = match self.has_given {
+            true => self.module.patience,
+            false => self.module.patience.max(STARTING),
+        };
         let is_asked = self.is_probed || !self.ledger.says_done();
         self.progress_at.after(if is_asked { patience } else { patience / 2 })
     }

@@ -1,0 +1,475 @@
+//! Taking from this process what a module does not need, before it becomes the module.
+//!
+//! A small launcher calls [`confine`] and then executes the module's program (`outboard confined`). What is left:
+//!
+//! - of the file system: its own program, that one's interpreter, the libraries of both and of the system, and
+//!   what its user named, to read and execute (`landlock(7)`). Nothing is written. That files exist, and their
+//!   sizes, remains to be seen (`stat(2)`);
+//! - no network: no sockets but unconnected pairs (`seccomp(2)`), and from landlock's version 4 and 6 on, no TCP
+//!   and no abstract names;
+//! - no other process: none started, traced, signalled or looked into;
+//! - so much memory: private writable memory counts (`RLIMIT_DATA`), and shared memory cannot be made;
+//! - none of what only administrators need (mounts, namespaces, modules, BPF, keys, `io_uring`).
+//!
+//! Its descriptors 0 to 3 stay as they are: it talks through them.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, PathFdError,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Descriptors that a module may have open.
+const DESCRIPTORS_MAX: u64 = 64;
+/// Its stack.
+const STACK_BYTES: u64 = 8 << 20;
+/// How many interpreters may stand before one another.
+const INTERPRETERS_MAX: usize = 4;
+/// What every program's libraries and loader need.
+const SYSTEM: &[&str] = &[
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/dev/null",
+    "/dev/urandom",
+];
+/// Environment variables that a module keeps: none of them may be a secret.
+const ENVIRONMENT: &[&str] = &["PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH"];
+
+/// What a module keeps.
+#[derive(Debug, Clone, Default)]
+pub struct Confinement {
+    /// Most memory, bytes.
+    pub memory_bytes: u64,
+    /// Files and directories that it may read besides its own.
+    pub reads: Vec<PathBuf>,
+    /// Whether a kernel that cannot do all of this is an error.
+    pub is_required: bool,
+}
+
+/// Why a process could not be confined.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfineError {
+    /// The kernel has no landlock.
+    #[error("this kernel has no landlock, or it is off: {ADVICE}")]
+    NoLandlock,
+    /// A file that it may read cannot be opened.
+    #[error("what the module may read: {0}")]
+    Path(#[from] PathFdError),
+    /// Landlock refused.
+    #[error("landlock: {0}")]
+    Landlock(#[from] RulesetError),
+    /// Seccomp refused.
+    #[error("seccomp: {0}")]
+    Seccomp(String),
+    /// A limit was refused.
+    #[error("{0}: {1}")]
+    Limit(&'static str, std::io::Error),
+}
+
+/// What to do about a kernel without landlock.
+pub const ADVICE: &str = "boot Linux 5.13 or newer with `landlock` in the list of `lsm=`, or say \
+                          sandbox=possible to go without the part that it would do";
+
+/// Says why this kernel cannot isolate modules, if so.
+pub fn check_kernel() -> Result<(), ConfineError> {
+    sys::process::landlock_version().map(drop).ok_or(ConfineError::NoLandlock)
+}
+
+/// The environment of an isolated module.
+pub fn environment() -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    ENVIRONMENT.iter().filter_map(|name| env::var_os(name).map(|value| (name.into(), value))).collect()
+}
+
+/// Takes everything from this process, and whatever it executes, that `program` does not need.
+pub fn confine(program: &Path, what: &Confinement) -> Result<(), ConfineError> {
+    limit(what.memory_bytes)?;
+    match sys::process::landlock_version() {
+        Some(_) => restrict_files(program, &what.reads)?,
+        None if what.is_required => return Err(ConfineError::NoLandlock),
+        None => {}
+    }
+    restrict_calls().map_err(|error| ConfineError::Seccomp(error.to_string()))
+}
+
+fn limit(memory_bytes: u64) -> Result<(), ConfineError> {
+    let limits = [
+        ("RLIMIT_DATA", Resource::Data, memory_bytes),
+        ("RLIMIT_STACK", Resource::Stack, STACK_BYTES),
+        ("RLIMIT_CORE", Resource::Core, 0),
+        ("RLIMIT_FSIZE", Resource::Fsize, 0),
+        ("RLIMIT_NOFILE", Resource::Nofile, DESCRIPTORS_MAX),
+        ("RLIMIT_MEMLOCK", Resource::Memlock, 0),
+        ("RLIMIT_MSGQUEUE", Resource::Msgqueue, 0),
+    ];
+    for (name, resource, most) in limits {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(|error| ConfineError::Limit(name, error.into()))?;
+    }
+    Ok(())
+}
+
+fn restrict_files(program: &Path, reads: &[PathBuf]) -> Result<(), ConfineError> {
+    // Version 1 is required; what later ones can take is taken where there are such.
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?;
+    let mut ruleset = ruleset.create()?;
+    for path in readable(program) {
+        // What is not there needs no permission.
+        if let Ok(opened) = PathFd::new(&path) {
+            ruleset = ruleset.add_rule(PathBeneath::new(opened, access(&path)))?;
+        }
+    }
+    for path in reads {
+        ruleset = ruleset.add_rule(PathBeneath::new(PathFd::new(path)?, access(path)))?;
+    }
+    ruleset.restrict_self()?;
+    Ok(())
+}
+
+fn access(path: &Path) -> BitFlags<AccessFs> {
+    match path.is_dir() {
+        true => AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir,
+        false => AccessFs::Execute | AccessFs::ReadFile,
+    }
+}
+
+/// `program`, its interpreters, and the libraries of all of them.
+fn readable(program: &Path) -> BTreeSet<PathBuf> {
+    let mut paths: BTreeSet<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
+    let mut next = Some(program.to_path_buf());
+    for _ in 0..INTERPRETERS_MAX {
+        let Some(path) = next.take() else { break };
+        let first = first_line(&path);
+        next = first.as_ref().and_then(|words| interpreter(words));
+        paths.extend(first.and_then(|words| words.into_iter().next()).map(PathBuf::from));
+        for name in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
+            paths.extend(libraries(&name));
+            paths.insert(name);
+        }
+    }
+    paths
+}
+
+/// Where the libraries of `PREFIX/bin/NAME` are.
+fn libraries(binary: &Path) -> Vec<PathBuf> {
+    let prefix = binary.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    let prefix = prefix.filter(|prefix| *prefix != Path::new("/"));
+    let below = |prefix: &Path| ["lib", "lib64", "pyvenv.cfg"].map(|name| prefix.join(name)).to_vec();
+    prefix.map(below).unwrap_or_default()
+}
+
+/// The words of a script's first line (`execve(2)`): the first is what the kernel starts.
+fn first_line(script: &Path) -> Option<Vec<String>> {
+    let mut line = [0; 256];
+    let count = File::open(script).ok()?.read(&mut line).ok()?;
+    let line = line[..count].strip_prefix(b"#!")?;
+    let line = String::from_utf8_lossy(line.split(|byte| *byte == b'\n').next()?).into_owned();
+    Some(line.split_whitespace().map(String::from).collect())
+}
+
+/// What runs the script, through `env` too.
+fn interpreter(words: &[String]) -> Option<PathBuf> {
+    let first = Path::new(words.first()?);
+    if first.file_name()? != "env" {
+        return Some(first.to_path_buf());
+    }
+    let name = words[1..].iter().find(|word| !word.starts_with('-') && !word.contains('='))?;
+    find(name)
+}
+
+/// Where a shell would find a program.
+pub fn find(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn restrict_calls() -> Result<(), Box<dyn std::error::Error>> {
+    let architecture = TargetArch::try_from(env::consts::ARCH)?;
+    let filter = |rules: Rules, error: libc::c_int| -> Result<BpfProgram, seccompiler::BackendError> {
+        let errno = SeccompAction::Errno(error as u32);
+        SeccompFilter::new(rules, SeccompAction::Allow, errno, architecture)?.try_into()
+    };
+    // `clone3` hides its flags from a filter: told that there is none, libraries take `clone`.
+    let unknown = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    apply_filter(&filter(unknown, libc::ENOSYS)?)?;
+    #[cfg(target_arch = "x86_64")]
+    apply_filter(&no_second_table())?;
+    apply_filter(&filter(forbidden()?, libc::EPERM)?)?;
+    Ok(())
+}
+
+/// Numbers of the x32 table name the same calls, which a filter by number would miss.
+#[cfg(target_arch = "x86_64")]
+fn no_second_table() -> BpfProgram {
+    const FIRST: u32 = 0x4000_0000;
+    const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    const SKIP_IF_BELOW: sock_filter = sock_filter { code: 0x35, jt: 0, jf: 1, k: FIRST };
+    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
+    let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+    vec![LOAD_NUMBER, SKIP_IF_BELOW, refuse, allow]
+}
+
+fn forbidden() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = FORBIDDEN.iter().map(|number| (*number, Vec::new())).collect();
+    let own = u64::from(std::process::id());
+    let when = |argument: u8, length, compare, value| -> Result<Vec<SeccompRule>, _> {
+        let condition = SeccompCondition::new(argument, length, compare, value)?;
+        Ok::<_, seccompiler::BackendError>(vec![SeccompRule::new(vec![condition])?])
+    };
+    let others = || when(0, Length::Dword, Compare::Ne, own);
+    rules.insert(libc::SYS_kill, others()?);
+    rules.insert(libc::SYS_tgkill, others()?);
+    // Threads, but no processes.
+    let thread = libc::CLONE_THREAD as u64;
+    rules.insert(libc::SYS_clone, when(0, Length::Qword, Compare::MaskedEq(thread), 0)?);
+    // Memory that no limit counts.
+    let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+    let growing = libc::MAP_GROWSDOWN as u64;
+    let mut mapped = when(3, Length::Dword, Compare::MaskedEq(shared), shared)?;
+    mapped.extend(when(3, Length::Dword, Compare::MaskedEq(growing), growing)?);
+    rules.insert(libc::SYS_mmap, mapped);
+    // Its own limits may be asked for.
+    let not_own = SeccompCondition::new(0, Length::Dword, Compare::Ne, own)?;
+    let not_zero = SeccompCondition::new(0, Length::Dword, Compare::Ne, 0)?;
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not_own, not_zero])?]);
+    Ok(rules)
+}
+
+/// Calls that no module needs.
+const FORBIDDEN: &[i64] = &[
+    // Network.
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    // Other processes.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
+    // Memory that outlives it, or that no limit counts.
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    libc::SYS_userfaultfd,
+    // Ways around this list.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_seccomp,
+    // What is an administrator's.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_kexec_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_fanotify_init,
+    libc::SYS_inotify_init1,
+    // Files: what landlock does not look at.
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_fsetxattr,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_script_is_read_with_its_interpreter_and_its_libraries() {
+        let script = env::temp_dir().join(format!("outboard-confine-{}", std::process::id()));
+        fs::write(&script, "#!/usr/bin/env -S FOO=1 python3 -u\npass\n").unwrap();
+        let python = find("python3").unwrap();
+        let paths = readable(&script);
+        for path in [&script, &python, &python.canonicalize().unwrap(), Path::new("/usr/lib")] {
+            assert!(paths.contains(path), "{path:?} is not in {paths:?}");
+        }
+        assert!(!paths.contains(script.parent().unwrap()));
+        fs::write(&script, "#!/bin/sh\n").unwrap();
+        assert!(readable(&script).contains(Path::new("/bin/sh")));
+        fs::remove_file(script).unwrap();
+    }
+
+    /// What a module in Python finds that it may do; each line begins with `yes` or `no`.
+    const PROBE: &str = r#"
+import mmap, os, socket, struct, sys, threading
+def tried(what, attempt):
+    try: attempt(); print("yes", what)
+    except BaseException: print("no", what)
+def thread():
+    one = threading.Thread(target=lambda: None); one.start(); one.join()
+tried("read itself", lambda: open(__file__).read())
+tried("read libraries", lambda: open(os.__file__).read())
+tried("read what is named", lambda: os.listdir(sys.argv[1]))
+tried("start a thread", thread)
+tried("take memory", lambda: bytearray(20 << 20))
+tried("read passwords", lambda: open("/etc/passwd").read())
+tried("read a neighbour", lambda: open(__file__ + ".neighbour").read())
+tried("write", lambda: open(__file__ + ".new", "w"))
+tried("change a mode", lambda: os.chmod(__file__, 0o777))
+tried("list the root", lambda: os.listdir("/"))
+tried("see its parent", lambda: open("/proc/%d/environ" % os.getppid()).read())
+tried("signal its parent", lambda: os.kill(os.getppid(), 0))
+tried("open a socket", lambda: socket.socket())
+tried("open a local socket", lambda: socket.socket(socket.AF_UNIX))
+tried("start a process", lambda: os.fork())
+tried("take much memory", lambda: bytearray(200 << 20))
+tried("share memory", lambda: mmap.mmap(-1, 4096))
+"#;
+
+    /// Not a test by itself: what [`a_confined_program_can_do_its_work_and_nothing_else`] starts, since only a
+    /// process of its own can be confined.
+    #[test]
+    fn launcher() {
+        let Some(program) = env::var_os("OUTBOARD_TEST_CONFINED").map(PathBuf::from) else { return };
+        let reads = vec![program.with_extension("data")];
+        let what = Confinement { memory_bytes: 100 << 20, reads: reads.clone(), is_required: true };
+        confine(&program, &what).unwrap();
+        let error = std::os::unix::process::CommandExt::exec(
+            std::process::Command::new(&program).arg(&reads[0]).stdout(std::io::stderr()),
+        );
+        panic!("{error}");
+    }
+
+    #[test]
+    fn a_confined_program_can_do_its_work_and_nothing_else() {
+        if check_kernel().is_err() {
+            eprintln!("not shown: this kernel has no landlock");
+            return;
+        }
+        let folder = env::temp_dir().join(format!("outboard-confined-{}", std::process::id()));
+        fs::create_dir_all(folder.join("probe.data")).unwrap();
+        let program = folder.join("probe.py");
+        // Whatever stands in the path may be a script that starts another program, which is forbidden.
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", "import sys; print(sys.executable)"]);
+        let python = String::from_utf8(python.output().unwrap().stdout).unwrap();
+        fs::write(&program, format!("#!{}\n{PROBE}", python.trim())).unwrap();
+        fs::write(folder.join("probe.py.neighbour"), "secret").unwrap();
+        let mut mode = fs::metadata(&program).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        fs::set_permissions(&program, mode).unwrap();
+        let output = std::process::Command::new(env::current_exe().unwrap())
+            .args(["--exact", "confine::tests::launcher", "--nocapture"])
+            .env("OUTBOARD_TEST_CONFINED", &program)
+            .output()
+            .unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        let found: Vec<_> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        let allowed: Vec<_> =
+            found.iter().filter(|(answer, _)| *answer == "yes").map(|(_, what)| *what).collect();
+        let expected =
+            ["read itself", "read libraries", "read what is named", "start a thread", "take memory"];
+        assert_eq!(allowed, expected, "{text}");
+        assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 12, "{text}");
+    }
+
+    #[test]
+    fn the_filters_can_be_made() {
+        let architecture = TargetArch::try_from(env::consts::ARCH).unwrap();
+        let refuse = SeccompAction::Errno(1);
+        let filter = SeccompFilter::new(forbidden().unwrap(), SeccompAction::Allow, refuse, architecture);
+        let program: BpfProgram = filter.unwrap().try_into().unwrap();
+        assert!(program.len() > FORBIDDEN.len() && program.len() < 4096);
+    }
+}
