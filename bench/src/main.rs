@@ -11,6 +11,8 @@ mod measure;
 mod ours;
 mod pairs;
 mod partner;
+mod plot;
+mod skew;
 mod throughput;
 
 use clap::{Args, Parser, Subcommand};
@@ -42,6 +44,8 @@ enum Experiment {
     Jitter(jitter::JitterSetting),
     /// Every pair × what it must stand: undo, loss, reordering, corruption, empty and large messages, restart
     Pairs(pairs::PairsSetting),
+    /// Figure 4.5 of the dissertation: two devices whose clocks drift, and how far apart they are at one sink
+    Skew(skew::SkewSetting),
     /// One host of `jitter`
     #[command(hide = true)]
     JitterSource {
@@ -109,6 +113,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Partner => partner::run(),
         Experiment::Jitter(setting) => jitter::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
+        Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
     };
