@@ -156,7 +156,7 @@ fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
     cell.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Seeds of flows differ in every bit (the finalizer of SplitMix64).
+/// Seeds of flows and columns differ in every bit.
 fn flow_seed(seed: u64, column: u64, flow: u64) -> u64 {
     netsim::Rng::new(seed.wrapping_add(flow << 8), column).draw()
 }

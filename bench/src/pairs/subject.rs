@@ -45,7 +45,10 @@ static SETTINGS: &[(&str, &[Given])] = &[
     ("delta", &[&[], &[("key_every", "10")], &[("key_every", "0"), ("lengths", "2")]]),
     ("encrypt", &[&[], &[("cipher", "chacha20-poly1305")]]),
     ("fec", &[&[], &[("parity", "2")], &[("data", "3"), ("parity", "1"), ("wait", "5ms")]]),
+    // What may be taken together is measured with motion; here nothing changes.
+    ("latest", &[&[("merge", "false")]]),
     ("multiplex", &[&[], &[("mode", "round_robin"), ("ways", "3")], &[("mode", "split")]]),
+    ("prefetch", &[&[("flow", "requests")], &[("flow", "answers")]]),
     ("replay", &[&[("speed", "1")]]),
 ];
 
