@@ -29,25 +29,6 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// How many were counted.
-    pub(crate) fn total(&self) -> u32 {
-        self.total
-    }
-
-    /// Adds what `other` counted.
-    pub(crate) fn merge(&mut self, other: &Histogram) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *count = count.saturating_add(*more);
-        }
-        self.total = self.total.saturating_add(other.total);
-    }
-
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
-        self.counts.fill(0);
-        self.total = 0;
-    }
-
     /// A duration that at least `share` of those counted do not exceed; at most a quarter too long.
     pub(crate) fn percentile(&self, share: f64) -> Duration {
         let wanted = (f64::from(self.total) * share).ceil().max(1.0) as u64;

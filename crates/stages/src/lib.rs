@@ -13,6 +13,7 @@
 //!    and says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
 //! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
 
+mod adaptive;
 mod average;
 mod buffer;
 mod bundle;

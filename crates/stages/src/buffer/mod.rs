@@ -6,7 +6,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
+use crate::{adaptive, agreed};
 use contract::{
     Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
 };
@@ -18,7 +18,7 @@ pub(crate) struct Buffer;
 const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 100_000 };
 const DELAY: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) };
 
-static OPTIONS: [OptionSpec; 11] = [
+static OPTIONS: [OptionSpec; 10] = [
     agreed("mode", OptionKind::Choice(&["request", "play"]), "request", "who sets the pace"),
     agreed("min", COUNT, "10", "request: the sink asks for more below this many messages, held or asked for"),
     agreed("max", COUNT, "10", "request: messages held at the sink or asked for, at most"),
@@ -35,9 +35,8 @@ static OPTIONS: [OptionSpec; 11] = [
         "500ms",
         "request: what was released and does not come is lost after this long",
     ),
-    agreed("delay", DELAY, "50ms", "play: held this long beyond the fastest transit"),
-    agreed("adapt", OptionKind::Flag, "false", "play: let the delay follow the jitter"),
-    agreed("delay_max", DELAY, "1s", "play: the longest delay that adapt may choose"),
+    agreed("delay", OptionKind::OrAuto(&DELAY), "50ms", "play: held this long beyond the fastest transit"),
+    agreed("delay_max", DELAY, "1s", "play: the longest delay that auto may choose"),
     agreed("held_max", COUNT, "4096", "play: messages held at the sink, at most"),
     agreed(
         "held_bytes",
@@ -84,6 +83,10 @@ impl Pair for Buffer {
             needs_control: requests,
             ..Promises::default()
         }
+    }
+
+    fn cost(&self) -> Option<&'static str> {
+        Some(adaptive::COST)
     }
 
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {

@@ -1,24 +1,19 @@
-//! The sink of `mode=play`: creation time plus a shift, fixed or following the jitter.
+//! The sink of `mode=play`: creation time plus a shift, fixed or chosen by what the network does.
 
-use crate::histogram::Histogram;
+use crate::adaptive::Hold;
 use crate::playout::{Playout, STEP_NS, Window, transit};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Choice, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
-/// The shift moves by at most one part in this many of the time that passes.
+/// A fixed shift moves by at most one part in this many of the time that passes.
 const SLEW: i64 = 1000;
-/// Messages seen before their percentile counts.
-const SAMPLES_MIN: u32 = 64;
-/// The share of messages that an adapted delay covers.
-const COVERED: f64 = 0.99;
 
 pub(super) struct Sink {
     playout: Playout,
     transits: Window,
     delay: Duration,
-    delay_max: Duration,
-    adapts: bool,
-    lateness: [Histogram; 2],
+    /// Chooses the delay, where it is `auto`.
+    hold: Option<Hold>,
     slewed: Time,
     late: u64,
     steps: u64,
@@ -30,9 +25,7 @@ impl Sink {
             playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
             transits: Window::default(),
             delay: options.duration("delay"),
-            delay_max: options.duration("delay_max"),
-            adapts: options.flag("adapt"),
-            lateness: Default::default(),
+            hold: options.is_auto("delay").then(|| Hold::new(options.duration("delay_max"))),
             slewed: Time::ZERO,
             late: 0,
             steps: 0,
@@ -40,53 +33,36 @@ impl Sink {
     }
 
     /// Learns from one transit, and moves the shift.
-    fn follow(&mut self, transit: i64, now: Time) {
-        let turned = self.transits.add(transit, now);
-        let fastest = self.transits.low().unwrap_or(transit);
-        if self.adapts {
-            self.adapt(turned, transit.saturating_sub(fastest));
-        }
-        let target = fastest.saturating_add(nanoseconds(self.delay));
-        let Some(shift) = self.playout.shift() else {
-            self.slewed = now;
-            return self.playout.set_shift(Some(target));
+    fn follow(&mut self, created: Time, transit: i64, now: Time) {
+        self.transits.add(transit, now);
+        let before = self.playout.shift();
+        let shift = match &mut self.hold {
+            Some(hold) => hold.follow(created, transit, now, before),
+            None => self.shift(transit, now),
         };
+        let limit = if self.hold.is_some() { before.unwrap_or(shift) } else { shift };
+        self.late += u64::from(transit > limit);
+        self.playout.set_shift(Some(shift));
+    }
+
+    /// The shift of a fixed delay.
+    fn shift(&mut self, transit: i64, now: Time) -> i64 {
+        let fastest = self.transits.low().unwrap_or(transit);
+        let target = fastest.saturating_add(nanoseconds(self.delay));
         let step = nanoseconds(now.since(self.slewed)) / SLEW;
         self.slewed = now;
+        let Some(shift) = self.playout.shift() else { return target };
         let unsettled = self.playout.released() == 0 && target < shift;
         // The first message cannot leave in the past.
         let soonest = self.playout.first_created().map_or(target, |created| now.signed_since(created));
         let all_late = fastest > shift;
-        let shift = if unsettled {
+        if unsettled {
             target.max(soonest)
         } else if all_late || shift.saturating_sub(target) > STEP_NS {
             self.steps += 1;
             target
         } else {
             shift.saturating_add(target.saturating_sub(shift).clamp(-step, step))
-        };
-        self.playout.set_shift(Some(shift));
-        if transit > shift {
-            self.late += 1;
-            if self.adapts {
-                let highest = fastest.saturating_add(nanoseconds(self.delay_max));
-                self.playout.set_shift(Some(transit.min(highest).max(shift)));
-            }
-        }
-    }
-
-    fn adapt(&mut self, turned: bool, lateness: i64) {
-        if turned {
-            self.lateness.swap(0, 1);
-            self.lateness[0].clear();
-        }
-        self.lateness[0].add(Duration::from_nanos(lateness.unsigned_abs()));
-        let samples = self.lateness[0].total() + self.lateness[1].total();
-        // Read now and then: the shift follows slowly anyway.
-        if samples >= SAMPLES_MIN && samples.is_multiple_of(16) {
-            let mut both = self.lateness[0].clone();
-            both.merge(&self.lateness[1]);
-            self.delay = both.percentile(COVERED).min(self.delay_max);
         }
     }
 }
@@ -104,7 +80,7 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         self.playout.release(now, out);
-        self.follow(transit(&message, now), now);
+        self.follow(message.created, transit(&message, now), now);
         self.playout.hold(message, now, out);
         Ok(())
     }
@@ -131,5 +107,9 @@ impl Stage for Sink {
         let mut figures = self.playout.figures(self.transits.low(), self.late);
         figures.push(("steps", self.steps as f64));
         figures
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        self.hold.iter().map(|hold| hold.choice("delay", self.playout.shift())).collect()
     }
 }
