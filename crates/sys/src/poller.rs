@@ -9,12 +9,12 @@ use std::time::Duration;
 
 /// Whether the kernel lets one wait for this descriptor (`epoll_ctl(2)`: EPERM if not). What it does not, a
 /// regular file or `/dev/null`, is always ready.
-pub fn can_wait(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
+pub fn can_wait(descriptor: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     match epoll::add(&epoll, descriptor, EventData::new_u64(0), EventFlags::empty()) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::PERM) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 

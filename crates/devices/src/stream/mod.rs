@@ -19,13 +19,14 @@ use contract::{
     Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
     Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use sys::poller::can_wait;
 
 /// Bytes that a write of at most this length, after the kernel said that there is room, puts into a pipe or a
 /// terminal without waiting (`PIPE_BUF`, `pipe(7)`).
@@ -155,16 +156,6 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-/// Whether the kernel lets one wait for this descriptor (`epoll_ctl(2)`: EPERM if not).
-fn can_wait(descriptor: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    match epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::empty()) {
-        Ok(()) => Ok(true),
-        Err(Errno::PERM) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 
