@@ -7,9 +7,9 @@ use std::fmt;
 pub enum Format {
     /// Any bytes: only their own pair knows what they mean.
     Bytes,
-    /// Frames of input events (`devices::evdev`).
+    /// Frames of input events (`wire::formats::evdev`).
     Evdev,
-    /// Six axes and buttons of a 3D mouse.
+    /// Six axes and buttons of a 3D mouse (`wire::formats::motion`).
     Motion,
     /// Bytes of a serial line and its settings (`devices::serial`).
     Serial,
