@@ -276,6 +276,9 @@ pub(super) fn restart(subject: &Subject, seed: u64) -> Tally {
     let mut flow = Flow::new(subject, seed, steady(DELAY));
     let count = 20 + log_uniform(&mut flow.rng, 200);
     for _ in 0..3 {
+        // What a sink half made anew meets is a flow that is under way.
+        flow.send_some(10, small);
+        flow.pass(100_000_000);
         flow.send_some(count, small);
         flow.run.restart(subject.pair, subject.given, &subject.format);
         // A process takes a while to start.

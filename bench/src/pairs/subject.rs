@@ -44,6 +44,7 @@ static SETTINGS: &[(&str, &[Given])] = &[
     ("delay", &[&[("jitter", "30ms")]]),
     ("delta", &[&[], &[("key_every", "10")], &[("key_every", "0"), ("lengths", "2")]]),
     ("encrypt", &[&[], &[("cipher", "chacha20-poly1305")]]),
+    ("exec", &[&[("source", "cat"), ("sink", "cat")]]),
     ("fec", &[&[], &[("parity", "2")], &[("data", "3"), ("parity", "1"), ("wait", "5ms")]]),
     // What may be taken together is measured with motion; here nothing changes.
     ("latest", &[&[("merge", "false")]]),
@@ -67,8 +68,9 @@ pub(super) fn subjects(pair: &'static dyn Pair) -> Result<Vec<Subject>, String> 
 
 fn subject(pair: &'static dyn Pair, given: Given) -> Result<Subject, String> {
     let options = Options::check(pair.options(), given.iter().copied()).map_err(|error| error.to_string())?;
-    if pair.program(&options, Half::Source).is_some() || pair.program(&options, Half::Sink).is_some() {
-        return Err("its halves are programs of the user".into());
+    let is_program = |half| pair.program(&options, half).is_some();
+    if is_program(Half::Source) || is_program(Half::Sink) {
+        return Err("its halves are the user's programs, in processes of their own".into());
     }
     pair.check(&options)?;
     let accepts = |format: &&Format| pair.accept(format, &options).is_ok();
