@@ -249,6 +249,9 @@ pub(crate) struct Via {
     /// The key of pairs that seal, beside the session's own: 32 bytes that only you may read, the same at both hosts
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Where what leaves pairs by side ports goes on this host: record=file:/tmp/x.rec,frame=container
+    #[arg(long = "port", value_name = "PAIR[.PORT]=APPLICATION")]
+    pub(crate) ports: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -95,6 +95,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         via_back: words.via.via_back,
         key_file: words.via.key_file,
         require: words.require,
+        ports: words.via.ports,
         hub: words.hub,
         listen: Some(words.listen),
         insecure: words.session.insecure,
@@ -114,6 +115,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         via: words.via.via,
         via_back: words.via.via_back,
         key_file: words.via.key_file,
+        ports: words.via.ports,
         transport: words.transport,
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
@@ -133,6 +135,7 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
         via: words.via.via,
         via_back: words.via.via_back,
         key_file: words.via.key_file,
+        ports: words.via.ports,
     };
     let pipelines = words.pipelines()?;
     run_all(vec![Service::Connect(words, pipelines)], &events)

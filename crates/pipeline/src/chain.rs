@@ -5,15 +5,20 @@
 //! never more than what one message, or one moment, makes.
 
 use crate::error::PipelineError;
+use crate::outlet::Outlet;
 use crate::parsed::{PairUse, Pipeline};
 use contract::{
     Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report, Shape, StageError,
     Time,
 };
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What a message is counted as that a stage returned an error for.
 pub const REFUSED: &str = "refused by the stage";
+
+/// What a message is counted as that found no room behind a side port.
+pub const SIDE_FULL: &str = "no room behind the side port";
 
 /// Makes one half of a pair for a flow of this format, behind the link that the pair asks for.
 pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
@@ -62,7 +67,7 @@ pub struct ChainOut {
     pub controls: Vec<(usize, Vec<u8>)>,
     /// What ended here, counted by name.
     pub drops: Vec<NamedDrop>,
-    /// What left by side ports.
+    /// What left by side ports that lead nowhere here.
     pub sides: Vec<SideMessage>,
     /// What went wrong. A message that caused it is in `drops` too, as [`REFUSED`].
     pub errors: Vec<ChainError>,
@@ -90,6 +95,8 @@ pub struct PairReport {
     pub figures: Vec<Report>,
     /// What its `auto` options stand at, and why.
     pub choices: Vec<Choice>,
+    /// What first went wrong in it.
+    pub error: Option<String>,
 }
 
 /// What waits in front of a stage that has no room.
@@ -106,6 +113,10 @@ struct Slot {
     link: Box<dyn Link>,
     outbox: Outbox,
     waiting: VecDeque<Waiting>,
+    /// Where what leaves by side ports goes.
+    outlets: Vec<(Port, Arc<dyn Outlet>)>,
+    /// What first went wrong, and whether that was told.
+    error: Option<(String, bool)>,
 }
 
 /// One half of a pipeline.
@@ -153,7 +164,8 @@ impl Chain {
             let name = used.pair.name();
             let is_fan = matches!(used.pair.shape(&used.options), Shape::Fan(_));
             let (outbox, waiting) = (Outbox::default(), VecDeque::new());
-            slots.push(Slot { pair, name, is_fan, link, outbox, waiting });
+            let outlets = pipeline.outlets_of(used);
+            slots.push(Slot { pair, name, is_fan, link, outbox, waiting, outlets, error: None });
         }
         if half == Half::Sink {
             slots.reverse();
@@ -275,17 +287,25 @@ impl Chain {
             name: slot.name,
             figures: slot.link.report(),
             choices: slot.link.choices(),
+            error: slot.error.as_ref().map(|(error, _)| error.clone()),
         };
         let mut reports: Vec<_> = self.slots.iter().map(one).collect();
         reports.sort_by_key(|report| report.pair);
         reports
     }
 
-    /// What went wrong with stages' processes since the last call: name of the pair, and what was done.
+    /// What went wrong since the last call, with stages' processes, with what their side ports lead to, and the
+    /// first time with the stages themselves: name of the pair, and what was done.
     pub fn incidents(&mut self) -> Vec<(&'static str, String)> {
         let one = |slot: &mut Slot| {
             let name = slot.name;
-            slot.link.incidents().into_iter().map(move |what| (name, what))
+            let error = slot
+                .error
+                .as_mut()
+                .and_then(|(error, told)| (!std::mem::replace(told, true)).then(|| error.clone()));
+            let outlets = slot.outlets.iter().filter_map(|(_, outlet)| outlet.take_problem());
+            let all: Vec<_> = slot.link.incidents().into_iter().chain(error).chain(outlets).collect();
+            all.into_iter().map(move |what| (name, what))
         };
         self.slots.iter_mut().flat_map(one).collect()
     }
@@ -345,9 +365,10 @@ impl Chain {
 
     /// Moves on what the stage at `index` made.
     fn settle(&mut self, index: usize, result: Result<(), StageError>, now: Time, out: &mut ChainOut) {
-        let Slot { pair, name, is_fan, outbox, .. } = &mut self.slots[index];
+        let Slot { pair, name, is_fan, outbox, error: first, .. } = &mut self.slots[index];
         let (pair, name, is_fan) = (*pair, *name, *is_fan);
         if let Err(error) = result {
+            first.get_or_insert_with(|| (error.to_string(), false));
             out.errors.push(ChainError { pair, name, error });
         }
         if !outbox.controls.is_empty() {
@@ -362,8 +383,19 @@ impl Chain {
             match port {
                 _ if is_fan => self.feed(index + 1, message, now, out),
                 Port::MAIN => self.feed(index + 1, message, now, out),
-                port => out.sides.push(SideMessage { pair, port, message }),
+                port => self.leave(index, port, message, out),
             }
+        }
+    }
+
+    /// A message leaves by a side port.
+    fn leave(&mut self, index: usize, port: Port, message: Message, out: &mut ChainOut) {
+        let Slot { pair, name, outlets, .. } = &self.slots[index];
+        let (pair, name) = (*pair, *name);
+        match outlets.iter().find(|(known, _)| *known == port) {
+            Some((_, outlet)) if outlet.put(message.clone()) => {}
+            Some(_) => out.drops.push(NamedDrop { pair, name, reason: SIDE_FULL, count: 1 }),
+            None => out.sides.push(SideMessage { pair, port, message }),
         }
     }
 

@@ -4,6 +4,7 @@
 //! pipeline = [ pair { "|" pair } ]
 //! pair     = [ "@" link ] name [ "/" version ] [ "(" [ option { "," option } ] ")" ]
 //! option   = [ name "=" ] ( word | '"' text '"' | call )        call = word "(" ... ")"
+//! joined   = { flow ":" "(" pipeline ")" "," } pair [ "|" pipeline ]
 //! ```
 //!
 //! `bundle(count=10) | compress(zstd, level=3)` is written in source order. The first option may stand
@@ -13,11 +14,14 @@
 //! - [`Pipeline`]: what a text says, checked against a table of pairs.
 //! - [`Requirement`]: what a proposal must be equal to (`--require`).
 //! - [`Chain`]: one half of a pipeline, running.
+//! - [`Joined`]: several flows that meet, each through a pipeline of its own.
+//! - [`Outlet`]: where what leaves a pair by a side port goes.
 
 mod chain;
 mod edit;
 mod error;
 mod joined;
+mod outlet;
 mod parsed;
 mod requirement;
 mod syntax;
@@ -25,10 +29,13 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SideMessage};
+pub use chain::{
+    Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SIDE_FULL, SideMessage,
+};
 pub use edit::Edit;
 pub use error::PipelineError;
 pub use joined::{Joined, PARTS_MAX};
+pub use outlet::{NamedOutlet, Outlet, side_port};
 pub use parsed::{Isolation, LINKS, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};

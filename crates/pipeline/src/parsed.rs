@@ -1,9 +1,11 @@
 //! A pipeline that was read and checked against a table of pairs.
 
 use crate::error::{PipelineError, nearest};
+use crate::outlet::{NamedOutlet, Outlet};
 use crate::syntax::{self, Argument, Call, Spanned};
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Scope, Shape, parse_value};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, parse_value};
 use std::ops::Range;
+use std::sync::Arc;
 use wire::control::PIPELINE_BYTES_MAX;
 
 /// The links that a pair may be asked to run on, with `@`.
@@ -102,6 +104,8 @@ pub struct Pipeline {
     pairs: Vec<PairUse>,
     text: String,
     canonical: String,
+    /// This host's own choice, which never travels.
+    outlets: Vec<NamedOutlet>,
 }
 
 impl Pipeline {
@@ -136,7 +140,7 @@ impl Pipeline {
             );
             return Err(PipelineError::new(text, 0..text.len(), problem));
         }
-        Ok(Pipeline { pairs, text: text.into(), canonical })
+        Ok(Pipeline { pairs, text: text.into(), canonical, outlets: Vec::new() })
     }
 
     /// The pairs, in source order.
@@ -169,8 +173,21 @@ impl Pipeline {
         }
     }
 
-    /// This pipeline in the place of `current`: what that leaves to a junction stays there, and stays outermost.
+    /// This pipeline, with what leaves by side ports sent to `outlets`.
+    pub fn with_outlets(mut self, outlets: &[NamedOutlet]) -> Pipeline {
+        self.outlets = outlets.to_vec();
+        self
+    }
+
+    pub(crate) fn outlets_of(&self, used: &PairUse) -> Vec<(Port, Arc<dyn Outlet>)> {
+        let of = |named: &&NamedOutlet| named.pair == used.pair.name();
+        self.outlets.iter().filter(of).map(|named| (named.port, named.outlet.clone())).collect()
+    }
+
+    /// This pipeline in the place of `current`: its side ports lead where that one's do, and what that leaves to a
+    /// junction stays there, and stays outermost.
     pub fn in_place_of(mut self, current: &Pipeline) -> Result<Pipeline, PipelineError> {
+        self.outlets = current.outlets.clone();
         let Some(outermost) = current.pairs.first().filter(|used| used.is_in_junction) else {
             return Ok(self);
         };

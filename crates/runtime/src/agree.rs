@@ -7,7 +7,7 @@ use crate::driver::FlowPlan;
 use crate::keys::FlowKeys;
 use crate::registry;
 use contract::{Description, FlowDirection, FlowOffer, Format, Secret, Shared};
-use pipeline::{Origin, Pipeline, Requirement};
+use pipeline::{NamedOutlet, Origin, Pipeline, Requirement};
 use wire::control::AgreedFlow;
 
 /// The pipelines of a driver, as one host wants them.
@@ -21,6 +21,8 @@ pub struct Pipelines {
     pub require: Option<Pipeline>,
     /// Of a key file: the other host must have the same.
     pub key: Option<Secret>,
+    /// Where what leaves by side ports at this host goes.
+    pub outlets: Vec<NamedOutlet>,
 }
 
 impl Pipelines {
@@ -34,7 +36,12 @@ impl Pipelines {
             let parse = |text| Pipeline::parse(text, registry::pairs(), Origin::Local);
             text.map(parse).transpose().map_err(|error| error.to_string())
         };
-        Ok(Pipelines { via: read(via)?, via_back: read(via_back)?, require: read(require)?, key: None })
+        Ok(Pipelines {
+            via: read(via)?,
+            via_back: read(via_back)?,
+            require: read(require)?,
+            ..Pipelines::default()
+        })
     }
 }
 
@@ -50,7 +57,7 @@ pub(crate) fn answer(
     let mut plans = Vec::new();
     let shared = Shared::default();
     for (index, offer) in description.flows.iter().enumerate() {
-        let pipeline = choose(offer, offered, proposed)?;
+        let pipeline = choose(offer, offered, proposed)?.with_outlets(&offered.outlets);
         pipeline.check(&offer.format).map_err(|error| error.to_string())?;
         let flow = first_flow + index as u32;
         agreed.push(AgreedFlow {
@@ -113,7 +120,7 @@ pub(crate) fn read_answer(
     own: &Pipelines,
     keys: &FlowKeys,
 ) -> Result<Vec<FlowPlan>, String> {
-    let shared = Shared::default();
+    let (shared, outlets) = (Shared::default(), &own.outlets);
     flows
         .iter()
         .map(|flow| {
@@ -130,7 +137,8 @@ pub(crate) fn read_answer(
             let pipeline = match own {
                 Some(own) => pipeline.in_place_of(own).map_err(|error| error.to_string())?,
                 None => pipeline,
-            };
+            }
+            .with_outlets(outlets);
             let format = Format::from_name(&flow.format).ok_or_else(|| {
                 format!("the other host's device has the format `{}`, unknown here", flow.format)
             })?;

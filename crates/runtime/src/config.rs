@@ -18,6 +18,7 @@ use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
 use crate::error::RuntimeError;
 use crate::junction::hub::HubPolicy;
 use crate::junction::joint::Joint;
+use crate::junction::outlet;
 use crate::keys::read_key_file;
 use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
@@ -53,6 +54,9 @@ pub struct ShareWords {
     pub require: Option<String>,
     /// The key of pairs that seal, beside the session's own.
     pub key_file: Option<PathBuf>,
+    /// Where what leaves pairs by side ports goes, `PAIR[.PORT]=SPEC` each.
+    #[serde(default, rename = "port", deserialize_with = "one_or_several")]
+    pub ports: Vec<String>,
     /// Who may use it at once: [`HubPolicy::parse`]; what its pipeline says if none.
     pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
@@ -80,6 +84,9 @@ pub struct AttachWords {
     pub via_back: Option<String>,
     /// The key of pairs that seal, beside the session's own.
     pub key_file: Option<PathBuf>,
+    /// Where what leaves pairs by side ports goes, `PAIR[.PORT]=SPEC` each.
+    #[serde(default, rename = "port", deserialize_with = "one_or_several")]
+    pub ports: Vec<String>,
     /// `name=value,...` of the transport's options.
     pub transport: Option<String>,
     /// Whether the other host may be one that nobody knows.
@@ -103,6 +110,9 @@ pub struct ConnectWords {
     pub via_back: Option<String>,
     /// The key of pairs that seal.
     pub key_file: Option<PathBuf>,
+    /// Where what leaves pairs by side ports goes, `PAIR[.PORT]=SPEC` each.
+    #[serde(default, rename = "port", deserialize_with = "one_or_several")]
+    pub ports: Vec<String>,
 }
 
 /// A run file.
@@ -182,6 +192,7 @@ impl ShareWords {
         let pipelines = pipelines(
             [&self.via, &self.via_back, &self.require].map(Option::as_deref),
             self.key_file.as_deref(),
+            &self.ports,
         )?;
         let hub = self.hub.as_deref().map(HubPolicy::parse).transpose();
         let device = ShareDevice {
@@ -221,10 +232,11 @@ impl AttachWords {
             applications.extend((0..nodes).map(|_| ApplicationChoice::Suitable));
         }
         let devices: Vec<_> = origins.iter().map(|origin| origin.name.to_string()).collect();
-        let (joint, ports) =
-            Joint::new(&devices, joined.joint().clone(), joined.after().clone(), applications)?;
         let apart = AttachWords { via: None, applications: Vec::new(), ..self.clone() };
         let mut requests = apart.each()?;
+        let outlets = requests.first().map(|request| &request.targets[0].pipelines.outlets[..]);
+        let after = joined.after().clone().with_outlets(outlets.unwrap_or_default());
+        let (joint, ports) = Joint::new(&devices, joined.joint().clone(), after, applications)?;
         // Each host's devices stand in its request in the order of the words.
         let mut filled = vec![0; requests.len()];
         for ((origin, pipeline), port) in origins.iter().zip(pipelines).zip(ports) {
@@ -246,6 +258,8 @@ impl AttachWords {
                 self.from.len()
             )));
         }
+        let words = [self.via.as_deref(), self.via_back.as_deref(), None];
+        let pipelines = pipelines(words, self.key_file.as_deref(), &self.ports)?;
         let mut requests: Vec<AttachRequest> = Vec::new();
         for (index, from) in self.from.iter().enumerate() {
             let origin = Origin::parse(from)?;
@@ -256,9 +270,7 @@ impl AttachWords {
                 }
                 None => ApplicationChoice::Suitable,
             };
-            let pipelines =
-                pipelines([self.via.as_deref(), self.via_back.as_deref(), None], self.key_file.as_deref())?;
-            let target = AttachTarget { name: origin.name.into(), application, pipelines };
+            let target = AttachTarget { name: origin.name.into(), application, pipelines: pipelines.clone() };
             match requests.iter_mut().find(|request| origin.is_of(request)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
@@ -280,16 +292,20 @@ impl ConnectWords {
     pub fn pipelines(&self) -> Result<Pipelines, RuntimeError> {
         registry::device_spec(&self.source, Role::Device)?;
         registry::device_spec(&self.sink, Role::Application)?;
-        pipelines([self.via.as_deref(), self.via_back.as_deref(), None], self.key_file.as_deref())
+        let words = [self.via.as_deref(), self.via_back.as_deref(), None];
+        pipelines(words, self.key_file.as_deref(), &self.ports)
     }
 }
 
 fn pipelines(
     [via, via_back, require]: [Option<&str>; 3],
     key_file: Option<&Path>,
+    ports: &[String],
 ) -> Result<Pipelines, RuntimeError> {
     let pipelines = Pipelines::parse(via, via_back, require).map_err(RuntimeError::Usage)?;
-    Ok(Pipelines { key: key_file.map(read_key_file).transpose()?, ..pipelines })
+    let key = key_file.map(read_key_file).transpose()?;
+    let outlets = outlet::open(ports).map_err(RuntimeError::Usage)?;
+    Ok(Pipelines { key, outlets, ..pipelines })
 }
 
 /// `[TRANSPORT://]HOST[:PORT]/NAME`, taken apart.

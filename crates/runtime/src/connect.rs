@@ -77,11 +77,12 @@ impl Connection {
         for offer in flows {
             match offer.direction {
                 FlowDirection::DeviceToApplication => {
-                    let pipeline = pipelines.via.clone().unwrap_or_default();
+                    let pipeline = pipelines.via.clone().unwrap_or_default().with_outlets(&pipelines.outlets);
                     forward = RawPath::open(device.as_mut(), application.as_mut(), offer, &pipeline, site)?;
                 }
                 FlowDirection::ApplicationToDevice => {
-                    let pipeline = pipelines.via_back.clone().unwrap_or_default();
+                    let pipeline =
+                        pipelines.via_back.clone().unwrap_or_default().with_outlets(&pipelines.outlets);
                     back = RawPath::open(application.as_mut(), device.as_mut(), offer, &pipeline, site)?;
                 }
             }

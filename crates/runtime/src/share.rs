@@ -301,6 +301,11 @@ impl Sharer {
         asked: &Request,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Answer, RuntimeError> {
+        if !asked.words.ports.is_empty() {
+            let problem =
+                "side ports cannot go through the share that runs already: --listen on another port";
+            return Err(RuntimeError::Usage(problem.into()));
+        }
         let request = asked.words.request()?;
         let listens = (self.address, self.request.insecure, &self.request.limits);
         if listens != (request.listen, request.insecure, &request.limits) {

@@ -62,6 +62,9 @@ pub struct StageStats {
     pub figures: Vec<(String, f64)>,
     /// What its `auto` options stand at, and why.
     pub choices: Vec<ChoiceStats>,
+    /// What first went wrong in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// What an adaptive stage set an `auto` option to.
@@ -86,6 +89,7 @@ impl From<PairReport> for StageStats {
             name: report.name.into(),
             figures: report.figures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
             choices: report.choices.into_iter().map(choice).collect(),
+            error: report.error,
         }
     }
 }

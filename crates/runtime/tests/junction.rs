@@ -337,3 +337,49 @@ fn what_is_divided_over_two_links_and_joined_survives_the_loss_of_one() {
     }
     sharer.stop();
 }
+
+/// The 1st, 50th and 99th percentile.
+fn percentiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    [0.01, 0.5, 0.99].map(|part| values[((values.len() - 1) as f64 * part) as usize])
+}
+
+/// Figures, for `--nocapture`: a 62.5 Hz device (paper N, chapter 6) at four hosts, each behind a network of its own.
+#[test]
+fn a_device_of_62_5_hz_reaches_four_hosts() {
+    const COUNT: usize = 125;
+    let period = std::time::Duration::from_millis(16);
+    let device = Handle::new();
+    let via = "multiplex(all, ways=4, join=false)";
+    let sharer = share_via(&device, FlowClass::Reliable, any(), HubPolicy::default(), Some(via));
+    let networks = ["", "delay=10ms,jitter=2ms", "delay=40ms,jitter=10ms", "delay=100ms"];
+    let relays: Vec<_> = (1..)
+        .zip(networks)
+        .map(|(seed, network)| Relay::start(any(), sharer.address, network.parse().unwrap(), seed).unwrap())
+        .collect();
+    let nodes = [Handle::new(), Handle::new(), Handle::new(), Handle::new()];
+    let attached: Vec<_> =
+        nodes.iter().zip(&relays).map(|(node, relay)| attach(relay.address(), node, None)).collect();
+    let mut due = std::time::Instant::now() + period;
+    for _ in 0..COUNT {
+        std::thread::sleep(due.saturating_duration_since(std::time::Instant::now()));
+        due += period;
+        device.say(sys::clock::boot_ns().to_le_bytes());
+    }
+    device.with(|bench| bench.ends = true);
+    for one in attached {
+        one.wait().unwrap();
+    }
+    for (network, node) in networks.iter().zip(&nodes) {
+        node.with(|bench| {
+            assert_eq!(bench.pushed.len(), COUNT);
+            let made = |body: &Vec<u8>| u64::from_le_bytes(body[..8].try_into().unwrap());
+            let ms = |ns: u64| ns as f64 / 1e6;
+            let delay = bench.pushed.iter().zip(&bench.arrived).map(|(body, at)| ms(at.0 - made(body)));
+            let spacing = bench.arrived.windows(2).map(|two| ms(two[1].0 - two[0].0));
+            let [delay, spacing] = [delay.collect(), spacing.collect()].map(percentiles);
+            println!("`{network}`: delay {delay:.2?} ms, spacing {spacing:.2?} ms (1 %, median, 99 %)");
+        });
+    }
+    sharer.stop();
+}

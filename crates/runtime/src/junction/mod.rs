@@ -9,5 +9,6 @@
 
 pub(crate) mod hub;
 pub(crate) mod joint;
+pub(crate) mod outlet;
 mod spread;
 mod way;

@@ -35,6 +35,8 @@ pub(crate) struct Bench {
     pub(crate) held: Vec<u8>,
     pub(crate) snapshot_asked: bool,
     pub(crate) pushed: Vec<Vec<u8>>,
+    /// When each of these came.
+    pub(crate) arrived: Vec<Time>,
     pub(crate) neutral: usize,
     pub(crate) finished: bool,
 }
@@ -100,6 +102,7 @@ impl Partner for BenchPartner {
         if bench.full {
             return Ok(Pushed::Full(message));
         }
+        bench.arrived.push(Time(sys::clock::boot_ns()));
         bench.pushed.push(message.body.into_bytes().to_vec());
         Ok(Pushed::Taken)
     }

@@ -1,0 +1,172 @@
+//! One device with several hosts, several devices with one application, and side ports, with the real program.
+
+mod support;
+
+use serde_json::Value;
+use support::{Scratch, Service, outboard};
+use wire::Container;
+
+/// Messages of a run of `pattern` in a file of containers: which device each is of, and its number.
+fn numbers(path: &str) -> Vec<(usize, u64)> {
+    let bytes = std::fs::read(path).unwrap();
+    let mut rest = bytes.as_slice();
+    let mut numbers = Vec::new();
+    while let Ok(container) = Container::parse(rest, 1 << 20) {
+        let (whole, behind) = rest.split_at(Container::BYTES + container.length as usize);
+        let number = whole[Container::BYTES..][..8].try_into().unwrap();
+        numbers.push((container.length as usize, u64::from_le_bytes(number)));
+        rest = behind;
+    }
+    assert!(rest.is_empty(), "a container is cut short");
+    numbers
+}
+
+/// Everything from the first message that came to the last there is, once and in order.
+fn check_consecutive(numbers: &[u64], count: u64) {
+    let first = *numbers.first().expect("something came");
+    assert!(numbers.iter().copied().eq(first..count), "from {first}: {} came", numbers.len());
+}
+
+fn one_device_to_four_hosts(more: &[&str]) {
+    const COUNT: u64 = 400;
+    let scratch = Scratch::new();
+    let (mut share, address) =
+        Service::share(&format!("pattern:rate=200,size=64,count={COUNT}"), &[&["--stats"], more].concat());
+    let from = format!("{address}/pattern");
+    let paths: Vec<String> = (0..4).map(|number| scratch.path(&number.to_string())).collect();
+    let mut attached: Vec<Service> = paths
+        .iter()
+        .map(|path| Service::start(&["attach", &from, "--as", &format!("file:{path},frame=container")]))
+        .collect();
+    attached.iter_mut().for_each(|attach| drop(attach.wait("attached")));
+    // One is killed on the way: nobody else loses anything.
+    share.wait("hub");
+    drop(attached.remove(1));
+    for (number, attach) in attached.iter_mut().enumerate() {
+        attach.wait("flow-ended");
+        assert_eq!(attach.child.wait().unwrap().code(), Some(0), "host {number}");
+    }
+    for path in [0, 2, 3].map(|number| &paths[number]) {
+        let came: Vec<u64> = numbers(path).into_iter().map(|(_, number)| number).collect();
+        check_consecutive(&came, COUNT);
+    }
+    assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn one_device_is_copied_to_four_hosts_of_which_one_is_killed() {
+    one_device_to_four_hosts(&["--hub", "copy,queue=256"]);
+}
+
+#[test]
+fn one_device_is_divided_among_four_hosts_by_its_pipeline() {
+    one_device_to_four_hosts(&["--via", "multiplex(all, ways=4, join=false) | compress"]);
+}
+
+#[test]
+fn a_hub_says_what_it_cannot_do() {
+    for (words, says) in [
+        (vec!["--hub", "everyone"], "is no policy"),
+        (vec!["--hub", "copy,ways=0"], "ways"),
+        (vec!["--via", "compress | multiplex(ways=3)"], "only where it stands first"),
+    ] {
+        outboard(&[&["share", "pattern", "--listen", "127.0.0.1:0"], &words[..]].concat())
+            .refused(2, &[says]);
+    }
+    let (_share, address) = Service::share("pattern:rate=50", &["--hub", "copy,ways=1"]);
+    let from = format!("{address}/pattern");
+    let mut first = Service::start(&["attach", &from, "--as", "null"]);
+    first.wait("attached");
+    outboard(&["attach", &from, "--as", "null"]).refused(1, &["in use by another peer"]);
+}
+
+#[test]
+fn two_devices_are_joined_into_one_file() {
+    const COUNT: u64 = 150;
+    let scratch = Scratch::new();
+    let pattern = |size: usize| format!("pattern:rate=300,size={size},count={COUNT}");
+    let (_x, at_x) = Service::share(&pattern(32), &["--name", "x"]);
+    let (_y, at_y) = Service::share(&pattern(48), &["--name", "y"]);
+    let (x, y, path) = (format!("{at_x}/x"), format!("{at_y}/y"), scratch.path("both"));
+    let via = format!("{at_x}/x:(compress), y:(bundle(count=3)), synchronize | null");
+    let into = format!("file:{path},frame=container");
+    let mut attach = Service::start(&["attach", &x, &y, "--via", &via, "--as", &into, "--stats"]);
+    let joint = attach.wait("joint");
+    assert_eq!(attach.child.wait().unwrap().code(), Some(0), "{joint}");
+    let came = numbers(&path);
+    for size in [32, 48] {
+        let of: Vec<u64> =
+            came.iter().filter(|(known, _)| *known == size).map(|(_, number)| *number).collect();
+        assert!(of.iter().copied().eq(0..COUNT), "of {size}: {}", of.len());
+    }
+    outboard(&["attach", &x, &y, "--via", "z:(), synchronize", "--as", "null"])
+        .refused(2, &["no such flow", "^"]);
+    outboard(&["attach", &x, &y, "--via", "synchronize", "--as", "null", "--as", "null"])
+        .refused(2, &["1 of these flows"]);
+}
+
+#[test]
+fn flows_that_are_kept_apart_end_in_a_file_each() {
+    const COUNT: u64 = 100;
+    let scratch = Scratch::new();
+    let pattern = |size: usize| format!("pattern:rate=300,size={size},count={COUNT}");
+    let text = format!(
+        "[[share]]\ndevice = '{}'\nname = 'x'\nlisten = '127.0.0.1:0'\n[[share]]\ndevice = '{}'\nname = 'y'\n\
+         listen = '127.0.0.1:0'",
+        pattern(32),
+        pattern(48)
+    );
+    std::fs::write(scratch.path("share.toml"), text).unwrap();
+    let mut share = Service::start(&["run", &scratch.path("share.toml")]);
+    let address = share.wait("listening")["address"].as_str().unwrap().to_string();
+    let paths = ["x", "y"].map(|name| scratch.path(name));
+    let text = format!(
+        "[[attach]]\nfrom = ['{address}/x', '{address}/y']\nvia = 'synchronize(apart=true)'\n\
+         as = ['file:{},frame=container', 'file:{},frame=container']",
+        paths[0], paths[1]
+    );
+    std::fs::write(scratch.path("attach.toml"), text).unwrap();
+    outboard(&["run", &scratch.path("attach.toml")]).done();
+    for (path, size) in paths.iter().zip([32, 48]) {
+        assert!(numbers(path).into_iter().eq((0..COUNT).map(|number| (size, number))));
+    }
+}
+
+#[test]
+fn what_is_recorded_by_a_side_port_is_replayed() {
+    const COUNT: u64 = 60;
+    let scratch = Scratch::new();
+    let (recording, replayed) = (scratch.path("recording"), scratch.path("replayed"));
+    let (_share, address) = Service::share(&format!("pattern:rate=300,size=40,count={COUNT}"), &[]);
+    let port = format!("record=file:{recording},frame=container");
+    outboard(&[
+        "attach",
+        &format!("{address}/pattern"),
+        "--as",
+        "null",
+        "--via",
+        "record(sink) | compress",
+        "--port",
+        &port,
+    ])
+    .done();
+    let expected: Vec<(usize, u64)> = (0..COUNT).map(|number| (40, number)).collect();
+    assert_eq!(numbers(&recording), expected);
+    let (from, into) =
+        (format!("file:{recording},frame=container"), format!("file:{replayed},frame=container"));
+    outboard(&["connect", &from, &into, "--via", "replay(speed=20)"]).done();
+    assert_eq!(numbers(&replayed), expected);
+}
+
+#[test]
+fn a_side_port_says_what_is_wrong_with_it() {
+    let connect = |port: &str| {
+        outboard(&["connect", "pattern:count=5,rate=0", "null", "--via", "record", "--port", port, "--json"])
+    };
+    connect("record").refused(2, &["PAIR=SPEC"]);
+    connect("null=null").refused(2, &["no pair with a side port", "record"]);
+    connect("record.sound=null").refused(2, &["these side ports: record"]);
+    connect("record=nothing:x").refused(2, &["nothing"]);
+    let told: Value = connect("record=file:/dev/full").done().json();
+    assert_eq!(told["messages"], 5, "a full disk concerns the recording alone");
+}

@@ -1,0 +1,51 @@
+//! What leaves a pair by a side port, and where this host sends it.
+
+use contract::{Message, Pair, Port};
+use std::fmt;
+use std::sync::Arc;
+
+/// Where what leaves a pair by a side port goes.
+pub trait Outlet: Send + Sync {
+    /// Takes a message; `false` if there is no room for it.
+    fn put(&self, message: Message) -> bool;
+
+    /// What went wrong there; said once.
+    fn take_problem(&self) -> Option<String>;
+}
+
+/// An outlet for a side port of every pair of one name.
+#[derive(Clone)]
+pub struct NamedOutlet {
+    /// The pair.
+    pub pair: &'static str,
+    /// Its port.
+    pub port: Port,
+    /// Where that leads.
+    pub outlet: Arc<dyn Outlet>,
+}
+
+impl fmt::Debug for NamedOutlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NamedOutlet({}.{})", self.pair, self.port.0)
+    }
+}
+
+/// The side port that `name` stands for, `PAIR` or `PAIR.PORT`.
+pub fn side_port(name: &str, table: &[&'static dyn Pair]) -> Result<(&'static str, Port), String> {
+    let (pair, port) = name.split_once('.').map_or((name, None), |(pair, port)| (pair, Some(port)));
+    let has_ports = || table.iter().filter(|pair| !pair.side_ports().is_empty());
+    let Some(pair) = has_ports().find(|known| known.name() == pair) else {
+        let known: Vec<_> = has_ports().map(|pair| pair.name()).collect();
+        return Err(format!("`{pair}` is no pair with a side port; there is: {}", known.join(", ")));
+    };
+    let ports = pair.side_ports();
+    let index = match port {
+        None if ports.len() == 1 => Some(0),
+        None => None,
+        Some(port) => ports.iter().position(|known| *known == port),
+    };
+    match index {
+        Some(index) => Ok((pair.name(), Port(index as u16 + 1))),
+        None => Err(format!("`{}` has these side ports: {}", pair.name(), ports.join(", "))),
+    }
+}

@@ -1,0 +1,211 @@
+//! What leaves pairs by side ports, to partners of this host: `--port record=file:/tmp/x.rec,frame=container`.
+//!
+//! Paths put messages into a bounded queue and never wait; a thread for each port hands them to its partner. When
+//! nothing can put any more, the partner gets what is queued and the end.
+
+use crate::driver::{Wake, flush, forget};
+use crate::registry;
+use crate::worker::{PartnerOrigin, make_partner};
+use buffers::Ring;
+use contract::{
+    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
+    FlowTemplate, Format, Message, Partner, PartnerError, Pushed, Readiness, Role,
+};
+use pipeline::{NamedOutlet, Outlet, side_port};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::event::Event;
+use sys::poller::Poller;
+
+/// Messages that wait for a port's partner.
+const QUEUE: usize = 1024;
+/// How long, at the end, a partner may take for what is queued.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Opens what these words name, `PAIR[.PORT]=SPEC` each, as application partners of this host.
+pub(crate) fn open(words: &[String]) -> Result<Vec<NamedOutlet>, String> {
+    let one = |words: &String| {
+        let wrong = |problem: String| format!("port `{words}`: {problem}");
+        let (name, spec) = words.split_once('=').ok_or_else(|| {
+            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+        })?;
+        let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
+        let outlet = Arc::new(Queue::open(spec.trim()).map_err(wrong)?);
+        Ok(NamedOutlet { pair, port, outlet })
+    };
+    words.iter().map(one).collect()
+}
+
+struct Shared {
+    ring: Ring<Message>,
+    wake: Event,
+    ended: AtomicBool,
+    failed: AtomicBool,
+    problem: Mutex<Option<String>>,
+}
+
+/// The paths' end of a port.
+struct Queue {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    fn open(text: &str) -> Result<Queue, String> {
+        let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
+        let (direction, class) = (FlowDirection::DeviceToApplication, FlowClass::Reliable);
+        let like = Description {
+            class: "side port".into(),
+            summary: "a side port".into(),
+            flows: vec![FlowOffer { direction, format: Format::Bytes, class }],
+            application: "file",
+            properties: Vec::new(),
+        };
+        let opened =
+            registry::open(&spec, Role::Application, Some(&like)).map_err(|error| error.to_string())?;
+        let mut partner =
+            make_partner(PartnerOrigin::Opened(Box::new(opened))).map_err(|error| error.to_string())?;
+        let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
+        let key = partner.open(&template, &Attributes::default()).map_err(|error| error.to_string())?;
+        let system = |error: std::io::Error| error.to_string();
+        let shared = Arc::new(Shared {
+            ring: Ring::new(QUEUE),
+            wake: Event::new().map_err(system)?,
+            ended: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            problem: Mutex::default(),
+        });
+        let poller = Poller::new().map_err(system)?;
+        let writer = Writer { shared: shared.clone(), partner, key, poller, held: None };
+        let thread = std::thread::Builder::new().name("side port".into()).spawn(move || writer.run());
+        Ok(Queue { shared, thread: Some(thread.map_err(system)?) })
+    }
+}
+
+impl Outlet for Queue {
+    fn put(&self, message: Message) -> bool {
+        if self.shared.failed.load(Ordering::Acquire) {
+            return false;
+        }
+        match self.shared.ring.push(message) {
+            Ok(was_empty) => {
+                if was_empty {
+                    self.shared.wake.signal();
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn take_problem(&self) -> Option<String> {
+        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.wake.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The partner's end of a port.
+struct Writer {
+    shared: Arc<Shared>,
+    partner: Box<dyn Partner>,
+    key: FlowKey,
+    poller: Poller,
+    held: Option<Message>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        if let Err(error) = self.write() {
+            self.shared.failed.store(true, Ordering::Release);
+            let problem = format!("what its side port leads to: {error}");
+            *self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+        }
+        forget(&mut self.poller, self.partner.as_ref());
+    }
+
+    fn write(&mut self) -> Result<(), PartnerError> {
+        let mut until = None;
+        let mut unflushed = false;
+        loop {
+            let ended = self.shared.ended.load(Ordering::Acquire);
+            if ended && Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                return Ok(());
+            }
+            let pushed = self.push()?;
+            if pushed || unflushed {
+                unflushed = flush(Some(&mut self.partner))?;
+            }
+            let empty = self.held.is_none() && self.shared.ring.is_empty();
+            if ended && empty && self.finish()? {
+                return Ok(());
+            }
+            if empty && !ended {
+                self.shared.wake.clear();
+                if !self.shared.ring.is_empty() || self.shared.ended.load(Ordering::Acquire) {
+                    continue;
+                }
+            }
+            self.sleep(unflushed, ended);
+        }
+    }
+
+    /// Hands on what is queued; says whether anything was.
+    fn push(&mut self) -> Result<bool, PartnerError> {
+        let mut pushed = false;
+        while let Some(message) =
+            self.held.take().or_else(|| self.shared.ring.pop().map(|(message, _)| message))
+        {
+            match self.partner.push(self.key, message) {
+                Ok(Pushed::Taken) => pushed = true,
+                Ok(Pushed::Full(message)) => {
+                    self.held = Some(message);
+                    break;
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+        Ok(pushed)
+    }
+
+    fn finish(&mut self) -> Result<bool, PartnerError> {
+        match self.partner.ctl(self.key, Ctl::Finish) {
+            Ok(reply) => Ok(!matches!(reply, CtlReply::Pending)),
+            Err(PartnerError::Unsupported(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sleep(&mut self, unflushed: bool, ended: bool) {
+        let mut wake = Wake::default();
+        if !ended {
+            self.poller.want(self.shared.wake.as_fd(), true, false);
+        }
+        if self.held.is_some() || unflushed || ended {
+            let readiness = self.partner.readiness(self.key, Direction::In);
+            let now = readiness.now && self.held.is_some();
+            wake.add(&mut self.poller, Readiness { now, ..readiness });
+        }
+        let timeout = match (wake.now, wake.at, ended) {
+            (true, ..) => Some(Duration::ZERO),
+            (_, Some(at), _) => Some(at.since(crate::share::now())),
+            (_, _, true) => Some(Duration::from_millis(10)),
+            _ => None,
+        };
+        // Waiting fails only for lack of memory; a pause is then all there is to do.
+        if self.poller.wait(timeout).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
