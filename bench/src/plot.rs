@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 800.0;
-const HEIGHT: f64 = 360.0;
-/// Room for titles and numbers: left, top, right, bottom.
-const MARGINS: [f64; 4] = [60.0, 40.0, 20.0, 50.0];
+const HEIGHT: f64 = 400.0;
+/// Room for titles and numbers: left, top, right, bottom; and for the name of each line.
+const MARGINS: [f64; 4] = [60.0, 28.0, 20.0, 50.0];
+const NAME_HEIGHT: f64 = 16.0;
 /// Told apart by anyone, on white and on black (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 /// Lines of the grid along each axis, about.
@@ -24,7 +25,8 @@ pub(crate) struct Chart<'a> {
 impl Chart<'_> {
     /// The picture.
     pub(crate) fn svg(&self) -> String {
-        let [left, top, right, bottom] = MARGINS;
+        let [left, above, right, bottom] = MARGINS;
+        let top = above + NAME_HEIGHT * self.lines.len() as f64;
         let largest = |axis: usize| {
             let points = self.lines.iter().flat_map(|(_, points)| points);
             points.map(|point| point[axis]).fold(f64::MIN_POSITIVE, f64::max)
@@ -63,7 +65,7 @@ impl Chart<'_> {
             let path = path.join("L");
             put(format!("<path d=\"M{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>"));
             let fill = format!(" fill=\"{colour}\"");
-            put(text(left + 10.0, top + 14.0 + 16.0 * index as f64, "start", &fill, name));
+            put(text(left, above + NAME_HEIGHT * (index as f64 + 0.5), "start", &fill, name));
         }
         svg.push_str("</svg>\n");
         svg
@@ -101,7 +103,7 @@ mod tests {
         let lines = vec![("first & last", vec![[0.0, 0.0], [10.0, 30.0]]), ("second", vec![[0.0, 5.0]])];
         let svg = Chart { title: "title", axes: ["s", "ms"], lines }.svg();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        for part in [">first &amp; last<", ">second<", ">title<", ">ms<", "M60.0 310.0L780.0 40.0"] {
+        for part in [">first &amp; last<", ">second<", ">title<", ">ms<", "M60.0 350.0L780.0 60.0"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
     }

@@ -79,6 +79,8 @@ struct Device {
     pings: Link<u64>,
     pongs: Link<u64>,
     clock: ClockEstimator,
+    /// All its updates have come.
+    ended: bool,
 }
 
 impl Device {
@@ -91,6 +93,7 @@ impl Device {
             pings: Link::new(link.clone(), seed + 1),
             pongs: Link::new(link.clone(), seed + 2),
             clock: ClockEstimator::new(),
+            ended: false,
         }
     }
 
@@ -164,6 +167,10 @@ pub fn run(pair: &dyn Pair, given: &[(&str, &str)], setting: &JointSetting) -> J
                 let created = device.made[number as usize].shifted(offset);
                 let message = Message::new(created, number.to_le_bytes().to_vec());
                 sink.handle(Port(index as u16), message, now, &mut out).unwrap();
+            }
+            if number == setting.updates && device.data.deadline().is_none() && !device.ended {
+                device.ended = true;
+                sink.handle_end(Port(index as u16), now, &mut out).unwrap();
             }
         }
         if sink.poll_timeout().is_some_and(|at| at <= now) {
