@@ -1,10 +1,11 @@
 //! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
 //!
-//! `outboard-bench latency|throughput|partner|jitter|pairs [--json FILE]`. Ours and the bare socket take turns, on
+//! `outboard-bench latency|throughput|partner|isolate|jitter|pairs [--json FILE]`. Ours and the bare socket take turns, on
 //! the same two processors, with the same congestion control, so that what drifts drifts for both.
 
 mod bare;
 mod devices;
+mod isolate;
 mod jitter;
 mod latency;
 mod measure;
@@ -40,6 +41,8 @@ enum Experiment {
     Throughput(Setting),
     /// Tables 3 and 4 of the Partner paper: what the partner vector costs
     Partner,
+    /// What a stage in a process of its own costs, isolated or not, beside a call
+    Isolate,
     /// Sections 6.7.1 and 6.7.2 of the dissertation: a device's rhythm over a network with jitter (needs root)
     Jitter(jitter::JitterSetting),
     /// Every pair × what it must stand: undo, loss, reordering, corruption, empty and large messages, restart
@@ -111,6 +114,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Throughput(setting) => throughput::run(setting)?,
         Experiment::Partner => partner::run(),
+        Experiment::Isolate => isolate::run()?,
         Experiment::Jitter(setting) => jitter::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,

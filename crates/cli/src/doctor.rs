@@ -80,6 +80,11 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new("clock", "creation times that go on through a suspend", clock()),
         Check::new("timer slack", "messages that leave at their time", timer_slack()),
         Check::new("realtime priority", "even spacing on a busy host", realtime()),
+        Check::new(
+            "isolation",
+            "pairs with isolate=true: modules without files, network and other processes",
+            isolation(),
+        ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
     ];
     match json {
@@ -213,6 +218,17 @@ fn realtime() -> Answer {
             "may not be asked for",
             "allow it in /etc/security/limits.d: `@audio - rtprio 10`, and be in that group",
         ),
+    }
+}
+
+/// What landlock's versions can take is in `landlock(7)`.
+fn isolation() -> Answer {
+    match sys::process::landlock_version() {
+        None => Answer::missing("this kernel has no landlock, or it is off", links::confine::ADVICE),
+        Some(version @ 1..4) => Answer::ok(format!(
+            "landlock version {version}: files; network and processes are taken by seccomp alone"
+        )),
+        Some(version) => Answer::ok(format!("landlock version {version}, and seccomp")),
     }
 }
 

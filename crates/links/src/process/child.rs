@@ -44,7 +44,8 @@ pub(super) struct Child {
     pidfd: OwnedFd,
     set: PollSet,
     input: Option<OwnedFd>,
-    was_told_end: bool,
+    /// The other end of it, only to see what the process has not read.
+    reader: OwnedFd,
     output: Option<OwnedFd>,
     errors: Option<OwnedFd>,
     control: Option<OwnedFd>,
@@ -67,15 +68,19 @@ impl Child {
             words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no program"))?;
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (reader, input) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .stdin(Stdio::from(reader.try_clone()?))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         // A group of its own, so that whatever it starts can be ended with it.
         command.process_group(0);
         if let Some(environment) = environment {
             command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
         }
         let mut process = sys::process::start_with_control(&mut command, theirs)?;
-        let input = process.stdin.take().map(OwnedFd::from);
         let output = process.stdout.take().map(OwnedFd::from);
         let errors = process.stderr.take().map(OwnedFd::from);
         let (pidfd, set) = match (pidfd_open(Pid::from_child(&process), PidfdFlags::empty()), PollSet::new())
@@ -91,8 +96,8 @@ impl Child {
             process,
             pidfd,
             set,
-            input,
-            was_told_end: false,
+            input: Some(input),
+            reader,
             output,
             errors,
             control: Some(control),
@@ -143,10 +148,6 @@ impl Child {
             }
         }
         let has_ended = ready[PROCESS as usize];
-        if ready[INPUT as usize] && !self.waits[0] {
-            // It closed its end.
-            self.close_input();
-        }
         // Its last words count, too.
         if ready[CONTROL as usize] || has_ended {
             self.read_control(has_ended, &mut take)?;
@@ -256,11 +257,8 @@ impl Child {
                     self.wait(INPUT, true);
                     break;
                 }
-                Err(_) => {
-                    // It reads no more; how it ends says why.
-                    drop(slices);
-                    self.close_input();
-                }
+                // A pipe whose other end is held here takes what it has room for, or is full.
+                Err(_) => break,
             }
         }
         self.write_frames();
@@ -296,24 +294,19 @@ impl Child {
 
     /// Ends its input.
     pub(super) fn end_input(&mut self) {
-        self.close_input();
-        self.was_told_end = true;
-    }
-
-    fn close_input(&mut self) {
         if let Some(input) = self.input.take() {
             self.set.remove(&input);
         }
     }
 
-    /// Whether it can be handed nothing more: its input was ended, or it closed it itself.
-    pub(super) fn is_closed(&self) -> bool {
+    /// Whether its input was ended.
+    pub(super) fn was_told_end(&self) -> bool {
         self.input.is_none()
     }
 
-    /// Whether its input was ended.
-    pub(super) fn was_told_end(&self) -> bool {
-        self.was_told_end
+    /// Bytes that it was handed and has not read.
+    pub(super) fn unread(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.reader).unwrap_or(0)
     }
 
     /// Whether it reads what it is told.

@@ -3,8 +3,8 @@
 //! Inputs are kept until the process says that everything that came of them is out (`done`); what it gives
 //! before that is withheld. When it dies, what was withheld is void and what was kept is handed to the next
 //! process, so that whatever leaves the ledger left it once, in order. A process that never says `done` is
-//! one-in-one-out: its output number n finishes its input number n. A message that was first in line at
-//! [`DEATHS_MAX`] deaths is dropped.
+//! one-in-one-out: its output number n finishes its input number n. A message that was first in line, and read,
+//! at [`DEATHS_MAX`] deaths is dropped.
 //!
 //! Where a process needs all that went before (it decodes with a history), inputs belong to an *era*: they are
 //! kept to the era's end, a new process is handed all of them again, and as many of its outputs as had left
@@ -16,8 +16,12 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use wire::Container;
 
-/// A message is dropped that was first in line at so many deaths.
-pub(super) const DEATHS_MAX: u32 = 3;
+/// A message is dropped that was first in line at so many deaths, and so many deaths before a process came to
+/// what is not finished make its history useless.
+const DEATHS_MAX: u32 = 3;
+/// Deaths that somebody else caused speak against a message too, in the end: the system's killer for lack of
+/// memory looks like a person's.
+const OUTSIDE_DEATHS_MAX: u32 = 12;
 
 /// Pieces that are handed over at once.
 const SLICES_MAX: usize = 64;
@@ -55,6 +59,7 @@ struct Kept {
     /// Something was lost before it.
     has_gap: bool,
     deaths: u32,
+    outside_deaths: u32,
 }
 
 /// What a death cost.
@@ -79,8 +84,11 @@ pub(super) struct Ledger {
     first: u64,
     /// Inputs before this are finished, by whichever process.
     committed: u64,
-    /// Inputs before this are finished by the process there is now.
+    /// Inputs before this are finished by the process there is now: so many bytes of what it was handed.
     finished: u64,
+    finished_bytes: u64,
+    /// Bytes that the process there is now was handed.
+    handed_bytes: u64,
     /// The first input that the process there is now was handed.
     begun: u64,
     /// The next input to hand over, of which `partial` bytes are over already.
@@ -127,6 +135,8 @@ impl Ledger {
             first: 0,
             committed: 0,
             finished: 0,
+            finished_bytes: 0,
+            handed_bytes: 0,
             begun: 0,
             handed: 0,
             partial: 0,
@@ -166,7 +176,7 @@ impl Ledger {
         self.kept_bytes += container.len();
         self.ahead_bytes += container.len();
         let has_gap = std::mem::take(&mut self.gap_waits);
-        self.kept.push_back(Kept { container, era, has_gap, deaths: 0 });
+        self.kept.push_back(Kept { container, era, has_gap, deaths: 0, outside_deaths: 0 });
     }
 
     /// Something was lost before the next input.
@@ -281,6 +291,7 @@ impl Ledger {
     /// So many of those bytes are over.
     pub(super) fn hand_over(&mut self, mut bytes: usize) {
         self.ahead_bytes -= bytes;
+        self.handed_bytes += bytes as u64;
         while bytes > 0
             && let Some(kept) = self.next()
         {
@@ -368,8 +379,12 @@ impl Ledger {
     }
 
     fn commit(&mut self, until: u64) {
-        self.finished = self.finished.max(until.min(self.handed));
-        self.committed = self.committed.max(self.finished);
+        let finished = self.finished.max(until.min(self.handed));
+        self.finished_bytes += self.bytes_between(self.finished, finished);
+        self.finished = finished;
+        if finished > self.committed {
+            (self.committed, self.early_deaths) = (finished, 0);
+        }
         let over = |ledger: &Ledger| {
             ledger.kept_bytes > ledger.limits.kept_bytes / 2
                 || ledger.kept.len() > ledger.limits.kept_messages / 2
@@ -380,6 +395,12 @@ impl Ledger {
         }
     }
 
+    /// Bytes of inputs that are kept.
+    fn bytes_between(&self, from: u64, until: u64) -> u64 {
+        let range = (from - self.first) as usize..(until - self.first) as usize;
+        self.kept.range(range).map(|kept| kept.container.len() as u64).sum()
+    }
+
     fn forget_first(&mut self) {
         if let Some(kept) = self.kept.pop_front() {
             self.kept_bytes -= kept.container.len();
@@ -388,15 +409,25 @@ impl Ledger {
     }
 
     /// The process died: what it had not vouched for is void, what it had not finished goes to the next one.
-    pub(super) fn die(&mut self) -> Death {
+    /// `unread`: bytes that it was handed and had not read. What it had not read did not kill it. `is_outside`:
+    /// somebody else ended it.
+    pub(super) fn die(&mut self, unread: u64, is_outside: bool) -> Death {
         let mut death = Death::default();
         let front = (self.committed - self.first) as usize;
-        let has_reached = self.handed + u64::from(self.partial > 0) > self.committed;
-        self.early_deaths = if has_reached || self.is_idle() { 0 } else { self.early_deaths + 1 };
+        let has_reached = self.handed + u64::from(self.partial > 0) > self.committed && {
+            let before = self.finished_bytes + self.bytes_between(self.finished, self.committed);
+            self.handed_bytes.saturating_sub(unread) > before
+        };
+        if !has_reached && !is_outside && self.committed > self.finished && self.handed_bytes > unread {
+            self.early_deaths += 1;
+        }
         self.is_torn |= self.early_deaths >= DEATHS_MAX;
         if has_reached && let Some(kept) = self.kept.get_mut(front) {
-            kept.deaths += 1;
-            if kept.deaths >= DEATHS_MAX
+            match is_outside {
+                true => kept.outside_deaths += 1,
+                false => kept.deaths += 1,
+            }
+            if (kept.deaths >= DEATHS_MAX || kept.outside_deaths >= OUTSIDE_DEATHS_MAX)
                 && let Some(kept) = self.kept.remove(front)
             {
                 self.kept_bytes -= kept.container.len();
@@ -453,6 +484,7 @@ impl Ledger {
 
     fn restart(&mut self, first: u64) {
         (self.handed, self.begun, self.finished) = (first, first, first);
+        (self.handed_bytes, self.finished_bytes) = (0, 0);
         (self.partial, self.gap_told, self.is_stopped) = (0, false, false);
         self.ahead_bytes = self.kept_bytes;
         self.withheld.clear();

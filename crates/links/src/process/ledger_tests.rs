@@ -159,7 +159,6 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Work),
         8 => Just(Step::Output),
         8 => Just(Step::Done),
-        // Rare enough that no message is first in line at three deaths.
         1 => Just(Step::Kill),
     ]
 }
@@ -200,9 +199,9 @@ proptest! {
                 Step::Work => process.work(work),
                 Step::Output => give_output(&mut ledger, &mut process),
                 Step::Done => give_done(&mut ledger, &mut process),
-                Step::Kill if deaths_in_row < 2 => {
+                Step::Kill if deaths_in_row < 11 => {
                     deaths_in_row += 1;
-                    let death = ledger.die();
+                    let death = ledger.die(0, true);
                     prop_assert_eq!((death.poison, death.unreadable), (0, 0));
                     process = Process::default();
                 }
@@ -238,9 +237,9 @@ proptest! {
             match step {
                 0 | 1 if ledger.has_room() => ledger.admit(message(a), (b / 10) as u32),
                 2 => hand_over(&mut ledger, &mut process, a as usize),
-                3 => if ledger.take(message(a)).is_err() { ledger.die(); },
-                4 => if ledger.take_done(a, b).is_err() { ledger.die(); },
-                5 => { ledger.die(); }
+                3 => if ledger.take(message(a)).is_err() { ledger.die(0, false); },
+                4 => if ledger.take_done(a, b).is_err() { ledger.die(0, false); },
+                5 => { ledger.die(0, false); }
                 _ => if !ledger.has_next() { ledger.end() },
             }
             prop_assert!(ledger.unfinished() <= 20 && ledger.waiting() <= ledger.place() as usize);
@@ -259,11 +258,11 @@ fn handed(values: &[u64], says_done: bool, has_history: bool) -> Ledger {
 #[test]
 fn a_message_that_was_first_in_line_at_three_deaths_is_dropped_by_name() {
     let mut ledger = handed(&[1, 2], false, false);
-    assert_eq!(ledger.die(), Death { again: 2, ..Death::default() });
+    assert_eq!(ledger.die(0, false), Death { again: 2, ..Death::default() });
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
-    assert_eq!(ledger.die(), Death { again: 2, ..Death::default() });
+    assert_eq!(ledger.die(0, false), Death { again: 2, ..Death::default() });
     hand_over(&mut ledger, &mut Process::default(), 1);
-    assert_eq!(ledger.die(), Death { again: 0, poison: 1, ..Death::default() });
+    assert_eq!(ledger.die(0, false), Death { again: 0, poison: 1, ..Death::default() });
     let drops: Vec<_> = ledger.drops().map(|drop| (drop.reason, drop.count)).collect();
     assert_eq!(drops, [("killed the module three times", 1)]);
     assert_eq!(ledger.next_gap(), Some(0), "the next process is told that something is missing");
@@ -271,6 +270,25 @@ fn a_message_that_was_first_in_line_at_three_deaths_is_dropped_by_name() {
     ledger.take(message(2)).unwrap();
     assert_eq!(ledger.ready().map(value), Some(2));
     assert_eq!(ledger.unfinished(), 0);
+}
+
+#[test]
+fn what_was_not_read_killed_nobody() {
+    let mut ledger = handed(&[1, 2], false, false);
+    for _ in 0..10 {
+        assert_eq!(ledger.die(40, false), Death { again: 2, ..Death::default() });
+        hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    }
+    ledger.take(message(1)).unwrap();
+    for _ in 0..10 {
+        assert_eq!(ledger.die(20, false), Death { again: 1, ..Death::default() });
+        hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    }
+    ledger.die(0, false);
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    ledger.die(19, false);
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    assert_eq!(ledger.die(1, false).poison, 1);
 }
 
 #[test]
@@ -310,7 +328,7 @@ fn an_era_too_long_to_be_kept_dies_with_its_process_and_the_next_one_is_whole() 
     assert!(ledger.is_long());
     ledger.admit(message(11), 0);
     hand_over(&mut ledger, &mut process, usize::MAX);
-    assert_eq!(ledger.die(), Death { unreadable: 1, ..Death::default() });
+    assert_eq!(ledger.die(0, false), Death { unreadable: 1, ..Death::default() });
     ledger.admit(message(12), 0);
     assert_eq!(ledger.drops().map(|drop| drop.count).sum::<u64>(), 2);
     ledger.admit(message(1), 1);

@@ -9,8 +9,8 @@
 //! The process may die, hang or write rubbish at any moment; the flow goes on. The ledger keeps what it was
 //! given and withholds what it gave until it vouches for that (`done`; a program that never says it is
 //! one-in-one-out). What died is started again with back-off (10 ms, doubling to 5 s; the first step again
-//! once a process has finished something) and is handed what was not finished. A message that was first in line
-//! at three deaths is dropped by name.
+//! once a process has finished something) and is handed what was not finished. A message that was first in line,
+//! and read, at three deaths is dropped by name; a process that somebody else killed counts for a quarter.
 //!
 //! A process *hangs* if it owes something and, for as long as [`Module::patience`], nothing came out of it; one
 //! that has just started is granted 20 s for its first sign. One that says done may hold messages back longer, if it reads its control descriptor meanwhile: that is tried
@@ -102,7 +102,14 @@ enum State {
 enum Found {
     Alive,
     Ended,
-    Failed(String),
+    Failed { why: String, is_outside: bool },
+}
+
+impl Found {
+    /// By its own doing.
+    fn failed(why: String) -> Found {
+        Found::Failed { why, is_outside: false }
+    }
 }
 
 /// The link to a module in a process of its own.
@@ -239,7 +246,7 @@ impl Process {
                         self.give(out);
                         self.state = State::Waiting(now);
                     }
-                    Found::Failed(why) => self.fail(&why, now, out),
+                    Found::Failed { why, is_outside } => self.fail(&why, is_outside, now, out),
                 },
             }
         }
@@ -274,7 +281,7 @@ impl Process {
         });
         let status = match status {
             Ok(status) => status,
-            Err(Rubbish(what)) => return Found::Failed(format!("was killed: {what}")),
+            Err(Rubbish(what)) => return Found::failed(format!("was killed: {what}")),
         };
         if ledger.is_untouched() && ledger.next_era().is_some() {
             ledger.begin_era();
@@ -287,11 +294,11 @@ impl Process {
         if let Some(status) = status {
             return match child.was_told_end() && status.success() && !ledger.has_next() {
                 true => Found::Ended,
-                false => Found::Failed(reason::of(status)),
+                false => Found::Failed { why: reason::of(status), is_outside: reason::is_outside(status) },
             };
         }
         self.has_given |= has_moved;
-        let is_idle = ledger.is_idle() && !child.is_closed();
+        let is_idle = ledger.is_idle() && !child.was_told_end();
         if is_idle || has_moved || self.was_idle {
             (self.progress_at, self.is_probed) = (now, false);
         }
@@ -319,18 +326,22 @@ impl Process {
             child.write(&mut self.ledger);
             return Found::Alive;
         }
-        if self.ledger.says_done() && child.listens() && !child.is_closed() {
+        if self.ledger.says_done() && child.listens() && !child.was_told_end() {
             (self.progress_at, self.is_probed) = (now, false);
             return Found::Alive;
         }
-        Found::Failed(format!("hangs (nothing came of it for {:?}) and was killed", self.module.patience))
+        Found::failed(format!("hangs (nothing came of it for {:?}) and was killed", self.module.patience))
     }
 
     /// The process is of no more use.
-    fn fail(&mut self, why: &str, now: Time, out: &mut Outbox) {
+    fn fail(&mut self, why: &str, is_outside: bool, now: Time, out: &mut Outbox) {
         // What it vouched for leaves as its own incarnation's.
         self.give(out);
-        let death = self.ledger.die();
+        let unread = match &self.state {
+            State::Running(child) => child.unread(),
+            _ => 0,
+        };
+        let death = self.ledger.die(unread, is_outside);
         self.failures += 1;
         let pause = self.pause();
         // Dropped here, the process is killed if it still runs.

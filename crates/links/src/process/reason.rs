@@ -18,6 +18,12 @@ pub(super) fn of(status: ExitStatus) -> String {
     }
 }
 
+/// Whether somebody else ended it: no message makes a program send itself these.
+pub(super) fn is_outside(status: ExitStatus) -> bool {
+    const OUTSIDE: [i32; 4] = [1, 2, 9, 15];
+    status.signal().is_some_and(|signal| OUTSIDE.contains(&signal))
+}
+
 /// A hint at memory, if that is what its last words are about.
 pub(super) fn of_memory(last_line: Option<&str>) -> String {
     let words =

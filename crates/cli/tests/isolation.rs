@@ -1,0 +1,118 @@
+//! Pairs in processes of their own, with the real program: killed at random moments, nothing is lost and nothing
+//! comes twice.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Scratch, command, end, outboard};
+
+/// Where the Python SDK stands.
+fn sdk() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python");
+    path.canonicalize().unwrap().to_str().unwrap().into()
+}
+
+/// The interpreter itself: what stands in the path may be a script that starts it.
+fn python() -> String {
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().into()
+}
+
+/// The processes that `parent` started and that run now.
+fn children(parent: u32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let started_by_parent = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let (state, theirs) = (fields.next(), fields.next());
+        state != Some("Z") && theirs == Some(&parent.to_string())
+    };
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(started_by_parent).collect()
+}
+
+/// Kills all modules of `program`, so many times, at moments that a seed chooses.
+fn kill_modules(program: &mut Child, times: usize) {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let begun = Instant::now();
+    let mut killed = 0;
+    while killed < times && program.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < PATIENCE, "only {killed} of {times} modules ran long enough to be killed");
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        thread::sleep(Duration::from_millis(100 + (state >> 33) % 200));
+        for pid in children(program.id()) {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            killed += 1;
+        }
+    }
+}
+
+/// What reaches a file through `pipeline` while its modules are killed, and what the program tells at the end.
+fn survive(scratch: &Scratch, pattern: &str, pipeline: &str, times: usize) -> (Vec<u8>, Value) {
+    let out = scratch.path("out");
+    let sink = format!("file:{out}");
+    let mut program = command(&["connect", pattern, &sink, "--via", pipeline, "--json"]).spawn().unwrap();
+    kill_modules(&mut program, times);
+    let told = end(program, pipeline).done().json();
+    (fs::read(out).unwrap(), told)
+}
+
+fn expected(scratch: &Scratch, pattern: &str) -> Vec<u8> {
+    let path = scratch.path("expected");
+    outboard(&["connect", pattern, &format!("file:{path}")]).done();
+    fs::read(path).unwrap()
+}
+
+#[track_caller]
+fn assert_undisturbed(
+    scratch: &Scratch,
+    size: usize,
+    count: usize,
+    rate: usize,
+    pipeline: &str,
+    times: usize,
+) {
+    let slow = format!("pattern:size={size},count={count},rate={rate}");
+    let (came, told) = survive(scratch, &slow, pipeline, times);
+    let fast = format!("pattern:size={size},count={count},rate=0");
+    assert!(came == expected(scratch, &fast), "{} bytes came of {}: {told}", came.len(), size * count);
+    let incidents = told["incidents"].as_array().unwrap();
+    let kills = incidents.iter().filter(|text| text.as_str().unwrap().contains("signal SIGKILL"));
+    assert!(kills.count() >= times / 2, "{told}");
+}
+
+/// Thirty frames a second through a program in Python that is killed twenty times.
+#[test]
+fn a_program_of_the_users_killed_twenty_times_loses_and_repeats_no_frame() {
+    let scratch = Scratch::new();
+    let (python, sdk) = (python(), sdk());
+    let confine = match sys::process::landlock_version() {
+        Some(_) => format!(", isolate=true, reads=\"{sdk}\""),
+        None => String::new(),
+    };
+    let pipeline = format!("exec(source=\"{python} {sdk}/examples/invert.py\"{confine})");
+    assert_undisturbed(&scratch, 20_000, 210, 30, &pipeline, 20);
+}
+
+/// Our own halves, one of which the other cannot follow if it begins anew alone.
+#[test]
+fn our_own_pairs_go_on_when_their_processes_are_killed() {
+    if sys::process::landlock_version().is_none() {
+        eprintln!("not shown: this kernel has no landlock");
+        return;
+    }
+    let pipeline = "bundle(count=4, isolate=true) | compress(isolate=true)";
+    assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_refused_before_anything_starts() {
+    outboard(&["connect", "pattern:count=1", "null", "--via", "exec(source=./no-such-program)"])
+        .refused(2, &["`exec` does not start", "./no-such-program", "No such file"]);
+}
