@@ -201,7 +201,7 @@ pub(crate) fn stop_on_signals(stop: &Stop) -> Result<(), Failure> {
 }
 
 fn is_stdout(application: &str) -> bool {
-    application == "stdout" || application.starts_with("stdout:")
+    application == "stdout" || application.starts_with("stdout:") || matches!(application, "y4m" | "y4m:")
 }
 
 fn limits(session: &Session) -> String {

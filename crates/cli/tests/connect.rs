@@ -19,10 +19,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate};
+use wire::formats::video::{Geometry, Header, PixelFormat};
 
 /// More than ports, pipes and terminals hold.
 const BYTES: usize = 200_000;
 const PATTERN: &str = "pattern:size=1000,count=200,rate=0";
+/// Pixels of a picture, across and down.
+const PICTURE: (usize, usize) = (500, 100);
 /// Kind byte of a message of a serial line that is data (`docs/protocol.md`).
 const SERIAL_DATA: u8 = 0;
 
@@ -75,6 +78,11 @@ fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Option<Source> {
         "serial" => {
             let (path, fed) = fed_port(content.clone());
             Source { fed: Some(fed), ..plain(format!("serial:{path}")) }
+        }
+        "y4m" => {
+            let path = scratch.path("film");
+            std::fs::write(&path, film(&content)).unwrap();
+            Source { content: pictures(&film(&content)), ..plain(format!("y4m:{path},rate=0")) }
         }
         // Needs a kernel device.
         "evdev" => return None,
@@ -129,11 +137,30 @@ fn sink(class: &str, scratch: &Scratch, source_class: &str) -> Option<Sink> {
             }
             format!("pty:{path}")
         }
+        // It takes pictures alone.
+        "y4m" if source_class == "y4m" => format!("y4m:{output}"),
+        "y4m" => return None,
         // Needs a kernel device.
         "uinput" => return None,
         other => panic!("the sink `{other}` is not tested here: add it"),
     };
     Some(Sink { spec, output: Some(output) })
+}
+
+/// Bytes as a film of gray pictures.
+fn film(bytes: &[u8]) -> Vec<u8> {
+    let frames = bytes.chunks_exact(PICTURE.0 * PICTURE.1).flat_map(|picture| [b"FRAME\n", picture].concat());
+    let line = format!("YUV4MPEG2 W{} H{} F30:1 Ip A0:0 Cmono\n", PICTURE.0, PICTURE.1);
+    line.into_bytes().into_iter().chain(frames).collect()
+}
+
+/// The messages that a film is, as far as it is whole.
+fn pictures(film: &[u8]) -> Vec<u8> {
+    let geometry = Geometry::new(PixelFormat::Gray8, PICTURE.0 as u32, PICTURE.1 as u32).unwrap();
+    let header = Header::frame(geometry.with_rate(30, 1)).emit();
+    let start = film.iter().position(|byte| *byte == b'\n').map_or(film.len(), |end| end + 1);
+    let frames = film[start..].chunks_exact(b"FRAME\n".len() + geometry.bytes());
+    frames.flat_map(|frame| [&header, &frame[b"FRAME\n".len()..]].concat()).collect()
 }
 
 /// Writes to a file what comes, in a thread.
@@ -208,7 +235,11 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
     let arrived = || {
         let all =
             sink.output.as_ref().map(|output| std::fs::read(output).unwrap_or_default()).unwrap_or_default();
-        if source.fed.is_some() && !is_terminal { untyped(&all) } else { all }
+        match sink_class {
+            "y4m" => pictures(&all),
+            _ if source.fed.is_some() && !is_terminal => untyped(&all),
+            _ => all,
+        }
     };
     // Where nothing is kept, more was fed than there is room for on the way.
     let is_complete = || sink.output.is_none() || arrived().len() >= source.content.len();
