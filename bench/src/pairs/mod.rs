@@ -112,8 +112,8 @@ pub(crate) fn run(setting: &PairsSetting) -> Result<Value, Failure> {
 
 const LEGEND: &str = "\
 The number is that of messages sent in flows that all held. Undone means: what leaves the sink half is what entered the
-source half, in order, but for what the pair promises: `dropped` is dropped and counted by it, `changed` pairs change what a message says,
-so that only their order, their number and their errors are looked at. On a link that loses, reorders or corrupts, and when
+source half, in order, but for what the pair promises: `dropped` is dropped and counted by it; `changed` pairs change what messages say,
+so that here they must only neither panic nor stop, and their own tests look at what they make. On a link that loses, reorders or corrupts, and when
 both halves are made anew with messages of the old ones on their way, nothing wrong and nothing twice may come out; `refused`
 messages ended in a counted error. After a restart, and where nothing is lost, all that is sent comes. Corruption
 flips a bit of every fiftieth message between the halves, below which a session's seal would have refused it: `altered` came out all the
