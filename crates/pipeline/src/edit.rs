@@ -101,7 +101,7 @@ mod tests {
         assert!(apply(Edit::Remove("tap".into()), "null | bundle").unwrap_err().contains("null, bundle"));
         assert!(apply(Edit::Remove("tap".into()), "").unwrap_err().contains("none at all"));
         assert!(apply(Edit::Set("tap | tap".into()), "tap").unwrap_err().contains("one pair"));
-        assert!(apply(Edit::Set("tap(".into()), "tap").unwrap_err().contains("never closed"));
+        assert!(apply(Edit::Set("tap(side".into()), "tap").unwrap_err().contains("never closed"));
         let far = Edit::Insert { pair: "null".into(), at: Some(2) };
         assert!(apply(far, "tap").unwrap_err().contains("no place 2"));
     }
