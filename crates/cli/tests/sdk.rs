@@ -6,7 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::driven::{Driven, hello};
-use support::{Scratch, end, noise};
+use support::{Scratch, end, noise, outboard};
 use wire::{Container, MODULE_VERSION, ModuleFeedback, ModuleFrame};
 
 const SDKS: [(&str, &str); 3] = [("python", "python3"), ("c", "cc"), ("js", "node")];
@@ -165,36 +165,17 @@ fn a_module_without_control_ends_well_when_its_reader_goes() {
     });
 }
 
-/// The three examples in shell lines: lines of text through two of them, pictures through the third.
-#[test]
-fn the_examples_work_in_shell_lines_of_the_real_program() {
-    let scratch = Scratch::new();
-    let outboard = env!("CARGO_BIN_EXE_outboard");
-    let run = |example: &[String], input: &str, frame: &str, output: &str| {
-        let example = example.join(" ");
-        let line = format!(
-            "'{outboard}' module file:{input} frame={frame} | {example} | \
-             '{outboard}' module file:{output} frame={frame} --undo"
-        );
-        let command = ["-c", &line];
-        let shell = Command::new("sh").args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let ended = end(shell.unwrap(), &line).done();
-        assert_eq!(ended.stderr, "");
-    };
-    let (input, output) = (scratch.path("in"), scratch.path("out"));
-    std::fs::write(&output, b"").unwrap();
+/// Runs `check` with each example, what it is given, how that is cut, and what it makes of it.
+fn with_each_example(scratch: &Scratch, check: impl Fn(&[String], &[u8], &str, &[u8])) {
     let text = "From: ann.b+c@mail.example.org to dan@d.org\nno address @ all\n\n";
-    std::fs::write(&input, text).unwrap();
-    if let Some(upper) = program("c", "cc", "examples/upper", &scratch) {
-        run(&upper, &input, "line", &output);
-        assert_eq!(std::fs::read_to_string(&output).unwrap(), text.to_uppercase());
+    if let Some(upper) = program("c", "cc", "examples/upper", scratch) {
+        check(&upper, text.as_bytes(), "line", text.to_uppercase().as_bytes());
     }
-    if let Some(redact) = program("js", "node", "examples/redact", &scratch) {
-        run(&redact, &input, "line", &output);
+    if let Some(redact) = program("js", "node", "examples/redact", scratch) {
         let hidden = format!("From: {} to {}\nno address @ all\n\n", "*".repeat(24), "*".repeat(9));
-        assert_eq!(std::fs::read_to_string(&output).unwrap(), hidden);
+        check(&redact, text.as_bytes(), "line", hidden.as_bytes());
     }
-    if let Some(invert) = program("python", "python3", "examples/invert", &scratch) {
+    if let Some(invert) = program("python", "python3", "examples/invert", scratch) {
         let (mut pictures, mut negatives) = (Vec::new(), Vec::new());
         for (kind, pixels) in [(0, b"RGB3"), (0, b"MJPG"), (1, b"RGB3")] {
             let content = noise(3 * 32 * 16);
@@ -205,8 +186,57 @@ fn the_examples_work_in_shell_lines_of_the_real_program() {
             pictures.extend([&container[..], &header, &content].concat());
             negatives.extend([&container[..], &header, &turned].concat());
         }
-        std::fs::write(&input, pictures).unwrap();
-        run(&invert, &input, "container", &output);
-        assert_eq!(std::fs::read(&output).unwrap(), negatives);
+        check(&invert, &pictures, "container", &negatives);
+    }
+}
+
+#[test]
+fn the_examples_work_in_shell_lines_of_the_real_program() {
+    let scratch = Scratch::new();
+    let outboard = env!("CARGO_BIN_EXE_outboard");
+    let (input, output) = (scratch.path("in"), scratch.path("out"));
+    with_each_example(&scratch, |example, given, frame, made| {
+        std::fs::write(&input, given).unwrap();
+        let example = example.join(" ");
+        let line = format!(
+            "'{outboard}' module file:{input} frame={frame} | {example} | \
+             '{outboard}' module file:{output} frame={frame} --undo"
+        );
+        let command = ["-c", &line];
+        let shell = Command::new("sh").args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        assert_eq!(end(shell.unwrap(), &line).done().stderr, "");
+        assert_eq!(std::fs::read(&output).unwrap(), made, "{line}");
+    });
+}
+
+#[test]
+fn the_examples_work_in_pipelines_of_the_real_program() {
+    let scratch = Scratch::new();
+    let (input, output) = (scratch.path("in"), scratch.path("out"));
+    with_each_example(&scratch, |example, given, frame, made| {
+        std::fs::write(&input, given).unwrap();
+        let via = format!("null | exec(source=\"{}\") | compress", example.join(" "));
+        let [from, to] = [&input, &output].map(|path| format!("file:{path},frame={frame}"));
+        outboard(&["connect", &from, &to, "--via", &via]).done();
+        assert_eq!(std::fs::read(&output).unwrap(), made, "{via}");
+    });
+}
+
+/// A half of our own in a process of its own is the same half.
+#[test]
+fn a_pair_in_processes_of_its_own_undoes_what_it_did() {
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", 300_000);
+    let output = scratch.path("out");
+    let from = format!("file:{input},frame=chunk(1000)");
+    let to = format!("file:{output}");
+    for pair in ["compress", "bundle(count=7, wait=1s)", "encrypt"] {
+        // Where this kernel cannot isolate, it is still a process of its own.
+        let via = match pair.strip_suffix(')') {
+            Some(open) => format!("{open}, isolate=true, sandbox=possible)"),
+            None => format!("{pair}(isolate=true, sandbox=possible)"),
+        };
+        outboard(&["connect", &from, &to, "--via", &via]).done();
+        assert!(std::fs::read(&output).unwrap() == content, "{via}");
     }
 }
