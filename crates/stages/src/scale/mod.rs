@@ -6,8 +6,9 @@ mod tests;
 use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, Parts, Picture, too_large};
 use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3, U8x4};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
 
 /// The pair.
@@ -118,36 +119,31 @@ impl Size {
     }
 
     /// One plane into another. The bytes that fill up rows count as pixels that are left out.
-    fn plane(
+    ///
+    /// The resizer's own choice among pixel types would be compiled for all of them.
+    fn plane<P: PixelTrait>(
         &mut self,
         (from, pixels): (Plane, &[u8]),
         (to, into): (Plane, &mut [u8]),
-        pixel_bytes: usize,
     ) -> Result<(), StageError> {
         let own = |error: &dyn std::fmt::Display| StageError::Own(format!("scale: {error}"));
-        let kind = match pixel_bytes {
-            4 => PixelType::U8x4,
-            3 => PixelType::U8x3,
-            _ => PixelType::U8,
-        };
-        let across = |bytes: usize| (bytes / pixel_bytes) as u32;
-        let whole_pixels = from.stride % pixel_bytes == 0;
+        let across = |bytes: usize| (bytes / P::size()) as u32;
         let tight: Vec<u8>;
-        let (pixels, stride) = match whole_pixels {
-            true => (&pixels[from.offset..from.offset + from.bytes()], from.stride),
-            false => {
+        let (pixels, stride) = match from.stride % P::size() {
+            0 => (&pixels[from.offset..from.offset + from.bytes()], from.stride),
+            _ => {
                 tight = from.rows(pixels).flatten().copied().collect();
                 (&tight[..], from.row_bytes)
             }
         };
         let down = from.rows as u32;
-        let rows = ImageRef::new(across(stride), down, pixels, kind).map_err(|e| own(&e))?;
-        let source = CroppedImage::new(&rows, 0, 0, across(from.row_bytes), down).map_err(|e| own(&e))?;
+        let rows = TypedImageRef::<P>::from_buffer(across(stride), down, pixels).map_err(|e| own(&e))?;
+        let source = TypedCroppedImage::new(rows, 0, 0, across(from.row_bytes), down).map_err(|e| own(&e))?;
         let into = &mut into[to.offset..to.offset + to.bytes()];
         let mut target =
-            Image::from_slice_u8(across(to.stride), to.rows as u32, into, kind).map_err(|e| own(&e))?;
+            TypedImage::<P>::from_buffer(across(to.stride), to.rows as u32, into).map_err(|e| own(&e))?;
         let options = ResizeOptions::new().resize_alg(self.algorithm).use_alpha(false);
-        self.resizer.resize(&source, &mut target, &options).map_err(|e| own(&e))
+        self.resizer.resize_typed(&source, &mut target, &options).map_err(|e| own(&e))
     }
 }
 
@@ -160,8 +156,13 @@ impl Filter for Size {
         }
         let mut into = memory.take(to.bytes());
         for number in 0..from.planes() {
-            let (from, to) = (from.plane(number), to.plane(number));
-            self.plane((from, &picture.pixels), (to, &mut into), picture.geometry.pixels().pixel_bytes())?;
+            let from = (from.plane(number), &picture.pixels[..]);
+            let to = (to.plane(number), &mut into[..]);
+            match picture.geometry.pixels().pixel_bytes() {
+                4 => self.plane::<U8x4>(from, to),
+                3 => self.plane::<U8x3>(from, to),
+                _ => self.plane::<U8>(from, to),
+            }?;
         }
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
