@@ -83,12 +83,15 @@ pub(crate) struct Change {
     pub(crate) back: bool,
     #[command(flatten)]
     pub(crate) edit: Edit,
+    /// With --insert: in front of which pair, from 0
+    #[arg(long, value_name = "NUMBER", requires = "insert")]
+    pub(crate) at: Option<usize>,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["via", "insert", "remove", "set"])]
+#[group(required = true, multiple = false)]
 pub(crate) struct Edit {
     /// The whole pipeline, in source order
     #[arg(long, value_name = "PIPELINE")]
@@ -96,9 +99,6 @@ pub(crate) struct Edit {
     /// A pair that comes in, behind all others or where --at says
     #[arg(long, value_name = "PAIR")]
     pub(crate) insert: Option<String>,
-    /// In front of which pair, from 0
-    #[arg(long, value_name = "NUMBER", requires = "insert")]
-    pub(crate) at: Option<usize>,
     /// A pair that goes: the first of this name
     #[arg(long, value_name = "NAME")]
     pub(crate) remove: Option<String>,

@@ -18,10 +18,10 @@ struct Changed<'a> {
 /// `outboard change`.
 pub(crate) fn change(words: Change) -> Result<(), Failure> {
     let console = find(&words.name)?;
-    let Change { name, back, edit, json } = words;
+    let Change { name, back, edit, at, json } = words;
     let edit = match (edit.via, edit.insert, edit.remove, edit.set) {
         (Some(text), ..) => Edit::Via(text),
-        (_, Some(pair), ..) => Edit::Insert { pair, at: edit.at },
+        (_, Some(pair), ..) => Edit::Insert { pair, at },
         (_, _, Some(pair), _) => Edit::Remove(pair),
         (.., Some(pair)) => Edit::Set(pair),
         _ => return Err(Failure::Usage("say --via, --insert, --remove or --set".into())),
