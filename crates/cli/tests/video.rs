@@ -1,0 +1,181 @@
+//! Pictures from a program that knows nothing of Outboard to another: ffmpeg writes a film, ffprobe and ffmpeg read what
+//! became of it.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::thread;
+use support::{Scratch, command, end, outboard};
+
+const FRAMES: usize = 12;
+
+/// Runs a tool to its end; what it wrote.
+#[track_caller]
+fn tool(name: &str, arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// Whether ffmpeg is here; says so loudly if it is not.
+fn is_here() -> bool {
+    let found = ["ffmpeg", "ffprobe"].iter().all(|name| Command::new(name).arg("-version").output().is_ok());
+    if !found {
+        eprintln!("NOT TESTED: ffmpeg and ffprobe are not installed");
+    }
+    found
+}
+
+/// A film of ffmpeg's own test picture.
+fn film(scratch: &Scratch, pixels: &str) -> String {
+    let path = scratch.path(&format!("{pixels}.y4m"));
+    let source = "testsrc=size=320x240:rate=30";
+    let frames = FRAMES.to_string();
+    tool(
+        "ffmpeg",
+        &[
+            "-v",
+            "error",
+            "-y",
+            "-f",
+            "lavfi",
+            "-i",
+            source,
+            "-frames:v",
+            &frames,
+            "-pix_fmt",
+            pixels,
+            "-f",
+            "yuv4mpegpipe",
+            &path,
+        ],
+    );
+    path
+}
+
+/// Size, pixels, rate and frames, as ffprobe counts them.
+fn probe(path: &str) -> String {
+    let entries = "stream=width,height,pix_fmt,r_frame_rate,nb_read_frames";
+    let told =
+        tool("ffprobe", &["-v", "error", "-count_frames", "-show_entries", entries, "-of", "csv=p=0", path]);
+    String::from_utf8(told).unwrap().trim().into()
+}
+
+#[test]
+fn a_film_of_ffmpeg_is_scaled_and_grayed_and_read_by_ffmpeg() {
+    if !is_here() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for pixels in ["yuv420p", "yuv422p", "yuv444p"] {
+        let from = film(&scratch, pixels);
+        let to = scratch.path("out.y4m");
+        let (source, sink) = (format!("y4m:{from},rate=0"), format!("y4m:{to}"));
+        let via = "scale(width=160, filter=box) | gray";
+        let told = outboard(&["connect", &source, &sink, "--via", via, "--json"]).done().json();
+        assert_eq!(
+            (told["messages"].as_u64(), &told["drops"]),
+            (Some(FRAMES as u64), &serde_json::json!({}))
+        );
+        assert_eq!(probe(&to), format!("160,120,gray,30/1,{FRAMES}"), "{pixels}");
+        let seen = tool("ffmpeg", &["-v", "error", "-i", &to, "-f", "rawvideo", "-pix_fmt", "gray", "-"]);
+        let right = halved(&std::fs::read(&from).unwrap(), pixels);
+        assert_eq!(seen.len(), right.len());
+        let off = seen.iter().zip(&right).map(|(seen, right)| seen.abs_diff(*right)).max();
+        assert!(off <= Some(1), "{pixels}: off by {off:?}");
+    }
+}
+
+/// The planes of brightness of a film of 320 by 240, each four pixels one.
+fn halved(film: &[u8], pixels: &str) -> Vec<u8> {
+    let bytes = match pixels {
+        "yuv420p" => 320 * 240 * 3 / 2,
+        "yuv422p" => 320 * 240 * 2,
+        _ => 320 * 240 * 3,
+    };
+    let start = film.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let frames = film[start..].chunks_exact(b"FRAME\n".len() + bytes);
+    assert_eq!(frames.len(), FRAMES);
+    let mean = |frame: &[u8], at: usize| {
+        let first = b"FRAME\n".len() + at / 160 * 640 + at % 160 * 2;
+        let sum: u16 =
+            [first, first + 1, first + 320, first + 321].iter().map(|at| u16::from(frame[*at])).sum();
+        ((sum + 2) / 4) as u8
+    };
+    frames.flat_map(|frame| (0..160 * 120).map(move |at| mean(frame, at))).collect()
+}
+
+#[test]
+fn a_part_of_a_film_is_the_part_that_ffmpeg_cuts() {
+    if !is_here() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let from = film(&scratch, "yuv420p");
+    let to = scratch.path("out.y4m");
+    let (source, sink) = (format!("y4m:{from},rate=0"), format!("y4m:{to}"));
+    outboard(&["connect", &source, &sink, "--via", "crop(x=20, y=10, width=100, height=80)"]).done();
+    assert_eq!(probe(&to), format!("100,80,yuv420p,30/1,{FRAMES}"));
+    let raw = |path: &str, filters: &[&str]| {
+        let arguments = [&["-v", "error", "-i", path][..], filters, &["-f", "rawvideo", "-"]].concat();
+        tool("ffmpeg", &arguments)
+    };
+    assert_eq!(raw(&to, &[]), raw(&from, &["-vf", "crop=100:80:20:10"]));
+}
+
+#[test]
+fn a_live_program_writes_into_a_pipe_and_another_reads_from_one() {
+    if !is_here() {
+        return;
+    }
+    let camera = [
+        "-v",
+        "error",
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc=size=160x120:rate=30",
+        "-frames:v",
+        "12",
+        "-pix_fmt",
+        "yuv420p",
+        "-f",
+        "yuv4mpegpipe",
+        "-",
+    ];
+    let mut camera =
+        Command::new("ffmpeg").args(camera).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let arguments = ["connect", "y4m", "y4m", "--via", "colour(hue=90) | compress"];
+    let mut between = command(&arguments).stdin(camera.stdout.take().unwrap()).spawn().unwrap();
+    let viewer =
+        ["-v", "error", "-f", "yuv4mpegpipe", "-i", "-", "-f", "rawvideo", "-pix_fmt", "yuv420p", "-"];
+    let viewer = Command::new("ffmpeg")
+        .args(viewer)
+        .stdin(between.stdout.take().unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let seen = thread::spawn(move || viewer.wait_with_output().unwrap());
+    let ended = end(between, "connect y4m y4m");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(camera.wait().unwrap().success());
+    let seen = seen.join().unwrap();
+    assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
+    assert_eq!(seen.stdout.len(), 12 * 160 * 120 * 3 / 2);
+}
+
+#[test]
+fn pictures_made_here_are_found_right_and_other_pairs_are_refused() {
+    let (source, sink) = ("pattern:format=video,rate=0,count=30", "pattern:format=video");
+    let told = outboard(&["connect", source, sink, "--via", "compress", "--json"]).done().json();
+    assert_eq!((told["messages"].as_u64(), &told["drops"]), (Some(30), &serde_json::json!({})));
+    outboard(&["connect", "pattern", "null", "--via", "gray"])
+        .refused(2, &["the flow is bytes", "`gray`", "takes only video"]);
+    let no_order = ["connect", source, sink, "--via", "compress | gray"];
+    outboard(&no_order).refused(2, &["`compress` makes bytes", "`gray`"]);
+    let rubbish = Scratch::new();
+    std::fs::write(rubbish.path("film"), "no film\n").unwrap();
+    let film = format!("y4m:{}", rubbish.path("film"));
+    outboard(&["connect", &film, "null"])
+        .refused(1, &["does not begin with YUV4MPEG2", &rubbish.path("film")]);
+}
