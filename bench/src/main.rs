@@ -3,6 +3,7 @@
 //! `outboard-bench latency|throughput|partner|isolate|jitter|pairs [--json FILE]`. Ours and the bare socket take turns, on
 //! the same two processors, with the same congestion control, so that what drifts drifts for both.
 
+mod auto;
 mod bare;
 mod devices;
 mod isolate;
@@ -49,6 +50,8 @@ enum Experiment {
     Pairs(pairs::PairsSetting),
     /// Figure 4.5 of the dissertation: two devices whose clocks drift, and how far apart they are at one sink
     Skew(skew::SkewSetting),
+    /// What `auto` costs beside every fixed setting, on six networks, in virtual time
+    Auto(auto::AutoSetting),
     /// One host of `jitter`
     #[command(hide = true)]
     JitterSource {
@@ -118,6 +121,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Jitter(setting) => jitter::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
+        Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
     };

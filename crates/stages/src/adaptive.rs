@@ -38,11 +38,15 @@ struct Chosen {
 /// Chooses a shift and follows it: up at once, with a message that is late anyway; down slowly.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    /// Arrival, creation and transit.
-    samples: VecDeque<(Time, Time, i64)>,
+    /// Arrival and transit.
+    samples: VecDeque<(Time, i64)>,
     sorted: Vec<i64>,
     since_choice: u32,
     late_run: usize,
+    /// The last message's creation time.
+    last: Option<Time>,
+    /// Mean time between two messages, nanoseconds.
+    period: f64,
     delay_max: i64,
     chosen: Chosen,
     moved: Time,
@@ -56,6 +60,8 @@ impl Hold {
             sorted: Vec::new(),
             since_choice: 0,
             late_run: 0,
+            last: None,
+            period: 0.0,
             delay_max: i64::try_from(delay_max.as_nanos()).unwrap_or(i64::MAX),
             chosen: Chosen::default(),
             moved: Time::ZERO,
@@ -64,8 +70,13 @@ impl Hold {
 
     /// A message of this transit came at `now`; the shift to have, where it was `shift` until now.
     pub(crate) fn follow(&mut self, created: Time, transit: i64, now: Time, shift: Option<i64>) -> i64 {
+        if let Some(before) = self.last.replace(created) {
+            let period = created.signed_since(before).max(0) as f64;
+            let weight = if self.period == 0.0 { 1.0 } else { 1.0 / 64.0 };
+            self.period += (period - self.period) * weight;
+        }
         let is_late = shift.is_none_or(|shift| transit > shift);
-        self.sample(created, transit, now);
+        self.sample(transit, now);
         self.late_run = if is_late { self.late_run + 1 } else { 0 };
         if self.late_run >= LATE_RUN {
             let old = self.samples.len().saturating_sub(LATE_RUN);
@@ -89,13 +100,13 @@ impl Hold {
         }
     }
 
-    fn sample(&mut self, created: Time, transit: i64, now: Time) {
-        while self.samples.front().is_some_and(|(at, ..)| now.since(*at) > WINDOW) {
+    fn sample(&mut self, transit: i64, now: Time) {
+        while self.samples.front().is_some_and(|(at, _)| now.since(*at) > WINDOW) {
             self.samples.pop_front();
         }
         let spacing = WINDOW / SAMPLES_MAX as u32;
-        if self.samples.back().is_none_or(|(at, ..)| now.since(*at) >= spacing || self.samples.len() < 64) {
-            self.samples.push_back((now, created, transit));
+        if self.samples.back().is_none_or(|(at, _)| now.since(*at) >= spacing || self.samples.len() < 64) {
+            self.samples.push_back((now, transit));
         }
         if self.samples.len() > SAMPLES_MAX {
             self.samples.pop_front();
@@ -103,14 +114,12 @@ impl Hold {
     }
 
     fn choose(&mut self) {
-        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return };
-        let span = last.1.signed_since(first.1).max(0);
         self.sorted.clear();
-        self.sorted.extend(self.samples.iter().map(|(.., transit)| *transit));
+        self.sorted.extend(self.samples.iter().map(|(_, transit)| *transit));
         self.sorted.sort_unstable();
         let count = self.sorted.len();
         let samples = i64::try_from(count).unwrap_or(i64::MAX);
-        let period = span / (samples - 1).max(1);
+        let period = self.period as i64;
         let covered = (count * 99).div_ceil(100).max(1) - 1;
         // Below the 99th percentile nothing is won: those that are late are what is slow.
         let (mut best, mut best_cost) = (covered, i64::MAX);

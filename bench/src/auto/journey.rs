@@ -1,0 +1,265 @@
+//! One flow through both halves of a pair over a modelled network, in virtual time.
+
+use super::networks::{Draw, Network};
+use crate::Failure;
+use contract::{
+    Choice, Direction, Feedback, Format, Message, Options, Outbox, Pair, Port, Site, Stage, Time,
+};
+use netsim::Link;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use wire::RecordHeader;
+
+/// Time between two words of the sink on how the flow fares, as the runtime has it while things change.
+const FEEDBACK_INTERVAL: Duration = Duration::from_millis(250);
+/// What is left out at the start: each setting is finding out how the network is.
+pub(super) const SETTLING: Duration = Duration::from_secs(10);
+/// When virtual time begins.
+const START: Time = Time(1_000_000_000);
+
+/// What a device makes.
+#[derive(Clone, Copy)]
+pub(super) struct Traffic {
+    pub(super) period: Duration,
+    /// A body, by the message's number.
+    pub(super) body: fn(&mut Draw) -> Vec<u8>,
+}
+
+/// What became of one message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fate {
+    pub(super) created: Time,
+    /// When what it travelled in arrived.
+    pub(super) arrived: Time,
+    pub(super) handed_over: Time,
+}
+
+/// What became of a flow, after [`SETTLING`].
+#[derive(Debug, Default)]
+pub(super) struct Journey {
+    pub(super) messages: u64,
+    pub(super) records: u64,
+    pub(super) fates: Vec<Fate>,
+    pub(super) choices: Vec<Choice>,
+}
+
+impl Journey {
+    /// Messages that came after their time: handed over as they arrived, later than the rhythm that those
+    /// before them had.
+    pub(super) fn late(&self) -> usize {
+        let mut rhythm = i64::MAX;
+        let is_late = |fate: &&Fate| {
+            let delay = fate.handed_over.signed_since(fate.created);
+            let is_late = fate.handed_over == fate.arrived && delay > rhythm.saturating_add(1000);
+            if fate.handed_over > fate.arrived || rhythm == i64::MAX {
+                rhythm = delay;
+            }
+            is_late
+        };
+        self.fates.iter().filter(is_late).count()
+    }
+
+    /// The time from creation to hand-over that 99 of a hundred messages do not exceed, milliseconds.
+    pub(super) fn p99_ms(&self) -> f64 {
+        let delay = |fate: &Fate| fate.handed_over.signed_since(fate.created);
+        let mut delays: Vec<i64> = self.fates.iter().map(delay).collect();
+        delays.sort_unstable();
+        delays.get(delays.len() * 99 / 100).map_or(f64::INFINITY, |ns| *ns as f64 / 1e6)
+    }
+}
+
+/// The flow while it runs.
+struct Flow {
+    source: Box<dyn Stage>,
+    sink: Box<dyn Stage>,
+    outbox: Outbox,
+    link: Link<u64>,
+    packet_bytes: u32,
+    crossing: BTreeMap<u64, (Message, Vec<Time>)>,
+    crossed: u64,
+    /// Creation times of what the source half holds.
+    in_source: Vec<Time>,
+    arrived: BTreeMap<Time, Time>,
+    controls: VecDeque<(Time, Direction, Vec<u8>)>,
+    feedback: VecDeque<(Time, Feedback)>,
+    counted: Counted,
+    journey: Journey,
+}
+
+/// What the sink counted since its last word.
+#[derive(Default)]
+struct Counted {
+    received: u64,
+    bytes: u64,
+    next: u64,
+    lost: u64,
+    delays: Vec<i64>,
+}
+
+/// Runs a flow of `traffic` for `seconds` of virtual time.
+pub(super) fn run(
+    pair: &dyn Pair,
+    given: &[(&str, &str)],
+    traffic: &Traffic,
+    network: &Network,
+    seconds: u64,
+    seed: u64,
+) -> Result<Journey, Failure> {
+    let options = Options::check(pair.options(), given.iter().copied())?;
+    let site = |half: u8| Site { seed: [half; 32], ..Site::default() };
+    let course = network.course(seconds, seed);
+    let mut flow = Flow {
+        source: pair.source(&options, &Format::Bytes, &site(0))?,
+        sink: pair.sink(&options, &Format::Bytes, &site(1))?,
+        outbox: Outbox::default(),
+        link: Link::new(course[0].1.clone(), seed).hold_at_most(u64::MAX),
+        packet_bytes: network.packet_bytes + RecordHeader::BYTES as u32,
+        crossing: BTreeMap::new(),
+        crossed: 0,
+        in_source: Vec::new(),
+        arrived: BTreeMap::new(),
+        controls: VecDeque::new(),
+        feedback: VecDeque::new(),
+        counted: Counted::default(),
+        journey: Journey::default(),
+    };
+    let mut draw = Draw(!seed);
+    let end = START.after(Duration::from_secs(seconds));
+    let mut changes = course.into_iter().skip(1).peekable();
+    let (mut next_message, mut next_feedback) = (START, START.after(FEEDBACK_INTERVAL));
+    while next_message < end {
+        let next_change = changes.peek().map(|(at_ms, _)| START.after(Duration::from_millis(*at_ms)));
+        let due = [Some(next_message), Some(next_feedback), next_change, flow.due()];
+        let now = due.into_iter().flatten().min().unwrap_or(end);
+        if next_change == Some(now)
+            && let Some((_, params)) = changes.next()
+        {
+            flow.link.configure(now.0, params);
+        }
+        flow.run(now)?;
+        if now == next_message {
+            flow.journey.messages += u64::from(is_settled(now));
+            flow.in_source.push(now);
+            let message = Message::new(now, (traffic.body)(&mut draw));
+            flow.source.handle(Port::MAIN, message, now, &mut flow.outbox)?;
+            flow.settle_source(now);
+            next_message = now.after(traffic.period);
+        }
+        if now == next_feedback {
+            flow.say(now);
+            next_feedback = now.after(FEEDBACK_INTERVAL);
+        }
+    }
+    flow.journey.choices = flow.sink.choices();
+    flow.journey.choices.extend(flow.source.choices());
+    Ok(flow.journey)
+}
+
+fn is_settled(created: Time) -> bool {
+    created.since(START) >= SETTLING
+}
+
+impl Flow {
+    fn due(&self) -> Option<Time> {
+        let link = self.link.deadline().map(Time);
+        let words = [self.controls.front().map(|word| word.0), self.feedback.front().map(|word| word.0)];
+        let stages = [self.source.poll_timeout(), self.sink.poll_timeout()];
+        words.into_iter().chain(stages).chain([link]).flatten().min()
+    }
+
+    /// Whatever is due.
+    fn run(&mut self, now: Time) -> Result<(), Failure> {
+        while let Some((_, number)) = self.link.pop(now.0) {
+            let Some((message, created)) = self.crossing.remove(&number) else { continue };
+            self.counted.received += 1;
+            self.counted.bytes += message.body.len() as u64;
+            self.counted.lost += number.saturating_sub(self.counted.next);
+            self.counted.next = self.counted.next.max(number + 1);
+            self.arrived.extend(created.into_iter().map(|created| (created, now)));
+            self.sink.handle(Port::MAIN, message, now, &mut self.outbox)?;
+            self.settle_sink(now);
+        }
+        while self.controls.front().is_some_and(|(at, ..)| *at <= now)
+            && let Some((_, to, bytes)) = self.controls.pop_front()
+        {
+            match to {
+                Direction::Out => {
+                    self.source.handle_control(&bytes, now, &mut self.outbox)?;
+                    self.settle_source(now);
+                }
+                Direction::In => {
+                    self.sink.handle_control(&bytes, now, &mut self.outbox)?;
+                    self.settle_sink(now);
+                }
+            }
+        }
+        while self.feedback.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, feedback)) = self.feedback.pop_front()
+        {
+            self.source.handle_feedback(&feedback, now, &mut self.outbox)?;
+            self.settle_source(now);
+        }
+        if self.source.poll_timeout().is_some_and(|at| at <= now) {
+            self.source.handle_timeout(now, &mut self.outbox)?;
+            self.settle_source(now);
+        }
+        if self.sink.poll_timeout().is_some_and(|at| at <= now) {
+            self.sink.handle_timeout(now, &mut self.outbox)?;
+            self.settle_sink(now);
+        }
+        Ok(())
+    }
+
+    fn settle_source(&mut self, now: Time) {
+        let messages = std::mem::take(&mut self.outbox.messages);
+        for (_, message) in messages {
+            self.journey.records += u64::from(is_settled(message.created));
+            let bytes =
+                u32::try_from(message.body.len()).unwrap_or(u32::MAX).saturating_add(self.packet_bytes);
+            // One that will not arrive is seen by its number.
+            let _ = self.link.push(now.0, self.crossed, bytes);
+            let message = Message::new(message.created, message.body);
+            self.crossing.insert(self.crossed, (message, std::mem::take(&mut self.in_source)));
+            self.crossed += 1;
+        }
+        self.settle_controls(Direction::In, now);
+    }
+
+    fn settle_sink(&mut self, now: Time) {
+        let messages = std::mem::take(&mut self.outbox.messages);
+        for (_, Message { created, .. }) in messages {
+            let arrived = self.arrived.remove(&created).unwrap_or(now);
+            self.counted.delays.push(now.signed_since(created));
+            if is_settled(created) {
+                self.journey.fates.push(Fate { created, arrived, handed_over: now });
+            }
+        }
+        self.settle_controls(Direction::Out, now);
+    }
+
+    /// What a half said arrives there after the link's fixed delay.
+    fn settle_controls(&mut self, to: Direction, now: Time) {
+        let at = now.after(Duration::from_nanos(self.link.params().delay_ns));
+        self.controls.extend(self.outbox.controls.drain(..).map(|bytes| (at, to, bytes)));
+        self.outbox.drops.clear();
+    }
+
+    /// The sink says how the flow fares.
+    fn say(&mut self, now: Time) {
+        let Counted { received, bytes, lost, next, mut delays } = std::mem::take(&mut self.counted);
+        self.counted.next = next;
+        delays.sort_unstable();
+        let at = |share: usize| delays.get(delays.len() * share / 100).copied().unwrap_or_default().max(0);
+        let one_way = Duration::from_nanos(self.link.params().delay_ns);
+        let feedback = Feedback {
+            received,
+            lost,
+            delay: Duration::from_nanos(at(50).unsigned_abs()),
+            jitter: Duration::from_nanos((at(99) - at(1)).unsigned_abs()),
+            round_trip: one_way * 2,
+            rate_bytes: (bytes as f64 / FEEDBACK_INTERVAL.as_secs_f64()) as u64,
+            waiting_bytes: 0,
+        };
+        self.feedback.push_back((now.after(one_way), feedback));
+    }
+}

@@ -1,0 +1,242 @@
+//! What `auto` costs beside every fixed setting, on six networks, in virtual time.
+//!
+//! Each adaptive pair minimises the cost that it declares (`Pair::cost`). Here that cost is measured, for `auto`
+//! and for fixed settings, with seeds that nothing was tuned on. The networks are in `networks`, what crosses them
+//! in `journey`.
+
+mod journey;
+mod networks;
+mod picture;
+
+use crate::Failure;
+use contract::{OptionKind, Pair};
+use journey::{Journey, Traffic};
+use networks::{NETWORKS, Network};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How it is run.
+#[derive(clap::Args, Debug)]
+pub(crate) struct AutoSetting {
+    /// Virtual seconds of each run
+    #[arg(long, default_value_t = 130)]
+    seconds: u64,
+    /// Runs of each setting on each network
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 101)]
+    first_seed: u64,
+    /// Only this pair
+    #[arg(long)]
+    pair: Option<String>,
+    /// Write a picture, SVG
+    #[arg(long)]
+    svg: Option<PathBuf>,
+}
+
+/// An adaptive pair, its fixed settings, and what is measured.
+struct Subject {
+    pair: &'static str,
+    /// Options that all settings have.
+    given: &'static [(&'static str, &'static str)],
+    option: &'static str,
+    fixed: &'static [&'static str],
+    device: &'static str,
+    traffic: Traffic,
+    cost: fn(&Journey, &Traffic) -> f64,
+    unit: &'static str,
+}
+
+const MOUSE: Traffic = Traffic { period: Duration::from_millis(16), body: |_| vec![7; 24] };
+
+static SUBJECTS: [Subject; 2] = [
+    Subject {
+        pair: "buffer",
+        given: &[("mode", "play"), ("delay_max", "2s")],
+        option: "delay",
+        fixed: &[
+            "0s", "50us", "100us", "200us", "500us", "1ms", "2ms", "3ms", "4ms", "5ms", "8ms", "12ms",
+            "15ms", "20ms", "30ms", "40ms", "50ms", "60ms", "80ms", "120ms", "200ms", "300ms", "400ms",
+            "600ms", "1s",
+        ],
+        device: "24 bytes every 16 ms",
+        traffic: MOUSE,
+        cost: rhythm_cost,
+        unit: "ms",
+    },
+    Subject {
+        pair: "fec",
+        given: &[],
+        option: "parity",
+        fixed: &["0", "1", "2", "3", "4", "5", "6", "8", "10", "12", "16"],
+        device: "24 bytes every 16 ms",
+        traffic: MOUSE,
+        cost: loss_cost,
+        unit: "",
+    },
+];
+
+/// The 99th percentile of the delay, and ten periods for each share that is late.
+fn rhythm_cost(journey: &Journey, traffic: &Traffic) -> f64 {
+    let late = journey.late() as f64 / journey.fates.len().max(1) as f64;
+    journey.p99_ms() + 10.0 * late * traffic.period.as_secs_f64() * 1e3
+}
+
+/// A hundred for each share that stays lost, and one for each parity message beside a message.
+fn loss_cost(journey: &Journey, _: &Traffic) -> f64 {
+    let messages = journey.messages.max(1) as f64;
+    let lost = 1.0 - journey.fates.len() as f64 / messages;
+    100.0 * lost.max(0.0) + (journey.records as f64 / messages - 1.0).max(0.0)
+}
+
+/// The costs of one setting on every network, each the mean over all seeds.
+struct Row {
+    value: &'static str,
+    costs: Vec<f64>,
+    /// What `auto` stood at when the last run ended, on each network.
+    stood_at: Vec<String>,
+}
+
+/// Everything that was measured of one pair.
+struct Sweep {
+    subject: &'static Subject,
+    auto: Row,
+    fixed: Vec<Row>,
+    /// What the pair minimises, in its own words.
+    declared: &'static str,
+    /// On each network, the fixed setting that costs least.
+    best: Vec<usize>,
+}
+
+pub(crate) fn run(setting: &AutoSetting) -> Result<Value, Failure> {
+    let mut sweeps = Vec::new();
+    for subject in &SUBJECTS {
+        if setting.pair.as_deref().is_none_or(|pair| pair == subject.pair) {
+            let sweep = sweep(subject, setting)?;
+            sweep.print();
+            sweeps.push(sweep);
+        }
+    }
+    if let Some(file) = &setting.svg {
+        std::fs::write(file, picture::draw(&sweeps))
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    Ok(sweeps.iter().map(Sweep::json).collect())
+}
+
+fn sweep(subject: &'static Subject, setting: &AutoSetting) -> Result<Sweep, Failure> {
+    let pair = stages::PAIRS.iter().copied().find(|pair| pair.name() == subject.pair);
+    let pair = pair.ok_or("there is no such pair")?;
+    let is_adaptive = pair
+        .options()
+        .iter()
+        .any(|option| option.name == subject.option && matches!(option.kind, OptionKind::OrAuto(_)));
+    let Some(declared) = pair.cost().filter(|_| is_adaptive) else {
+        return Err(
+            format!("{}: `{}` takes no auto, or declares no cost", subject.pair, subject.option).into()
+        );
+    };
+    let auto = measure(pair, subject, "auto", setting)?;
+    let fixed = subject.fixed.iter().map(|value| measure(pair, subject, value, setting));
+    let fixed = fixed.collect::<Result<Vec<_>, _>>()?;
+    let cheapest = |network: usize| {
+        let costs = fixed.iter().map(|row: &Row| row.costs[network]).enumerate();
+        costs.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index)
+    };
+    let best = (0..NETWORKS.len()).map(cheapest).collect();
+    Ok(Sweep { subject, auto, fixed, declared, best })
+}
+
+fn measure(
+    pair: &dyn Pair,
+    subject: &Subject,
+    value: &'static str,
+    setting: &AutoSetting,
+) -> Result<Row, Failure> {
+    let given = [subject.given, &[(subject.option, value)]].concat();
+    let (mut costs, mut stood_at) = (Vec::new(), Vec::new());
+    for network in &NETWORKS {
+        let mut total = 0.0;
+        let mut choice = String::new();
+        for seed in setting.first_seed..setting.first_seed + setting.seeds {
+            let journey = journey::run(pair, &given, &subject.traffic, network, setting.seconds, seed)
+                .map_err(|error| {
+                    format!("{}({value}) on {}, seed {seed}: {error}", pair.name(), network.name)
+                })?;
+            total += (subject.cost)(&journey, &subject.traffic);
+            choice = journey.choices.first().map_or(String::new(), |choice| choice.value.to_string());
+        }
+        costs.push(total / setting.seeds as f64);
+        stood_at.push(choice);
+    }
+    Ok(Row { value, costs, stood_at })
+}
+
+impl Sweep {
+    fn least(&self, network: usize) -> f64 {
+        self.fixed[self.best[network]].costs[network]
+    }
+
+    /// What a setting costs on each network, the best fixed setting there being 1.
+    fn ratios(&self, row: &Row) -> Vec<f64> {
+        let ratio = |(network, cost): (usize, &f64)| match self.least(network) {
+            0.0 if *cost == 0.0 => 1.0,
+            least => cost / least,
+        };
+        row.costs.iter().enumerate().map(ratio).collect()
+    }
+
+    fn over_all(&self, row: &Row) -> f64 {
+        let ratios = self.ratios(row);
+        ratios.iter().sum::<f64>() / ratios.len() as f64
+    }
+
+    /// The fixed setting that does best over all networks.
+    fn best_over_all(&self) -> Option<&Row> {
+        self.fixed.iter().min_by(|a, b| self.over_all(a).total_cmp(&self.over_all(b)))
+    }
+
+    fn print(&self) {
+        let Sweep { declared, subject: Subject { pair, option, device, unit, .. }, .. } = self;
+        println!("### {pair}({option}=auto)\n");
+        println!("It minimises {declared}.\n");
+        println!(
+            "The device makes {device}.{}\n",
+            if unit.is_empty() { "" } else { " Costs are in milliseconds." }
+        );
+        println!(
+            "| network | best fixed `{option}` | its cost | auto stood at | auto's cost | auto / best fixed |"
+        );
+        println!("|---|---|---|---|---|---|");
+        for (index, (network, ratio)) in NETWORKS.iter().zip(self.ratios(&self.auto)).enumerate() {
+            println!(
+                "| {} | {} | {:.3} | {} | {:.3} | {ratio:.2} |",
+                network.name,
+                self.fixed[self.best[index]].value,
+                self.least(index),
+                self.auto.stood_at[index],
+                self.auto.costs[index]
+            );
+        }
+        if let Some(best) = self.best_over_all() {
+            println!(
+                "\nOver all networks, each measured by its best fixed setting: auto {:.2}; the best single fixed setting, \
+                 {}, {:.2}.\n",
+                self.over_all(&self.auto),
+                best.value,
+                self.over_all(best)
+            );
+        }
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Row| json!({ "value": row.value, "costs": row.costs, "ratios": self.ratios(row) });
+        let names: Vec<_> = NETWORKS.iter().map(|network: &Network| network.name).collect();
+        json!({
+            "experiment": "auto", "pair": self.subject.pair, "option": self.subject.option, "networks": names,
+            "auto": row(&self.auto), "fixed": self.fixed.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+}
