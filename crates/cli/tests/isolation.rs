@@ -116,3 +116,12 @@ fn a_program_that_is_not_there_is_refused_before_anything_starts() {
     outboard(&["connect", "pattern:count=1", "null", "--via", "exec(source=./no-such-program)"])
         .refused(2, &["`exec` does not start", "./no-such-program", "No such file"]);
 }
+
+#[test]
+fn a_pair_that_a_process_of_its_own_would_cut_off_is_refused_before_anything_starts() {
+    for (pair, why) in [("tap", "side port"), ("synchronize", "several flows"), ("prefetch", "two flows")] {
+        let via = format!("{pair}(isolate=true)");
+        let told = outboard(&["connect", "pattern:count=1", "null", "--via", &via]);
+        told.refused(2, &[&format!("`{pair}`: it cannot be isolated"), why]);
+    }
+}

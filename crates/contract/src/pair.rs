@@ -101,6 +101,18 @@ pub trait Pair: Sync {
         &[]
     }
 
+    /// Whether a half can run in a process of its own, or why not: a process is connected by one input, one output
+    /// and its control channel, and reaches nothing else of this host.
+    fn isolates(&self, options: &Options) -> Result<(), String> {
+        if let [port, ..] = self.side_ports() {
+            return Err(format!("what leaves by its side port `{port}` does not leave a process of its own"));
+        }
+        match self.shape(options) {
+            Shape::Joint => Err("several flows meet in it, and a process of its own has one input".into()),
+            Shape::Line | Shape::Fan(_) => Ok(()),
+        }
+    }
+
     /// The program that a half is, if it is none of ours.
     fn program<'o>(&self, options: &'o Options, half: Half) -> Option<&'o str> {
         let _ = (options, half);

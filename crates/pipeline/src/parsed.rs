@@ -149,7 +149,8 @@ impl Pipeline {
     }
 
     /// The outermost pair if it divides the flow, and among how many ways. One further in could not do so for
-    /// several hosts: what stands before it would run once for all of them.
+    /// several hosts: what stands before it would run once for all of them. Nor could one in a process of its own,
+    /// which has one output.
     pub fn outermost_fan(&self) -> Result<Option<(&PairUse, u16)>, PipelineError> {
         let ways = |used: &PairUse| match used.pair.shape(&used.options) {
             Shape::Fan(ways) => Some(ways),
@@ -163,7 +164,15 @@ impl Pipeline {
             );
             return Err(PipelineError::new(&self.text, used.place.clone(), problem));
         }
-        Ok(self.pairs.first().and_then(|used| Some((used, ways(used)?))))
+        let first = self.pairs.first().and_then(|used| Some((used, ways(used)?)));
+        if let Some((used, _)) = first.filter(|(used, _)| used.isolation.is_some()) {
+            let problem = format!(
+                "`{}` cannot be isolated where it divides a device among hosts: a process of its own has one output",
+                used.pair.name()
+            );
+            return Err(PipelineError::new(&self.text, used.place.clone(), problem));
+        }
+        Ok(first)
     }
 
     /// Leaves this host's half of the outermost pair to a junction: chains of this pipeline go without it.
@@ -368,6 +377,9 @@ impl Checker<'_> {
             .map_err(|error| error.problem)
             .and_then(|options| pair.check(&options).map(|()| options))
             .map_err(wrong)?;
+        if common.flag("isolate") {
+            pair.isolates(&options).map_err(|reason| wrong(format!("it cannot be isolated: {reason}")))?;
+        }
         let isolation = common.flag("isolate").then(|| Isolation {
             memory_bytes: common.size("memory") as u64,
             is_required: common.text("sandbox") == "required",

@@ -15,6 +15,8 @@ struct TestPair {
     version: u16,
     options: &'static [OptionSpec],
     promises: Promises,
+    shape: Shape,
+    side_ports: &'static [&'static str],
     takes: Option<Format>,
     makes: Option<Format>,
     make: fn(&Options, Half) -> Box<dyn Stage>,
@@ -38,6 +40,12 @@ impl Pair for TestPair {
     }
     fn promises(&self, _: &Options) -> Promises {
         self.promises
+    }
+    fn shape(&self, _: &Options) -> Shape {
+        self.shape
+    }
+    fn side_ports(&self) -> &'static [&'static str] {
+        self.side_ports
     }
     fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
         match &self.takes {
@@ -73,6 +81,8 @@ const PLAIN: TestPair = TestPair {
     version: 1,
     options: &[],
     promises: NO_PROMISES,
+    shape: Shape::Line,
+    side_ports: &[],
     takes: None,
     makes: None,
     make: |_, _| Box::new(PassThrough),
@@ -153,8 +163,12 @@ static RUN: TestPair = TestPair {
     ..PLAIN
 };
 static PICTURES: TestPair = TestPair { name: "pictures", takes: Some(Format::Video), ..PLAIN };
+static ASIDE: TestPair = TestPair { name: "aside", side_ports: &["boxes"], ..PLAIN };
+static MEET: TestPair = TestPair { name: "meet", shape: Shape::Joint, ..PLAIN };
+static DIVIDE: TestPair = TestPair { name: "divide", shape: Shape::Fan(2), ..PLAIN };
 
-static TABLE: &[&dyn Pair] = &[&NULL, &LETTER, &HOLD, &GATE, &EVERYTHING, &RUN, &PICTURES];
+static TABLE: &[&dyn Pair] =
+    &[&NULL, &LETTER, &HOLD, &GATE, &EVERYTHING, &RUN, &PICTURES, &ASIDE, &MEET, &DIVIDE];
 
 struct Letter {
     letter: u8,
@@ -337,6 +351,26 @@ fn errors_say_what_is_wrong_and_where() {
         assert!(said.contains(problem), "{text}: {said}");
         assert_eq!(at, place, "{text}: {said}");
     }
+}
+
+#[test]
+fn what_a_process_of_its_own_would_cut_off_is_not_isolated() {
+    for origin in [Origin::Local, Origin::Peer] {
+        for (text, says) in
+            [("aside(isolate=true)", "its side port `boxes`"), ("meet(isolate=true)", "one input")]
+        {
+            let error = Pipeline::parse(text, TABLE, origin).unwrap_err();
+            assert!(error.problem.contains("cannot be isolated") && error.problem.contains(says), "{error}");
+        }
+    }
+    for text in ["aside | meet", "aside(isolate=false)"] {
+        assert!(Pipeline::parse(text, TABLE, Origin::Local).is_ok(), "{text}");
+    }
+    // In a pipeline of one flow its ways go one behind the other.
+    let divided = local("divide(isolate=true) | null");
+    let error = divided.outermost_fan().err().unwrap();
+    assert!(error.problem.contains("`divide` cannot be isolated"), "{error}");
+    assert!(local("divide | null(isolate=true)").outermost_fan().unwrap().is_some());
 }
 
 #[test]

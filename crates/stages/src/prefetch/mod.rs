@@ -112,6 +112,10 @@ impl Pair for Prefetch {
         Ok(Format::Bytes)
     }
 
+    fn isolates(&self, _options: &Options) -> Result<(), String> {
+        Err("its halves in a driver's two flows share what they know, and processes of their own share nothing".into())
+    }
+
     fn check(&self, options: &Options) -> Result<(), String> {
         match from_hex(options.text("only")) {
             Some(_) => Ok(()),
