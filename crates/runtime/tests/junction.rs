@@ -276,6 +276,8 @@ fn flows_kept_apart_go_to_a_node_each_and_the_one_that_is_cut_off_goes_neutral()
     let joined =
         join(&[sharers[0].address, relay.address()], &[&nodes[0], &nodes[1]], "synchronize(apart=true)");
     for (number, (device, node)) in devices.iter().zip(&nodes).enumerate() {
+        // What happened before the first snapshot is in it.
+        node.wait("where things stand at first", |bench| !bench.pushed.is_empty());
         device.say(format!("of {number}"));
         node.wait("its own", |bench| {
             bench.pushed.last().is_some_and(|m| m == format!("of {number}").as_bytes())
