@@ -1,10 +1,11 @@
 //! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
 //!
-//! `outboard-bench latency|throughput|partner|isolate|jitter|pairs [--json FILE]`. Ours and the bare socket take turns, on
+//! `outboard-bench latency|throughput|partner|isolate|jitter|pairs|compose [--json FILE]`. Ours and the bare socket take turns, on
 //! the same two processors, with the same congestion control, so that what drifts drifts for both.
 
 mod auto;
 mod bare;
+mod compose;
 mod devices;
 mod isolate;
 mod jitter;
@@ -48,6 +49,8 @@ enum Experiment {
     Jitter(jitter::JitterSetting),
     /// Every pair × what it must stand: undo, loss, reordering, corruption, empty and large messages, restart
     Pairs(pairs::PairsSetting),
+    /// Random pipelines of pairs over two hosts and a bad network, each delivering what its pairs promise
+    Compose(compose::ComposeSetting),
     /// Figure 4.5 of the dissertation: two devices whose clocks drift, and how far apart they are at one sink
     Skew(skew::SkewSetting),
     /// What `auto` costs beside every fixed setting, on six networks, in virtual time
@@ -120,6 +123,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Isolate => isolate::run()?,
         Experiment::Jitter(setting) => jitter::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
+        Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),

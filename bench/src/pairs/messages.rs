@@ -32,7 +32,7 @@ fn memory() -> &'static [Bytes; 4] {
 
 /// A body of this format. Those of [`Format::Bytes`] are of any size and any make: shared, alone, in pieces, with a
 /// header of another stage in front.
-pub(super) fn body(rng: &mut Rng, format: &Format) -> Body {
+pub(crate) fn body(rng: &mut Rng, format: &Format) -> Body {
     match format {
         Format::Motion => {
             let axes: [i32; AXES] = std::array::from_fn(|_| rng.up_to(700) as i32 - 350);

@@ -4,7 +4,7 @@
 //! A case is one message. Every flow has its seed, from which everything else of it is drawn: `--flow SEED` repeats it.
 
 mod flow;
-mod messages;
+pub(crate) mod messages;
 mod subject;
 
 use crate::Failure;

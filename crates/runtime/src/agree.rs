@@ -43,6 +43,21 @@ impl Pipelines {
             ..Pipelines::default()
         })
     }
+
+    /// Checks that the pairs take what they are given in flows of these formats; an error names both ends of the
+    /// misfit.
+    pub fn check(&self, flows: &[FlowOffer]) -> Result<(), String> {
+        for offer in flows {
+            let pipeline = match offer.direction {
+                FlowDirection::DeviceToApplication => &self.via,
+                FlowDirection::ApplicationToDevice => &self.via_back,
+            };
+            if let Some(pipeline) = pipeline {
+                pipeline.check(&offer.format).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The sharer's answer to a proposal: the flows of `description`, numbered from `first_flow`.

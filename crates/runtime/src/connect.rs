@@ -49,6 +49,7 @@ pub fn connect(
     let sink_spec = registry::device_spec(sink, Role::Application)?;
     let opened = registry::open(&source_spec, Role::Device, None)?;
     let description = opened.description.clone();
+    pipelines.check(&description.flows).map_err(RuntimeError::Usage)?;
     let node = registry::open(&sink_spec, Role::Application, Some(&description))?;
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
@@ -71,6 +72,7 @@ impl Connection {
         flows: &[FlowOffer],
         pipelines: &Pipelines,
     ) -> Result<Connection, RuntimeError> {
+        pipelines.check(flows).map_err(RuntimeError::Usage)?;
         let (mut forward, mut back) = (None, None);
         let shared = Shared::default();
         let site = (pipelines.key.as_ref(), &shared);

@@ -26,6 +26,8 @@ use sys::poller::Poller;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
 
+/// Ports that are tried where any will do.
+const PORT_ATTEMPTS: u32 = 16;
 /// Time between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,23 @@ struct Greeting {
     control: Option<ControlLink>,
 }
 
+/// One port for both protocols. Where any will do (port 0), one that UDP has taken is passed over.
+fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
+    let mut attempts = if at.port() == 0 { PORT_ATTEMPTS } else { 1 };
+    loop {
+        attempts -= 1;
+        let listener = TcpListener::bind(at)?;
+        match bind_udp(listener.local_addr()?) {
+            Ok(udp) => {
+                listener.set_nonblocking(true)?;
+                return Ok((listener, udp.into()));
+            }
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse || attempts == 0 => return Err(error),
+            Err(_) => {}
+        }
+    }
+}
+
 /// A running `share`.
 pub struct Sharer {
     request: ShareRequest,
@@ -108,10 +127,8 @@ impl Sharer {
             )));
         }
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
-        let listener = TcpListener::bind(request.listen).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let (listener, udp) = listen(request.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let udp = UdpSocket::from(bind_udp(address).map_err(failed)?);
         // From here on other processes may join; they are answered once it runs.
         let door = Door::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
         let mut shared = Offers::new();
