@@ -19,6 +19,7 @@ mod buffer;
 mod bundle;
 mod colour;
 mod compress;
+mod course;
 mod crop;
 mod delay;
 mod delta;

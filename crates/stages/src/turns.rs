@@ -1,53 +1,18 @@
 //! Numbered messages in order: each leaves when its turn has come, or when what is missing before it was waited
 //! for long enough. A message may come in several parts, which are put together.
 
+use crate::course::{Course, Fit, Place};
 use contract::{Message, Outbox, Port, Report, Time};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::time::Duration;
 use wire::BODY_BYTES_MAX;
 
-/// A source half's start, by milliseconds of its clock, wrapping: its numbers begin anew with it.
-#[derive(Debug, Default)]
-pub(crate) struct Start(Option<u32>);
+/// What is dropped of which nobody knows where it belongs.
+const UNBELIEVED: &str = "its number fits nothing else that came";
 
-/// What a start is beside the one known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Era {
-    /// There was none before.
-    First,
-    /// The one known.
-    Same,
-    /// A later one; it is the one known from now on.
-    Later,
-    /// An earlier one.
-    Earlier,
-}
-
-impl Start {
-    /// What `start` is.
-    pub(crate) fn see(&mut self, start: u32) -> Era {
-        let era = match self.0 {
-            None => Era::First,
-            Some(known) if known == start => return Era::Same,
-            Some(known) if start.wrapping_sub(known).cast_signed() < 0 => return Era::Earlier,
-            Some(_) => Era::Later,
-        };
-        self.0 = Some(start);
-        era
-    }
-}
-
-/// Where a message has its turn.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    /// The source half's start.
-    pub(crate) start: u32,
-    /// Number of the message since then, from 0.
-    pub(crate) sequence: u64,
-    /// Which part of it this is, from 0: less than there are parts.
-    pub(crate) part: usize,
-}
+/// What is wrong with a message of [`Turn::Nowhere`].
+pub(crate) const NOWHERE: &str = "its number is further ahead than any flow gets";
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +25,16 @@ pub(crate) enum Turn {
     Stale,
     /// With its other parts it would be longer than a body may be: dropped.
     TooLarge,
+    /// Its number is further ahead than any flow gets: dropped.
+    Nowhere,
+}
+
+/// A message that says that the flow is somewhere else, until another says so too.
+#[derive(Debug)]
+struct Doubted {
+    place: Place,
+    came: Time,
+    message: Message,
 }
 
 /// The parts of one message that have come.
@@ -80,7 +55,8 @@ pub(crate) struct Turns {
     window: usize,
     wait: Duration,
     bytes_max: usize,
-    start: Start,
+    course: Course,
+    doubted: Option<Doubted>,
     /// Whose turn it is.
     next: u64,
     /// What has come from `next` on, by number. The first place is never complete; the last is never empty.
@@ -97,14 +73,15 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// Of messages in so many `parts` each, holds at most `bytes_max` bytes of at most `window` messages, none
-    /// for longer than `wait`.
+    /// for longer than `wait`; and one more of which it is not known where it belongs.
     pub(crate) fn new(parts: usize, window: usize, wait: Duration, bytes_max: usize) -> Self {
         Turns {
             parts,
             window,
             wait,
             bytes_max,
-            start: Start::default(),
+            course: Course::new(window, wait),
+            doubted: None,
             next: 0,
             held: VecDeque::new(),
             count: 0,
@@ -118,9 +95,30 @@ impl Turns {
 
     /// One message, or part of one. What has its turn by now is sent.
     pub(crate) fn take(&mut self, place: Place, message: Message, now: Time, out: &mut Outbox) -> Turn {
-        if !self.begin(place, out) {
-            return Turn::Stale;
+        match self.course.see(place, self.next, now) {
+            Fit::Near => {}
+            Fit::Begins { rival, before } => self.begin(place, rival, before, now, out),
+            Fit::Doubtful => {
+                self.drop_doubted(out);
+                self.doubted = Some(Doubted { place, came: now, message });
+                return Turn::Taken;
+            }
+            Fit::Behind if self.course.is_of(place.start) => return Turn::Past,
+            Fit::Behind => return Turn::Stale,
+            Fit::Nowhere => return Turn::Nowhere,
         }
+        let turn = self.admit(place, message, now, out);
+        if let Some(Doubted { place, message, .. }) =
+            self.doubted.take_if(|doubted| self.course.has_reached(doubted.place, self.next))
+        {
+            // If its turn is past, it was counted when that was given up.
+            self.admit(place, message, now, out);
+        }
+        turn
+    }
+
+    /// One message of the flow that is known.
+    fn admit(&mut self, place: Place, message: Message, now: Time, out: &mut Outbox) -> Turn {
         let Some(mut ahead) = place.sequence.checked_sub(self.next) else {
             return Turn::Past;
         };
@@ -174,20 +172,55 @@ impl Turns {
         Turn::Taken
     }
 
-    /// Begins with the start of this place, if it is not the one known; false if it is earlier.
-    fn begin(&mut self, place: Place, out: &mut Outbox) -> bool {
-        match self.start.see(place.start) {
-            Era::Same => return true,
-            Era::Earlier => return false,
-            Era::Later => {
-                self.restarts += 1;
-                self.flush(out);
-            }
-            Era::First => {}
+    /// Begins where this place is; a `rival` said so before it.
+    fn begin(
+        &mut self,
+        place: Place,
+        rival: Option<Place>,
+        before: Option<u32>,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        self.flush_held(out);
+        let has_left = rival.is_some() && self.doubted.is_none();
+        let first = match rival {
+            Some(rival) if has_left => rival.sequence.saturating_add(1),
+            Some(rival) => rival.sequence.min(place.sequence),
+            None => place.sequence,
+        };
+        if before == Some(place.start) {
+            self.missing = self.missing.saturating_add(first.saturating_sub(self.next));
+            self.next = first;
+        } else {
+            self.restarts += u64::from(before.is_some());
+            // What came first may not be the first that was sent, or this half may have begun in the middle.
+            self.next = if first < self.window as u64 && !has_left { 0 } else { first };
         }
-        // What came first may not be the first that was sent, or this half may have begun in the middle.
-        self.next = if place.sequence < self.window as u64 { 0 } else { place.sequence };
-        true
+        match self.doubted.take() {
+            Some(doubted) if rival.is_some() => {
+                self.admit(doubted.place, doubted.message, now, out);
+            }
+            other => {
+                self.doubted = other;
+                self.drop_doubted(out);
+            }
+        }
+    }
+
+    fn drop_doubted(&mut self, out: &mut Outbox) {
+        out.drop_counted(UNBELIEVED, u64::from(self.doubted.take().is_some()));
+    }
+
+    /// Nothing else came that could say where a doubtful message belongs: it leaves, behind what is held, if nothing
+    /// spoke against it and it is whole.
+    fn end_doubt(&mut self, out: &mut Outbox) {
+        match self.doubted.take_if(|_| self.parts == 1 && self.course.is_likely()) {
+            Some(doubted) => {
+                self.flush_held(out);
+                out.send(Port::MAIN, doubted.message);
+            }
+            None => self.drop_doubted(out),
+        }
     }
 
     /// Sends what has its turn.
@@ -230,6 +263,11 @@ impl Turns {
 
     /// Sends everything that is complete, and gives up the rest.
     pub(crate) fn flush(&mut self, out: &mut Outbox) {
+        self.flush_held(out);
+        self.end_doubt(out);
+    }
+
+    fn flush_held(&mut self, out: &mut Outbox) {
         while self.count > 0 {
             self.give_up(out);
         }
@@ -237,19 +275,25 @@ impl Turns {
 
     /// When something held was waited for long enough.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.oldest.map(|came| came.after(self.wait))
+        let doubted = self.doubted.as_ref().map(|doubted| doubted.came);
+        [self.oldest, doubted].into_iter().flatten().min().map(|came| came.after(self.wait))
     }
 
     /// Gives up what was waited for long enough.
     pub(crate) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
-        while self.poll_timeout().is_some_and(|at| at <= now) {
+        let is_due = |came: Time| came.after(self.wait) <= now;
+        let ends_doubt = self.doubted.as_ref().is_some_and(|doubted| is_due(doubted.came));
+        while self.oldest.is_some_and(|came| came.after(self.wait) <= now) {
             self.give_up(out);
+        }
+        if ends_doubt {
+            self.end_doubt(out);
         }
     }
 
     /// Messages, or parts of messages, that are held.
     pub(crate) fn held(&self) -> usize {
-        self.count
+        self.count + usize::from(self.doubted.is_some())
     }
 
     /// Messages given up so far.
@@ -260,7 +304,7 @@ impl Turns {
     /// What is held, what came before its turn, what was given up, and how often the source half started anew.
     pub(crate) fn figures(&self) -> Vec<Report> {
         vec![
-            ("held", self.count as f64),
+            ("held", self.held() as f64),
             ("moved", self.moved as f64),
             ("missing", self.missing as f64),
             ("restarts", self.restarts as f64),

@@ -2,7 +2,8 @@
 
 use super::header::Header;
 use super::{Mode, ways};
-use crate::turns::{Place, Turn, Turns};
+use crate::course::Place;
+use crate::turns::{NOWHERE, Turn, Turns};
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const MISSING: &str = "not all of it came in time";
@@ -64,6 +65,7 @@ impl Stage for Sink {
             // It came another way before, or was counted when it was given up.
             Turn::Past => self.repeated += 1,
             Turn::Stale => out.drop_counted(OLD_START, 1),
+            Turn::Nowhere => return Err(StageError::Input(NOWHERE.into())),
             Turn::TooLarge => {
                 return Err(StageError::Input("its parts together are larger than a body may be".into()));
             }

@@ -2,7 +2,8 @@
 
 use super::header::Header;
 use super::{Mode, ways};
-use crate::turns::{Era, Start};
+use crate::course::{Course, Fit, Place};
+use crate::turns::NOWHERE;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ pub(super) struct Sink {
     ways: u16,
     mode: Mode,
     window: usize,
-    start: Start,
+    course: Course,
     /// The number of the first of `seen`.
     first: u64,
     /// What came of each message, by number: a bit for each part.
@@ -25,16 +26,31 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
+        let window = options.count("window");
         Sink {
             ways: ways(options),
             mode: Mode::of(options),
-            window: options.count("window"),
-            start: Start::default(),
+            window,
+            course: Course::new(window, options.duration("wait")),
             first: 0,
             seen: VecDeque::new(),
             released: 0,
             repeated: 0,
             restarts: 0,
+        }
+    }
+
+    /// Begins where this place is; a `rival` said so before it, and was released.
+    fn begin(&mut self, place: Place, rival: Option<Place>, before: Option<u32>) {
+        self.restarts += u64::from(before.is_some_and(|before| before != place.start));
+        self.seen.clear();
+        // What came first may have overtaken others.
+        self.first = place.sequence.saturating_sub(self.window as u64 - 1);
+        if let Some(rival) = rival {
+            self.first = self.first.min(rival.sequence);
+            if let Some(seen) = self.seen(rival.sequence) {
+                *seen |= 1 << rival.part;
+            }
         }
     }
 
@@ -62,24 +78,34 @@ impl Stage for Sink {
         &mut self,
         _port: Port,
         mut message: Message,
-        _now: Time,
+        now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
-        match self.start.see(start) {
-            Era::Same => {}
-            Era::Earlier => {
-                out.drop_counted(OLD_START, 1);
+        let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
+        let place = Place { start, sequence, part };
+        let was_doubted = self.course.rival() == Some(place);
+        let next = self.first.saturating_add(self.seen.len() as u64);
+        match self.course.see(place, next, now) {
+            Fit::Near => {}
+            Fit::Begins { rival, before } => self.begin(place, rival, before),
+            // Whether it came before is the same wherever the flow stands.
+            Fit::Doubtful if was_doubted => {
+                self.repeated += 1;
                 return Ok(());
             }
-            era => {
-                self.restarts += u64::from(era == Era::Later);
-                self.seen.clear();
-                // What came first may have overtaken others.
-                self.first = sequence.saturating_sub(self.window as u64 - 1);
+            Fit::Doubtful => {
+                self.released += 1;
+                out.send(Port::MAIN, message);
+                return Ok(());
             }
+            Fit::Behind => {
+                out.drop_counted(if self.course.is_of(start) { TOO_LATE } else { OLD_START }, 1);
+                return Ok(());
+            }
+            Fit::Nowhere => return Err(StageError::Input(NOWHERE.into())),
         }
-        let bit = if self.mode == Mode::Split { 1 << way } else { 1 };
+        let bit = 1 << part;
         match self.seen(sequence) {
             None => out.drop_counted(TOO_LATE, 1),
             Some(seen) if *seen & bit != 0 => self.repeated += 1,

@@ -1,6 +1,7 @@
 //! The half that holds what is ahead of its turn.
 
-use crate::turns::{Place, Turn, Turns};
+use crate::course::Place;
+use crate::turns::{NOWHERE, Turn, Turns};
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const LATE: &str = "came after its turn, or twice";
@@ -31,6 +32,7 @@ impl Stage for Sink {
         match self.turns.take(Place { start, sequence, part: 0 }, message, now, out) {
             Turn::Past => out.drop_counted(LATE, 1),
             Turn::Stale => out.drop_counted(OLD_START, 1),
+            Turn::Nowhere => return Err(StageError::Input(NOWHERE.into())),
             // A message in one part is never too large with its others.
             Turn::Taken | Turn::TooLarge => {}
         }

@@ -1,5 +1,5 @@
 use super::Reorder;
-use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, Time};
+use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
 use netsim::Params;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -71,16 +71,66 @@ fn the_window_bounds_what_is_held() {
     let (mut sink, mut out) = (sink(&[("window", "4")]), Outbox::default());
     assert_eq!(hand(&mut *sink, 1, &[1, 3], 0, &mut out), []);
     assert_eq!(hand(&mut *sink, 1, &[4], 0, &mut out), [1], "0 is given up");
-    assert_eq!(hand(&mut *sink, 1, &[100], 0, &mut out), [3, 4, 100]);
-    assert_eq!(hand(&mut *sink, 1, &[u64::MAX, 0], 0, &mut out), [u64::MAX]);
-    assert_eq!(figure(&*sink, "held"), 0.0);
+    assert_eq!(hand(&mut *sink, 1, &[9], 0, &mut out), [3, 4, 9]);
+    assert_eq!(hand(&mut *sink, 1, &[100], 0, &mut out), [], "one alone is not believed");
+    assert_eq!(hand(&mut *sink, 1, &[101], 0, &mut out), [100, 101]);
+    assert_eq!((figure(&*sink, "held"), figure(&*sink, "missing")), (0.0, 96.0));
+}
+
+#[test]
+fn one_that_says_it_is_elsewhere_is_waited_for_until_another_says_so_too() {
+    let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
+    assert_eq!(hand(&mut *sink, 5, &[0, 1, 1000], 0, &mut out), [0, 1]);
+    // The flow was not there: a flipped bit, or a lie.
+    assert_eq!(hand(&mut *sink, 5, &[2], 10, &mut out), [2]);
+    sink.handle_timeout(Time::from_millis(50), &mut out).unwrap();
+    assert_eq!((numbers_out(&mut out), out.drops.drain(..).count()), (vec![], 1));
+    // Nothing else came: it leaves, and where the flow stands shows the next.
+    assert_eq!(hand(&mut *sink, 5, &[2000], 60, &mut out), []);
+    assert_eq!((sink.poll_timeout(), figure(&*sink, "held")), (Some(Time::from_millis(110)), 1.0));
+    sink.handle_timeout(Time::from_millis(110), &mut out).unwrap();
+    assert_eq!((numbers_out(&mut out), sink.poll_timeout()), (vec![2000], None));
+    assert_eq!(hand(&mut *sink, 5, &[2001], 900, &mut out), [2001]);
+    // It came ahead of a few hundred others.
+    assert_eq!(hand(&mut *sink, 5, &[2100], 910, &mut out), []);
+    let numbers: Vec<u64> = (2002..2100).collect();
+    assert_eq!(hand(&mut *sink, 5, &numbers, 911, &mut out), (2002..2101).collect::<Vec<u64>>());
+    assert!(out.drops.is_empty());
+}
+
+#[test]
+fn a_flow_that_was_thought_elsewhere_is_found_again() {
+    // The very first message names another start, or another number.
+    for (start, number) in [(1 << 30, 0), (5, 1 << 60)] {
+        let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
+        assert_eq!(hand(&mut *sink, start, &[number], 0, &mut out).len(), 1);
+        for number in 1..100 {
+            hand(&mut *sink, 5, &[number], 10 * number, &mut out);
+        }
+        assert_eq!(hand(&mut *sink, 5, &[100], 1000, &mut out), [100]);
+        let dropped: u64 = out.drops.iter().map(|drop| drop.count).sum();
+        assert!((1..=16).contains(&dropped), "{dropped}");
+    }
+}
+
+#[test]
+fn no_number_is_further_ahead_than_a_flow_gets() {
+    let (mut sink, mut out) = (sink(&[]), Outbox::default());
+    hand(&mut *sink, 1, &[0], 0, &mut out);
+    for number in [u64::MAX, 1 << 32 | 1] {
+        let body = [&1u32.to_le_bytes()[..], &number.to_le_bytes()].concat();
+        let told = sink.handle(Port::MAIN, Message::new(Time(1), body), Time::ZERO, &mut out);
+        assert!(matches!(told, Err(StageError::Input(_))), "{told:?}");
+    }
+    assert_eq!(hand(&mut *sink, 1, &[1], 0, &mut out), [1]);
 }
 
 #[test]
 fn a_new_start_begins_anew() {
     let (mut sink, mut out) = (sink(&[]), Outbox::default());
     assert_eq!(hand(&mut *sink, u32::MAX, &[0, 2], 0, &mut out), [0]);
-    assert_eq!(hand(&mut *sink, 5, &[1, 0], 0, &mut out), [2, 0, 1]);
+    assert_eq!(hand(&mut *sink, 5, &[1], 0, &mut out), [], "one alone is not believed");
+    assert_eq!(hand(&mut *sink, 5, &[0], 0, &mut out), [2, 0, 1]);
     assert_eq!(hand(&mut *sink, u32::MAX, &[3], 0, &mut out), []);
     assert_eq!(out.drops.len(), 1);
     assert_eq!(figure(&*sink, "restarts"), 1.0);
@@ -109,5 +159,27 @@ proptest! {
         prop_assert_eq!(run.received.len(), 300);
         prop_assert!(run.received.windows(2).all(|pair| pair[0].1.created < pair[1].1.created));
         prop_assert_eq!((run.dropped(), run.figure(Half::Sink, "missing")), (0, 0.0));
+    }
+
+    /// Whatever bits are flipped on the way, the flow goes on.
+    #[test]
+    fn flipped_bits_do_not_stop_it(corrupt_ppm in 10_000u32..300_000, seed in any::<u64>()) {
+        let steady = steady(Duration::from_millis(3));
+        let link = Params { corrupt_ppm, ..steady.clone() };
+        let mut run = TwoHalves::new(&Reorder, &[], &Format::Evdev, link, seed);
+        for number in 0..600u64 {
+            if number == 300 {
+                run.configure(steady.clone());
+                run.run_until(run.now.after(Duration::from_secs(1)));
+            }
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+            run.run_until(run.now.after(Duration::from_millis(4)));
+        }
+        run.end();
+        let last = run.received.iter().rev().take(250).rev();
+        let numbers: Vec<u64> = last.map(|(_, m)| u64::from_le_bytes(m.body.peek_front().unwrap())).collect();
+        prop_assert_eq!(numbers, (350..600).collect::<Vec<u64>>());
+        let accounted = run.received.len() as u64 + run.dropped() + run.errors.len() as u64;
+        prop_assert!((600..1500).contains(&accounted), "{:?}", run.drops);
     }
 }
