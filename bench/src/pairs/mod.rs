@@ -117,7 +117,7 @@ so that here they must only neither panic nor stop, and their own tests look at 
 both halves are made anew with messages of the old ones on their way, nothing wrong and nothing twice may come out; `refused`
 messages ended in a counted error. After a restart, and where nothing is lost, all that is sent comes. Corruption
 flips a bit of every fiftieth message between the halves, below which a session's seal would have refused it: `altered` came out all the
-same (none may of `encrypt`), `stalled` flows took nothing more that was sent whole afterwards.";
+same (none may of `encrypt`), and no flow may stop: what is sent whole afterwards comes.";
 
 /// Runs flows of one column until it has its cases or one breaks.
 fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
@@ -178,7 +178,6 @@ impl Cell {
             ("dropped", tally.dropped),
             ("refused", tally.refused),
             ("altered", tally.altered),
-            ("stalled", tally.stalled),
         ];
         let notes: Vec<String> = notes
             .iter()
@@ -192,7 +191,7 @@ impl Cell {
     }
 
     fn figures(&self) -> Value {
-        let Tally { sent, received, dropped, refused, altered, stalled, .. } = self.tally;
+        let Tally { sent, received, dropped, refused, altered, .. } = self.tally;
         json!({
             "held": self.broken.is_none(),
             "sent": sent,
@@ -200,7 +199,6 @@ impl Cell {
             "dropped": dropped,
             "refused": refused,
             "altered": altered,
-            "stalled": stalled,
             "broken": self.broken.as_ref().map(|(seed, problem)| json!({ "flow": seed, "problem": problem })),
         })
     }
