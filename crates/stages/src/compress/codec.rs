@@ -16,6 +16,14 @@ pub(super) enum Method {
 /// The number of a body that travels as it is.
 pub(super) const STORED: u8 = 0;
 
+/// Bytes of the header that a stored body does without.
+const LENGTH_BYTES: usize = 4;
+
+/// Whether a body of `before` bytes, of which `after` are left, is better off so.
+pub(super) fn is_worth(after: usize, before: usize) -> bool {
+    after + LENGTH_BYTES < before
+}
+
 impl Method {
     pub(super) fn chosen(options: &Options) -> Method {
         match options.text("method") {
@@ -44,6 +52,14 @@ impl Encoder {
             }
             Method::Lz4 => Encoder::Lz4(Box::new(lz4_flex::block::CompressTable::large())),
         })
+    }
+
+    /// Compresses at this level from now on.
+    pub(super) fn set_level(&mut self, level: i32) {
+        if let Encoder::Zstd(context) = self {
+            // Out of its range, zstd takes the nearest.
+            let _ = context.set_parameter(CParameter::CompressionLevel(level));
+        }
     }
 
     /// How large `into` has to be for a body of this length. More than fits into less has not shrunk.

@@ -1,6 +1,8 @@
 //! `compress`: each message by itself (paper N, section 4.8.2; zlib as there, or zstd or lz4).
 
+mod auto;
 mod codec;
+mod effort;
 mod sink;
 mod source;
 #[cfg(test)]
@@ -15,7 +17,12 @@ pub(crate) struct Compress;
 
 static OPTIONS: [OptionSpec; 3] = [
     agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "how to compress"),
-    agreed("level", OptionKind::Integer { min: -7, max: 19 }, "3", "effort; more is smaller and slower"),
+    agreed(
+        "level",
+        OptionKind::OrAuto(&OptionKind::Integer { min: -7, max: 19 }),
+        "3",
+        "effort; more is smaller and slower",
+    ),
     agreed(
         "limit",
         OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
@@ -45,6 +52,13 @@ impl Pair for Compress {
         Promises::default()
     }
 
+    fn cost(&self) -> Option<&'static str> {
+        Some(
+            "the mean time from a message's being handed in to its being decompressed: compressing, bytes by the \
+             way's rate, waiting, decompressing",
+        )
+    }
+
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
         Ok(Format::Bytes)
     }
@@ -52,6 +66,9 @@ impl Pair for Compress {
     fn check(&self, options: &Options) -> Result<(), String> {
         let level = options.integer("level");
         match Method::chosen(options) {
+            Method::Zlib | Method::Lz4 if options.is_auto("level") => {
+                Err("level=auto goes from stored over lz4 to zstd: leave `method` out".into())
+            }
             Method::Zlib if !(0..=9).contains(&level) => Err(format!("zlib has levels 0 to 9, not {level}")),
             _ => Ok(()),
         }

@@ -1,6 +1,7 @@
 use super::Compress;
-use contract::{Body, Format, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
+use contract::{Body, Feedback, Format, Message, Outbox, Pair, Port, Site, Stage, StageError, Time, Value};
 use proptest::prelude::*;
+use std::time::Duration;
 use testkit::stage::{conforms, options};
 
 fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
@@ -27,6 +28,7 @@ fn it_conforms() {
         &[("method", "zlib"), ("level", "0")],
         &[("method", "lz4")],
         &[("method", "zstd"), ("level", "-5")],
+        &[("level", "auto")],
     ] {
         conforms(&Compress, given, &Format::Video);
     }
@@ -80,6 +82,29 @@ fn bombs_and_false_claims_are_refused() {
 }
 
 #[test]
+fn auto_takes_what_its_ladder_makes_and_nothing_else() {
+    let (_, mut sink) = halves(&[("level", "auto"), ("limit", "1MiB")]);
+    for method in ["zstd", "lz4"] {
+        let (mut source, _) = halves(&[("method", method)]);
+        let honest = through(&mut *source, vec![1; 5000]).unwrap();
+        assert_eq!(through(&mut *sink, honest.clone()).unwrap(), Body::from(vec![1; 5000]), "{method}");
+        let mut lie = honest.into_bytes().to_vec();
+        // As the other method of the ladder.
+        lie[0] = 5 - lie[0];
+        assert!(matches!(through(&mut *sink, lie), Err(StageError::Input(_))), "{method}");
+        let bomb = through(&mut *source, vec![0; 8 << 20]).unwrap();
+        assert!(matches!(through(&mut *sink, bomb), Err(StageError::TooLarge { .. })), "{method}");
+    }
+    let (mut zlib, _) = halves(&[("method", "zlib")]);
+    let foreign = through(&mut *zlib, vec![1; 5000]).unwrap();
+    assert!(matches!(through(&mut *sink, foreign), Err(StageError::Input(_))));
+    for first in 4..=255 {
+        assert!(matches!(through(&mut *sink, vec![first, 1, 0, 0, 0, 0]), Err(StageError::Input(_))));
+    }
+    assert_eq!(through(&mut *sink, vec![0, 7]).unwrap(), Body::from(vec![7]));
+}
+
+#[test]
 fn zlib_has_its_own_levels() {
     let wrong = contract::Options::check(Compress.options(), [("method", "zlib"), ("level", "12")]).unwrap();
     assert_eq!(Compress.check(&wrong), Err("zlib has levels 0 to 9, not 12".into()));
@@ -93,6 +118,85 @@ fn it_shrinks_what_repeats_and_says_so() {
     let report = source.report();
     assert_eq!(report[..2], [("messages", 2.0), ("stored", 1.0)]);
     assert!(report[2].1 > 1000.0);
+}
+
+#[test]
+fn auto_goes_over_all_methods() {
+    for method in ["zlib", "lz4"] {
+        let wrong =
+            contract::Options::check(Compress.options(), [("method", method), ("level", "auto")]).unwrap();
+        assert!(Compress.check(&wrong).is_err());
+    }
+}
+
+/// A kilobyte or so of lines, no two the same.
+fn lines(number: u64) -> Vec<u8> {
+    let line =
+        |line: u64| format!("{} unit-{line} reached its limit\n", (number * 7919 + line * 104_729) % 65_521);
+    (0..40).map(line).collect::<String>().into_bytes()
+}
+
+/// What `auto` stands at after some seconds of a message each 10 ms, on a way of so many bytes a second: each half a
+/// second the sink says how long messages took.
+fn settled(source: &mut dyn Stage, rate_bytes: f64, from: u64) -> Value {
+    let distance = Duration::from_millis(20);
+    let mut sizes = Vec::new();
+    for number in from..from + 2000 {
+        let now = Time::from_millis(1000 + number * 10);
+        let mut out = Outbox::default();
+        source.handle(Port::MAIN, Message::new(now, lines(number)), now, &mut out).unwrap();
+        sizes.push(out.messages[0].1.body.len());
+        if sizes.len() == 50 {
+            let bytes: usize = sizes.drain(..).sum();
+            let crossing = Duration::from_secs_f64(bytes as f64 / 50.0 / rate_bytes);
+            let feedback = Feedback {
+                received: 50,
+                delay: distance + crossing,
+                round_trip: distance * 2,
+                rate_bytes: bytes as u64 * 2,
+                ..Feedback::default()
+            };
+            source.handle_feedback(&feedback, now, &mut out).unwrap();
+        }
+    }
+    let choices = source.choices();
+    assert_eq!((choices.len(), choices[0].option), (1, "level"));
+    choices[0].value.clone()
+}
+
+#[test]
+fn auto_compresses_as_the_way_asks() {
+    let (mut source, _) = halves(&[("level", "auto")]);
+    assert_eq!(source.choices()[0].value, Value::Integer(3), "until it knows better");
+    assert_eq!(
+        settled(&mut *source, 20e9, 0),
+        Value::Text("stored".into()),
+        "nothing is faster than this way"
+    );
+    let slow = settled(&mut *source, 20e3, 2000);
+    assert!(matches!(slow, Value::Integer(_)), "{slow:?}: a byte takes 50 us");
+    let fast = settled(&mut *source, 300e6, 4000);
+    assert!(matches!(fast, Value::Text(_)), "{fast:?}: a byte takes 3 ns");
+    let middle = settled(&mut *source, 10e6, 6000);
+    assert!(matches!(middle, Value::Integer(1..=3)), "{middle:?}: a byte takes 100 ns");
+    assert!(source.choices()[0].why.contains("ns on its way"), "{}", source.choices()[0].why);
+}
+
+#[test]
+fn auto_goes_by_what_piles_up() {
+    let (mut source, _) = halves(&[("level", "auto")]);
+    assert_eq!(settled(&mut *source, 20e9, 0), Value::Text("stored".into()));
+    for number in 2000..4000 {
+        let now = Time::from_millis(1000 + number * 10);
+        let mut out = Outbox::default();
+        source.handle(Port::MAIN, Message::new(now, lines(number)), now, &mut out).unwrap();
+        // Clocks that say nothing of the delay: only the queue shows how slow the way is.
+        let feedback =
+            Feedback { received: 1, rate_bytes: 20_000, waiting_bytes: 1 << 20, ..Feedback::default() };
+        source.handle_feedback(&feedback, now, &mut out).unwrap();
+    }
+    let choice = &source.choices()[0];
+    assert!(matches!(choice.value, Value::Integer(_)), "{choice:?}");
 }
 
 proptest! {
@@ -112,6 +216,36 @@ proptest! {
             let made = through(&mut *source, body.clone()).unwrap();
             prop_assert!(made.len() <= body.len() + 1);
             prop_assert_eq!(through(&mut *sink, made).unwrap(), Body::from(body));
+        }
+    }
+
+    #[test]
+    fn every_message_comes_back_whatever_auto_does(
+        turns in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 0..200), 1usize..400, any::<[u32; 4]>(), 0u64..1 << 40),
+            1..40,
+        ),
+    ) {
+        let (mut source, mut sink) = halves(&[("level", "auto")]);
+        let mut now = Time::ZERO;
+        for (bytes, times, said, waited) in turns {
+            let body = bytes.repeat(times);
+            now = now.after(Duration::from_nanos(waited >> (waited % 32)));
+            let (mut out, message) = (Outbox::default(), Message::new(Time(waited), body.clone()));
+            source.handle(Port::MAIN, message, now, &mut out).unwrap();
+            let (_, made) = out.messages.pop_front().unwrap();
+            prop_assert_eq!(through(&mut *sink, made.body).unwrap(), Body::from(body));
+            // Anything at all may be said of the way, and nothing of it may come to be no number.
+            let feedback = Feedback {
+                received: u64::from(said[0] >> 16),
+                delay: Duration::from_nanos(u64::from(said[1]) >> (said[0] % 32)),
+                round_trip: Duration::from_micros(u64::from(said[2] % 3)),
+                rate_bytes: u64::from(said[2]) >> (said[1] % 33),
+                waiting_bytes: u64::from(said[3]) >> (said[1] % 31),
+                ..Feedback::default()
+            };
+            source.handle_feedback(&feedback, now, &mut out).unwrap();
+            prop_assert!(!source.choices()[0].why.contains("NaN") && !source.choices()[0].why.contains("inf"));
         }
     }
 }
