@@ -1,4 +1,4 @@
-//! A picture, parts of one, or boxes in one, from a stranger.
+//! A picture, parts of one, boxes in one, or a pointer's shape, from a stranger.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,6 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Ok(Content::Rectangles(rectangles, pixels)) => [&emit_rectangles(&rectangles), pixels].concat(),
         Ok(Content::Boxes(boxes)) => emit_rectangles(&boxes),
+        Ok(Content::Cursor(cursor, pixels)) => [&cursor.emit(), pixels].concat(),
         Err(_) => return,
     };
     assert_eq!(again, rest);

@@ -13,19 +13,22 @@ pub enum Format {
     Motion,
     /// Bytes of a serial line and its settings (`devices::serial`).
     Serial,
-    /// Pictures.
+    /// Pictures (`wire::formats::video`).
     Video,
+    /// What somebody does at a screen that shows them (`wire::formats::viewer`).
+    Viewer,
     /// Samples.
     Audio,
 }
 
 impl Format {
-    const NAMES: [(&'static str, Format); 6] = [
+    const NAMES: [(&'static str, Format); 7] = [
         ("bytes", Format::Bytes),
         ("evdev", Format::Evdev),
         ("motion", Format::Motion),
         ("serial", Format::Serial),
         ("video", Format::Video),
+        ("viewer", Format::Viewer),
         ("audio", Format::Audio),
     ];
 

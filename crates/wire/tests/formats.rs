@@ -7,9 +7,12 @@ use wire::formats::evdev::{
     self, EFFECT_PARAMETERS_MAX, EFFECTS_MAX, EVENTS_MAX, Effect, Event, effect_parameters, is_motion,
 };
 use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
+use wire::formats::video::SIDE_MAX;
+use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
 const EVDEV: &str = include_str!("../../../docs/formats-evdev.md");
 const MOTION: &str = include_str!("../../../docs/formats-motion.md");
+const VIEWER: &str = include_str!("../../../docs/formats-viewer.md");
 
 /// The bytes of the line of a document that begins with `title`.
 fn vector(document: &str, title: &str) -> Vec<u8> {
@@ -67,6 +70,24 @@ fn motion_is_as_documented() {
 }
 
 #[test]
+fn viewer_is_as_documented() {
+    use viewer::Event;
+    let buttons = button::LEFT | button::FORWARD;
+    for (title, event) in [
+        ("A key: Return goes down", Event::Key { keysym: 0xff0d, pressed: true }),
+        ("A key: a comes up", Event::Key { keysym: 0x61, pressed: false }),
+        ("A pointer", Event::Pointer { x: 300, y: 5, buttons }),
+        ("A text: h", Event::Text("hé".into())),
+        ("A text: the clipboard is empty", Event::Text(String::new())),
+        ("A refresh", Event::Refresh),
+        ("A size", Event::Size { width: 1280, height: 720 }),
+    ] {
+        assert_eq!(event.to_bytes(), vector(VIEWER, title), "{title}");
+        assert_eq!(Event::parse(&vector(VIEWER, title)), Ok(event), "{title}");
+    }
+}
+
+#[test]
 fn what_no_message_says_is_refused_by_name() {
     let events = vec![0; 1 + 8 * (EVENTS_MAX + 1)];
     assert!(matches!(evdev::Update::parse(&events), Err(WireError::TooLong { what: "events", .. })));
@@ -90,6 +111,22 @@ fn what_no_message_says_is_refused_by_name() {
     ] {
         let error = motion::Update::parse(bytes).unwrap_err().to_string();
         assert!(error.starts_with(what), "{bytes:?}: {error}");
+    }
+    let text = [&[2][..], &vec![b'a'; TEXT_BYTES_MAX + 1]].concat();
+    for (bytes, what) in [
+        (&[][..], "kind"),
+        (&[5], "kind"),
+        (&[0, 1, 0, 0, 0, 2], "pressed"),
+        (&[1, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0], "pointer"),
+        (&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "buttons"),
+        (&[2, 0xff], "text"),
+        (&text, "text"),
+        (&[3, 0], "viewer message"),
+        (&[4, 0, 0, 0, 0, 1, 0, 0, 0], "width"),
+        (&[4, 1, 0, 0, 0, 1, 0x40, 0, 0], "height"),
+    ] {
+        let error = viewer::Event::parse(bytes).unwrap_err().to_string();
+        assert!(error.starts_with(what), "{error}");
     }
 }
 
@@ -227,9 +264,27 @@ fn any_motion() -> impl Strategy<Value = motion::Update> {
     ]
 }
 
+fn any_viewer() -> impl Strategy<Value = viewer::Event> {
+    use viewer::Event;
+    let place = 0..SIDE_MAX;
+    prop_oneof![
+        any::<(u32, bool)>().prop_map(|(keysym, pressed)| Event::Key { keysym, pressed }),
+        (place.clone(), place.clone(), 0..1u16 << BUTTONS).prop_map(|(x, y, buttons)| Event::Pointer {
+            x,
+            y,
+            buttons
+        }),
+        any::<String>().prop_map(Event::Text),
+        Just(Event::Refresh),
+        (place.clone(), place)
+            .prop_map(|(width, height)| Event::Size { width: width + 1, height: height + 1 }),
+    ]
+}
+
 proptest! {
     #[test]
-    fn messages_survive_their_bytes(event in any_evdev(), motion in any_motion()) {
+    fn messages_survive_their_bytes(event in any_evdev(), motion in any_motion(), viewer in any_viewer()) {
+        prop_assert_eq!(viewer::Event::parse(&viewer.to_bytes()), Ok(viewer));
         prop_assert_eq!(evdev::Update::parse(&event.to_bytes()), Ok(event));
         prop_assert_eq!(motion::Update::parse(&motion.to_bytes()), Ok(motion));
     }
@@ -241,7 +296,10 @@ proptest! {
             prop_assert_eq!(update.to_bytes(), bytes.clone());
         }
         if let Ok(update) = motion::Update::parse(&bytes) {
-            prop_assert_eq!(update.to_bytes(), bytes);
+            prop_assert_eq!(update.to_bytes(), bytes.clone());
+        }
+        if let Ok(event) = viewer::Event::parse(&bytes) {
+            prop_assert_eq!(event.to_bytes(), bytes);
         }
     }
 

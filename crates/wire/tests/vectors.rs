@@ -136,23 +136,39 @@ fn module() {
 
 #[test]
 fn video() {
-    type Picture = (video::Header, Vec<video::Rectangle>, Vec<u8>);
+    enum Places {
+        Rectangles(Vec<video::Rectangle>),
+        Cursor(video::Cursor),
+    }
+    impl Debug for Places {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match self {
+                Places::Rectangles(rectangles) => rectangles.fmt(f),
+                Places::Cursor(cursor) => cursor.fmt(f),
+            }
+        }
+    }
+    type Picture = (video::Header, Places, Vec<u8>);
     let parse = |bytes: &[u8]| -> Result<Picture, WireError> {
         let header = video::Header::parse(bytes)?;
         Ok(match header.parse_content(&bytes[video::Header::BYTES..])? {
-            video::Content::Frame(pixels) => (header, Vec::new(), pixels.to_vec()),
-            video::Content::Rectangles(rectangles, pixels) => (header, rectangles, pixels.to_vec()),
-            video::Content::Boxes(boxes) => (header, boxes, Vec::new()),
+            video::Content::Frame(pixels) => (header, Places::Rectangles(Vec::new()), pixels.to_vec()),
+            video::Content::Rectangles(rectangles, pixels) => {
+                (header, Places::Rectangles(rectangles), pixels.to_vec())
+            }
+            video::Content::Boxes(boxes) => (header, Places::Rectangles(boxes), Vec::new()),
+            video::Content::Cursor(cursor, pixels) => (header, Places::Cursor(cursor), pixels.to_vec()),
         })
     };
-    let emit = |(header, rectangles, pixels): &Picture| {
-        let places = match header.kind {
-            video::Kind::Frame => Vec::new(),
-            _ => video::emit_rectangles(rectangles),
+    let emit = |(header, places, pixels): &Picture| {
+        let places = match places {
+            Places::Rectangles(_) if header.kind == video::Kind::Frame => Vec::new(),
+            Places::Rectangles(rectangles) => video::emit_rectangles(rectangles),
+            Places::Cursor(cursor) => cursor.emit().to_vec(),
         };
         [&header.emit()[..], &places, pixels].concat()
     };
     let vectors = check("video.txt", parse, emit, |_| None);
     let kinds: BTreeSet<u8> = vectors.iter().map(|vector| vector.bytes[0]).collect();
-    assert!(kinds.into_iter().eq(0..=3), "video.txt: a kind without a vector");
+    assert!(kinds.into_iter().eq(0..=4), "video.txt: a kind without a vector");
 }

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use wire::BODY_BYTES_MAX;
-use wire::formats::video::{Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
+use wire::formats::video::{
+    CURSOR_SIDE_MAX, Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles,
+};
 
 fn any_geometry() -> impl Strategy<Value = Geometry> {
     let pixels = prop::sample::select(PixelFormat::ALL.map(|(format, _)| format).to_vec());
@@ -70,8 +72,32 @@ proptest! {
     }
 
     #[test]
+    fn a_cursor_is_read_as_it_was_written(
+        (width, height) in prop_oneof![Just((0, 0)), (1..300u32, 1..300u32)],
+        (across, down) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        wrong in 0..4u8,
+    ) {
+        let hot = |at: prop::sample::Index, side: u32| at.index(side.max(1) as usize) as u32;
+        let mut cursor = Cursor { width, height, hot_x: hot(across, width), hot_y: hot(down, height) };
+        match wrong {
+            0 => cursor.hot_x += width.max(1),
+            1 => cursor.hot_y += height.max(1),
+            _ => {}
+        }
+        let header = Header { kind: Kind::Cursor, geometry: Geometry::new(PixelFormat::I420, 3, 3).unwrap() };
+        let pixels = vec![9; cursor.pixel_bytes()];
+        let bytes = [&cursor.emit()[..], &pixels].concat();
+        if wrong < 2 || width.max(height) > CURSOR_SIDE_MAX {
+            prop_assert!(header.parse_content(&bytes).is_err());
+        } else {
+            prop_assert_eq!(header.parse_content(&bytes), Ok(Content::Cursor(cursor, &pixels)));
+            prop_assert!(header.parse_content(&bytes[..bytes.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
     fn any_bytes_are_answered(
-        kind in 0..4u8,
+        kind in 0..5u8,
         format in 0..PixelFormat::ALL.len(),
         rest in prop::collection::vec(any::<u8>(), 0..80),
     ) {

@@ -8,7 +8,7 @@ use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, Parts, Picture};
 use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use mix::Mix;
-use wire::formats::video::PixelFormat;
+use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
 pub(crate) struct Colour;
@@ -84,5 +84,9 @@ impl Filter for Mix {
         self.pixels(pixels, &parts.pixels, &mut into);
         parts.pixels = into.into();
         Ok(parts)
+    }
+
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+        Ok(from.tight())
     }
 }

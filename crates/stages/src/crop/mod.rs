@@ -125,4 +125,8 @@ impl Filter for Part {
         }
         Ok(Parts { geometry: cropped(&parts.geometry, kept)?, rectangles, pixels: into.into() })
     }
+
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+        cropped(from, self.of(from)?)
+    }
 }

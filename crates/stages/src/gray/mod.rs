@@ -49,13 +49,11 @@ struct Brightness;
 impl Filter for Brightness {
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let Picture { geometry, pixels } = picture;
-        let plane = geometry.plane(0);
+        let (plane, gray) = (geometry.plane(0), self.geometry(&geometry)?);
         if geometry.pixels().pixel_bytes() == 1 {
-            // The plane of brightness is there already, and is shared, not copied.
-            let gray = gray(&geometry)?.with_stride(geometry.stride()).map_err(too_large)?;
+            // It is shared, not copied.
             return Ok(Picture { geometry: gray, pixels: pixels.slice(..plane.bytes()) });
         }
-        let gray = gray(&geometry)?;
         let mut into = memory.take(gray.bytes());
         for (from, into) in plane.rows(&pixels).zip(into.chunks_exact_mut(gray.width() as usize)) {
             convert(geometry.pixels(), from, into);
@@ -72,6 +70,15 @@ impl Filter for Brightness {
             parts.geometry = gray(&parts.geometry)?;
         }
         Ok(parts)
+    }
+
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+        let gray = gray(from)?;
+        match from.pixels().pixel_bytes() {
+            // The plane of brightness is there already.
+            1 => gray.with_stride(from.stride()).map_err(too_large),
+            _ => Ok(gray),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ fn what_it_cannot_drop_it_does_not_take() {
     let merging = options(&Latest, &[]);
     let dropping = options(&Latest, &[("merge", "false")]);
     assert!(Latest.accept(&Format::Serial, &merging).is_err());
+    assert!(Latest.accept(&Format::Viewer, &merging).is_err());
     for format in [Format::Evdev, Format::Motion] {
         assert_eq!(Latest.accept(&format, &merging), Ok(Format::Bytes));
         assert!(Latest.accept(&format, &dropping).is_err());

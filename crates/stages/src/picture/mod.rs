@@ -63,10 +63,28 @@ impl Parts {
     }
 }
 
+/// The shape of a pointer.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    /// Of the whole picture.
+    pub(crate) geometry: Geometry,
+    /// What follows the header.
+    rest: Body,
+}
+
+impl Shape {
+    fn into_body(self) -> Body {
+        let mut body = self.rest;
+        body.push_front(&Header { kind: Kind::Cursor, geometry: self.geometry }.emit());
+        body
+    }
+}
+
 /// What a message holds that a filter can work on.
 pub(crate) enum Taken {
     Frame(Picture),
     Parts(Parts),
+    Shape(Shape),
 }
 
 impl Taken {
@@ -86,6 +104,7 @@ impl Taken {
             Content::Rectangles(rectangles, pixels) => {
                 Some(Taken::Parts(Parts { geometry, rectangles, pixels: bytes.slice_ref(pixels) }))
             }
+            Content::Cursor(..) => Some(Taken::Shape(Shape { geometry, rest: bytes.into() })),
             Content::Boxes(_) => None,
         }
     }
@@ -117,6 +136,9 @@ pub(crate) trait Filter: Send {
 
     /// Parts of a picture.
     fn parts(&mut self, parts: Parts) -> Result<Parts, StageError>;
+
+    /// What becomes of the geometry of a picture: a pointer goes with it, and is left as it is.
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError>;
 }
 
 /// The half of a pair that has a filter.
@@ -145,6 +167,11 @@ impl<F: Filter> Stage for Filtering<F> {
             Some(Taken::Parts(parts)) => {
                 message.body = self.filter.parts(parts)?.into_body();
                 self.frames += 1;
+            }
+            Some(Taken::Shape(mut shape)) => {
+                shape.geometry = self.filter.geometry(&planar(shape.geometry)?)?;
+                message.body = shape.into_body();
+                self.others += 1;
             }
             None => self.others += 1,
         }
@@ -188,22 +215,29 @@ pub(crate) fn too_large(error: WireError) -> StageError {
     StageError::Own(format!("no such picture can be made: {error}"))
 }
 
+/// The geometry that [`unpack`] gives.
+fn planar(from: Geometry) -> Result<Geometry, StageError> {
+    match from.pixels() {
+        PixelFormat::Yuyv => {
+            let (numerator, denominator) = from.rate();
+            let to = Geometry::new(PixelFormat::I422, from.width(), from.height()).map_err(too_large)?;
+            Ok(to.with_rate(numerator, denominator))
+        }
+        PixelFormat::Mjpeg => Err(StageError::Own(
+            "the picture is compressed (MJPG): have the device give raw pixels, or leave this pair out"
+                .into(),
+        )),
+        _ => Ok(from),
+    }
+}
+
 /// Gives the pixels of cameras planes of their own, and refuses compressed ones.
 pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
     let from = picture.geometry;
-    match from.pixels() {
-        PixelFormat::Yuyv => {}
-        PixelFormat::Mjpeg => {
-            return Err(StageError::Own(
-                "the picture is compressed (MJPG): have the device give raw pixels, or leave this pair out"
-                    .into(),
-            ));
-        }
-        _ => return Ok(picture),
+    let to = planar(from)?;
+    if from.pixels() != PixelFormat::Yuyv {
+        return Ok(picture);
     }
-    let (numerator, denominator) = from.rate();
-    let to = Geometry::new(PixelFormat::I422, from.width(), from.height()).map_err(too_large)?;
-    let to = to.with_rate(numerator, denominator);
     let mut into = memory.take(to.bytes());
     unpack_yuyv(&from, &picture.pixels, &mut into);
     Ok(Picture { geometry: to, pixels: into.freeze() })

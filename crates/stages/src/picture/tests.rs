@@ -3,7 +3,9 @@ use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, Sta
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use testkit::stage::options;
-use wire::formats::video::{Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
+use wire::formats::video::{
+    Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles,
+};
 
 /// Formats whose pixels a filter gets to see.
 pub(crate) const PLAIN: [PixelFormat; 6] = [
@@ -137,6 +139,35 @@ fn what_is_no_whole_picture_passes_as_it_is() {
             assert_eq!(made(&mut *source, body.clone().into()), Ok(body.clone().into()), "{}", pair.name());
         }
         assert!(source.report().contains(&("others", bodies.len() as f64)), "{}", pair.name());
+    }
+}
+
+#[test]
+fn a_pointer_goes_with_its_picture_and_stays_as_it_is() {
+    let cursor = Cursor { width: 2, height: 1, hot_x: 1, hot_y: 0 };
+    let rest = [&cursor.emit()[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+    for pixels in PLAIN.into_iter().chain([PixelFormat::Yuyv]) {
+        let size = geometry(pixels, 8, 6, 4);
+        let header = Header { kind: Kind::Cursor, geometry: size }.emit();
+        for (pair, given) in [
+            ("scale", &[("factor", "2")][..]),
+            ("crop", &[("x", "2"), ("width", "4")]),
+            ("gray", &[]),
+            ("colour", &[("brightness", "40")]),
+        ] {
+            let pair = video_pairs().find(|known| known.name() == pair).unwrap();
+            let mut source = half(pair, given, Half::Source);
+            let whole = made(&mut *source, frame(size, vec![0; size.bytes()])).unwrap();
+            let shape = made(&mut *source, [&header[..], &rest].concat().into()).unwrap().into_bytes();
+            let of = Header::parse(&whole.into_bytes()).unwrap().geometry;
+            assert_eq!(
+                Header::parse(&shape),
+                Ok(Header { kind: Kind::Cursor, geometry: of }),
+                "{}",
+                pair.name()
+            );
+            assert_eq!(shape[Header::BYTES..], rest);
+        }
     }
 }
 

@@ -172,4 +172,8 @@ impl Filter for Size {
             "scale takes whole pictures: have the device send frames instead of rectangles".into(),
         ))
     }
+
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+        self.scaled(from)
+    }
 }

@@ -5,3 +5,4 @@
 pub mod evdev;
 pub mod motion;
 pub mod video;
+pub mod viewer;

@@ -1,5 +1,5 @@
-//! The format `video`: pictures, parts of pictures and boxes in them (`docs/formats-video.md` has the layout and
-//! vectors).
+//! The format `video`: pictures, parts of pictures, boxes in them and the pointer's shape
+//! (`docs/formats-video.md` has the layout and vectors).
 //!
 //! Every message carries the geometry of its picture, so each frame is understood by itself, whatever was lost
 //! before it, and the geometry can change at any frame.
@@ -11,6 +11,9 @@ pub const SIDE_MAX: u32 = 16384;
 
 /// Most rectangles or boxes in one message.
 pub const RECTANGLES_MAX: usize = 1024;
+
+/// Largest width and height of a [`Cursor`], in pixels.
+pub const CURSOR_SIDE_MAX: u32 = 256;
 
 /// Most bytes from one row to the next.
 const STRIDE_MAX: u32 = 1 << 17;
@@ -282,10 +285,12 @@ pub enum Kind {
     Rectangles,
     /// Where something is in a picture, without the picture.
     Boxes,
+    /// The shape of the pointer, which is not in the picture.
+    Cursor,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Frame, Kind::Rectangles, Kind::Boxes];
+    const ALL: [Kind; 4] = [Kind::Frame, Kind::Rectangles, Kind::Boxes, Kind::Cursor];
 }
 
 /// A part of a picture, in pixels from its upper left corner.
@@ -321,6 +326,60 @@ impl Rectangle {
     }
 }
 
+/// The shape of a pointer, to be drawn where the viewer points: 0 by 0 if there is none to be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// Pixels across.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+    /// The pixel that points, from the left.
+    pub hot_x: u32,
+    /// The pixel that points, from above.
+    pub hot_y: u32,
+}
+
+impl Cursor {
+    /// Bytes of a cursor in front of its pixels.
+    pub const BYTES: usize = 16;
+
+    /// Bytes of its pixels: blue, green, red and opacity each.
+    pub fn pixel_bytes(&self) -> usize {
+        self.width as usize * self.height as usize * 4
+    }
+
+    /// What stands between a [`Header`] and the pixels.
+    pub fn emit(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let fields = [self.width, self.height, self.hot_x, self.hot_y];
+        for (into, field) in bytes.chunks_exact_mut(4).zip(fields) {
+            into.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Cursor, WireError> {
+        let (width, height) = (reader.u32("cursor width")?, reader.u32("cursor height")?);
+        for (what, side, other) in [("cursor width", width, height), ("cursor height", height, width)] {
+            match side {
+                0 if other > 0 => return Err(WireError::Value { what, value: 0 }),
+                0..=CURSOR_SIDE_MAX => {}
+                _ => {
+                    let limit = CURSOR_SIDE_MAX.into();
+                    return Err(WireError::TooLong { what, length: side.into(), limit });
+                }
+            }
+        }
+        let (hot_x, hot_y) = (reader.u32("hot spot")?, reader.u32("hot spot")?);
+        for (hot, side) in [(hot_x, width), (hot_y, height)] {
+            if hot >= side.max(1) {
+                return Err(WireError::Value { what: "hot spot", value: hot.into() });
+            }
+        }
+        Ok(Cursor { width, height, hot_x, hot_y })
+    }
+}
+
 /// What every message opens with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
@@ -339,6 +398,8 @@ pub enum Content<'a> {
     Rectangles(Vec<Rectangle>, &'a [u8]),
     /// Where something is, the most important first.
     Boxes(Vec<Rectangle>),
+    /// The shape of the pointer: blue, green, red and opacity (255: nothing shines through) of each pixel.
+    Cursor(Cursor, &'a [u8]),
 }
 
 impl Header {
@@ -390,6 +451,12 @@ impl Header {
             };
             reader.end("frame")?;
             return Ok(Content::Frame(pixels));
+        }
+        if self.kind == Kind::Cursor {
+            let cursor = Cursor::parse(&mut reader)?;
+            let pixels = reader.bytes("pixels of a cursor", cursor.pixel_bytes())?;
+            reader.end("cursor")?;
+            return Ok(Content::Cursor(cursor, pixels));
         }
         let rectangles = self.parse_rectangles(&mut reader)?;
         if self.kind == Kind::Boxes {
