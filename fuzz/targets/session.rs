@@ -100,6 +100,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
             18 => {
                 let _ = channel.resume(number(reader)?, None);
             }
+            19 => sink.handle_past(number(reader)? as u32, number(reader)?),
             _ => {
                 let _ = channel.handle_received(number(reader)?);
             }

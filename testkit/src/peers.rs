@@ -151,8 +151,7 @@ impl Peers {
     /// The source begins an epoch of its own accord, as when a pipeline changes.
     pub fn restart(&mut self) {
         self.source.restart();
-        let epoch = Control::Epoch { flow: FLOW, epoch: self.source.epoch(), after: None };
-        say(&mut self.source_channel, self.up, &epoch);
+        self.tell_epoch();
         self.pump();
     }
 
@@ -168,10 +167,14 @@ impl Peers {
         }
         self.sink.expect(before + 3);
         self.source.go_on(before + 3);
-        let epoch = Control::Epoch { flow: FLOW, epoch: before + 3, after: self.source.after() };
-        say(&mut self.source_channel, self.up, &epoch);
+        self.tell_epoch();
         self.pump();
         true
+    }
+
+    fn tell_epoch(&mut self) {
+        let (epoch, before, goes_on) = (self.source.epoch(), self.source.before(), self.source.goes_on());
+        say(&mut self.source_channel, self.up, &Control::Epoch { flow: FLOW, epoch, before, goes_on });
     }
 
     /// The source says that nothing follows.
@@ -343,15 +346,18 @@ impl Peers {
 
     fn hear_at_sink(&mut self, message: &Control) {
         match message {
-            Control::Epoch { epoch, after: Some((before, sequence)), .. } if *epoch > self.sink.epoch() => {
-                self.begin(*before);
-                self.sink.expect_end(*sequence);
+            Control::Epoch { epoch, before, goes_on: true, .. } if *epoch > self.sink.epoch() => {
+                self.begin(before.0);
+                self.sink.expect_end(before.1);
                 if self.sink.is_given_up() {
                     self.ask_anew();
                 }
                 self.hand_on();
             }
-            Control::Epoch { epoch, .. } => self.begin(*epoch),
+            Control::Epoch { epoch, before, .. } => {
+                self.sink.handle_past(before.0, before.1);
+                self.begin(*epoch);
+            }
             Control::End { epoch, sequence, .. } => self.sink.handle_end(*epoch, *sequence),
             Control::Ping { received, .. } => {
                 self.sink_channel.handle_received(*received).expect("the source counts what came");

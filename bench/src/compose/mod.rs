@@ -92,7 +92,7 @@ Each pipeline has one to eight pairs with random options, and carries 40 to 100 
 network with a delay of up to 5 ms and a jitter of 1 to 20 ms, and for UDP reordering and a loss of 1 to 5 % as well. What arrives
 is compared byte for byte: nothing wrong, nothing twice, and in order unless a pair may reorder (or UDP does, on a timely flow).
 What does not arrive is covered by drops that either host counts by name (a bundle is dropped as one, and a timely flow's losses
-on UDP are counted by its sink, but for the last ones of an epoch that it gave up); on a reliable flow whose pairs do not drop,
+on UDP are counted by its sink); on a reliable flow whose pairs do not drop,
 everything arrives. Half of the pipelines are of pairs that neither drop nor change. Where a pair changes what messages say,
 arrivals are counted only, and the flow has to end.";
 

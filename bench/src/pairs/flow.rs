@@ -119,7 +119,7 @@ impl<'a> Flow<'a> {
 }
 
 /// Compares chunk by chunk, wherever their borders lie.
-fn equal(a: &Body, b: &Body) -> bool {
+pub(super) fn equal(a: &Body, b: &Body) -> bool {
     if a.len() != b.len() {
         return false;
     }

@@ -4,6 +4,7 @@
 //! A case is one message. Every flow has its seed, from which everything else of it is drawn: `--flow SEED` repeats it.
 
 mod flow;
+mod killed;
 pub(crate) mod messages;
 mod subject;
 
@@ -41,18 +42,41 @@ struct Column {
     name: &'static str,
     /// How many messages of `--cases`, and how few at least.
     cases: fn(u64) -> u64,
+    /// Whether it can be tried with this subject, or why not.
+    can_run: fn(&Subject) -> Result<(), String>,
     /// Runs one flow; panics with what was broken.
     run: fn(&Subject, u64) -> Tally,
 }
 
-static COLUMNS: [Column; 7] = [
-    Column { name: "undo", cases: |all| all, run: flow::undo },
-    Column { name: "0 bytes", cases: |all| (all / 100).max(100), run: flow::empty },
-    Column { name: "16 MiB", cases: |all| (all / 10_000).clamp(2, 100), run: flow::large },
-    Column { name: "loss 5 %", cases: |all| (all / 20).max(200), run: flow::loss },
-    Column { name: "reordering", cases: |all| (all / 20).max(200), run: flow::reordering },
-    Column { name: "corruption", cases: |all| (all / 20).max(200), run: flow::corruption },
-    Column { name: "restart", cases: |all| (all / 20).max(200), run: flow::restart },
+static COLUMNS: [Column; 8] = [
+    Column { name: "undo", cases: |all| all, can_run: in_process, run: flow::undo },
+    Column { name: "0 bytes", cases: |all| (all / 100).max(100), can_run: in_process, run: flow::empty },
+    Column {
+        name: "16 MiB",
+        cases: |all| (all / 10_000).clamp(2, 100),
+        can_run: in_process,
+        run: flow::large,
+    },
+    Column { name: "loss 5 %", cases: |all| (all / 20).max(200), can_run: in_process, run: flow::loss },
+    Column {
+        name: "reordering",
+        cases: |all| (all / 20).max(200),
+        can_run: in_process,
+        run: flow::reordering,
+    },
+    Column {
+        name: "corruption",
+        cases: |all| (all / 20).max(200),
+        can_run: in_process,
+        run: flow::corruption,
+    },
+    Column { name: "restart", cases: |all| (all / 20).max(200), can_run: in_process, run: flow::restart },
+    Column {
+        name: "process killed",
+        cases: |all| (all / 100).clamp(3000, 12_000),
+        can_run: killed::can_run,
+        run: killed::killed,
+    },
 ];
 
 /// What came of one pair in one column.
@@ -60,12 +84,19 @@ struct Cell {
     tally: Tally,
     /// The first flow that broke it, and how.
     broken: Option<(u64, String)>,
+    /// Why it was not run, or not with all options.
+    not_tried: Option<String>,
 }
 
 /// Prints the table; an error says what was broken.
 pub(crate) fn run(setting: &PairsSetting) -> Result<Value, Failure> {
     // What a flow breaks is told in the table, with its seed.
     std::panic::set_hook(Box::new(|_| {}));
+    let program = std::env::current_exe()?.with_file_name("outboard");
+    if !program.is_file() {
+        return Err(format!("{} is not built: cargo build -p outboard", program.display()).into());
+    }
+    runtime::use_program(program);
     let named = |pair: &&&dyn contract::Pair| setting.pair.as_deref().is_none_or(|name| name == pair.name());
     let pairs: Vec<_> = stages::PAIRS.iter().filter(named).collect();
     if pairs.is_empty() {
@@ -117,14 +148,28 @@ so that here they must only neither panic nor stop, and their own tests look at 
 both halves are made anew with messages of the old ones on their way, nothing wrong and nothing twice may come out; `refused`
 messages ended in a counted error. After a restart, and where nothing is lost, all that is sent comes. Corruption
 flips a bit of every fiftieth message between the halves, below which a session's seal would have refused it: `altered` came out all the
-same (none may of `encrypt`), and no flow may stop: what is sent whole afterwards comes.";
+same (none may of `encrypt`), and no flow may stop: what is sent whole afterwards comes. Process killed: the halves
+run in confined processes of their own, of which one is killed up to six times in a flow of 300 messages, and talk to each other; what
+comes must be what the pair makes of the messages in one process, none lost, repeated or out of order but as it promises (of `average`: all
+the motion, for the periods are the clock's).";
+
+/// For what is run where there is no process.
+fn in_process(subject: &Subject) -> Result<(), String> {
+    match subject.is_program {
+        true => Err("a program is a process".into()),
+        false => Ok(()),
+    }
+}
 
 /// Runs flows of one column until it has its cases or one breaks.
 fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
     let column = &COLUMNS[number];
-    let wanted = (column.cases)(setting.cases);
+    let not_tried = subjects.iter().find_map(|subject| (column.can_run)(subject).err());
+    let subjects: Vec<&Subject> =
+        subjects.iter().filter(|subject| (column.can_run)(subject).is_ok()).collect();
+    let wanted = if subjects.is_empty() { 0 } else { (column.cases)(setting.cases) };
     let (next, done, is_broken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let cell = Mutex::new(Cell { tally: Tally::default(), broken: None });
+    let cell = Mutex::new(Cell { tally: Tally::default(), broken: None, not_tried });
     let work = || {
         while done.load(Ordering::Relaxed) < wanted && !is_broken.load(Ordering::Relaxed) {
             let flow = next.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +177,7 @@ fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
                 return;
             }
             let seed = setting.flow.unwrap_or_else(|| flow_seed(setting.seed, number as u64, flow));
-            let subject = &subjects[(seed % subjects.len() as u64) as usize];
+            let subject = subjects[(seed % subjects.len() as u64) as usize];
             let result = catch_unwind(AssertUnwindSafe(|| (column.run)(subject, seed)));
             let Ok(mut cell) = cell.lock() else { return };
             match result {
@@ -173,6 +218,9 @@ impl Cell {
             return format!("**broken**, flow {seed}");
         }
         let tally = &self.tally;
+        if let Some(reason) = self.not_tried.as_ref().filter(|_| tally.sent == 0) {
+            return format!("not tried: {reason}");
+        }
         let notes = [
             ("changed", u64::from(tally.is_changed)),
             ("dropped", tally.dropped),
@@ -199,6 +247,7 @@ impl Cell {
             "dropped": dropped,
             "refused": refused,
             "altered": altered,
+            "not_tried": self.not_tried,
             "broken": self.broken.as_ref().map(|(seed, problem)| json!({ "flow": seed, "problem": problem })),
         })
     }

@@ -23,6 +23,8 @@ pub(super) struct Subject {
     pub(super) compared: Compared,
     /// Links between the halves: more than one where several flows meet.
     pub(super) lanes: usize,
+    /// Its halves are programs of the user, which are run as processes alone.
+    pub(super) is_program: bool,
 }
 
 type Given = &'static [(&'static str, &'static str)];
@@ -35,7 +37,7 @@ static SETTINGS: &[(&str, &[Given])] = &[
             &[("full", "wait")],
             &[("min", "2"), ("max", "4"), ("source_max", "3"), ("full", "wait")],
             &[("mode", "play")],
-            &[("mode", "play"), ("adapt", "true"), ("delay", "5ms")],
+            &[("mode", "play"), ("delay", "auto")],
             &[],
         ],
     ),
@@ -68,14 +70,11 @@ pub(super) fn subjects(pair: &'static dyn Pair) -> Result<Vec<Subject>, String> 
 
 fn subject(pair: &'static dyn Pair, given: Given) -> Result<Subject, String> {
     let options = Options::check(pair.options(), given.iter().copied()).map_err(|error| error.to_string())?;
-    let is_program = |half| pair.program(&options, half).is_some();
-    if is_program(Half::Source) || is_program(Half::Sink) {
-        return Err("its halves are the user's programs, in processes of their own".into());
-    }
+    let is_program = [Half::Source, Half::Sink].iter().any(|half| pair.program(&options, *half).is_some());
     pair.check(&options)?;
     let accepts = |format: &&Format| pair.accept(format, &options).is_ok();
     let format = FORMATS.iter().find(accepts).ok_or("it takes no format that is known here")?;
-    for half in [Half::Source, Half::Sink] {
+    for half in [Half::Source, Half::Sink].into_iter().filter(|_| !is_program) {
         pair.half(half, &options, format, &site(0)).map_err(|error| error.to_string())?;
     }
     let lanes = if pair.shape(&options) == Shape::Joint { 2 } else { 1 };
@@ -88,7 +87,7 @@ fn subject(pair: &'static dyn Pair, given: Given) -> Result<Subject, String> {
         true => Compared::Nothing,
         false => Compared::Whole,
     };
-    Ok(Subject { pair, given, format: format.clone(), promises, compared, lanes })
+    Ok(Subject { pair, given, format: format.clone(), promises, compared, lanes, is_program })
 }
 
 impl Subject {

@@ -161,25 +161,30 @@ impl Incoming {
                 self.end = Some((*epoch, *sequence));
                 self.end_at = Some(now.after(LATE_WAIT));
             }
-            Control::Epoch { flow, epoch, after }
-                if *flow == self.plan.flow && *epoch > self.sink.epoch() =>
-            {
-                match *after {
-                    Some((before, sequence)) if self.next.as_ref().is_some_and(|n| n.epoch == *epoch) => {
-                        self.begin(before, now, notices);
-                        self.sink.expect_end(sequence);
-                        self.over_at = Some(now.after(LATE_WAIT));
-                        if self.sink.is_given_up() {
-                            self.take_next(now, notices);
-                            self.handle_heard(notices);
-                        }
+            Control::Epoch { flow, epoch, before, goes_on } if *flow == self.plan.flow => {
+                let is_ahead = *epoch > self.sink.epoch();
+                match is_ahead && *goes_on && self.next.as_ref().is_some_and(|next| next.epoch == *epoch) {
+                    true => self.follow(*before, now, notices),
+                    false => {
+                        self.sink.handle_past(before.0, before.1);
+                        self.begin(*epoch, now, notices);
                     }
-                    _ => self.begin(*epoch, now, notices),
                 }
             }
             _ => {}
         }
         self.tell(now, LinkFacts::default(), notices);
+    }
+
+    /// The epoch that is expected goes on from `before`, which ends before that sequence.
+    fn follow(&mut self, before: (u32, u64), now: Time, notices: &mut Vec<Notice>) {
+        self.begin(before.0, now, notices);
+        self.sink.expect_end(before.1);
+        self.over_at = Some(now.after(LATE_WAIT));
+        if self.sink.is_given_up() {
+            self.take_next(now, notices);
+            self.handle_heard(notices);
+        }
     }
 
     /// Begins an epoch, unless it has begun: what went before is over.

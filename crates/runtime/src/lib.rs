@@ -47,6 +47,7 @@ pub use junction::joint::{Joint, JointPort, JointStats};
 pub use keys::read_key_file;
 pub use module::{ModuleEnd, ModuleRequest, run_module, serve_module};
 pub use pipeline::Edit;
+pub use segment::build_chain;
 pub use session::Limits;
 pub use share::{DeviceChoice, MakePartner, ShareDevice, ShareRequest, Sharer};
 pub use share_join::Joined;

@@ -196,7 +196,8 @@ impl Outgoing {
                 Err(_) => return,
             },
         };
-        self.drops.add("epoch given up", u64::from(self.unsent.take().is_some()));
+        // It has its number: whoever counts the epoch's records counts it with them.
+        self.unsent = None;
         self.segment.replace(fresh, "epoch given up", around.now, &mut self.drops);
         self.drops.add("epoch given up", self.source.restart_at(epoch));
         self.end_told = false;
@@ -258,8 +259,9 @@ impl Outgoing {
     }
 
     fn tell_epoch(&self, notices: &mut Vec<Notice>) {
-        let (flow, epoch, after) = (self.plan.flow, self.source.epoch(), self.source.after());
-        notices.push(Notice::Control(Control::Epoch { flow, epoch, after }));
+        let (flow, source) = (self.plan.flow, &self.source);
+        let (epoch, before, goes_on) = (source.epoch(), source.before(), source.goes_on());
+        notices.push(Notice::Control(Control::Epoch { flow, epoch, before, goes_on }));
     }
 
     pub(crate) fn direction(&self) -> FlowDirection {

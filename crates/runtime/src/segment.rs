@@ -15,8 +15,8 @@ use wire::control::CONTROL_BODY_BYTES_MAX;
 /// How long a flow that has ended waits for held messages of which none leaves.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// One half of a pipeline, each stage behind the link it asks for.
-pub(crate) fn build_chain(
+/// One half of a pipeline, each stage behind the link it asks for. An error names the stage that does not start.
+pub fn build_chain(
     half: Half,
     pipeline: &Pipeline,
     format: &Format,

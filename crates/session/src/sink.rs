@@ -7,12 +7,14 @@
 
 use crate::{FIRST_EPOCH, Limits};
 use contract::{FlowClass, Message};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use wire::RecordHeader;
 use wire::control::MISSING_RANGES_MAX;
 
 /// Sequences behind the newest that a timely flow still tells from repeats.
 const TIMELY_WINDOW: u64 = 1024;
+/// Epochs whose records came before word of them, at most; of older ones nothing more is counted.
+const PAST_MAX: usize = 64;
 
 /// Where a record stands.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,6 +77,11 @@ pub struct SinkFlow {
     counters: SinkCounters,
     /// [`SinkCounters::lost`] when the epoch began.
     lost_before: u64,
+    /// Timely: epochs that were left before it was said where they ended, and how many records of each came or were
+    /// counted as lost. Oldest first, at most [`PAST_MAX`].
+    past: VecDeque<(u32, u64)>,
+    /// Epochs up to this one are counted.
+    counted: u32,
 }
 
 impl SinkFlow {
@@ -93,6 +100,8 @@ impl SinkFlow {
             seen: [0; (TIMELY_WINDOW / 64) as usize],
             counters: SinkCounters::default(),
             lost_before: 0,
+            past: VecDeque::new(),
+            counted: 0,
         }
     }
 
@@ -252,6 +261,35 @@ impl SinkFlow {
         }
     }
 
+    /// `epoch` ended before `sequence`, and another begins or has begun without waiting for it: what a timely flow
+    /// misses of it counts as lost.
+    pub fn handle_past(&mut self, epoch: u32, sequence: u64) {
+        if self.ordered || epoch <= self.given_up || epoch <= self.counted {
+            return;
+        }
+        self.counted = epoch;
+        if epoch == self.epoch {
+            return self.count_to(sequence);
+        }
+        let mut known = 0;
+        while let Some((past, records)) = self.past.pop_front_if(|(past, _)| *past <= epoch) {
+            known = if past == epoch { records } else { 0 };
+        }
+        self.counters.lost = self.counters.lost.saturating_add(sequence.saturating_sub(known));
+    }
+
+    /// An epoch is left of which so many records came or were counted as lost.
+    fn leave(&mut self, epoch: u32, records: u64) {
+        if !self.ordered && epoch > self.counted {
+            self.past.push_back((epoch, records));
+        }
+        if self.past.len() > PAST_MAX
+            && let Some((epoch, _)) = self.past.pop_front()
+        {
+            self.counted = epoch;
+        }
+    }
+
     fn is_seen(&self, behind: u64) -> bool {
         self.seen[(behind / 64) as usize] >> (behind % 64) & 1 == 1
     }
@@ -327,6 +365,7 @@ impl SinkFlow {
         if epoch <= self.epoch {
             return 0;
         }
+        self.leave(self.epoch, self.next);
         self.epoch = epoch;
         self.next = 0;
         self.seen = Default::default();
@@ -335,7 +374,11 @@ impl SinkFlow {
         if let Some(following) = self.following.take_if(|following| following.epoch <= epoch) {
             match following.epoch == epoch {
                 true => self.take_early(following),
-                false => given_up += following.held.len() as u64,
+                false => {
+                    let held = following.held.len() as u64;
+                    given_up += held;
+                    self.leave(following.epoch, held);
+                }
             }
         }
         given_up

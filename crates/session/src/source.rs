@@ -55,8 +55,10 @@ pub struct SourceFlow {
     store_messages_max: usize,
     epoch: u32,
     next: u64,
-    /// The epoch that this one goes on from, and one past its last sequence.
-    after: Option<Place>,
+    /// The epoch before this one, and one past its last sequence.
+    before: Place,
+    /// This epoch goes on from the one before.
+    goes_on: bool,
     /// Unacknowledged records, oldest first.
     store: VecDeque<Stored>,
     store_bytes: usize,
@@ -88,7 +90,8 @@ impl SourceFlow {
             store_messages_max: limits.store_messages,
             epoch: FIRST_EPOCH,
             next: 0,
-            after: None,
+            before: (0, 0),
+            goes_on: false,
             store: VecDeque::new(),
             store_bytes: 0,
             window_bytes: 4 * WINDOW_MIN_BYTES,
@@ -253,8 +256,7 @@ impl SourceFlow {
     /// As [`SourceFlow::restart`], in an epoch after this one.
     pub fn restart_at(&mut self, epoch: u32) -> u64 {
         let given_up = self.store.len() as u64;
-        self.begin(epoch);
-        self.after = None;
+        self.begin(epoch, false);
         self.store.clear();
         self.store_bytes = 0;
         self.resend.clear();
@@ -263,19 +265,25 @@ impl SourceFlow {
 
     /// Begins an epoch after this one, which goes on behind it: nothing is given up.
     pub fn go_on(&mut self, epoch: u32) {
-        self.after = Some((self.epoch, self.next));
-        self.begin(epoch);
+        self.begin(epoch, true);
     }
 
-    fn begin(&mut self, epoch: u32) {
+    fn begin(&mut self, epoch: u32, goes_on: bool) {
         debug_assert!(epoch > self.epoch || epoch == EPOCH_END);
+        self.before = (self.epoch, self.next);
+        self.goes_on = goes_on;
         self.epoch = epoch;
         self.next = 0;
     }
 
-    /// The epoch that this one goes on from, and one past its last sequence; `None` if it was given up.
-    pub fn after(&self) -> Option<(u32, u64)> {
-        self.after
+    /// The epoch before this one, 0 if there is none, and one past its last sequence.
+    pub fn before(&self) -> (u32, u64) {
+        self.before
+    }
+
+    /// Whether this epoch goes on from the one before; else that was given up.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     fn oldest(&self) -> Place {

@@ -147,7 +147,8 @@ proptest! {
                     prop_assert_eq!(given_up, if begins { held as u64 } else { 0 });
                     held -= given_up as usize;
                 }
-                2 => sink.handle_end(epoch, sequence),
+                2 if bytes % 2 == 0 => sink.handle_end(epoch, sequence),
+                2 => sink.handle_past(epoch, sequence),
                 3 => {
                     let next = sink.next_sequence();
                     if sink.poll().is_some() {

@@ -210,8 +210,10 @@ pub enum Control {
         flow: u32,
         /// The new epoch.
         epoch: u32,
-        /// The epoch that it goes on from, and one past its last sequence; `None` if what came before is given up.
-        after: Option<(u32, u64)>,
+        /// The epoch before it, 0 if there is none, and one past its last sequence.
+        before: (u32, u64),
+        /// It goes on behind that one; else what of it is not acknowledged is given up.
+        goes_on: bool,
     },
     /// Source to sink: the flow ends before `sequence`.
     End {
@@ -462,9 +464,8 @@ impl Control {
             Control::Resync { flow, epoch } => {
                 w.u8(RESYNC).u32(*flow).u32(*epoch);
             }
-            Control::Epoch { flow, epoch, after } => {
-                w.u8(EPOCH).u32(*flow).u32(*epoch);
-                put_option(w, after, |w, (epoch, sequence)| w.u32(*epoch).u64(*sequence));
+            Control::Epoch { flow, epoch, before, goes_on } => {
+                w.u8(EPOCH).u32(*flow).u32(*epoch).u32(before.0).u64(before.1).u8((*goes_on).into());
             }
             Control::End { flow, epoch, sequence } => {
                 w.u8(END).u32(*flow).u32(*epoch).u64(*sequence);
@@ -589,9 +590,8 @@ impl Control {
             EPOCH => Control::Epoch {
                 flow: r.u32("epoch flow")?,
                 epoch: r.u32("epoch")?,
-                after: option(&mut r, "epoch after", |r| {
-                    Ok((r.u32("ended epoch")?, r.u64("ended sequence")?))
-                })?,
+                before: (r.u32("ended epoch")?, r.u64("ended sequence")?),
+                goes_on: flag(&mut r, "epoch goes on")?,
             },
             END => Control::End {
                 flow: r.u32("end flow")?,

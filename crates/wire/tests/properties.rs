@@ -126,11 +126,8 @@ fn control() -> impl Strategy<Value = Control> {
         (n32(), n32(), vec((n64(), n64()), 0..MISSING_RANGES_MAX))
             .prop_map(|(flow, epoch, ranges)| Control::Missing { flow, epoch, ranges }),
         (n32(), n32()).prop_map(|(flow, epoch)| Control::Resync { flow, epoch }),
-        (n32(), n32(), option::of((n32(), n64()))).prop_map(|(flow, epoch, after)| Control::Epoch {
-            flow,
-            epoch,
-            after
-        }),
+        (n32(), n32(), (n32(), n64()), any::<bool>())
+            .prop_map(|(flow, epoch, before, goes_on)| Control::Epoch { flow, epoch, before, goes_on }),
         (n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, pipeline)| Control::Propose { flow, pipeline }),
         (n32(), n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, epoch, pipeline)| Control::Change {
             flow,

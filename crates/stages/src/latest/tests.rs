@@ -220,6 +220,33 @@ fn a_network_that_loses_everything_stops_nothing_for_ever() {
     assert_eq!(run.received.len() as u64 + run.lost() + run.dropped(), 1550);
 }
 
+#[test]
+fn a_number_altered_on_the_way_is_believed_by_nobody_for_long() {
+    let (mut source, mut out) =
+        (source(&[("in_flight", "1"), ("lost_after", "1s")], &Format::Bytes), Outbox::default());
+    let mut sink = Latest.sink(&options(&Latest, &[]), &Format::Bytes, &Site::default()).unwrap();
+    let mut now = Time::from_millis(1000);
+    for round in 0..10 {
+        source.handle(Port::MAIN, Message::new(now, vec![round]), now, &mut out).unwrap();
+        if round == 4 {
+            now = source.poll_timeout().expect("it waits for word of the one before");
+            source.handle_timeout(now, &mut out).unwrap();
+        }
+        let (_, mut message) = out.messages.pop_front().expect("the one before was heard of, or given up");
+        if round == 3 {
+            // The largest number that a message can carry.
+            message.body = Body::from([vec![0xff; 8], vec![0x7f, 0]].concat());
+        }
+        now = now.after(Duration::from_millis(10));
+        sink.handle(Port::MAIN, message, now, &mut out).unwrap();
+        out.messages.clear();
+        for control in std::mem::take(&mut out.controls) {
+            let heard = source.handle_control(&control, now, &mut out);
+            assert_eq!(heard.is_err(), round == 3, "{heard:?}");
+        }
+    }
+}
+
 fn events(run: &TwoHalves) -> Vec<Event> {
     let frames =
         run.received.iter().map(|(_, m)| evdev::Update::parse(&m.body.clone().into_bytes()).unwrap());
