@@ -1,6 +1,6 @@
 //! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
 //!
-//! `outboard-bench latency|throughput|partner|isolate|jitter|pairs|compose [--json FILE]`. Ours and the bare socket take turns, on
+//! `outboard-bench latency|throughput|partner|isolate|jitter|skew|multiplex|auto|pairs|compose [--json FILE]`. Ours and the bare socket take turns, on
 //! the same two processors, with the same congestion control, so that what drifts drifts for both.
 
 mod auto;
@@ -11,6 +11,7 @@ mod isolate;
 mod jitter;
 mod latency;
 mod measure;
+mod multiplex;
 mod ours;
 mod pairs;
 mod partner;
@@ -53,6 +54,8 @@ enum Experiment {
     Compose(compose::ComposeSetting),
     /// Figure 4.5 of the dissertation: two devices whose clocks drift, and how far apart they are at one sink
     Skew(skew::SkewSetting),
+    /// One device of 62.5 updates a second at four hosts far and near: delay and rhythm, beside one host alone
+    Multiplex(multiplex::MultiplexSetting),
     /// What `auto` costs beside every fixed setting, on six networks, in virtual time
     Auto(auto::AutoSetting),
     /// One host of `jitter`
@@ -125,6 +128,7 @@ fn main() -> Result<(), Failure> {
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
+        Experiment::Multiplex(setting) => multiplex::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),

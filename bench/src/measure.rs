@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use std::fs;
+use std::time::Duration;
 
 /// Times of one kind, nanoseconds.
 #[derive(Debug, Default, Clone)]
@@ -41,6 +42,15 @@ pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Median, 99th percentile and largest, milliseconds.
+pub(crate) fn percentiles_ms(durations: impl Iterator<Item = Duration>) -> [f64; 3] {
+    let mut durations: Vec<Duration> = durations.collect();
+    durations.sort_unstable();
+    let last = durations.len().saturating_sub(1);
+    [last / 2, last * 99 / 100, last]
+        .map(|index| durations.get(index).map_or(f64::NAN, |duration| duration.as_secs_f64() * 1e3))
 }
 
 /// What one turn used.

@@ -2,6 +2,7 @@
 //! at the same moment is at one sink, before and after `synchronize`. In virtual time, so always the same.
 
 use crate::Failure;
+use crate::measure::percentiles_ms;
 use crate::plot::Chart;
 use clap::Args;
 use contract::Time;
@@ -109,8 +110,8 @@ pub(crate) fn run(setting: &SkewSetting) -> Result<Value, Failure> {
         for row in &ROWS {
             let run = joint::run(pair, row.given, &setting.joint(jitter_ms, row.compares_clocks));
             let skew = run.skew(SETTLE, row.when);
-            let [median, most, largest] = percentiles(skew.iter().map(|(_, skew)| *skew));
-            let [delay, ..] = percentiles(delays(&run, row));
+            let [median, most, largest] = percentiles_ms(skew.iter().map(|(_, skew)| *skew));
+            let [delay, ..] = percentiles_ms(delays(&run, row));
             println!("| {jitter_ms} | {} | {median:.1} | {most:.1} | {largest:.1} | {delay:.1} |", row.name);
             rows.push(json!({ "experiment": "skew", "jitter_ms": jitter_ms, "drift_ms_per_minute": setting.drift_ms,
                 "at": row.name, "updates": skew.len(), "median_ms": median, "p99_ms": most, "largest_ms": largest,
@@ -134,15 +135,6 @@ fn delays<'a>(run: &'a JointRun, row: &'a Row) -> impl Iterator<Item = Duration>
     passages.filter_map(|passage| Some((row.when)(passage)?.since(passage.made)))
 }
 
-/// Median, 99th percentile and largest, milliseconds.
-fn percentiles(durations: impl Iterator<Item = Duration>) -> [f64; 3] {
-    let mut durations: Vec<Duration> = durations.collect();
-    durations.sort_unstable();
-    let last = durations.len().saturating_sub(1);
-    [last / 2, last * 99 / 100, last]
-        .map(|index| durations.get(index).map_or(f64::NAN, |duration| duration.as_secs_f64() * 1e3))
-}
-
 /// The 99th percentile of every few seconds.
 fn points(skew: &[(Time, Duration)]) -> Vec<[f64; 2]> {
     let Some((started, _)) = skew.first() else { return Vec::new() };
@@ -151,6 +143,6 @@ fn points(skew: &[(Time, Duration)]) -> Vec<[f64; 2]> {
         let point = |at: Time| (seconds(at) / POINT.as_secs_f64()) as u64;
         point(a.0) == point(b.0)
     };
-    let point = |part: &[(Time, Duration)]| [seconds(part[0].0), percentiles(part.iter().map(|s| s.1))[1]];
+    let point = |part: &[(Time, Duration)]| [seconds(part[0].0), percentiles_ms(part.iter().map(|s| s.1))[1]];
     skew.chunk_by(same).map(point).collect()
 }

@@ -37,7 +37,12 @@ struct State {
     begun: Option<Time>,
     /// What it will say, each this long after it began.
     to_say: VecDeque<(Duration, Vec<u8>)>,
+    /// When it said what it said.
+    said: Vec<Time>,
     came: Vec<Vec<u8>>,
+    /// When each of those came.
+    arrived: Vec<Time>,
+    is_attached: bool,
     /// Partners that were made, or told that a flow opens.
     opened: usize,
     /// The application was told that the flow has ended, and may say that it has everything.
@@ -49,7 +54,7 @@ struct State {
 
 /// A handle on them.
 #[derive(Clone)]
-pub(super) struct Bench {
+pub(crate) struct Bench {
     state: Arc<Mutex<State>>,
     device: Wake,
     application: Wake,
@@ -60,7 +65,7 @@ fn now() -> Time {
 }
 
 impl Bench {
-    pub(super) fn new(to_say: VecDeque<(Duration, Vec<u8>)>) -> Result<Bench, String> {
+    pub(crate) fn new(to_say: VecDeque<(Duration, Vec<u8>)>) -> Result<Bench, String> {
         let wake = || Wake::new().map_err(|error| format!("eventfd: {error}"));
         let state = State { to_say, ..State::default() };
         Ok(Bench { state: Arc::new(Mutex::new(state)), device: wake()?, application: wake()? })
@@ -91,15 +96,44 @@ impl Bench {
         self.state().came.clone()
     }
 
+    /// The device begins to speak a little later, whoever is there.
+    pub(crate) fn begin(&self) {
+        self.change(|state| {
+            state.begun.get_or_insert_with(|| now().after(FIRST));
+        });
+    }
+
+    /// The application has everything as soon as its flow has ended.
+    pub(crate) fn may_end(&self) {
+        self.change(|state| state.may_end = true);
+    }
+
+    /// Whether the application's host has its flow.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.state().is_attached
+    }
+
+    /// When the device said what it said.
+    pub(crate) fn said(&self) -> Vec<Time> {
+        self.state().said.clone()
+    }
+
+    /// When each message came, and its body.
+    pub(crate) fn arrivals(&self) -> Vec<(Time, Vec<u8>)> {
+        let state = self.state();
+        state.arrived.iter().copied().zip(state.came.iter().cloned()).collect()
+    }
+
     fn note(&self, host: usize, event: Event) {
         match event {
             Event::Stats { stats, .. } => {
                 let known = &mut self.state().stats[host];
                 *known = (known.0 + 1, *stats);
             }
-            Event::Attached { .. } if host == 1 => self.change(|state| {
-                state.begun.get_or_insert_with(|| now().after(FIRST));
-            }),
+            Event::Attached { .. } if host == 1 => {
+                self.change(|state| state.is_attached = true);
+                self.begin();
+            }
             _ => {}
         }
     }
@@ -132,7 +166,9 @@ impl Partner for End {
     }
 
     fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        self.bench.state().came.push(message.body.into_bytes().to_vec());
+        let mut state = self.bench.state();
+        state.arrived.push(now());
+        state.came.push(message.body.into_bytes().to_vec());
         Ok(Pushed::Taken)
     }
 
@@ -146,7 +182,10 @@ impl Partner for End {
                 None => Next::End,
                 Some((after, _)) if begun.after(*after) > now => Next::Nothing,
                 Some(_) => match state.to_say.pop_front() {
-                    Some((_, body)) => Next::Message(Message::new(now, body)),
+                    Some((_, body)) => {
+                        state.said.push(now);
+                        Next::Message(Message::new(now, body))
+                    }
                     None => Next::End,
                 },
             })
@@ -188,7 +227,7 @@ pub(super) fn flows(format: &Format, class: FlowClass) -> Vec<FlowOffer> {
 }
 
 /// A service in a thread of its own; it stops when this is dropped.
-struct Running {
+pub(crate) struct Running {
     stop: Stop,
     thread: Option<JoinHandle<Result<(), String>>>,
 }
@@ -200,12 +239,12 @@ impl Running {
         Ok(Running { stop, thread: Some(std::thread::spawn(move || run(&said))) })
     }
 
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// What it says, once it ends by itself.
-    fn result(&mut self) -> Result<(), String> {
+    pub(crate) fn result(&mut self) -> Result<(), String> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err("it panicked".into()),
@@ -220,6 +259,72 @@ impl Drop for Running {
         // What it says is of no use any more.
         let _ = self.result();
     }
+}
+
+/// An address of this host that is free.
+pub(crate) fn any() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// Shares the device, at the address that is given.
+pub(crate) fn share(
+    bench: &Bench,
+    (format, class): (&Format, FlowClass),
+    pipelines: Pipelines,
+) -> Result<(Running, SocketAddr), String> {
+    let description = Description {
+        class: NAME.into(),
+        summary: "a device made of memory".into(),
+        flows: flows(format, class),
+        application: "stdout",
+        properties: Vec::new(),
+    };
+    let make = bench.clone();
+    let device = DeviceChoice::Own(description, Arc::new(move || Ok(make.partner(Direction::Out))));
+    let device = ShareDevice { device, name: Some(NAME.into()), pipelines, hub: HubPolicy::default() };
+    let request = ShareRequest {
+        devices: vec![device],
+        listen: any(),
+        insecure: false,
+        limits: Limits::default(),
+        host: "a".into(),
+    };
+    let sharer = Sharer::start(request).map_err(|error| error.to_string())?;
+    let address = sharer.address();
+    let notes = bench.clone();
+    let share = Running::start(move |stop| {
+        sharer.run(stop, &mut |event| notes.note(0, event)).map_err(|error| error.to_string())
+    })?;
+    Ok((share, address))
+}
+
+/// Attaches what is shared at this address to the application.
+pub(crate) fn attach(
+    bench: &Bench,
+    address: SocketAddr,
+    transport: &str,
+    pipelines: Pipelines,
+) -> Result<Running, String> {
+    let class = registry::transport(transport).ok_or("there is no such transport")?;
+    let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
+    let target = AttachTarget {
+        name: NAME.into(),
+        application: ApplicationChoice::Partner(bench.partner(Direction::In)),
+        pipelines,
+    };
+    let request = AttachRequest {
+        address: address.to_string(),
+        transport: TransportPlan { class, options },
+        targets: vec![target],
+        insecure: false,
+        limits: Limits::default(),
+        host: "b".into(),
+    };
+    let attacher = Attacher::start(request).map_err(|error| error.to_string())?;
+    let notes = bench.clone();
+    Running::start(move |stop| {
+        attacher.run(stop, &mut |event| notes.note(1, event)).map_err(|error| error.to_string())
+    })
 }
 
 /// Both hosts, while their flow runs.
@@ -240,54 +345,12 @@ impl Hosts {
         (network, seed): (&netsim::Params, u64),
         pipeline: &Pipeline,
     ) -> Result<Hosts, String> {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let key = Some(Secret([seed as u8; 32]));
-        let description = Description {
-            class: NAME.into(),
-            summary: "a device made of memory".into(),
-            flows: flows(format, class),
-            application: "stdout",
-            properties: Vec::new(),
-        };
-        let make = bench.clone();
-        let device = DeviceChoice::Own(description, Arc::new(move || Ok(make.partner(Direction::Out))));
         let pipelines = Pipelines { key: key.clone(), ..Pipelines::default() };
-        let device = ShareDevice { device, name: Some(NAME.into()), pipelines, hub: HubPolicy::default() };
-        let (insecure, limits) = (false, Limits::default());
-        let request = ShareRequest {
-            devices: vec![device],
-            listen: any,
-            insecure,
-            limits: limits.clone(),
-            host: "a".into(),
-        };
-        let sharer = Sharer::start(request).map_err(|error| error.to_string())?;
-        let address = sharer.address();
-        let notes = bench.clone();
-        let share = Running::start(move |stop| {
-            sharer.run(stop, &mut |event| notes.note(0, event)).map_err(|error| error.to_string())
-        })?;
-        let relay = Relay::start(any, address, network.clone(), seed).map_err(|error| error.to_string())?;
-        let class = registry::transport(transport).ok_or("there is no such transport")?;
-        let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
-        let target = AttachTarget {
-            name: NAME.into(),
-            application: ApplicationChoice::Partner(bench.partner(Direction::In)),
-            pipelines: Pipelines { via: Some(pipeline.clone()), key, ..Pipelines::default() },
-        };
-        let request = AttachRequest {
-            address: relay.address().to_string(),
-            transport: TransportPlan { class, options },
-            targets: vec![target],
-            insecure,
-            limits,
-            host: "b".into(),
-        };
-        let attacher = Attacher::start(request).map_err(|error| error.to_string())?;
-        let notes = bench.clone();
-        let attach = Running::start(move |stop| {
-            attacher.run(stop, &mut |event| notes.note(1, event)).map_err(|error| error.to_string())
-        })?;
+        let (share, address) = share(bench, (format, class), pipelines)?;
+        let relay = Relay::start(any(), address, network.clone(), seed).map_err(|error| error.to_string())?;
+        let pipelines = Pipelines { via: Some(pipeline.clone()), key, ..Pipelines::default() };
+        let attach = attach(bench, relay.address(), transport, pipelines)?;
         Ok(Hosts { bench: bench.clone(), attach, share, relay })
     }
 

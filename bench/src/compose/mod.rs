@@ -4,7 +4,7 @@
 //! Everything of a pipeline is drawn from its seed: `--seed SEED --pipelines 1` repeats it.
 
 mod draw;
-mod hosts;
+pub(crate) mod hosts;
 mod judge;
 
 use crate::Failure;
