@@ -10,6 +10,7 @@ mod flows;
 pub mod null;
 pub mod pattern;
 mod plain;
+pub mod rfb;
 pub mod serial;
 pub mod socket;
 pub mod spec;
@@ -33,6 +34,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Tcp,
     &pattern::Pattern,
     &y4m::Y4m,
+    &rfb::Rfb,
     &null::Null,
 ];
 

@@ -1,0 +1,1 @@
+//! What the fuzzer calls: both sides' parsers, as a stranger reaches them.
