@@ -235,13 +235,13 @@ impl Partner for Server {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
+        let wake = Readiness::descriptor(self.shared.wake_partner.as_fd(), Interest::Read);
         let now_ready = match direction {
             Direction::Out => self.slot.is_held() || !self.shared.events.is_empty(),
+            Direction::In if self.farewell.is_some() => return wake.or_at(Some(now().after(LOOK))),
             Direction::In => !self.shared.pictures.is_full(),
         };
-        let look_at = self.farewell.filter(|_| direction == Direction::In).map(|_| now().after(LOOK));
-        let wake = Readiness::descriptor(self.shared.wake_partner.as_fd(), Interest::Read);
-        Readiness { now: now_ready, ..wake }.or_at(look_at)
+        Readiness { now: now_ready, ..wake }
     }
 }
 
@@ -333,7 +333,9 @@ impl Service {
         if !self.poller.is_ready(self.listener.as_fd()) {
             return;
         }
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
         let mut challenge = [0; 16];
         let is_random = rustix::rand::getrandom(&mut challenge, rustix::rand::GetRandomFlags::empty());
         if self.viewers.len() >= self.viewers_max || is_random != Ok(challenge.len()) {

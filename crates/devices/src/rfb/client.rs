@@ -43,7 +43,10 @@ pub(super) struct ServerInit {
 }
 
 /// Talks to a server up to its first picture (RFC 6143, 7.1 to 7.3). It reads no byte beyond that.
-pub(super) fn handshake(stream: &mut (impl Read + Write), password: Option<&Password>) -> io::Result<ServerInit> {
+pub(super) fn handshake(
+    stream: &mut (impl Read + Write),
+    password: Option<&Password>,
+) -> io::Result<ServerInit> {
     let mut version = [0; VERSION.len()];
     stream.read_exact(&mut version)?;
     let minor = parse_version(&version).map_err(refused)?;
@@ -55,9 +58,8 @@ pub(super) fn handshake(stream: &mut (impl Read + Write), password: Option<&Pass
     stream.write_all(&spoken)?;
     let kind = choose_security(stream, minor, password.is_some())?;
     if kind == security::PASSWORD {
-        let password = password.ok_or_else(|| {
-            refused(Fault::new("it asks for a password: give `password_file=PATH`"))
-        })?;
+        let password = password
+            .ok_or_else(|| refused(Fault::new("it asks for a password: give `password_file=PATH`")))?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge)?;
         stream.write_all(&password.answer(&challenge))?;
@@ -497,7 +499,8 @@ impl Client {
         }
         let packing = self.decoder.format().pixel();
         let with_alpha = reading.encoding == encoding::CURSOR_WITH_ALPHA;
-        let (pixel_bytes, mask_stride) = if with_alpha { (4, 0) } else { (packing.bytes, across.div_ceil(8)) };
+        let (pixel_bytes, mask_stride) =
+            if with_alpha { (4, 0) } else { (packing.bytes, across.div_ceil(8)) };
         let head = if with_alpha { 4 } else { 0 };
         let pixels = across * down * pixel_bytes;
         let bytes = head + pixels + mask_stride * down;

@@ -184,9 +184,9 @@ impl Decoder {
     }
 
     fn colour(&self, number: u8) -> Result<&[u8; PIXEL_BYTES], Fault> {
-        self.pixels.get(usize::from(number)).ok_or_else(|| {
-            Fault(format!("it names colour {number} of {}", self.pixels.len()))
-        })
+        self.pixels
+            .get(usize::from(number))
+            .ok_or_else(|| Fault(format!("it names colour {number} of {}", self.pixels.len())))
     }
 
     /// Reads a palette.
@@ -301,14 +301,7 @@ impl Decoder {
                 let number = reader.try_get_u8()?;
                 (*self.colour(number & 0x7f)?, number & 0x80 != 0)
             };
-            let mut run = 1;
-            while has_length {
-                let more = reader.try_get_u8()?;
-                run += usize::from(more);
-                if more < 255 {
-                    break;
-                }
-            }
+            let mut run = if has_length { take_run(reader)? } else { 1 };
             if run > area - done {
                 return Err(Fault::new("a run of ZRLE goes beyond its tile"));
             }
@@ -344,6 +337,18 @@ fn take_length(rest: &mut &[u8]) -> Option<usize> {
     Some(length)
 }
 
+/// The length of a run of ZRLE: as many 255 as fit into it less one, then the rest.
+fn take_run(reader: &mut &[u8]) -> Result<usize, Fault> {
+    let mut run = 1;
+    loop {
+        let more = reader.try_get_u8()?;
+        run += usize::from(more);
+        if more < 255 {
+            return Ok(run);
+        }
+    }
+}
+
 fn put_row(packing: &Packing, expander: &Expander, line: &[u8], into: &mut [u8]) {
     let into = into.as_chunks_mut::<PIXEL_BYTES>().0;
     for (pixel, bytes) in into.iter_mut().zip(line.chunks_exact(packing.bytes)) {
@@ -361,7 +366,8 @@ fn fill(rectangle: &Rectangle, pixel: [u8; PIXEL_BYTES], picture: &mut Picture) 
 fn copy(to: &Rectangle, input: &[u8], picture: &mut Picture) -> Taken {
     let mut rest = input;
     let Some(from) = take(&mut rest, 4) else { return Ok(None) };
-    let (x, y) = (u16::from_be_bytes([from[0], from[1]]).into(), u16::from_be_bytes([from[2], from[3]]).into());
+    let (x, y) =
+        (u16::from_be_bytes([from[0], from[1]]).into(), u16::from_be_bytes([from[2], from[3]]).into());
     let from = Rectangle { x, y, ..*to };
     if from.intersection(&picture.whole()) != Some(from) {
         return Err(Fault::new("it copies from outside its picture"));

@@ -105,9 +105,8 @@ impl Screen {
             if let Some(message) = self.owed(now) {
                 return Ok(Next::Message(message));
             }
-            let said = self.client.next().map_err(|fault| {
-                PartnerError::Peer(format!("{}: {fault}", self.name))
-            })?;
+            let said =
+                self.client.next().map_err(|fault| PartnerError::Peer(format!("{}: {fault}", self.name)))?;
             match said {
                 Some(Said::Update) => {
                     self.updates += 1;

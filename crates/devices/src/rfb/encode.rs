@@ -82,10 +82,6 @@ impl Encoder {
         self.translator = Translator::new(format);
     }
 
-    pub(super) fn format(&self) -> &PixelFormat {
-        self.translator.format()
-    }
-
     /// Appends a rectangle of `picture`, in as many of the protocol's as it takes; says how many.
     pub(super) fn encode(
         &mut self,
@@ -158,8 +154,7 @@ impl Encoder {
                 return packing.put(colours, out);
             }
             count => {
-                let (stream, bits) =
-                    if count == 2 { (stream::TWO_COLOURS, 1) } else { (stream::PALETTE, 8) };
+                let (stream, bits) = if count == 2 { (stream::TWO_COLOURS, 1) } else { (stream::PALETTE, 8) };
                 out.extend([0x40 | (stream as u8) << 4, 1, (count - 1) as u8]);
                 packing.put(colours, out);
                 pack(&self.numbers, width, bits, &mut self.plain);

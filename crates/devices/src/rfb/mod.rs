@@ -4,6 +4,7 @@
 mod application;
 mod auth;
 mod client;
+mod colour;
 mod damage;
 mod decode;
 mod deflate;
@@ -11,6 +12,8 @@ mod device;
 mod encode;
 pub mod fuzz;
 mod palette;
+#[cfg(test)]
+mod partner_tests;
 mod picture;
 mod pixels;
 mod protocol;
@@ -157,8 +160,9 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
         ));
     }
     let operation = format!("listening at {address}");
-    let listener = TcpListener::bind(address)
+    let (listener, address) = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
         .map_err(|error| os(operation, error, Some("is another VNC server there? Choose another port")))?;
     let mut properties = Writer::new();
     let name = match (spec.options.text("name"), like) {
@@ -187,8 +191,9 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     let timeout = spec.options.duration("timeout");
     let password = password_file(spec)?.map(|file| read_password(spec, file)).transpose()?;
     let operation = || format!("connecting to the VNC server {}", spec.target);
-    let mut stream = dial(&spec.target, timeout)
-        .map_err(|error| os(operation(), error, Some("is one listening there? Display N is port 5900 + N")))?;
+    let mut stream = dial(&spec.target, timeout).map_err(|error| {
+        os(operation(), error, Some("is one listening there? Display N is port 5900 + N"))
+    })?;
     let greeted = stream
         .set_read_timeout(Some(timeout))
         .and_then(|()| stream.set_write_timeout(Some(timeout)))
@@ -209,7 +214,8 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
 }
 
 fn dial(target: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let has_port = target.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    let has_port =
+        target.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
     let addresses = match has_port {
         true => target.to_socket_addrs()?,
         false => (target.trim_matches(['[', ']']), PORT).to_socket_addrs()?,
@@ -280,7 +286,10 @@ impl DeviceClass for Rfb {
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if spec.target.is_empty() {
-            return Err(wrong(spec, "write where: `rfb:5901` to serve viewers there, `rfb:HOST:5901` for its screen"));
+            return Err(wrong(
+                spec,
+                "write where: `rfb:5901` to serve viewers there, `rfb:HOST:5901` for its screen",
+            ));
         }
         match role {
             Role::Application => listen(spec, like),

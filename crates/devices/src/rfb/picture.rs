@@ -1,5 +1,6 @@
 //! The picture that both sides keep, and what becomes of it when a message of `video` comes.
 
+use super::colour;
 use super::damage::{Damage, TILE};
 use super::pixels::PIXEL_BYTES;
 use contract::Body;
@@ -100,7 +101,7 @@ pub(super) fn check(body: &Body) -> Result<(), String> {
     let header = header(body)?;
     match header.kind {
         Kind::Boxes | Kind::Cursor => Ok(()),
-        Kind::Frame | Kind::Rectangles => converter(header.geometry.pixels()).map(|_| ()),
+        Kind::Frame | Kind::Rectangles => colour::check(header.geometry.pixels()),
     }
 }
 
@@ -158,21 +159,28 @@ impl Screen {
                 Ok(Applied::Cursor)
             }
             Content::Frame(pixels) => {
-                let convert = converter(geometry.pixels())?;
+                colour::check(geometry.pixels())?;
                 let applied = self.fit(&geometry);
-                for (y, row) in geometry.plane(0).rows(pixels).enumerate() {
-                    self.write(0, y as u32, row, convert);
+                if geometry.pixels().is_packed() {
+                    for (y, row) in geometry.plane(0).rows(pixels).enumerate() {
+                        self.write(0, y as u32, row, geometry.pixels());
+                    }
+                } else {
+                    for y in 0..geometry.height() {
+                        self.row.clear();
+                        colour::luma_row(&geometry, pixels, y as usize, &mut self.row);
+                        self.picture.write(0, y, &self.row, &mut self.damage);
+                    }
                 }
                 Ok(applied)
             }
             Content::Rectangles(rectangles, mut pixels) => {
-                let convert = converter(geometry.pixels())?;
                 let applied = self.fit(&geometry);
                 for Rectangle { x, y, width, height } in rectangles {
+                    let row_bytes = width as usize * geometry.pixels().pixel_bytes();
                     for row in 0..height {
-                        let (now, later) =
-                            pixels.split_at(width as usize * geometry.pixels().pixel_bytes());
-                        self.write(x, y + row, now, convert);
+                        let (now, later) = pixels.split_at(row_bytes);
+                        self.write(x, y + row, now, geometry.pixels());
                         pixels = later;
                     }
                 }
@@ -192,31 +200,13 @@ impl Screen {
         Applied::Size
     }
 
-    fn write(&mut self, x: u32, y: u32, row: &[u8], convert: Option<Convert>) {
-        let Some(convert) = convert else { return self.picture.write(x, y, row, &mut self.damage) };
+    /// Writes a part of a row of packed pixels.
+    fn write(&mut self, x: u32, y: u32, row: &[u8], pixels: PixelFormat) {
+        if pixels == PixelFormat::Bgrx32 {
+            return self.picture.write(x, y, row, &mut self.damage);
+        }
         self.row.clear();
-        convert(row, &mut self.row);
+        colour::packed_row(pixels, row, &mut self.row);
         self.picture.write(x, y, &self.row, &mut self.damage);
-    }
-}
-
-/// Appends a row of another format as one of ours.
-type Convert = fn(&[u8], &mut Vec<u8>);
-
-/// What makes ours of this format; `None` if it is ours.
-fn converter(pixels: PixelFormat) -> Result<Option<Convert>, String> {
-    match pixels {
-        PixelFormat::Bgrx32 => Ok(None),
-        PixelFormat::Rgb24 => Ok(Some(|row, out| {
-            out.extend(row.as_chunks::<3>().0.iter().flat_map(|[red, green, blue]| [*blue, *green, *red, 0]));
-        })),
-        PixelFormat::Gray8 => {
-            Ok(Some(|row, out| out.extend(row.iter().flat_map(|gray| [*gray, *gray, *gray, 0]))))
-        }
-        other => {
-            let fourcc = other.fourcc();
-            let fourcc = String::from_utf8_lossy(&fourcc);
-            Err(format!("a screen shows XR24, RGB3 and GREY, not {fourcc}: put `colour(XR24)` before"))
-        }
     }
 }

@@ -58,7 +58,9 @@ impl PixelFormat {
             return Err(Fault::new("it asks for a colour map, and there is true colour only"));
         }
         if !matches!(bits, 8 | 16 | 32) || depth > bits {
-            return Err(Fault(format!("it asks for {bits} bits a pixel, {depth} deep: there is 8, 16 or 32")));
+            return Err(Fault(format!(
+                "it asks for {bits} bits a pixel, {depth} deep: there is 8, 16 or 32"
+            )));
         }
         let channels = std::array::from_fn(|number| Channel {
             max: u16::from_be_bytes([bytes[4 + 2 * number], bytes[5 + 2 * number]]),
@@ -202,10 +204,7 @@ pub(super) struct Expander {
 
 impl Expander {
     pub(super) fn new(format: &PixelFormat) -> Expander {
-        Expander {
-            channels: format.channels,
-            is_ours: format.channels == PixelFormat::OURS.channels,
-        }
+        Expander { channels: format.channels, is_ours: format.channels == PixelFormat::OURS.channels }
     }
 
     /// One pixel of ours.

@@ -10,8 +10,8 @@ use super::encode::{Encoder, Encoding};
 use super::picture::Screen;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
 use super::protocol::{
-    ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding, fence,
-    from_latin_1, security, to_server, to_viewer,
+    ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding,
+    fence, from_latin_1, security, to_server, to_viewer,
 };
 use bytes::Buf;
 use contract::Time;
@@ -532,7 +532,11 @@ impl Viewer {
             count += 1;
         }
         if std::mem::take(&mut self.owed.name) && self.abilities.desktop_name {
-            emit_rectangle(&mut self.output, &Rectangle { x: 0, y: 0, width: 0, height: 0 }, encoding::DESKTOP_NAME);
+            emit_rectangle(
+                &mut self.output,
+                &Rectangle { x: 0, y: 0, width: 0, height: 0 },
+                encoding::DESKTOP_NAME,
+            );
             self.output.extend((name.len() as u32).to_be_bytes());
             self.output.extend(name.as_bytes());
             count += 1;
@@ -551,7 +555,8 @@ impl Viewer {
     /// The pointer's shape, if there is one and the viewer draws it.
     fn cursor(&mut self, screen: &Screen) -> bool {
         let Some(cursor) = screen.cursor else { return false };
-        let place = Rectangle { x: cursor.hot_x, y: cursor.hot_y, width: cursor.width, height: cursor.height };
+        let place =
+            Rectangle { x: cursor.hot_x, y: cursor.hot_y, width: cursor.width, height: cursor.height };
         let pixels = &screen.cursor_pixels;
         if self.abilities.cursor_with_alpha {
             emit_rectangle(&mut self.output, &place, encoding::CURSOR_WITH_ALPHA);
