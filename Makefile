@@ -29,10 +29,11 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
-# The program, its manual page and its completions, below PREFIX.
+# The program, what `outboard bench` needs, its manual page and its completions, below PREFIX.
 install: setup
-	cargo build --release --locked -p outboard
-	install -D $(TARGET)/release/outboard $(DESTDIR)$(PREFIX)/bin/outboard
+	cargo build --release --locked -p outboard -p outboard-bench -p outboard-lab
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install $(addprefix $(TARGET)/release/,outboard outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TARGET)/release/outboard man >$(DESTDIR)$(PREFIX)/share/man/man1/outboard.1
 	$(TARGET)/release/outboard completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboard

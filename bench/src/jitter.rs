@@ -5,6 +5,9 @@
 //! is how far the time between their arrivals is from the time between their making.
 
 use crate::Failure;
+use crate::chapter6::paper::{JITTER_BELOW_MS, JITTER_MS};
+use crate::chapter6::{self, Row, params};
+use crate::measure::{median, percentile};
 use clap::Args;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Options, Partner, PartnerError,
@@ -16,7 +19,6 @@ use runtime::{
     ShareRequest, Sharer, Stop, registry,
 };
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -30,99 +32,136 @@ const LAB: &str = "jitter";
 /// For the source to listen before the sink dials.
 const START_GAP: Duration = Duration::from_millis(300);
 
+/// The paper's jitters, and its updates of a run.
+const JITTERS_MS: [u64; 6] = [5, 10, 25, 50, 100, 200];
+const UPDATES: usize = 200;
+
 /// What to measure.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct JitterSetting {
     /// J, milliseconds
-    #[arg(long, value_delimiter = ',', default_values_t = [5, 10, 25, 50, 100, 200])]
-    jitter_ms: Vec<u64>,
+    #[arg(long, value_delimiter = ',', default_values_t = JITTERS_MS)]
+    pub(crate) jitter_ms: Vec<u64>,
     /// Updates of each run
-    #[arg(long, default_value_t = 200)]
-    updates: usize,
+    #[arg(long, default_value_t = UPDATES)]
+    pub(crate) updates: usize,
     /// Keep packets in order: a late one holds those behind it up. Without it jitter reorders them, as netem's does
     #[arg(long)]
-    in_order: bool,
+    pub(crate) in_order: bool,
     /// Only the updates' way has jitter, not the way back
     #[arg(long)]
-    one_way: bool,
+    pub(crate) one_way: bool,
     /// Seed of the link
     #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// The program `netlab`
-    #[arg(long, default_value = "target/debug/netlab")]
-    netlab: PathBuf,
+    pub(crate) seed: u64,
+    /// The program `netlab` [default: beside this one]
+    #[arg(long)]
+    pub(crate) netlab: Option<PathBuf>,
     /// Write the table to this file, Markdown
     #[arg(long)]
-    markdown: Option<PathBuf>,
+    pub(crate) markdown: Option<PathBuf>,
 }
 
-/// The pipelines of one run, with their names in the table.
-fn pipelines(jitter_ms: u64) -> [(&'static str, String); 4] {
+impl Default for JitterSetting {
+    /// As without a command line.
+    fn default() -> Self {
+        JitterSetting {
+            jitter_ms: JITTERS_MS.to_vec(),
+            updates: UPDATES,
+            in_order: false,
+            one_way: false,
+            seed: 1,
+            netlab: None,
+            markdown: None,
+        }
+    }
+}
+
+/// The pipelines of one run, with their names in the table and in the dissertation.
+fn pipelines(jitter_ms: u64) -> [(&'static str, &'static str, String); 4] {
     // Play covers the jitter of the flow's own packets and, over TCP, of those that they wait for and that the
     // sender took for lost.
     let delay_ms = 3 * jitter_ms + 20;
     [
-        ("none", String::new()),
-        ("buffer, as the paper's", "buffer(request,min=10,max=10,source_max=400)".into()),
-        ("buffer(play)", format!("buffer(play,delay={delay_ms}ms)")),
-        ("bundle(10)", "bundle(10)".into()),
+        ("none", "none", String::new()),
+        ("buffer, as the paper's", "buffer", "buffer(request,min=10,max=10,source_max=400)".into()),
+        ("buffer(play)", "buffer", format!("buffer(play,delay={delay_ms}ms)")),
+        ("bundle(10)", "bundle", "bundle(10)".into()),
     ]
 }
 
-/// What the paper reads at this J, milliseconds: mean difference without a pair, with `buffer`, with `bundle`.
-fn paper(jitter_ms: u64) -> [&'static str; 3] {
-    match jitter_ms {
-        5 => ["3.6", "< 0.1", "< 1"],
-        10 | 25 | 50 => ["", "< 0.1", "< 1"],
-        100 => ["25.6", "< 1.5", "< 1"],
-        200 => ["28.8", "< 1.5", ""],
-        _ => ["", "", ""],
-    }
+/// What the dissertation has for this J and pair, milliseconds: the mean difference, or what it stays below.
+fn paper(jitter_ms: u64, pair: &str) -> (Option<f64>, Option<f64>) {
+    let of = |known: &[(u64, &str, f64)]| {
+        known.iter().find(|(j, name, _)| (*j, *name) == (jitter_ms, pair)).map(|(_, _, ms)| *ms)
+    };
+    (of(&JITTER_MS), of(&JITTER_BELOW_MS))
 }
 
 /// Runs the experiment and prints its table.
 pub(crate) fn run(setting: &JitterSetting) -> Result<Value, Failure> {
-    let mut rows = Vec::new();
     let mut table = String::new();
-    let order = if setting.in_order { "in order" } else { "reordering" };
-    let ways = if setting.one_way { "the updates' way alone" } else { "both ways" };
-    writeln!(
-        table,
-        "One update every 16 ms over TCP, {} updates a run; each packet late by 0 to J ms, {ways}, {order}; seed {}.",
-        setting.updates, setting.seed
-    )?;
-    writeln!(table, "Milliseconds; difference of inter-message times at arrival and at creation.\n")?;
-    writeln!(
-        table,
-        "| J | pair | mean difference | standard deviation | max | mean delay | lost | paper's mean |"
-    )?;
-    writeln!(table, "|---|---|---|---|---|---|---|---|")?;
-    print!("{table}");
-    for &jitter_ms in &setting.jitter_ms {
-        for (index, (name, pipeline)) in pipelines(jitter_ms).into_iter().enumerate() {
-            let row = measure(setting, jitter_ms, &pipeline)?;
-            let figure = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
-            let lost = setting.updates as u64 - row["updates"].as_u64().unwrap_or_default();
-            let theirs = paper(jitter_ms)[[0, 1, 1, 2][index]];
-            let line = format!(
-                "| {jitter_ms} | {name} | {:.3} | {:.3} | {:.2} | {:.1} | {lost} | {theirs} |",
-                figure("mean_ms"),
-                figure("deviation_ms"),
-                figure("max_ms"),
-                figure("delay_ms")
-            );
-            println!("{line}");
-            writeln!(table, "{line}")?;
-            rows.push(
-                json!({ "experiment": "jitter", "jitter_ms": jitter_ms, "pair": name, "pipeline": pipeline,
-                "order": order, "ours": row, "paper_mean_ms": theirs }),
-            );
-        }
-    }
+    let rows = rows(setting, &mut |line| {
+        println!("{line}");
+        table.push_str(line);
+        table.push('\n');
+    })?;
     if let Some(file) = &setting.markdown {
         std::fs::write(file, table).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
-    Ok(Value::Array(rows))
+    Ok(serde_json::to_value(rows)?)
+}
+
+/// Runs the experiment and tells its table, line by line. Each point has a row of the mean difference, and one of its
+/// standard deviation, which the dissertation draws as bars.
+pub(crate) fn rows(setting: &JitterSetting, tell: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    let order = if setting.in_order { "in order" } else { "reordering" };
+    let ways = if setting.one_way { "the updates' way alone" } else { "both ways" };
+    tell(&format!(
+        "One update every 16 ms over TCP, {} updates a run; each packet late by 0 to J ms, {ways}, {order}; seed {}.",
+        setting.updates, setting.seed
+    ));
+    tell("Milliseconds; difference of inter-message times at arrival and at creation.\n");
+    tell("| J | pair | mean difference | standard deviation | max | mean delay | lost | paper's mean |");
+    tell("|---|---|---|---|---|---|---|---|");
+    for &jitter_ms in &setting.jitter_ms {
+        for (name, pair, pipeline) in pipelines(jitter_ms) {
+            let run = measure(setting, jitter_ms, &pipeline)?;
+            let figure = |key: &str| run[key].as_f64().unwrap_or(f64::NAN);
+            let updates = run["updates"].as_u64().unwrap_or_default() as usize;
+            let lost = setting.updates.saturating_sub(updates);
+            let (known, below) = paper(jitter_ms, pair);
+            let theirs = match (known, below) {
+                (Some(ms), _) => ms.to_string(),
+                (None, Some(ms)) => format!("< {ms}"),
+                (None, None) => String::new(),
+            };
+            let (mean, deviation) = (figure("mean_ms"), figure("deviation_ms"));
+            tell(&format!(
+                "| {jitter_ms} | {name} | {mean:.3} | {deviation:.3} | {:.2} | {:.1} | {lost} | {theirs} |",
+                figure("max_ms"),
+                figure("delay_ms")
+            ));
+            for (statistic, ours, paper) in [("mean", mean, known), ("standard deviation", deviation, None)] {
+                rows.push(Row {
+                    experiment: "jitter",
+                    params: params! {
+                        "jitter_ms": jitter_ms, "pair": name, "pipeline": pipeline, "order": order, "ways": ways,
+                        "statistic": statistic, "paper_below_ms": below,
+                    },
+                    unit: "ms",
+                    ours,
+                    limit: None,
+                    paper,
+                    runs: updates,
+                    p50: figure("p50_ms"),
+                    p99: figure("p99_ms"),
+                });
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// One run in a lab of its own.
@@ -132,21 +171,25 @@ fn measure(setting: &JitterSetting, jitter_ms: u64, pipeline: &str) -> Result<Va
     let updates = setting.updates.to_string();
     let order = if setting.in_order { "in-order" } else { "reorder" };
     let (seed, jitter) = (setting.seed.to_string(), format!("jitter={jitter_ms}ms"));
+    let netlab_path = match &setting.netlab {
+        Some(path) => path.clone(),
+        None => chapter6::beside("netlab")?,
+    };
     let netlab = |arguments: &[&str]| {
-        Command::new(&setting.netlab)
+        Command::new(&netlab_path)
             .arg(arguments[0])
             .args(["--name", LAB])
             .args(&arguments[1..])
             .output()
             .map_err(|error| {
-                let program = setting.netlab.display();
+                let program = netlab_path.display();
                 format!("cannot run {program}: {error}; build it: cargo build -p outboard-lab")
             })
     };
     netlab(&["up", "--seed", &seed])?;
     let direction: &[&str] = if setting.one_way { &["set", "--from", "a"] } else { &["set"] };
     netlab(&[direction, &[&jitter, order]].concat())?;
-    let mut source = Command::new(&setting.netlab)
+    let mut source = Command::new(&netlab_path)
         .args(["exec", "--name", LAB, "a", "--", program, "jitter-source", &updates])
         .spawn()?;
     std::thread::sleep(START_GAP);
@@ -232,6 +275,8 @@ fn figures(arrivals: &[(Time, Time)]) -> Value {
         "mean_ms": middle,
         "deviation_ms": (variance / differences.len().max(1) as f64).sqrt(),
         "max_ms": differences.iter().copied().fold(0.0, f64::max),
+        "p50_ms": median(&differences),
+        "p99_ms": percentile(&differences, 0.99),
         "delay_ms": mean(&delays),
     })
 }

@@ -5,7 +5,7 @@ use crate::devices::{Echo, Ping, Place};
 use crate::measure::{Times, Used, median, used};
 use crate::ours::{self, Host, Link};
 use crate::{Failure, Setting, bare};
-use contract::{Body, Options, TransportClass};
+use contract::{Body, Format, Options, TransportClass};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +32,8 @@ pub(crate) fn connection(setting: &Setting) -> Result<(TcpStream, TcpStream), Fa
 /// TCP with the setting's congestion control.
 pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
     let options = Options::check(Tcp.options(), [("congestion", setting.congestion.as_str())])?;
-    Ok(Link { transport: &Tcp, options, class: FlowClass::Reliable, both_ways })
+    let format = Format::Bytes;
+    Ok(Link { transports: [&Tcp, &Tcp], options, format, class: FlowClass::Reliable, both_ways })
 }
 
 /// What a thread of ours left behind.
@@ -49,7 +50,7 @@ fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> 
         Host { device: Box::new(ping), socket: near.into() },
         Host { device: Box::new(echo), socket: far.into() },
     ];
-    ours::run(setting, &tcp(setting, true)?, hosts, || ())?;
+    ours::run(&tcp(setting, true)?, hosts, || setting.be_broker())?;
     Ok(times.recv()?)
 }
 

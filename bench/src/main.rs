@@ -1,12 +1,14 @@
 //! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
 //!
-//! `outboard-bench latency|throughput|partner|isolate|jitter|skew|multiplex|auto|pairs|compose [--json FILE]`. Ours and the bare socket take turns, on
-//! the same two processors, with the same congestion control, so that what drifts drifts for both.
+//! `outboard-bench EXPERIMENT [--json FILE]`, or `outboard bench`. Ours and the bare mechanism take turns, on the same two
+//! processors, with the same congestion control, so that what drifts drifts for both.
 
 mod auto;
 mod bare;
+mod chapter6;
 mod compose;
 mod devices;
+mod flood;
 mod isolate;
 mod jitter;
 mod latency;
@@ -17,17 +19,18 @@ mod pairs;
 mod partner;
 mod plot;
 mod skew;
-mod throughput;
 
-use clap::{Args, Parser, Subcommand};
+use chapter6::ChapterSetting;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::Value;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Errors go to a person: what was tried is in them.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
-#[command(about = "What crossing a host and a network costs, beside the bare socket")]
+#[command(name = experiments::PROGRAM, about = "What crossing a host and a network costs, beside the bare socket")]
 struct Arguments {
     #[command(subcommand)]
     experiment: Experiment,
@@ -36,27 +39,27 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
+/// What they are for stands in the list of experiments.
 #[derive(Subcommand)]
 enum Experiment {
-    /// One-way time of a message over loopback TCP, beside a bare ping-pong
-    Latency(Setting),
-    /// Messages of 1 MB as fast as they go, over TCP and UDP, beside bare sockets
-    Throughput(Setting),
-    /// Tables 3 and 4 of the Partner paper: what the partner vector costs
-    Partner,
-    /// What a stage in a process of its own costs, isolated or not, beside a call
-    Isolate,
-    /// Sections 6.7.1 and 6.7.2 of the dissertation: a device's rhythm over a network with jitter (needs root)
+    All(chapter6::AllSetting),
+    EndToEnd(ChapterSetting),
+    SingleMachine(ChapterSetting),
+    Throughput(ChapterSetting),
+    Device(ChapterSetting),
     Jitter(jitter::JitterSetting),
-    /// Every pair × what it must stand: undo, loss, reordering, corruption, empty and large messages, restart
-    Pairs(pairs::PairsSetting),
-    /// Random pipelines of pairs over two hosts and a bad network, each delivering what its pairs promise
-    Compose(compose::ComposeSetting),
-    /// Figure 4.5 of the dissertation: two devices whose clocks drift, and how far apart they are at one sink
-    Skew(skew::SkewSetting),
-    /// One device of 62.5 updates a second at four hosts far and near: delay and rhythm, beside one host alone
+    Stages(ChapterSetting),
+    Video(ChapterSetting),
+    VideoSingle(ChapterSetting),
+    Batching(ChapterSetting),
+    Latency(Setting),
+    Flood(Setting),
+    Partner,
+    Isolate,
     Multiplex(multiplex::MultiplexSetting),
-    /// What `auto` costs beside every fixed setting, on six networks, in virtual time
+    Pairs(pairs::PairsSetting),
+    Compose(compose::ComposeSetting),
+    Skew(skew::SkewSetting),
     Auto(auto::AutoSetting),
     /// One host of `jitter`
     #[command(hide = true)]
@@ -70,6 +73,12 @@ enum Experiment {
         /// Device to application
         pipeline: String,
     },
+    /// The far host of the experiments of chapter 6
+    #[command(hide = true)]
+    FarHost(chapter6::FarSetting),
+    /// A program that only hands on what it reads
+    #[command(hide = true)]
+    Relay,
 }
 
 /// What both sides of a comparison share.
@@ -117,25 +126,70 @@ impl Setting {
     }
 }
 
-fn main() -> Result<(), Failure> {
-    let arguments = Arguments::parse();
+/// The command line, with what the list of experiments says of each.
+fn command() -> clap::Command {
+    experiments::EXPERIMENTS.iter().fold(Arguments::command(), |command, experiment| {
+        command.mut_subcommand(experiment.name, |subcommand| subcommand.about(experiment.summary))
+    })
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", experiments::PROGRAM);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let matches = command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let figures: Value = match &arguments.experiment {
+        Experiment::All(setting) => chapter6::run_all(setting)?,
+        Experiment::EndToEnd(setting) => chapter6::run(setting, chapter6::end_to_end)?,
+        Experiment::SingleMachine(setting) => chapter6::run(setting, chapter6::single_machine)?,
+        Experiment::Throughput(setting) => chapter6::run(setting, chapter6::throughput)?,
+        Experiment::Device(setting) => chapter6::run(setting, chapter6::device)?,
+        Experiment::Jitter(setting) => jitter::run(setting)?,
+        Experiment::Stages(setting) => chapter6::run(setting, chapter6::stages)?,
+        Experiment::Video(setting) => chapter6::run(setting, chapter6::video)?,
+        Experiment::VideoSingle(setting) => chapter6::run(setting, chapter6::video_single)?,
+        Experiment::Batching(setting) => chapter6::run(setting, chapter6::batching)?,
         Experiment::Latency(setting) => latency::run(setting)?,
-        Experiment::Throughput(setting) => throughput::run(setting)?,
+        Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
-        Experiment::Jitter(setting) => jitter::run(setting)?,
+        Experiment::Multiplex(setting) => multiplex::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
-        Experiment::Multiplex(setting) => multiplex::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
+        Experiment::FarHost(setting) => return chapter6::run_far(setting),
+        Experiment::Relay => return chapter6::run_relay(),
     };
     if let Some(file) = arguments.json {
         std::fs::write(&file, serde_json::to_string_pretty(&figures)?)
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `mut_subcommand` makes what it does not find, so a name without an experiment shows up without a parser.
+    #[test]
+    fn the_list_of_experiments_is_the_command_line() {
+        let offered = Arguments::command();
+        let offered: Vec<&str> =
+            offered.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name).collect();
+        let listed: Vec<&str> = experiments::EXPERIMENTS.iter().map(|one| one.name).collect();
+        assert_eq!(offered, listed);
+        command().debug_assert();
+    }
 }

@@ -28,6 +28,11 @@ impl Times {
         self.nanoseconds.len()
     }
 
+    /// Mean, microseconds; 0 of none.
+    pub(crate) fn mean_us(&self) -> f64 {
+        self.nanoseconds.iter().sum::<u64>() as f64 / 1e3 / self.nanoseconds.len().max(1) as f64
+    }
+
     /// The time that `share` of all lie below, microseconds; 0 of none.
     pub(crate) fn percentile_us(&self, share: f64) -> f64 {
         let mut sorted = self.nanoseconds.clone();
@@ -39,9 +44,15 @@ impl Times {
 
 /// The middle of a few figures; 0 of none.
 pub(crate) fn median(figures: &[f64]) -> f64 {
+    percentile(figures, 0.5)
+}
+
+/// The figure that `share` of all lie below; 0 of none.
+pub(crate) fn percentile(figures: &[f64], share: f64) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    let at = (share * sorted.len() as f64) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
 /// Median, 99th percentile and largest, milliseconds.

@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::compose::hosts::{Bench, Running, any, attach, share};
 use crate::measure::percentiles_ms;
-use crate::plot::Chart;
+use crate::plot::{Chart, Line, Scale};
 use clap::Args;
 use contract::{FlowClass, Format, Time};
 use netsim::relay::Relay;
@@ -69,11 +69,11 @@ pub(crate) fn run(setting: &MultiplexSetting) -> Result<Value, Failure> {
                 "median_delay_ms": median, "p99_delay_ms": most, "largest_delay_ms": largest,
                 "median_rhythm_ms": rhythm, "p99_rhythm_ms": rhythm_most }));
         }
-        lines.push((*network, points(&together[number])));
+        lines.push(Line::solid(*network, points(&together[number])));
     }
     if let Some(file) = &setting.picture {
         let title = "One device of 62.5 Hz at four hosts: largest delay of half a second";
-        let svg = Chart { title, axes: ["time, s", "delay, ms"], lines }.svg();
+        let svg = Chart { title, axes: ["time, s", "delay, ms"], scales: [Scale::Linear; 2], lines }.svg();
         std::fs::write(file, svg).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     Ok(Value::Array(rows))

@@ -1,7 +1,7 @@
 //! Two hosts of ours in one process: a worker each, with the product's own paths between a device and a
 //! connected socket. This thread is the broker of both, and carries what would cross the control channel.
 
-use crate::{Failure, Setting};
+use crate::Failure;
 use contract::{Format, Options, Partner, Role, Site, TransportClass};
 use pipeline::Pipeline;
 use runtime::driver::{FlowPlan, LinkFacts, Notice};
@@ -25,8 +25,10 @@ pub(crate) struct Host {
 
 /// How the hosts are joined.
 pub(crate) struct Link {
-    pub(crate) transport: &'static dyn TransportClass,
+    /// The near host's transport and the far one's.
+    pub(crate) transports: [&'static dyn TransportClass; 2],
     pub(crate) options: Options,
+    pub(crate) format: Format,
     pub(crate) class: FlowClass,
     /// Whether the far host's device answers.
     pub(crate) both_ways: bool,
@@ -40,7 +42,7 @@ impl Link {
             flow,
             direction,
             class: self.class,
-            format: Format::Bytes,
+            format: self.format.clone(),
             pipeline: Pipeline::default(),
             site: Site::default(),
         };
@@ -50,24 +52,18 @@ impl Link {
 
 /// Moves messages until the near host's device has no more and the far host has them; calls `begun` when
 /// everything is built. Gives the figures of both hosts' drivers.
-pub(crate) fn run(
-    setting: &Setting,
-    link: &Link,
-    hosts: [Host; 2],
-    begun: impl FnOnce(),
-) -> Result<[DriverStats; 2], Failure> {
+pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result<[DriverStats; 2], Failure> {
     let workers = [Worker::start("near", Limits::default())?, Worker::start("far", Limits::default())?];
     let roles = [Role::Device, Role::Application];
     let mut sockets = Vec::new();
-    for ((worker, role), host) in workers.iter().zip(roles).zip(hosts) {
-        let transport = TransportPlan { class: link.transport, options: link.options.clone() };
+    for (((worker, role), host), class) in workers.iter().zip(roles).zip(hosts).zip(link.transports) {
+        let transport = TransportPlan { class, options: link.options.clone() };
         let origin = PartnerOrigin::Ready(host.device);
         // Both hosts are this one: there is no offset between their clocks.
         ask(worker, Command::Facts(LinkFacts::default()))?;
         ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
         sockets.push((worker, host.socket));
     }
-    setting.be_broker();
     begun();
     for (worker, socket) in sockets {
         ask(worker, Command::Link { driver: DRIVER, socket })?;

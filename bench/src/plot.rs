@@ -1,40 +1,139 @@
-//! Line charts as SVG, for the figures in `docs`.
+//! Charts as SVG, for the figures in `docs`.
 
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 400.0;
-/// Room for titles and numbers: left, top, right, bottom; and for the name of each line.
-const MARGINS: [f64; 4] = [60.0, 28.0, 20.0, 50.0];
+/// Room for titles and numbers: left, top, right, bottom; for a row of names, and for a letter of one.
+const MARGINS: [f64; 4] = [66.0, 28.0, 20.0, 50.0];
 const NAME_HEIGHT: f64 = 16.0;
-/// Told apart by anyone, on white and on black (Okabe and Ito).
-const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// Lines of the grid along each axis, about.
+const LETTER_WIDTH: f64 = 6.6;
+/// Told apart by anyone, on white and on black (Okabe and Ito, and three more).
+const COLOURS: [&str; 9] =
+    ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f", "#bcbd22"];
+/// Lines of the grid along an axis from 0, about.
 const TICKS: f64 = 6.0;
+/// Of a bar that shows a deviation.
+const BAR_HALF_WIDTH: f64 = 3.0;
 
-/// Lines over one pair of axes, both from 0.
+/// How a line is drawn: whose figures it shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stroke {
+    /// Ours.
+    Solid,
+    /// The limit's.
+    Dashed,
+    /// The paper's.
+    Dotted,
+}
+
+/// How an axis counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// From 0, evenly.
+    Linear,
+    /// In powers of ten. What is not above 0 is left out.
+    Logarithmic,
+}
+
+/// A line of a chart.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// What it belongs to: lines of one group have one colour and one name.
+    pub(crate) group: String,
+    pub(crate) stroke: Stroke,
+    pub(crate) points: Vec<[f64; 2]>,
+    /// How far up and down a bar goes at each point; empty without bars.
+    pub(crate) deviations: Vec<f64>,
+}
+
+impl Line {
+    /// A line of ours, without bars.
+    pub(crate) fn solid(group: impl Into<String>, points: Vec<[f64; 2]>) -> Line {
+        Line { group: group.into(), stroke: Stroke::Solid, points, deviations: Vec::new() }
+    }
+}
+
+/// Lines over one pair of axes.
 pub(crate) struct Chart<'a> {
     /// What it shows.
     pub(crate) title: &'a str,
     /// Names of the axes, with their units.
     pub(crate) axes: [&'a str; 2],
-    /// Names and points of the lines.
-    pub(crate) lines: Vec<(&'a str, Vec<[f64; 2]>)>,
+    pub(crate) scales: [Scale; 2],
+    pub(crate) lines: Vec<Line>,
+}
+
+/// From values to places on the picture, along one axis.
+struct Axis {
+    scale: Scale,
+    /// The values at both ends.
+    ends: [f64; 2],
+    step: f64,
+    /// The places of both ends.
+    places: [f64; 2],
+}
+
+impl Axis {
+    fn new(scale: Scale, values: impl Iterator<Item = f64> + Clone, places: [f64; 2]) -> Axis {
+        let largest = values.clone().fold(f64::MIN_POSITIVE, f64::max);
+        match scale {
+            Scale::Linear => {
+                let step = round_step(largest / TICKS);
+                Axis { scale, ends: [0.0, (largest / step).ceil() * step], step, places }
+            }
+            Scale::Logarithmic => {
+                let smallest = values.filter(|value| *value > 0.0).fold(largest, f64::min);
+                let [from, to] = [smallest.log10().floor(), largest.log10().ceil()];
+                Axis { scale, ends: [from, to.max(from + 1.0)], step: 1.0, places }
+            }
+        }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let value = match self.scale {
+            Scale::Linear => value,
+            Scale::Logarithmic => value.max(f64::MIN_POSITIVE).log10().max(self.ends[0]),
+        };
+        let share = (value - self.ends[0]) / (self.ends[1] - self.ends[0]);
+        self.places[0] + share * (self.places[1] - self.places[0])
+    }
+
+    /// Values that get a number and, up the picture, a line.
+    fn ticks(&self) -> impl Iterator<Item = f64> {
+        let count = ((self.ends[1] - self.ends[0]) / self.step).round() as u32;
+        (0..=count).map(move |number| {
+            let value = self.ends[0] + f64::from(number) * self.step;
+            if self.scale == Scale::Linear { value } else { 10f64.powf(value) }
+        })
+    }
 }
 
 impl Chart<'_> {
+    /// Names of the groups, in order.
+    fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = Vec::new();
+        for line in &self.lines {
+            if !groups.contains(&line.group.as_str()) {
+                groups.push(&line.group);
+            }
+        }
+        groups
+    }
+
     /// The picture.
     pub(crate) fn svg(&self) -> String {
         let [left, above, right, bottom] = MARGINS;
-        let top = above + NAME_HEIGHT * self.lines.len() as f64;
-        let largest = |axis: usize| {
-            let points = self.lines.iter().flat_map(|(_, points)| points);
-            points.map(|point| point[axis]).fold(f64::MIN_POSITIVE, f64::max)
+        let groups = self.groups();
+        let longest = groups.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
+        let name_width = (longest + 3.0) * LETTER_WIDTH;
+        let columns = (((WIDTH - left - right) / name_width) as usize).clamp(1, groups.len().max(1));
+        let top = above + NAME_HEIGHT * groups.len().div_ceil(columns) as f64;
+        let values = |axis: usize| {
+            self.lines.iter().flat_map(move |line| line.points.iter().map(move |point| point[axis]))
         };
-        let steps = [0, 1].map(|axis| round_step(largest(axis) / TICKS));
-        let ends = [0, 1].map(|axis| (largest(axis) / steps[axis]).ceil() * steps[axis]);
-        let x = |value: f64| left + value / ends[0] * (WIDTH - left - right);
-        let y = |value: f64| HEIGHT - bottom - value / ends[1] * (HEIGHT - top - bottom);
+        let x = Axis::new(self.scales[0], values(0), [left, WIDTH - right]);
+        let y = Axis::new(self.scales[1], values(1), [HEIGHT - bottom, top]);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              font-family=\"sans-serif\" font-size=\"12\" fill=\"#777\">\n"
@@ -50,25 +149,70 @@ impl Chart<'_> {
         put(text(WIDTH / 2.0, HEIGHT - 10.0, "middle", "", self.axes[0]));
         let turned = format!(" transform=\"rotate(-90 14 {:.0})\"", HEIGHT / 2.0);
         put(text(14.0, HEIGHT / 2.0, "middle", &turned, self.axes[1]));
-        for tick in ticks(steps[0], ends[0]) {
-            put(text(x(tick), HEIGHT - bottom + 16.0, "middle", "", &tick.to_string()));
+        for tick in x.ticks() {
+            put(text(x.at(tick), HEIGHT - bottom + 16.0, "middle", "", &number(tick)));
         }
-        for tick in ticks(steps[1], ends[1]) {
-            let (from, to, at) = (x(0.0), x(ends[0]), y(tick));
-            put(text(left - 6.0, at + 4.0, "end", "", &tick.to_string()));
+        for tick in y.ticks() {
+            let ([from, to], at) = (x.places, y.at(tick));
+            put(text(left - 6.0, at + 4.0, "end", "", &number(tick)));
             put(format!("<path d=\"M{from:.1} {at:.1}H{to:.1}\" stroke=\"#777\" stroke-opacity=\"0.3\"/>"));
         }
-        for (index, (name, points)) in self.lines.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let path: Vec<String> =
-                points.iter().map(|[across, up]| format!("{:.1} {:.1}", x(*across), y(*up))).collect();
-            let path = path.join("L");
-            put(format!("<path d=\"M{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>"));
-            let fill = format!(" fill=\"{colour}\"");
-            put(text(left, above + NAME_HEIGHT * (index as f64 + 0.5), "start", &fill, name));
+        for (index, name) in groups.iter().enumerate() {
+            let fill = format!(" fill=\"{}\"", COLOURS[index % COLOURS.len()]);
+            let (column, row) = (index % columns, index / columns);
+            let (x, y) = (left + column as f64 * name_width, above + NAME_HEIGHT * (row as f64 + 0.5));
+            put(text(x, y, "start", &fill, name));
+        }
+        for line in &self.lines {
+            let group = groups.iter().position(|name| *name == line.group).unwrap_or(0);
+            let colour = COLOURS[group % COLOURS.len()];
+            let dashes = match line.stroke {
+                Stroke::Solid => "",
+                Stroke::Dashed => " stroke-dasharray=\"7 4\"",
+                Stroke::Dotted => " stroke-dasharray=\"2 4\"",
+            };
+            let is_there = |point: &&[f64; 2]| {
+                (0..2).all(|axis| self.scales[axis] == Scale::Linear || point[axis] > 0.0)
+            };
+            let path: Vec<String> = line
+                .points
+                .iter()
+                .filter(is_there)
+                .map(|[across, up]| format!("{:.1} {:.1}", x.at(*across), y.at(*up)))
+                .collect();
+            match &path[..] {
+                [] => {}
+                [_] => line.points.iter().filter(is_there).for_each(|[across, up]| {
+                    let (cx, cy) = (x.at(*across), y.at(*up));
+                    put(format!("<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2.5\" fill=\"{colour}\"/>"));
+                }),
+                path => put(format!(
+                    "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dashes}/>",
+                    path.join("L")
+                )),
+            }
+            for ([across, up], deviation) in line.points.iter().zip(&line.deviations) {
+                let (at, low, high) = (x.at(*across), y.at((up - deviation).max(0.0)), y.at(up + deviation));
+                let [from, to] = [at - BAR_HALF_WIDTH, at + BAR_HALF_WIDTH];
+                put(format!(
+                    "<path d=\"M{from:.1} {low:.1}H{to:.1}M{at:.1} {low:.1}V{high:.1}M{from:.1} {high:.1}H{to:.1}\" \
+                     fill=\"none\" stroke=\"{colour}\"/>"
+                ));
+            }
         }
         svg.push_str("</svg>\n");
         svg
+    }
+}
+
+/// A tick's number, short.
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", value / 1e6),
+        value if value >= 1e4 => format!("{}k", value / 1e3),
+        value if value < 0.001 && value > 0.0 => format!("{value:e}"),
+        // Powers of ten come out of a logarithm.
+        value => ((value * 1e6).round() / 1e6).to_string(),
     }
 }
 
@@ -77,10 +221,6 @@ fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least);
     factor.unwrap_or(10.0) * power
-}
-
-fn ticks(step: f64, end: f64) -> impl Iterator<Item = f64> {
-    (0..=(end / step).round() as u32).map(move |number| f64::from(number) * step)
 }
 
 fn escape(text: &str) -> String {
@@ -100,10 +240,31 @@ mod tests {
 
     #[test]
     fn a_chart_has_its_lines_names_and_ends() {
-        let lines = vec![("first & last", vec![[0.0, 0.0], [10.0, 30.0]]), ("second", vec![[0.0, 5.0]])];
-        let svg = Chart { title: "title", axes: ["s", "ms"], lines }.svg();
+        let lines = vec![
+            Line::solid("first & last", vec![[0.0, 0.0], [10.0, 30.0]]),
+            Line { deviations: vec![2.0], ..Line::solid("second", vec![[0.0, 5.0]]) },
+        ];
+        let svg = Chart { title: "title", axes: ["s", "ms"], scales: [Scale::Linear; 2], lines }.svg();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        for part in [">first &amp; last<", ">second<", ">title<", ">ms<", "M60.0 350.0L780.0 60.0"] {
+        for part in [
+            ">first &amp; last<",
+            ">second<",
+            ">title<",
+            ">ms<",
+            "M66.0 350.0L780.0 44.0",
+            "<circle cx=\"66.0\"",
+        ] {
+            assert!(svg.contains(part), "{part} in {svg}");
+        }
+    }
+
+    #[test]
+    fn powers_of_ten_stand_evenly_and_zero_is_left_out() {
+        let points = vec![[100.0, 0.0], [1000.0, 3.0], [100_000.0, 300.0]];
+        let line = Line { stroke: Stroke::Dotted, ..Line::solid("one", points) };
+        let svg =
+            Chart { title: "", axes: ["", ""], scales: [Scale::Logarithmic; 2], lines: vec![line] }.svg();
+        for part in ["M304.0 ", "L780.0 ", "stroke-dasharray=\"2 4\"", ">100k<", ">1000<", ">1<"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
     }

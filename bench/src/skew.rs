@@ -3,7 +3,7 @@
 
 use crate::Failure;
 use crate::measure::percentiles_ms;
-use crate::plot::Chart;
+use crate::plot::{Chart, Line, Scale};
 use clap::Args;
 use contract::Time;
 use netsim::Params;
@@ -117,13 +117,14 @@ pub(crate) fn run(setting: &SkewSetting) -> Result<Value, Failure> {
                 "at": row.name, "updates": skew.len(), "median_ms": median, "p99_ms": most, "largest_ms": largest,
                 "median_delay_ms": delay }));
             if jitter_ms == drawn {
-                lines.push((row.name, points(&run.skew(Duration::ZERO, row.when))));
+                lines.push(Line::solid(row.name, points(&run.skew(Duration::ZERO, row.when))));
             }
         }
     }
     if let Some(file) = &setting.picture {
         let title = format!("Skew of two devices at one sink, {drawn} ms of jitter: 99 % of 5 s");
-        let svg = Chart { title: &title, axes: ["time, s", "skew, ms"], lines }.svg();
+        let chart = Chart { title: &title, axes: ["time, s", "skew, ms"], scales: [Scale::Linear; 2], lines };
+        let svg = chart.svg();
         std::fs::write(file, svg).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     Ok(Value::Array(rows))

@@ -1,8 +1,11 @@
 //! The command line, as DESIGN says it: names, options and help, declared once.
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use experiments::EXPERIMENTS;
 use runtime::config::DEFAULT_LISTEN;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Use any I/O device from any machine, with applications that don't know.
@@ -65,6 +68,8 @@ pub(crate) enum Command {
     },
     /// Show two hosts with a bad network between them, live
     Demo(Demo),
+    /// Repeat the papers' experiments on this machine, beside the bare mechanism and the papers' figures
+    Bench(Bench),
     /// Print a completion script
     Completions {
         /// For this shell
@@ -283,4 +288,19 @@ pub(crate) struct Demo {
     pub(crate) seconds: Option<f64>,
     #[command(flatten)]
     pub(crate) json: Json,
+}
+
+/// Options follow the experiment: `outboard bench EXPERIMENT --help` lists them.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Which
+    #[arg(value_parser = experiments())]
+    pub(crate) experiment: String,
+    /// Its options, such as --json FILE or --svg DIRECTORY
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+    pub(crate) options: Vec<OsString>,
+}
+
+fn experiments() -> PossibleValuesParser {
+    PossibleValuesParser::new(EXPERIMENTS.iter().map(|one| PossibleValue::new(one.name).help(one.summary)))
 }

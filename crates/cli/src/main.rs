@@ -1,6 +1,7 @@
 //! `outboard`: uses any I/O device from any machine, with applications that don't know.
 
 mod arguments;
+mod bench;
 mod catalogue;
 mod change;
 mod confined;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Confined(words) => confined::confined(words),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
+        Command::Bench(words) => bench::bench(words),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),
     };

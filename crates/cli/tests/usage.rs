@@ -3,7 +3,10 @@
 mod support;
 
 use serde_json::Value;
-use support::{command, end, outboard, outboard_fed};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use support::{Scratch, command, end, outboard, outboard_fed};
 
 #[test]
 fn wrong_usage_ends_with_2_and_says_what_is_right() {
@@ -54,6 +57,24 @@ fn what_is_wrong_in_a_run_file_is_pointed_at() {
     run("[[attach]]\nfrom = 'a/b'\nvia = 'tap('", &["[[attach]] number 1 (a/b)", "^"]);
     run("", &["there is nothing to do"]);
     outboard(&["run", "/nowhere/run.toml"]).refused(1, &["/nowhere/run.toml"]);
+}
+
+#[test]
+fn bench_hands_over_to_the_program_that_stands_beside() {
+    outboard(&["bench", "telepathy"]).refused(2, &["end-to-end", "stages"]);
+    let scratch = Scratch::new();
+    let own = scratch.path("outboard");
+    fs::copy(env!("CARGO_BIN_EXE_outboard"), &own).unwrap();
+    let bench = || Command::new(&own).args(["bench", "device", "--json", "x", "--", "y"]).output().unwrap();
+    let missing = bench();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("make install"));
+    let beside = scratch.path("outboard-bench");
+    fs::write(&beside, "#!/bin/sh\necho \"$@\"\nexit 5\n").unwrap();
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+    let there = bench();
+    assert_eq!(String::from_utf8_lossy(&there.stdout), "device --json x -- y\n");
+    assert_eq!(there.status.code(), Some(5));
 }
 
 #[test]

@@ -1,0 +1,158 @@
+//! `all`: every experiment of the chapter, one after the other, and the page that shows them.
+
+use super::figures;
+use super::network::NetworkKind;
+use super::{ChapterSetting, LinkKind, Row, device, end_to_end, machine, page, progress, throughput, video};
+use crate::Failure;
+use crate::jitter::{self, JitterSetting};
+use clap::Args;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What to measure, and where it goes.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct AllSetting {
+    #[command(flatten)]
+    chapter: ChapterSetting,
+    /// A few measurements of every experiment: does it all run?
+    #[arg(long)]
+    quick: bool,
+    /// Write the page to this file, Markdown; the pictures' directory stands beside it
+    #[arg(long)]
+    page: Option<PathBuf>,
+}
+
+/// Seconds of a point where all are measured.
+const SECONDS: f64 = 0.3;
+/// Seconds of a point of a quick run.
+const QUICK_SECONDS: f64 = 0.02;
+
+type Measure = fn(&ChapterSetting) -> Result<Vec<Row>, Failure>;
+
+/// An experiment of the chapter: how it is measured, and what of it a quick run measures.
+struct Experiment {
+    name: &'static str,
+    measure: Measure,
+    quick_sizes: &'static [usize],
+    quick_repeats: usize,
+}
+
+const fn experiment(
+    name: &'static str,
+    measure: Measure,
+    quick_sizes: &'static [usize],
+    quick_repeats: usize,
+) -> Experiment {
+    Experiment { name, measure, quick_sizes, quick_repeats }
+}
+
+static EXPERIMENTS: [Experiment; 10] = [
+    experiment("end-to-end", end_to_end::end_to_end, &[1000, 100_000], 20),
+    experiment("single-machine", machine::single_machine, &[100, 100_000], 20),
+    experiment("throughput", throughput::throughput, &[100_000], 10),
+    experiment("device", device::device, &[], 20),
+    experiment("jitter", rhythm, &[], 20),
+    experiment("stages, whole system", end_to_end::stages, &[1000, 100_000], 20),
+    experiment("stages, single machine", machine::stages, &[100, 100_000], 20),
+    experiment("video", video::video, &[100], 20),
+    experiment("video-single", video::video_single, &[100], 20),
+    experiment("batching", batching, &[100], 20),
+];
+
+/// Both parts of `stages`.
+pub(crate) fn stages(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    let mut rows = end_to_end::stages(setting)?;
+    rows.extend(machine::stages(setting)?);
+    Ok(rows)
+}
+
+/// Section 6.7, in the labs that it makes itself.
+fn rhythm(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        progress("SKIPPED jitter: it needs root, for network namespaces");
+        return Ok(Vec::new());
+    }
+    let mut own = JitterSetting::default();
+    own.netlab.clone_from(&setting.netlab);
+    if let Some(updates) = setting.repeats {
+        (own.updates, own.jitter_ms) = (updates, vec![5]);
+    }
+    jitter::rows(&own, &mut |line| progress(line.trim_end()))
+}
+
+/// Table 6.14, where there is shared memory.
+fn batching(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    if setting.links().contains(&LinkKind::Shm) {
+        return video::batching(setting);
+    }
+    progress("SKIPPED batching: the link `shm` is not there");
+    Ok(Vec::new())
+}
+
+/// What of the setting a quick run has.
+fn quick(setting: &ChapterSetting, experiment: &Experiment) -> ChapterSetting {
+    ChapterSetting {
+        networks: vec![NetworkKind::Loopback],
+        pairs: vec![0, 2],
+        sizes: experiment.quick_sizes.to_vec(),
+        repeats: Some(experiment.quick_repeats),
+        seconds: QUICK_SECONDS,
+        pause: Duration::ZERO,
+        rounds: 1,
+        ..setting.clone()
+    }
+}
+
+/// Measures it all. An experiment that fails is told, and the others go on.
+pub(crate) fn run(setting: &AllSetting) -> Result<Value, Failure> {
+    setting.chapter.begin()?;
+    let begun = Instant::now();
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    for experiment in &EXPERIMENTS {
+        let own = match setting.quick {
+            true => quick(&setting.chapter, experiment),
+            false => {
+                ChapterSetting { seconds: setting.chapter.seconds.min(SECONDS), ..setting.chapter.clone() }
+            }
+        };
+        progress(&format!("{} at {:.0} s", experiment.name, begun.elapsed().as_secs_f64()));
+        match (experiment.measure)(&own) {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                progress(&format!("FAILED: {}: {error}", experiment.name));
+                failed.push(experiment.name);
+            }
+        }
+    }
+    progress(&format!("done after {:.0} s", begun.elapsed().as_secs_f64()));
+    print!("{}", page::plain(&rows));
+    let directory = setting.chapter.svg.clone();
+    let pictures = match &directory {
+        Some(directory) => figures::write(&rows, directory)?,
+        None => Vec::new(),
+    };
+    if let Some(file) = &setting.page {
+        let directory = directory.as_deref().unwrap_or(Path::new(""));
+        std::fs::write(file, page::page(&rows, &pictures, directory, &machine_line()))
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    match failed.is_empty() {
+        true => Ok(serde_json::to_value(&rows)?),
+        false => Err(format!("these experiments failed: {}", failed.join(", ")).into()),
+    }
+}
+
+/// What was measured on.
+fn machine_line() -> String {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "Linux {}, {cpus} × {}, load {} at the end.",
+        read("/proc/sys/kernel/osrelease").trim(),
+        model.map_or("an unknown processor", |(_, name)| name),
+        read("/proc/loadavg").split(' ').next().unwrap_or("unknown")
+    )
+}

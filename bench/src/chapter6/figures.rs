@@ -1,0 +1,283 @@
+//! The chapter's figures, drawn from rows: the dissertation's axes, its lines dotted, ours solid, the limit dashed.
+
+use super::Row;
+use crate::Failure;
+use crate::plot::{Chart, Line, Scale, Stroke};
+use std::path::Path;
+
+/// A figure of the dissertation, and which rows it shows.
+struct Figure {
+    number: &'static str,
+    title: &'static str,
+    experiment: &'static str,
+    /// Parameters that must be so.
+    only: &'static [(&'static str, &'static str)],
+    /// Parameters of which each value has a picture of its own.
+    apart: &'static [&'static str],
+    /// The parameter along the axis, and what stands there.
+    across: (&'static str, &'static str),
+    /// The parameter that tells lines apart.
+    group: &'static str,
+    up: &'static str,
+    scales: [Scale; 2],
+    /// Frames a second instead of microseconds a frame.
+    is_rate: bool,
+}
+
+const LINEAR: [Scale; 2] = [Scale::Linear; 2];
+const LOGARITHMIC: [Scale; 2] = [Scale::Logarithmic; 2];
+const BYTES: (&str, &str) = ("bytes", "message, bytes");
+const SIDE: (&str, &str) = ("side", "side of the square frame, pixels");
+
+const fn by_bytes(
+    number: &'static str,
+    title: &'static str,
+    experiment: &'static str,
+    only: &'static [(&'static str, &'static str)],
+    apart: &'static [&'static str],
+    group: &'static str,
+) -> Figure {
+    let (up, scales) = ("time, us", LOGARITHMIC);
+    Figure { number, title, experiment, only, apart, across: BYTES, group, up, scales, is_rate: false }
+}
+
+const fn by_side(
+    number: &'static str,
+    title: &'static str,
+    experiment: &'static str,
+    only: &'static [(&'static str, &'static str)],
+    up: &'static str,
+    is_rate: bool,
+) -> Figure {
+    let (apart, group): (&'static [&'static str], _) = (&["network"], "pairs");
+    let scales = [Scale::Linear, Scale::Logarithmic];
+    Figure { number, title, experiment, only, apart, across: SIDE, group, up, scales, is_rate }
+}
+
+static FIGURES: &[Figure] = &[
+    by_bytes("6.2", "End to end, no pairs", "end-to-end", &[], &["network"], "paper_link"),
+    by_bytes("6.4", "A single machine, no pairs", "single-machine", &[], &["cores"], "paper_link"),
+    Figure {
+        number: "6.12",
+        title: "Rhythm after a network with jitter",
+        experiment: "jitter",
+        only: &[("statistic", "mean")],
+        apart: &[],
+        across: ("jitter_ms", "jitter, ms"),
+        group: "pair",
+        up: "difference of inter-message times, ms",
+        scales: LINEAR,
+        is_rate: false,
+    },
+    by_bytes(
+        "6.16",
+        "End to end by pairs, pipes",
+        "stages",
+        &[("part", "system"), ("link", "pipe")],
+        &["network"],
+        "pairs",
+    ),
+    by_bytes(
+        "6.17",
+        "End to end by pairs, shared memory",
+        "stages",
+        &[("part", "system"), ("link", "shm")],
+        &["network"],
+        "pairs",
+    ),
+    by_bytes(
+        "6.16-direct",
+        "End to end by pairs, calls",
+        "stages",
+        &[("part", "system"), ("link", "direct")],
+        &["network"],
+        "pairs",
+    ),
+    by_bytes(
+        "6.19",
+        "A single machine by pairs, pipes",
+        "stages",
+        &[("part", "machine"), ("link", "pipe")],
+        &["cores"],
+        "pairs",
+    ),
+    by_bytes(
+        "6.20",
+        "A single machine by pairs, shared memory",
+        "stages",
+        &[("part", "machine"), ("link", "shm")],
+        &["cores"],
+        "pairs",
+    ),
+    by_bytes(
+        "6.19-direct",
+        "A single machine by pairs, calls",
+        "stages",
+        &[("part", "machine"), ("link", "direct")],
+        &["cores"],
+        "pairs",
+    ),
+    by_side("6.22", "Frames a second, pipes", "video", &[("link", "pipe")], "frames/s", true),
+    by_side("6.23", "Frames a second, shared memory", "video", &[("link", "shm")], "frames/s", true),
+    by_side("6.24", "Time between frames, pipes", "video", &[("link", "pipe")], "time, us", false),
+    by_side("6.25", "Time between frames, shared memory", "video", &[("link", "shm")], "time, us", false),
+    Figure {
+        number: "6.26",
+        title: "Time between frames of 700 pixels, by link",
+        experiment: "video",
+        only: &[("side", "700")],
+        apart: &["network"],
+        across: ("pairs", "pairs"),
+        group: "link",
+        up: "time, us",
+        scales: LINEAR,
+        is_rate: false,
+    },
+    by_side(
+        "6.28-pipe",
+        "A frame on one machine, pipes",
+        "video-single",
+        &[("link", "pipe")],
+        "time, us",
+        false,
+    ),
+    by_side(
+        "6.28-shm",
+        "A frame on one machine, shared memory",
+        "video-single",
+        &[("link", "shm")],
+        "time, us",
+        false,
+    ),
+    Figure {
+        number: "6.29",
+        title: "A frame on one machine, by slots of shared memory",
+        experiment: "batching",
+        only: &[],
+        apart: &["network"],
+        across: ("slots", "slots"),
+        group: "side",
+        up: "time, us",
+        scales: [Scale::Linear, Scale::Logarithmic],
+        is_rate: false,
+    },
+];
+
+impl Figure {
+    fn shows(&self, row: &Row) -> bool {
+        row.experiment == self.experiment && self.only.iter().all(|(name, value)| row.param(name) == *value)
+    }
+
+    /// What sets a picture apart from the others of its figure.
+    fn variant(&self, row: &Row) -> String {
+        self.apart.iter().map(|name| format!("-{}", row.param(name))).collect()
+    }
+
+    fn value(&self, us: f64) -> f64 {
+        if self.is_rate { 1e6 / us } else { us }
+    }
+
+    /// The lines of one group: ours, the limit's, the dissertation's.
+    fn lines(&self, group: &str, rows: &[&Row]) -> Vec<Line> {
+        let of = |stroke, figure: &dyn Fn(&Row) -> Option<f64>| {
+            let point = |row: &&Row| Some([row.number(self.across.0), self.value(figure(row)?)]);
+            let points: Vec<_> = rows.iter().filter_map(point).collect();
+            Line { group: group.into(), stroke, points, deviations: Vec::new() }
+        };
+        let lines = [
+            of(Stroke::Solid, &|row| Some(row.ours)),
+            of(Stroke::Dashed, &|row| row.limit),
+            of(Stroke::Dotted, &|row| row.paper),
+        ];
+        lines.into_iter().filter(|line| !line.points.is_empty()).collect()
+    }
+
+    /// The lines of a picture; standard deviations, where rows have them, are bars.
+    fn chart(&self, all: &[Row], rows: &[&Row]) -> Vec<Line> {
+        let mut groups: Vec<String> = Vec::new();
+        for row in rows {
+            let group = row.param(self.group);
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        let mut lines = Vec::new();
+        for group in &groups {
+            let own: Vec<&Row> = rows.iter().filter(|row| row.param(self.group) == *group).copied().collect();
+            let mut drawn = self.lines(&format!("{} {group}", self.group_name()), &own);
+            if let (Some(line), "jitter") = (drawn.first_mut(), self.experiment) {
+                line.deviations = deviations(all, &own);
+            }
+            lines.extend(drawn);
+        }
+        lines
+    }
+
+    fn group_name(&self) -> &'static str {
+        match self.group {
+            "paper_link" => "ours direct; paper",
+            "pair" => "",
+            other => other,
+        }
+    }
+}
+
+/// The standard deviations that belong to `rows`.
+fn deviations(all: &[Row], rows: &[&Row]) -> Vec<f64> {
+    let same = |row: &Row, other: &Row| {
+        ["jitter_ms", "pair"].iter().all(|name| row.param(name) == other.param(name))
+            && other.param("statistic") == "standard deviation"
+    };
+    rows.iter().map(|row| all.iter().find(|other| same(row, other)).map_or(0.0, |other| other.ours)).collect()
+}
+
+/// A picture as it is written: its file, and what it shows.
+pub(crate) struct Picture {
+    pub(crate) file: String,
+    pub(crate) title: String,
+    pub(crate) experiment: &'static str,
+    /// Which part of the experiment, if it has parts.
+    pub(crate) part: String,
+}
+
+/// Draws what the rows have, into `directory`; says which pictures these are.
+pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<Vec<Picture>, Failure> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    let mut pictures = Vec::new();
+    for figure in FIGURES {
+        let shown: Vec<&Row> = rows.iter().filter(|row| figure.shows(row)).collect();
+        let mut variants: Vec<String> = Vec::new();
+        for row in &shown {
+            let variant = figure.variant(row);
+            if !variants.contains(&variant) {
+                variants.push(variant);
+            }
+        }
+        for variant in variants {
+            let own: Vec<&Row> = shown.iter().filter(|row| figure.variant(row) == variant).copied().collect();
+            let first = own.first().copied();
+            let names = figure.apart.iter().filter_map(|name| Some(format!("{name} {}", first?.param(name))));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let suffix = if names.is_empty() { String::new() } else { format!(" ({names})") };
+            let title = format!(
+                "Figure {}: {}{suffix}. Solid: ours; dashed: limit; dotted: paper",
+                figure.number.trim_end_matches("-direct"),
+                figure.title
+            );
+            let chart = Chart {
+                title: &title,
+                axes: [figure.across.1, figure.up],
+                scales: figure.scales,
+                lines: figure.chart(rows, &own),
+            };
+            let file = format!("figure-{}{variant}.svg", figure.number);
+            let path = directory.join(&file);
+            std::fs::write(&path, chart.svg())
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            let part = first.map(|row| row.param("part")).unwrap_or_default();
+            pictures.push(Picture { file, title, experiment: figure.experiment, part });
+        }
+    }
+    Ok(pictures)
+}

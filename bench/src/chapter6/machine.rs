@@ -1,0 +1,232 @@
+//! Sections 6.2 and 6.8.2: from a message's making until right before it is written to the network, on one machine.
+//!
+//! The runtime's own worker runs the path: a device, the source halves of the pairs, TCP. What it writes goes to a
+//! thread that only reads. The limit is the same message through as many bare programs on pipes; for shared memory,
+//! 16 bytes through them, which stand for the message; for calls, reading the clock.
+
+use super::instruments::{Gauge, Pacer, Passing, Probe, Watch, lock};
+use super::network::{CPUS, WATCHDOG};
+use super::relay::Chain;
+use super::{Block, ChapterSetting, LinkKind, Row, paper, params, parse, progress};
+use crate::Failure;
+use crate::measure::Times;
+use contract::{FlowClass, FlowDirection, Format, Options, Partner, Role, Site};
+use runtime::Limits;
+use runtime::driver::{FlowPlan, LinkFacts};
+use runtime::worker::{Command, PartnerOrigin, TransportPlan, Worker};
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// What stands for a message in shared memory.
+const DESCRIPTOR_BYTES: usize = 16;
+/// The dissertation's measurements of a point.
+const REPEATS: usize = 450;
+const DRIVER: u32 = 0;
+
+static GAUGE: Gauge = Gauge::new();
+
+/// How many processors the machine has: one, as the dissertation's in section 6.8, or all.
+const CORES: [usize; 2] = [1, 2];
+
+/// Does something on one processor, or on all.
+fn with_cores<T: Send>(cores: usize, act: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    thread::scope(|scope| {
+        let handle = scope.spawn(|| {
+            if cores == 1 {
+                sys::thread::pin_to_cpu(CPUS[0]);
+            }
+            act()
+        });
+        handle.join().map_err(|_| "a thread panicked")?
+    })
+}
+
+/// What a worker is to send.
+pub(crate) struct Sending<'a> {
+    pub(crate) device: Box<dyn Partner>,
+    pub(crate) format: Format,
+    pub(crate) pipeline: &'a str,
+    pub(crate) options: Options,
+    /// Is told of every record.
+    pub(crate) watch: Watch,
+}
+
+/// Runs a path of this host, from its device into `socket`, until there are results.
+pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receiver<T>) -> Result<T, Failure> {
+    let Sending { device, format, pipeline, options, watch } = sending;
+    GAUGE.set(watch);
+    let plan = FlowPlan {
+        flow: 1,
+        direction: FlowDirection::DeviceToApplication,
+        // Nobody answers here: what is sent is not kept.
+        class: FlowClass::Timely,
+        format,
+        pipeline: parse(pipeline)?,
+        site: Site::default(),
+    };
+    let worker = Worker::start("near", Limits::default())?;
+    let transport = TransportPlan { class: &GAUGE, options };
+    let origin = PartnerOrigin::Ready(device);
+    let commands = [
+        Command::Facts(LinkFacts::default()),
+        Command::Add { driver: DRIVER, origin, role: Role::Device, flows: vec![plan], transport },
+        Command::Link { driver: DRIVER, socket: socket.into() },
+    ];
+    if !commands.into_iter().all(|command| worker.send(command)) {
+        return Err("the worker hangs".into());
+    }
+    results.recv_timeout(WATCHDOG).map_err(|_| match worker.poll() {
+        Some(report) => format!("the path failed: {report:?}").into(),
+        None => "the path gave no results".into(),
+    })
+}
+
+/// A connection to a thread that reads.
+fn drained() -> Result<TcpStream, Failure> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    thread::spawn(move || {
+        sys::thread::pin_to_cpu(CPUS[1]);
+        let mut buffer = vec![0; 1 << 20];
+        // It ends with the connection.
+        while far.read(&mut buffer).is_ok_and(|count| count > 0) {}
+    });
+    Ok(near)
+}
+
+/// Ours, block by block.
+fn ours(blocks: &[Block], pause: Duration, pipeline: &str) -> Result<Vec<Times>, Failure> {
+    let (results, times) = channel();
+    let pacer = Pacer::new(blocks, pause);
+    let watched = pacer.clone();
+    lock(&pacer).hold();
+    let watch: Watch = Arc::new(move |passing, at, _| match passing {
+        Passing::Begin => lock(&watched).release(),
+        Passing::Out => lock(&watched).answer(at, 1),
+        Passing::In => {}
+    });
+    let device = Box::new(Probe { pacer, results });
+    let options = Gauge::unqueued()?;
+    send(Sending { device, format: Format::Bytes, pipeline, options, watch }, drained()?, &times)
+}
+
+/// The bare mechanism, block by block.
+pub(crate) fn limits(
+    blocks: &[Block],
+    pause: Duration,
+    link: LinkKind,
+    programs: usize,
+) -> Result<Vec<Times>, Failure> {
+    if link == LinkKind::Direct || programs == 0 {
+        return Ok(blocks.iter().map(clock_alone).collect());
+    }
+    let mut chain = Chain::start(programs)?;
+    let small = |block: &Block| Block { bytes: DESCRIPTOR_BYTES, ..*block };
+    let block = |block: &Block| if link == LinkKind::Shm { small(block) } else { *block };
+    blocks.iter().map(|each| chain.measure(&block(each), pause)).collect()
+}
+
+/// What is left where there is nothing to hand over.
+fn clock_alone(block: &Block) -> Times {
+    let mut times = Times::with_capacity(block.count);
+    for _ in 0..block.count {
+        let made = sys::clock::boot_ns();
+        times.add(sys::clock::boot_ns() - made);
+    }
+    times
+}
+
+/// One series of sizes: ours and the limit, in turns.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Series {
+    pub(crate) ours: Vec<Times>,
+    pub(crate) limit: Vec<Times>,
+}
+
+/// Appends what one round brought, size by size.
+pub(crate) fn join(all: &mut Vec<Times>, round: Vec<Times>) {
+    all.resize_with(round.len().max(all.len()), Times::default);
+    all.iter_mut().zip(&round).for_each(|(all, times)| all.append(times));
+}
+
+fn series(
+    setting: &ChapterSetting,
+    sizes: &[usize],
+    cores: usize,
+    link: LinkKind,
+    pairs: usize,
+) -> Result<Series, Failure> {
+    let blocks: Vec<Block> = sizes.iter().map(|bytes| setting.block(*bytes, REPEATS)).collect();
+    let pipeline = link.pipeline(pairs);
+    let mut series = Series::default();
+    for _ in 0..setting.rounds.max(1) {
+        join(&mut series.limit, with_cores(cores, || limits(&blocks, setting.pause, link, pairs))?);
+        join(&mut series.ours, with_cores(cores, || ours(&blocks, setting.pause, &pipeline))?);
+    }
+    Ok(series)
+}
+
+/// Section 6.2: no pairs. The dissertation's modules are processes all the same, joined by pipes or by shared
+/// memory; ours is a call.
+pub(crate) fn single_machine(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    let grid = &paper::SINGLE_MACHINE;
+    let sizes = ChapterSetting::or(&setting.sizes, grid.columns.iter().map(|bytes| *bytes as usize));
+    let mut rows = Vec::new();
+    for cores in CORES {
+        progress(&format!("single-machine, {cores} cores"));
+        let series = series(setting, &sizes, cores, LinkKind::Direct, 0)?;
+        for (link, _) in grid.rows {
+            for (at, bytes) in sizes.iter().enumerate() {
+                let params = params! {
+                    "bytes": bytes, "link": "direct", "paper_link": link, "cores": cores,
+                    "pause_ms": setting.pause.as_secs_f64() * 1e3,
+                };
+                let (ours, limit) = (&series.ours[at], &series.limit[at]);
+                let paper = grid.at(link, *bytes as u64);
+                rows.push(Row::of_times("single-machine", params, ours, Some(limit), paper));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Section 6.8.2: 0 to 8 pairs.
+pub(crate) fn stages(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    let sizes =
+        ChapterSetting::or(&setting.sizes, paper::MACHINE_PIPE.columns.iter().map(|bytes| *bytes as usize));
+    let pairs = ChapterSetting::or(&setting.pairs, 0..=8);
+    let mut rows = Vec::new();
+    for cores in CORES {
+        for link in setting.links() {
+            progress(&format!("stages of a single machine, {}, {cores} cores", link.name()));
+            for pairs in &pairs {
+                let series = series(setting, &sizes, cores, link, *pairs)?;
+                for (at, bytes) in sizes.iter().enumerate() {
+                    let params = params! {
+                        "part": "machine", "bytes": bytes, "link": link.name(), "pairs": pairs, "cores": cores,
+                        "pause_ms": setting.pause.as_secs_f64() * 1e3,
+                    };
+                    let paper = papers(link).and_then(|grid| grid.at(&pairs.to_string(), *bytes as u64));
+                    let (ours, limit) = (&series.ours[at], &series.limit[at]);
+                    rows.push(Row::of_times("stages", params, ours, Some(limit), paper));
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// The dissertation has no calls.
+fn papers(link: LinkKind) -> Option<&'static paper::Grid> {
+    match link {
+        LinkKind::Direct => None,
+        LinkKind::Pipe => Some(&paper::MACHINE_PIPE),
+        LinkKind::Shm => Some(&paper::MACHINE_SHARED),
+    }
+}
