@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, command, end, outboard};
+use support::{PATIENCE, Scratch, Service, command, end, outboard};
 
 /// Where the Python SDK stands.
 fn sdk() -> String {
@@ -123,5 +123,26 @@ fn a_pair_that_a_process_of_its_own_would_cut_off_is_refused_before_anything_sta
         let via = format!("{pair}(isolate=true)");
         let told = outboard(&["connect", "pattern:count=1", "null", "--via", &via]);
         told.refused(2, &[&format!("`{pair}`: it cannot be isolated"), why]);
+    }
+}
+
+#[test]
+fn an_isolated_half_tells_its_figures_and_choices() {
+    let via = "latest(isolate=true, sandbox=possible)";
+    let (mut share, address) = Service::share("pattern:rate=250", &["--via", via, "--stats"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern"]);
+    attach.wait("attached");
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", share.seen.last());
+        let stage = share.wait("stats")["stats"]["outgoing"]["stages"][0].take();
+        let figures = stage["figures"].as_array().cloned().unwrap_or_default();
+        let has = |name: &str| figures.iter().any(|figure| figure[0] == name);
+        let chooses = stage["choices"]
+            .as_array()
+            .is_some_and(|choices| choices[..].iter().any(|c| c["option"] == "in_flight"));
+        if has("process starts") && figures.len() > 4 && chooses {
+            return;
+        }
     }
 }

@@ -34,6 +34,25 @@ fn a_file_crosses_whole_through_pairs_and_options() {
 }
 
 #[test]
+fn a_flow_of_which_nothing_can_be_opened_has_failed() {
+    let scratch = Scratch::new();
+    let (input, _) = scratch.noise("in", 200_000);
+    let [ours, theirs] = [7, 8].map(|byte| {
+        let key = scratch.path(&format!("key{byte}"));
+        std::fs::write(&key, [byte; 32]).unwrap();
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        key
+    });
+    let (_share, address) = Service::share(&format!("file:{input}"), &["--key-file", &ours]);
+    for via in ["encrypt", "encrypt(isolate=true, sandbox=possible)"] {
+        let attach = |key| outboard(&["attach", &format!("{address}/in"), "--via", via, "--key-file", key]);
+        attach(&theirs)
+            .refused(1, &["nothing that came could be used", "`encrypt` refused", "same --key-file"]);
+        attach(&ours).done();
+    }
+}
+
+#[test]
 fn what_is_for_standard_output_alone_is_there() {
     let scratch = Scratch::new();
     let (input, content) = scratch.noise("in", 200_000);

@@ -3,6 +3,7 @@
 //! [`DEVICES`] is the table of all classes; [`spec::parse`] takes apart what a user writes. Help, docs and checks derive
 //! from the table. A new class is a folder and one line here.
 
+mod bgrx;
 pub mod evdev;
 pub mod exec;
 pub mod file;
@@ -10,11 +11,13 @@ mod flows;
 pub mod null;
 pub mod pattern;
 mod plain;
+pub mod rfb;
 pub mod serial;
 pub mod socket;
 pub mod spec;
 pub mod stdio;
 mod stream;
+pub mod x11;
 pub mod y4m;
 
 use contract::DeviceClass;
@@ -33,6 +36,9 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Tcp,
     &pattern::Pattern,
     &y4m::Y4m,
+    &rfb::Rfb,
+    &x11::X11,
+    &x11::Window,
     &null::Null,
 ];
 

@@ -243,6 +243,10 @@ impl RawPath {
         self.source.settle(&mut self.drops);
         self.sink.settle(&mut self.drops);
         self.moved.drops = self.drops.counts.clone();
+        if self.finished && self.moved.messages == 0 {
+            let failure = [&self.source, &self.sink].iter().find_map(|half| half.failure(&self.drops));
+            failure.map_or(Ok(()), |reason| Err(RuntimeError::Peer(reason)))?;
+        }
         Ok(again)
     }
 

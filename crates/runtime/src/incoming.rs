@@ -45,6 +45,8 @@ pub(crate) struct Incoming {
     end_at: Option<Time>,
     finishing: bool,
     finished: bool,
+    /// Messages that the partner took.
+    delivered: u64,
     drops: DropCounts,
     /// The pipeline changes.
     next: Option<Next>,
@@ -78,6 +80,7 @@ impl Incoming {
             end_at: None,
             finishing: false,
             finished: false,
+            delivered: 0,
             drops: DropCounts::default(),
             next: None,
             over_at: None,
@@ -326,7 +329,10 @@ impl Incoming {
         while let Some(message) = self.segment.out.messages.pop_front() {
             self.delays.record(message.created, now);
             match partner.push(self.key, message) {
-                Ok(Pushed::Taken) => moved.pushed = true,
+                Ok(Pushed::Taken) => {
+                    self.delivered += 1;
+                    moved.pushed = true;
+                }
                 Ok(Pushed::Full(message)) => {
                     self.segment.out.messages.push_front(message);
                     return Ok(false);
@@ -401,6 +407,7 @@ impl Incoming {
         if !self.segment.out.messages.is_empty() {
             return Ok(());
         }
+        self.segment.settle(&mut self.drops);
         let Some(partner) = partner else { return Ok(()) };
         match partner.ctl(self.key, Ctl::Finish) {
             Ok(CtlReply::Pending) => return Ok(()),
@@ -409,7 +416,8 @@ impl Incoming {
         }
         self.finished = true;
         self.acknowledge_at = Some(now);
-        notices.push(Notice::FlowEnded(self.plan.direction));
+        let failure = self.segment.failure(&self.drops).filter(|_| self.delivered == 0);
+        notices.push(failure.map_or(Notice::FlowEnded(self.plan.direction), Notice::Failed));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use crate::stats::StageStats;
 use crate::{isolation, random};
 use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
-use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError};
+use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError, REFUSED};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -199,6 +199,17 @@ impl Segment {
         }
         self.out.errors.clear();
         self.out.sides.clear();
+    }
+
+    /// Why a flow has failed of which nothing came out here: the first stage that refused messages. `drops` are what
+    /// was counted.
+    pub(crate) fn failure(&self, drops: &DropCounts) -> Option<String> {
+        let refuses = |stage: StageStats| {
+            let count = drops.counts.get(&format!("{}: {REFUSED}", stage.name))?;
+            let why = stage.error.map_or_else(String::new, |error| format!(": {error}"));
+            Some(format!("nothing that came could be used, `{}` refused {count} messages{why}", stage.name))
+        };
+        self.report().into_iter().find_map(refuses)
     }
 
     /// Figures and choices of every stage.

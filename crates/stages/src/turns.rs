@@ -11,6 +11,9 @@ use wire::BODY_BYTES_MAX;
 /// What is dropped of which nobody knows where it belongs.
 const UNBELIEVED: &str = "its number fits nothing else that came";
 
+/// Messages missing before one that comes alone, from which on it is doubted if the flow goes on without it.
+const LONELY: usize = 16;
+
 /// What is wrong with a message of [`Turn::Nowhere`].
 pub(crate) const NOWHERE: &str = "its number is further ahead than any flow gets";
 
@@ -66,6 +69,8 @@ pub(crate) struct Turns {
     bytes: usize,
     /// When the first of all that is held came.
     oldest: Option<Time>,
+    /// When something last came of far behind the last that is held.
+    behind: Time,
     moved: u64,
     missing: u64,
     restarts: u64,
@@ -87,6 +92,7 @@ impl Turns {
             count: 0,
             bytes: 0,
             oldest: None,
+            behind: Time::ZERO,
             moved: 0,
             missing: 0,
             restarts: 0,
@@ -122,6 +128,9 @@ impl Turns {
         let Some(mut ahead) = place.sequence.checked_sub(self.next) else {
             return Turn::Past;
         };
+        if self.held.len() as u64 > ahead + LONELY as u64 {
+            self.behind = now;
+        }
         if ahead == 0 && self.held.is_empty() && self.parts == 1 {
             self.next = self.next.saturating_add(1);
             out.send(Port::MAIN, message);
@@ -284,10 +293,26 @@ impl Turns {
         let is_due = |came: Time| came.after(self.wait) <= now;
         let ends_doubt = self.doubted.as_ref().is_some_and(|doubted| is_due(doubted.came));
         while self.oldest.is_some_and(|came| came.after(self.wait) <= now) {
+            if self.is_lonely() {
+                out.drop_counted(UNBELIEVED, 1);
+                self.held.clear();
+                (self.count, self.bytes, self.oldest) = (0, 0, None);
+                break;
+            }
             self.give_up(out);
         }
         if ends_doubt {
             self.end_doubt(out);
+        }
+    }
+
+    /// Whether all that is held is one message far ahead, and others came of far behind it since: its number was altered
+    /// on the way, and all that is still to come would be past were it given its turn.
+    fn is_lonely(&self) -> bool {
+        let mut held = self.held.iter().enumerate().filter_map(|(at, held)| Some((at, held.as_ref()?)));
+        match (held.next(), held.next()) {
+            (Some((at, held)), None) => at >= LONELY && self.behind > held.came,
+            _ => false,
         }
     }
 

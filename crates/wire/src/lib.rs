@@ -15,7 +15,7 @@ pub mod record;
 pub use codec::{Reader, WireError, Writer};
 pub use container::Container;
 pub use control::Control;
-pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey};
+pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport};
 pub use preamble::Preamble;
 pub use record::RecordHeader;
 

@@ -15,8 +15,14 @@ pub const MODULE_FRAME_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a frame's header.
 pub const MODULE_HEADER_BYTES: usize = 13;
 
-/// Largest reason of a drop, in bytes.
+/// Largest reason of a drop, or of a choice, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
+
+/// Most figures, and most choices, of a report.
+pub const REPORT_LINES_MAX: usize = 64;
+
+/// Largest name of a figure or an option, and largest value of one, in bytes.
+const NAME_BYTES_MAX: usize = 64;
 
 const HELLO: u8 = 1;
 const PEER: u8 = 2;
@@ -27,6 +33,7 @@ const GAP: u8 = 6;
 const KEY: u8 = 7;
 const FEEDBACK: u8 = 8;
 const DROP: u8 = 9;
+const REPORT: u8 = 10;
 
 /// A flow's key, never shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,8 +64,19 @@ pub struct ModuleFeedback {
     pub waiting_bytes: u64,
 }
 
+/// How a module fares, for people and scripts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ModuleReport {
+    /// Its own figures.
+    pub figures: Vec<(String, f64)>,
+    /// What its `auto` options stand at: option, value as a user would write it, and why.
+    pub choices: Vec<(String, String, String)>,
+    /// What was wrong with the first message that it refused, if it refused any; else empty.
+    pub problem: String,
+}
+
 /// What stands in a frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ModuleFrame {
     /// The runner's first frame but for a key, once; the module may answer with one of its own.
     Hello {
@@ -97,6 +115,8 @@ pub enum ModuleFrame {
         /// Why.
         reason: String,
     },
+    /// From the module, now and then: how it fares.
+    Report(ModuleReport),
     /// A kind that this version does not know, to be ignored.
     Unknown(u8),
 }
@@ -128,8 +148,7 @@ impl ModuleHeader {
 impl ModuleFrame {
     /// A [`ModuleFrame::Drop`], its reason cut to what a frame takes.
     pub fn drop(reason: &str, count: u64) -> ModuleFrame {
-        let reason = reason[..reason.floor_char_boundary(REASON_BYTES_MAX)].to_string();
-        ModuleFrame::Drop { count, reason }
+        ModuleFrame::Drop { count, reason: cut(reason, REASON_BYTES_MAX).into() }
     }
 
     /// Header and body.
@@ -179,6 +198,19 @@ impl ModuleFrame {
                 body.u64(*count).text(reason);
                 DROP
             }
+            ModuleFrame::Report(ModuleReport { figures, choices, problem }) => {
+                body.u16(figures.len().min(REPORT_LINES_MAX) as u16);
+                for (name, value) in figures.iter().take(REPORT_LINES_MAX) {
+                    body.text(cut(name, NAME_BYTES_MAX)).u64(value.to_bits());
+                }
+                body.u16(choices.len().min(REPORT_LINES_MAX) as u16);
+                for (option, value, why) in choices.iter().take(REPORT_LINES_MAX) {
+                    body.text(cut(option, NAME_BYTES_MAX)).text(cut(value, NAME_BYTES_MAX));
+                    body.text(cut(why, REASON_BYTES_MAX));
+                }
+                body.text(cut(problem, REASON_BYTES_MAX));
+                REPORT
+            }
             ModuleFrame::Unknown(kind) => *kind,
         };
         let body = body.finish();
@@ -225,9 +257,29 @@ impl ModuleFrame {
                 count: reader.u64("count")?,
                 reason: reader.text("reason", REASON_BYTES_MAX)?.to_string(),
             },
+            REPORT => ModuleFrame::Report(parse_report(&mut reader)?),
             unknown => return Ok(ModuleFrame::Unknown(unknown)),
         };
         reader.end("frame")?;
         Ok(frame)
     }
+}
+
+fn parse_report(reader: &mut Reader<'_>) -> Result<ModuleReport, WireError> {
+    let mut report = ModuleReport::default();
+    for _ in 0..reader.count("figures", REPORT_LINES_MAX)? {
+        let name = reader.text("figure", NAME_BYTES_MAX)?.to_string();
+        report.figures.push((name, f64::from_bits(reader.u64("value of a figure")?)));
+    }
+    for _ in 0..reader.count("choices", REPORT_LINES_MAX)? {
+        let option = reader.text("option", NAME_BYTES_MAX)?.to_string();
+        let value = reader.text("value", NAME_BYTES_MAX)?.to_string();
+        report.choices.push((option, value, reader.text("why", REASON_BYTES_MAX)?.to_string()));
+    }
+    report.problem = reader.text("problem", REASON_BYTES_MAX)?.to_string();
+    Ok(report)
+}
+
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -12,7 +12,7 @@ use wire::control::*;
 use wire::module::{MODULE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES};
 use wire::preamble::SessionToken;
 use wire::{
-    BODY_BYTES_MAX, Container, Control, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey,
+    BODY_BYTES_MAX, Container, Control, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport,
     PROTOCOL_VERSION, Preamble, RecordHeader, WireError,
 };
 
@@ -74,7 +74,13 @@ fn module_frame() -> impl Strategy<Value = ModuleFrame> {
             }
         ),
         (any::<u64>(), text(256)).prop_map(|(count, reason)| ModuleFrame::Drop { count, reason }),
-        (10u8..).prop_map(ModuleFrame::Unknown),
+        (vec((text(64), -1e9..1e9f64), 0..4), vec((text(64), text(64), text(256)), 0..4), text(256))
+            .prop_map(|(figures, choices, problem)| ModuleFrame::Report(ModuleReport {
+                figures,
+                choices,
+                problem
+            })),
+        (11u8..).prop_map(ModuleFrame::Unknown),
     ]
 }
 
@@ -294,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..11, body in vec(any::<u8>(), 0..80)) {
+    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..12, body in vec(any::<u8>(), 0..80)) {
         if let Ok(frame) = ModuleFrame::parse(kind, &body)
             && !matches!(frame, ModuleFrame::Unknown(_))
         {

@@ -175,11 +175,17 @@ fn read_container(from: &mut dyn Read) -> std::io::Result<Message> {
     Ok((container.created, body))
 }
 
+/// The next frame but for reports, which come when their time has come.
 fn read_frame(from: &mut dyn Read) -> std::io::Result<(u64, ModuleFrame)> {
-    let mut header = [0; MODULE_HEADER_BYTES];
-    from.read_exact(&mut header)?;
-    let header = ModuleHeader::parse(&header).expect("a module says frames");
-    let mut body = vec![0; header.length as usize];
-    from.read_exact(&mut body)?;
-    Ok((header.at, ModuleFrame::parse(header.kind, &body).expect("a module says frames")))
+    loop {
+        let mut header = [0; MODULE_HEADER_BYTES];
+        from.read_exact(&mut header)?;
+        let header = ModuleHeader::parse(&header).expect("a module says frames");
+        let mut body = vec![0; header.length as usize];
+        from.read_exact(&mut body)?;
+        match ModuleFrame::parse(header.kind, &body).expect("a module says frames") {
+            ModuleFrame::Report(_) => {}
+            frame => return Ok((header.at, frame)),
+        }
+    }
 }

@@ -46,13 +46,14 @@ pub use ledger::Limits;
 
 use child::{Child, Event};
 use contract::{
-    Feedback, Half, Input, Interest, Link, Message, Outbox, Port, Readiness, Report, StageError, Time,
+    Choice, Feedback, Half, Input, Interest, Link, Message, Outbox, Port, Readiness, Report, StageError,
+    Time, Value,
 };
 use ledger::{Ledger, Rubbish};
 use std::ffi::OsString;
 use std::time::Duration;
-use wire::ModuleFrame;
 use wire::module::ModuleFeedback;
+use wire::{ModuleFrame, ModuleReport};
 
 /// The kind of frame that asks whether anybody reads: unknown, and so ignored.
 const PROBE: ModuleFrame = ModuleFrame::Unknown(u8::MAX);
@@ -138,6 +139,8 @@ pub struct Process {
     lines: usize,
     last_line: Option<String>,
     incidents: Vec<String>,
+    /// How the stage fares, by its own last word.
+    told: ModuleReport,
 }
 
 impl Process {
@@ -169,6 +172,7 @@ impl Process {
             lines: 0,
             last_line: None,
             incidents: Vec::new(),
+            told: ModuleReport::default(),
         };
         process.begin(child, Time::ZERO);
         Ok(process)
@@ -258,12 +262,20 @@ impl Process {
         let State::Running(child) = &mut self.state else { return Found::Alive };
         let (ledger, module) = (&mut self.ledger, &self.module);
         let (lines, last_line, incidents) = (&mut self.lines, &mut self.last_line, &mut self.incidents);
+        let told = &mut self.told;
         let mut has_moved = false;
         let status = child.read(|event| {
             match event {
                 Event::Output(message) => {
                     has_moved = true;
                     ledger.take(message)?;
+                }
+                Event::Frame(ModuleFrame::Report(report)) => {
+                    let is_first = told.problem.is_empty() && !report.problem.is_empty();
+                    if is_first && incidents.len() < INCIDENTS_MAX {
+                        incidents.push(format!("{} half: {}", module.half, report.problem));
+                    }
+                    *told = report;
                 }
                 Event::Frame(frame) => {
                     has_moved = true;
@@ -469,7 +481,9 @@ fn take_frame(
             }
             out.control(body);
         }
-        ModuleFrame::Drop { count, reason } => out.drop_counted(reason::interned(&reason), count),
+        ModuleFrame::Drop { count, reason } => {
+            out.drop_counted(reason::interned(&reason).unwrap_or("dropped by its module"), count);
+        }
         ModuleFrame::Error(what) => return Err(Rubbish(format!("it failed: {what}"))),
         _ => {}
     }
@@ -551,12 +565,26 @@ impl Link for Process {
     }
 
     fn report(&self) -> Vec<Report> {
-        vec![
+        let own = |(name, value): &(String, f64)| Some((reason::interned(name)?, *value));
+        let mut figures: Vec<Report> = self.told.figures.iter().filter_map(own).collect();
+        figures.extend([
             ("process starts", self.starts as f64),
             ("process failures", self.failures as f64),
             ("unfinished messages", self.ledger.unfinished() as f64),
             ("unread control frames", self.unread_frames as f64),
-        ]
+        ]);
+        figures
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        let choice = |(option, value, why): &(String, String, String)| {
+            Some(Choice {
+                option: reason::interned(option)?,
+                value: Value::Text(value.clone()),
+                why: why.clone(),
+            })
+        };
+        self.told.choices.iter().filter_map(choice).collect()
     }
 
     fn incidents(&mut self) -> Vec<String> {

@@ -58,19 +58,19 @@ fn signal_name(number: i32) -> String {
     format!("signal {name}")
 }
 
-/// Counts of drops go by names that live as long as the program: those that modules give are remembered, as
-/// many as there is room for.
-pub(super) fn interned(reason: &str) -> &'static str {
+/// Drops and figures go by names that live as long as the program: those that modules give are remembered, as many as
+/// there is room for.
+pub(super) fn interned(reason: &str) -> Option<&'static str> {
     static KNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let reason: String = reason.chars().filter(|c| !c.is_control()).take(REASON_BYTES_MAX).collect();
     match known.iter().find(|name| **name == reason) {
-        Some(name) => name,
+        Some(name) => Some(name),
         None if known.len() < REASONS_MAX => {
             let name: &'static str = Box::leak(reason.into_boxed_str());
             known.push(name);
-            name
+            Some(name)
         }
-        None => "dropped by its module",
+        None => None,
     }
 }

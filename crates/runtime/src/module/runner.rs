@@ -8,17 +8,19 @@ use crate::error::RuntimeError;
 use crate::events::Stop;
 use crate::segment::DropCounts;
 use crate::share::now;
-use contract::{Feedback, Half, Outbox, Port, Promises, Stage, StageError, Time};
+use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, Time};
 use pipeline::REFUSED;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::{ModuleFeedback, ModuleFrame};
+use wire::{ModuleFeedback, ModuleFrame, ModuleReport};
 
 /// Containers handled before the other descriptors are looked at again.
 const BURST: usize = 256;
 /// How long a flow that has ended waits for held messages of which none leaves.
 const LINGER: Duration = Duration::from_secs(10);
+/// Time between two words to a runner of how the half fares.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the other half, or the runner, may take to read what was last said to it.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -68,6 +70,9 @@ pub(super) struct Runner {
     outputs: u64,
     done: Option<(u64, u64)>,
     phase: Phase,
+    /// When the runner is told next how the half fares, and what it was told; `None`: nothing happened since.
+    report_at: Option<Time>,
+    reported: (Time, ModuleReport),
     /// A flush is under way: nothing more is handled until a done has answered it.
     flushed: bool,
 }
@@ -106,6 +111,8 @@ impl Runner {
             outputs: 0,
             done: None,
             phase: Phase::Running,
+            report_at: None,
+            reported: (now(), ModuleReport::default()),
             flushed: false,
         }
     }
@@ -173,6 +180,7 @@ impl Runner {
             flush(writer, now)?;
         }
         self.say_done();
+        self.say_report(now);
         self.control.flush().map_err(control_failed)?;
         again |= self.has_room() && self.has_next() || self.has_frame();
         Ok(again)
@@ -274,6 +282,9 @@ impl Runner {
         messages: u64,
         now: Time,
     ) -> Result<(), RuntimeError> {
+        if self.talk == Talk::Runner {
+            self.report_at.get_or_insert(self.reported.0.after(REPORT_INTERVAL));
+        }
         while let Some((port, message)) = self.out.messages.pop_front() {
             let writer = match self.writers.len() {
                 1 if port == Port::MAIN || !self.nature.has_sides => self.writers.first_mut(),
@@ -356,6 +367,7 @@ impl Runner {
         }
         self.phase = Phase::Finishing;
         self.flushed = true;
+        self.report_at = Some(now);
         Ok(())
     }
 
@@ -371,6 +383,24 @@ impl Runner {
             self.flushed = false;
             self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
         }
+    }
+
+    /// Tells a runner how the half fares, now and then, if that has changed.
+    fn say_report(&mut self, now: Time) {
+        if self.report_at.take_if(|at| *at <= now).is_none() {
+            return;
+        }
+        let name = |name: &str| name.to_string();
+        let choice = |choice: Choice| (name(choice.option), choice.value.to_string(), choice.why);
+        let report = ModuleReport {
+            figures: self.stage.report().into_iter().map(|(figure, value)| (name(figure), value)).collect(),
+            choices: self.stage.choices().into_iter().map(choice).collect(),
+            problem: self.refusal.as_ref().map(StageError::to_string).unwrap_or_default(),
+        };
+        if report != self.reported.1 {
+            self.control.send(self.outputs, &ModuleFrame::Report(report.clone()));
+        }
+        self.reported = (now, report);
     }
 
     /// How many inputs are finished with, if all outputs so far came of those and of no other.
@@ -407,7 +437,7 @@ impl Runner {
             wake = Some(wake.map_or(at, |known| known.min(at)));
         }
         self.control.want(poller);
-        wake
+        wake.into_iter().chain(self.report_at).min()
     }
 
     /// Lets readers see the end, and writes what was last said, if anybody reads it soon.

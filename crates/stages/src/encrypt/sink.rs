@@ -141,7 +141,7 @@ impl Stage for Sink {
             (false, false) => {}
         }
         if !is_genuine {
-            return self.refuse("it was altered on the way, or sealed with another key");
+            return self.refuse("it was altered on the way, or sealed with another key: both hosts need the same --key-file, or none");
         }
         if !header.is_end {
             self.opened += 1;

@@ -7,6 +7,7 @@ use crate::turns::{NOWHERE, Turn, Turns};
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const MISSING: &str = "not all of it came in time";
+const CAME_BEFORE: &str = "its first copy went before this half was there";
 const OLD_START: &str = "from before the source started anew";
 
 pub(super) struct Sink {
@@ -21,6 +22,9 @@ pub(super) struct Sink {
     ended: u64,
     /// One input port brings several ways.
     is_one_flow: bool,
+    /// Nothing was taken yet; of this message a later copy came.
+    is_new: bool,
+    came_before: Option<(u32, u64)>,
 }
 
 impl Sink {
@@ -37,7 +41,24 @@ impl Sink {
             heard: 0,
             ended: 0,
             is_one_flow: false,
+            is_new: true,
+            came_before: None,
         }
+    }
+
+    /// In one flow the copies of a message go one behind the other. A half that finds a later one first was made anew
+    /// in between: the message came.
+    fn passes(&mut self, header: Header, port: Port, out: &mut Outbox) -> bool {
+        let Header { start, sequence, way } = header;
+        let place = (start, sequence);
+        let is_copy = self.mode == Mode::All && way > 0 && port == Port::MAIN;
+        if !is_copy || self.came_before.is_some_and(|known| known != place) {
+            return false;
+        }
+        if self.came_before.replace(place).is_none() {
+            out.drop_counted(CAME_BEFORE, 1);
+        }
+        true
     }
 
     /// Counts what was given up since.
@@ -59,6 +80,10 @@ impl Stage for Sink {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
         self.heard |= 1 << way;
         self.is_one_flow |= u16::from(way) != port.0;
+        if self.is_new && self.passes(Header { start, sequence, way }, port, out) {
+            return Ok(());
+        }
+        self.is_new = false;
         let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
         match self.turns.take(Place { start, sequence, part }, message, now, out) {
             Turn::Taken => {}

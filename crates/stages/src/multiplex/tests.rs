@@ -195,6 +195,40 @@ fn a_sink_that_keeps_its_way_remembers_a_window() {
     assert_eq!((created(&mut out), out.drops.len()), (vec![0, 1], 1), "a new start, and one from before");
 }
 
+/// The 20th of 100 messages claims to be a later one: it is lost, and the others come.
+#[test]
+fn a_number_altered_within_the_window_takes_no_other_along() {
+    for altered in [276, 532, 1000] {
+        let (mut sink, mut out) = (sink(&[]), Outbox::default());
+        for number in 0..100 {
+            let now = Time::from_millis(16 * number);
+            while let Some(due) = sink.poll_timeout().filter(|due| *due <= now) {
+                sink.handle_timeout(due, &mut out).unwrap();
+            }
+            let sequence = if number == 20 { altered } else { number };
+            let mut message = numbered(1, sequence, 0, 1);
+            message.created = Time(number);
+            sink.handle(Port::MAIN, message, now, &mut out).unwrap();
+        }
+        let came = created(&mut out);
+        assert!(
+            (0..100).filter(|number| *number != 20).all(|number| came.contains(&number)),
+            "{altered}: {came:?}"
+        );
+    }
+}
+
+#[test]
+fn a_half_made_anew_between_the_copies_of_a_message_does_not_repeat_it() {
+    let (mut sink, mut out) = (sink(&[("ways", "3")]), Outbox::default());
+    for (sequence, way) in [(7, 1), (7, 2), (8, 0), (8, 1), (8, 2), (9, 1)] {
+        sink.handle(Port::MAIN, numbered(1, sequence, way, 1), Time::ZERO, &mut out).unwrap();
+    }
+    sink.handle_end(Port::MAIN, Time::ZERO, &mut out).unwrap();
+    assert_eq!(out.messages.len(), 2);
+    assert_eq!(out.drops[0].count, 1);
+}
+
 #[test]
 fn a_joint_ends_when_all_its_ways_have() {
     let (mut sink, mut out) = (sink(&[("mode", "round_robin")]), Outbox::default());

@@ -1,0 +1,139 @@
+//! zlib streams that go on from one rectangle to the next (RFC 6143, 7.7.5), each rectangle's bytes whole.
+
+use super::protocol::Fault;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// The deflating end of a stream.
+#[derive(Debug)]
+pub(super) struct Deflater(Compress);
+
+impl Deflater {
+    pub(super) fn new(level: u32) -> Deflater {
+        Deflater(Compress::new(Compression::new(level), true))
+    }
+
+    /// Appends what `input` becomes, up to a place from which the other end can give all of it.
+    pub(super) fn append(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
+        loop {
+            out.reserve(input.len() / 2 + 256);
+            let before = self.0.total_in();
+            // It has no way to fail: input is whole and there is room for output.
+            let _ = self.0.compress_vec(input, out, FlushCompress::Sync);
+            input = &input[(self.0.total_in() - before) as usize..];
+            if input.is_empty() && out.len() < out.capacity() {
+                return;
+            }
+        }
+    }
+}
+
+/// The inflating end of a stream, which takes a stranger's bytes.
+#[derive(Debug)]
+pub(super) struct Inflater(Decompress);
+
+impl Default for Inflater {
+    fn default() -> Self {
+        Inflater(Decompress::new(true))
+    }
+}
+
+impl Inflater {
+    /// Inflates `input` to exactly `into.len()` bytes.
+    pub(super) fn fill(&mut self, mut input: &[u8], into: &mut [u8]) -> Result<(), Fault> {
+        let mut filled = 0;
+        loop {
+            let (before_in, before_out) = (self.0.total_in(), self.0.total_out());
+            let status = self
+                .0
+                .decompress(input, &mut into[filled..], FlushDecompress::Sync)
+                .map_err(|error| Fault(format!("its zlib stream is broken: {error}")))?;
+            let taken = (self.0.total_in() - before_in) as usize;
+            let given = (self.0.total_out() - before_out) as usize;
+            input = &input[taken..];
+            filled += given;
+            match status {
+                _ if input.is_empty() && filled == into.len() => return Ok(()),
+                Status::StreamEnd => return Err(Fault::new("its zlib stream ends in the middle")),
+                _ if taken == 0 && given == 0 => {
+                    let problem = if filled < into.len() { "fewer" } else { "more" };
+                    return Err(Fault(format!("its zlib stream has {problem} bytes than its rectangle")));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Inflates `input`, whatever it becomes, up to `max` bytes.
+    pub(super) fn append(&mut self, mut input: &[u8], out: &mut Vec<u8>, max: usize) -> Result<(), Fault> {
+        let start = out.len();
+        loop {
+            out.reserve((input.len() * 4).clamp(4096, 1 << 20));
+            let before = self.0.total_in();
+            let status = self
+                .0
+                .decompress_vec(input, out, FlushDecompress::Sync)
+                .map_err(|error| Fault(format!("its zlib stream is broken: {error}")))?;
+            input = &input[(self.0.total_in() - before) as usize..];
+            if out.len() - start > max {
+                return Err(Fault(format!("its zlib stream has over {max} bytes for one rectangle")));
+            }
+            match status {
+                Status::StreamEnd => return Err(Fault::new("its zlib stream ends in the middle")),
+                _ if input.is_empty() && out.len() < out.capacity() => return Ok(()),
+                Status::BufError if out.len() < out.capacity() => {
+                    return Err(Fault::new("its zlib stream does not go on"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_piece_comes_back_whole(pieces in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 1..2000), 1usize..200), 1..8,
+        )) {
+            let (mut deflater, mut exact, mut any) = (Deflater::new(1), Inflater::default(), Inflater::default());
+            for (piece, repeats) in pieces {
+                let piece = piece.repeat(repeats);
+                let mut deflated = Vec::new();
+                deflater.append(&piece, &mut deflated);
+                let mut back = vec![0; piece.len()];
+                prop_assert_eq!(exact.fill(&deflated, &mut back), Ok(()));
+                prop_assert!(back == piece);
+                let mut back = Vec::new();
+                prop_assert_eq!(any.append(&deflated, &mut back, piece.len()), Ok(()));
+                prop_assert!(back == piece);
+            }
+        }
+
+        #[test]
+        fn anything_else_is_refused_or_fits(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut into = [0; 100];
+            let _ = Inflater::default().fill(&bytes, &mut into);
+            let mut out = Vec::new();
+            let _ = Inflater::default().append(&bytes, &mut out, 1000);
+            prop_assert!(out.len() <= 1000 + (1 << 20));
+        }
+    }
+
+    #[test]
+    fn a_bomb_goes_off_at_the_limit() {
+        let mut deflated = Vec::new();
+        Deflater::new(9).append(&vec![0; 50 << 20], &mut deflated);
+        let mut out = Vec::new();
+        assert!(Inflater::default().append(&deflated, &mut out, 1000).is_err());
+        assert!(out.capacity() <= 4 << 20, "{} bytes", out.capacity());
+        assert!(Inflater::default().fill(&deflated, &mut [0; 1000]).is_err());
+        let mut fewer = vec![0; 1 << 20];
+        deflated.clear();
+        Deflater::new(9).append(&[0; 100], &mut deflated);
+        assert!(Inflater::default().fill(&deflated, &mut fewer).is_err());
+    }
+}

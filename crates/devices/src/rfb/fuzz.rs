@@ -1,0 +1,75 @@
+//! Both sides' parsers as a stranger reaches them: for the fuzzer, which cannot see into this crate.
+
+use super::client::{Client, ENCODINGS, ServerInit, handshake};
+use super::picture::Screen;
+use super::pixels::PixelFormat;
+use super::server::{Settings, Viewer};
+use contract::{Body, Time};
+use std::io::{self, Read, Write};
+use wire::formats::video::{Geometry, Header, PixelFormat as VideoPixels};
+
+const SIDE: u32 = 80;
+
+/// Hears a viewer say `bytes`, behind its greeting, and answers.
+pub fn viewer(bytes: &[u8]) {
+    let settings = Settings { password: None, name: "fuzz".into() };
+    let mut screen = Screen::default();
+    if let Ok(geometry) = Geometry::new(VideoPixels::Bgrx32, SIDE, SIDE) {
+        let mut body = Body::from((0..geometry.bytes()).map(|at| (at / 7 % 251) as u8).collect::<Vec<_>>());
+        body.push_front(&Header::frame(geometry).emit());
+        let _ = screen.apply(&body);
+    }
+    let mut viewer = Viewer::new(&settings, [0; 16]);
+    let mut events = Vec::new();
+    for (number, piece) in [&b"RFB 003.008\n\x01\x01"[..]].into_iter().chain(bytes.chunks(97)).enumerate() {
+        let now = Time(number as u64 * 1_000_000);
+        if viewer.receive(piece, now, &mut events).is_err() {
+            return;
+        }
+        for _ in 0..2 {
+            viewer.handle_damage(&screen);
+            viewer.update(&screen, &settings.name, now);
+            viewer.handle_written(viewer.output().len());
+        }
+    }
+    events.extend(viewer.held());
+    events.extend(viewer.release());
+}
+
+/// A server that says `bytes` and hears nothing.
+struct Said<'a>(&'a [u8]);
+
+impl Read for Said<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Said<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Hears a server say `bytes`, in its greeting and behind it.
+pub fn server(bytes: &[u8]) {
+    let _ = handshake(&mut Said(bytes), None);
+    let init = ServerInit { width: SIDE, height: SIDE, name: String::new() };
+    let mut client = Client::new(&init, PixelFormat::OURS, &ENCODINGS);
+    for piece in bytes.chunks(97) {
+        client.receive(piece);
+        loop {
+            match client.next() {
+                Ok(Some(_)) => drop(client.take_changes()),
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        client.ask();
+        client.output.clear();
+    }
+}

@@ -1,0 +1,386 @@
+//! Both partners on real sockets: what every partner promises, and one joined with the other.
+
+use super::Rfb;
+use crate::file::tests::Scratch;
+use crate::spec;
+use crate::stream::now;
+use crate::stream::tests::template;
+use contract::{
+    Body, Ctl, CtlReply, DeviceClass, Direction, FlowKey, FlowTemplate, Format, Message, Opened, Partner,
+    PartnerError, Pull, Pulled, Pushed, Role, Time,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use testkit::partner::{Harness, conforms};
+use wire::formats::video::{Content, Geometry, Header, PixelFormat, Rectangle};
+use wire::formats::viewer::Event;
+
+const SIDE: u32 = 24;
+
+fn frame(shade: u64) -> Vec<u8> {
+    let geometry = Geometry::new(PixelFormat::Bgrx32, SIDE, SIDE).unwrap();
+    let pixels =
+        (0..geometry.bytes() as u64 / 4).flat_map(|at| [at as u8, shade as u8, (shade >> 8) as u8, 0]);
+    Header::frame(geometry).emit().into_iter().chain(pixels).collect()
+}
+
+fn key(number: u64) -> Event {
+    Event::Key { keysym: 0x20 + number as u32 / 2, pressed: number.is_multiple_of(2) }
+}
+
+/// How RFB says a key.
+fn key_bytes(event: &Event) -> Vec<u8> {
+    let Event::Key { keysym, pressed } = event else { panic!("{event:?}") };
+    [&[4, u8::from(*pressed), 0, 0][..], &keysym.to_be_bytes()].concat()
+}
+
+fn open(text: &str, role: Role) -> Opened {
+    let (_, spec) = spec::parse(text, role).unwrap();
+    Rfb.open(&spec, role, None).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// A server at a free port, and where.
+fn serve(options: &str) -> (Box<dyn Partner>, String) {
+    let opened = open(&format!("rfb:0{options}"), Role::Application);
+    let address = opened.description.summary.rsplit(' ').next().unwrap().to_string();
+    (Rfb.partner(opened).unwrap(), address)
+}
+
+fn of(direction: Direction, format: Format) -> FlowTemplate {
+    FlowTemplate { format, ..template(direction) }
+}
+
+/// A server and a viewer that is past its greeting.
+struct Serving {
+    partner: Box<dyn Partner>,
+    viewer: TcpStream,
+    fed: u64,
+}
+
+impl Serving {
+    fn new() -> Serving {
+        let (partner, address) = serve("");
+        let mut viewer = TcpStream::connect(address).unwrap();
+        viewer.write_all(b"RFB 003.008\n\x01\x01").unwrap();
+        viewer.read_exact(&mut [0; 12 + 2 + 4]).unwrap();
+        Serving { partner, viewer, fed: 0 }
+    }
+}
+
+impl Harness for Serving {
+    fn partner(&mut self) -> &mut dyn Partner {
+        self.partner.as_mut()
+    }
+
+    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
+        let format = if direction == Direction::In { Format::Video } else { Format::Viewer };
+        Some(of(direction, format))
+    }
+
+    fn feed(&mut self) -> Option<Vec<u8>> {
+        let event = key(self.fed);
+        self.fed += 1;
+        self.viewer.write_all(&key_bytes(&event)).unwrap();
+        Some(event.to_bytes())
+    }
+
+    fn end(&mut self) -> bool {
+        false
+    }
+
+    fn body(&self, number: u64) -> Vec<u8> {
+        frame(number)
+    }
+
+    fn taken(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A client and a server of the test's own.
+struct Viewing {
+    partner: Box<dyn Partner>,
+    server: UnixStream,
+    fed: u8,
+    heard: Vec<u8>,
+}
+
+impl Viewing {
+    fn new() -> Viewing {
+        let (server, socket) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let init = super::ServerInit { width: SIDE, height: SIDE, name: String::new() };
+        let partner = Box::new(super::Screen::new("a server".into(), OwnedFd::from(socket), &init));
+        Viewing { partner, server, fed: 0, heard: Vec::new() }
+    }
+}
+
+impl Harness for Viewing {
+    fn partner(&mut self) -> &mut dyn Partner {
+        self.partner.as_mut()
+    }
+
+    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
+        let format = if direction == Direction::In { Format::Viewer } else { Format::Video };
+        Some(of(direction, format))
+    }
+
+    fn feed(&mut self) -> Option<Vec<u8>> {
+        let geometry = Geometry::new(PixelFormat::Bgrx32, SIDE, SIDE).unwrap();
+        self.fed += 1;
+        let pixel = [self.fed, 2, 3, 0];
+        self.server.write_all(&[0, 0, 0, 1, 0, 5, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0]).unwrap();
+        self.server.write_all(&pixel).unwrap();
+        if self.fed == 1 {
+            // The first picture is a whole one.
+            let mut pixels = vec![0; geometry.bytes()];
+            pixels[20..24].copy_from_slice(&pixel);
+            return Some([&Header::frame(geometry).emit()[..], &pixels].concat());
+        }
+        let header = Header { kind: wire::formats::video::Kind::Rectangles, geometry };
+        let place = Rectangle { x: 5, y: 0, width: 1, height: 1 };
+        let table = wire::formats::video::emit_rectangles(&[place]);
+        Some([&header.emit()[..], &table, &pixel].concat())
+    }
+
+    fn end(&mut self) -> bool {
+        false
+    }
+
+    fn body(&self, number: u64) -> Vec<u8> {
+        key(number).to_bytes()
+    }
+
+    fn seen(&self, body: &[u8]) -> Vec<u8> {
+        key_bytes(&Event::parse(body).unwrap())
+    }
+
+    /// The keys among what the client says.
+    fn taken(&mut self) -> Option<Vec<u8>> {
+        let mut buffer = [0; 4096];
+        match self.server.read(&mut buffer) {
+            Ok(count) => self.heard.extend(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        let (mut keys, mut at) = (Vec::new(), 0);
+        while let Some(kind) = self.heard.get(at) {
+            let length = match kind {
+                0 => 20,
+                2 => 4 + 4 * usize::from(*self.heard.get(at + 3)?),
+                3 => 10,
+                4 => 8,
+                other => panic!("a message of kind {other}"),
+            };
+            let Some(message) = self.heard.get(at..at + length) else { break };
+            if *kind == 4 {
+                keys.extend(message);
+            }
+            at += length;
+        }
+        self.heard.drain(..at);
+        Some(keys)
+    }
+}
+
+#[test]
+fn a_server_conforms() {
+    conforms(Serving::new);
+}
+
+#[test]
+fn a_client_conforms() {
+    conforms(Viewing::new);
+}
+
+/// Tries until there is an answer; a watchdog ends what has none.
+fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Time(now().0 + 20_000_000_000);
+    loop {
+        if let Some(answer) = attempt() {
+            return answer;
+        }
+        assert!(now() < deadline, "nothing came of it within 20 s");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn push(partner: &mut dyn Partner, key: FlowKey, body: Vec<u8>) {
+    let mut message = Some(Message::new(now(), body));
+    until(|| match partner.push(key, message.take()?).unwrap() {
+        Pushed::Taken => Some(()),
+        Pushed::Full(back) => {
+            message = Some(back);
+            None
+        }
+    });
+}
+
+fn pull(partner: &mut dyn Partner, key: FlowKey) -> Body {
+    until(|| match partner.pull(key, Pull::Yours).unwrap() {
+        Pulled::Message(_, message) => Some(message.body),
+        Pulled::Nothing => None,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// A server and a client of ours, joined, and their flows out and in.
+struct Joined {
+    server: Box<dyn Partner>,
+    client: Box<dyn Partner>,
+}
+
+const OUT: FlowKey = FlowKey(1);
+const IN: FlowKey = FlowKey(2);
+
+fn opened(mut partner: Box<dyn Partner>, formats: [Format; 2]) -> Box<dyn Partner> {
+    let [out, into] = formats;
+    partner.open(&of(Direction::Out, out), &Default::default()).unwrap();
+    partner.open(&of(Direction::In, into), &Default::default()).unwrap();
+    partner
+}
+
+impl Joined {
+    fn new(server_options: &str, client_options: &str) -> Joined {
+        let (server, address) = serve(server_options);
+        let mut server = opened(server, [Format::Viewer, Format::Video]);
+        push(server.as_mut(), IN, frame(0));
+        Joined { server, client: client(&address, client_options) }
+    }
+}
+
+fn client(address: &str, options: &str) -> Box<dyn Partner> {
+    let device = Rfb.partner(open(&format!("rfb:{address}{options}"), Role::Device)).unwrap();
+    opened(device, [Format::Video, Format::Viewer])
+}
+
+/// The picture that a message brings, if it is a whole one.
+fn whole(body: Body) -> Option<Vec<u8>> {
+    let bytes = body.into_bytes();
+    let header = Header::parse(&bytes).unwrap();
+    match header.parse_content(&bytes[Header::BYTES..]).unwrap() {
+        Content::Frame(pixels) => Some(pixels.to_vec()),
+        _ => None,
+    }
+}
+
+#[test]
+fn pictures_go_one_way_and_hands_the_other() {
+    let Joined { mut server, mut client } = Joined::new("", "");
+    assert_eq!(whole(pull(client.as_mut(), OUT)).unwrap(), frame(0)[Header::BYTES..]);
+    let mut changed = frame(0);
+    changed[Header::BYTES] ^= 0xff;
+    push(server.as_mut(), IN, changed.clone());
+    assert_eq!(whole(pull(client.as_mut(), OUT)), None, "what changed is said as rectangles");
+    client.ctl(OUT, Ctl::Snapshot).unwrap();
+    until(|| (whole(pull(client.as_mut(), OUT))? == changed[Header::BYTES..]).then_some(()));
+
+    let held = [Event::Key { keysym: 0x61, pressed: true }, Event::Pointer { x: 3, y: 4, buttons: 1 }];
+    held.iter().for_each(|event| push(client.as_mut(), IN, event.to_bytes()));
+    let said = |server: &mut dyn Partner| Event::parse(&pull(server, OUT).into_bytes()).unwrap();
+    held.iter().for_each(|event| assert_eq!(said(server.as_mut()), *event));
+    server.ctl(OUT, Ctl::Snapshot).unwrap();
+    held.iter().for_each(|event| assert_eq!(said(server.as_mut()), *event, "where things stand"));
+    // The viewer goes, and what it held down is let go.
+    drop(client);
+    assert_eq!(said(server.as_mut()), Event::Key { keysym: 0x61, pressed: false });
+    assert_eq!(said(server.as_mut()), Event::Pointer { x: 3, y: 4, buttons: 0 });
+}
+
+#[test]
+fn a_client_lets_go_when_the_other_side_falls_silent() {
+    let Joined { mut server, mut client } = Joined::new("", "");
+    push(client.as_mut(), IN, Event::Key { keysym: 0x62, pressed: true }.to_bytes());
+    client.ctl(IN, Ctl::Neutral).unwrap();
+    for pressed in [true, false] {
+        let event = Event::Key { keysym: 0x62, pressed };
+        assert_eq!(pull(server.as_mut(), OUT), Body::from(event.to_bytes()));
+    }
+}
+
+#[test]
+fn a_password_is_asked_for_and_told() {
+    let scratch = Scratch::new();
+    let [right, wrong] = [("right", "sesame\n"), ("wrong", "please\n")].map(|(name, text)| {
+        let path = scratch.path(name);
+        std::fs::write(&path, text).unwrap();
+        format!(",password_file={path}")
+    });
+    let mut joined = Joined::new(&right, &right);
+    assert!(whole(pull(joined.client.as_mut(), OUT)).is_some());
+    let (_server, address) = serve(&right);
+    let (_, spec) = spec::parse(&format!("rfb:{address}{wrong}"), Role::Device).unwrap();
+    let refusal = Rfb.open(&spec, Role::Device, None).unwrap_err().to_string();
+    assert!(refusal.contains("the password is wrong"), "{refusal}");
+}
+
+#[test]
+fn one_viewer_more_than_there_may_be_is_turned_away() {
+    let (server, address) = serve(",viewers=1");
+    let mut server = opened(server, [Format::Viewer, Format::Video]);
+    push(server.as_mut(), IN, frame(1));
+    let mut first = client(&address, "");
+    assert!(whole(pull(first.as_mut(), OUT)).is_some());
+    let (_, spec) = spec::parse(&format!("rfb:{address}"), Role::Device).unwrap();
+    assert!(Rfb.open(&spec, Role::Device, None).is_err());
+    drop(first);
+    until(|| Rfb.open(&spec, Role::Device, None).ok());
+}
+
+#[test]
+fn several_viewers_see_the_same() {
+    let (server, address) = serve("");
+    let mut server = opened(server, [Format::Viewer, Format::Video]);
+    push(server.as_mut(), IN, frame(3));
+    for mut viewer in [0, 1, 2].map(|_| client(&address, "")) {
+        assert_eq!(whole(pull(viewer.as_mut(), OUT)).unwrap(), frame(3)[Header::BYTES..]);
+    }
+    let report = server.ctl(FlowKey::DEFAULT, Ctl::Report).unwrap();
+    assert!(
+        matches!(report, CtlReply::Report(figures) if figures.iter().any(|(name, n)| *name == "updates" && *n >= 3.0))
+    );
+}
+
+#[test]
+fn a_server_that_goes_is_gone() {
+    let Joined { server, mut client } = Joined::new("", "");
+    pull(client.as_mut(), OUT);
+    drop(server);
+    until(|| match client.pull(OUT, Pull::Yours) {
+        Err(PartnerError::Gone(_)) => Some(()),
+        Ok(_) => None,
+        Err(other) => panic!("{other}"),
+    });
+}
+
+#[test]
+fn what_it_cannot_show_is_refused_with_what_to_do() {
+    let (server, _) = serve("");
+    let mut server = opened(server, [Format::Viewer, Format::Video]);
+    let geometry = Geometry::new(PixelFormat::Mjpeg, 16, 16).unwrap();
+    let film = Header::frame(geometry).emit().to_vec();
+    match server.push(IN, Message::new(now(), film)) {
+        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw ones"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn where_and_for_whom_is_said_or_refused() {
+    for (text, role, expected) in [
+        ("rfb:", Role::Application, "rfb:ADDRESS:PORT"),
+        ("rfb:everywhere", Role::Application, "rfb:0.0.0.0:5901"),
+        ("rfb:0.0.0.0:0", Role::Application, "password_file"),
+        ("rfb:127.0.0.1:1", Role::Device, "5900 + N"),
+    ] {
+        let refusal = match spec::parse(text, role) {
+            Ok((_, spec)) => Rfb.open(&spec, role, None).unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(refusal.to_string().contains(expected), "{text}: {refusal}");
+    }
+    open("rfb:0.0.0.0:0,anyone=true", Role::Application);
+    open("rfb:[::1]:0", Role::Application);
+}

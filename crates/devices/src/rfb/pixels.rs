@@ -1,0 +1,310 @@
+//! Pixel formats of RFB (RFC 6143, 7.4): from our blue, green, red and a byte more to what a viewer asks for, and
+//! back.
+
+use super::protocol::Fault;
+
+/// Bytes of a pixel of ours: blue, green, red, and one that means nothing (`XR24`).
+pub(super) const PIXEL_BYTES: usize = 4;
+
+/// Where one colour lies in a pixel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Channel {
+    /// Its largest value, one less than a power of two.
+    pub(super) max: u16,
+    /// Bits to its right.
+    pub(super) shift: u8,
+}
+
+/// How pixels travel. What exists is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PixelFormat {
+    bits: u8,
+    depth: u8,
+    big_endian: bool,
+    /// Red, green, blue.
+    channels: [Channel; 3],
+}
+
+impl PixelFormat {
+    /// Bytes of a pixel format.
+    pub(super) const BYTES: usize = 16;
+
+    /// Pixels as we have them.
+    pub(super) const OURS: PixelFormat = PixelFormat {
+        bits: 32,
+        depth: 24,
+        big_endian: false,
+        channels: [
+            Channel { max: 255, shift: 16 },
+            Channel { max: 255, shift: 8 },
+            Channel { max: 255, shift: 0 },
+        ],
+    };
+
+    pub(super) fn emit(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&[self.bits, self.depth, self.big_endian.into(), 1]);
+        for (number, channel) in self.channels.iter().enumerate() {
+            bytes[4 + 2 * number..][..2].copy_from_slice(&channel.max.to_be_bytes());
+            bytes[10 + number] = channel.shift;
+        }
+        bytes
+    }
+
+    /// Reads what a peer says.
+    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Result<PixelFormat, Fault> {
+        let [bits, depth, big_endian, true_colour] = [bytes[0], bytes[1], bytes[2], bytes[3]];
+        if true_colour == 0 {
+            return Err(Fault::new("it asks for a colour map, and there is true colour only"));
+        }
+        if !matches!(bits, 8 | 16 | 32) || depth > bits {
+            return Err(Fault(format!(
+                "it asks for {bits} bits a pixel, {depth} deep: there is 8, 16 or 32"
+            )));
+        }
+        let channels = std::array::from_fn(|number| Channel {
+            max: u16::from_be_bytes([bytes[4 + 2 * number], bytes[5 + 2 * number]]),
+            shift: bytes[10 + number],
+        });
+        for Channel { max, shift } in channels {
+            let width = u16::BITS - max.leading_zeros();
+            if u32::from(max) + 1 != 1 << width || u32::from(shift) + width > bits.into() {
+                return Err(Fault(format!("a colour up to {max}, {shift} bits up, is none of {bits} bits")));
+            }
+        }
+        Ok(PixelFormat { bits, depth, big_endian: big_endian != 0, channels })
+    }
+
+    /// Whether every colour has eight bits that lie in whole bytes of 32.
+    fn is_full(&self) -> bool {
+        self.bits == 32 && self.depth <= 24 && self.channels.iter().all(|channel| channel.max == 255)
+    }
+
+    /// How a pixel of its own lies in bytes (`PIXEL`).
+    pub(super) fn pixel(&self) -> Packing {
+        let bytes = usize::from(self.bits / 8);
+        let shifts = std::array::from_fn(|at| match self.big_endian {
+            _ if at >= bytes => 0,
+            true => 8 * (bytes - 1 - at) as u8,
+            false => 8 * at as u8,
+        });
+        Packing { bytes, shifts }
+    }
+
+    /// How a pixel lies in ZRLE (7.7.6, `CPIXEL`): without the byte that means nothing, if there is one.
+    pub(super) fn cpixel(&self) -> Packing {
+        let used = self.channels.iter().fold(0u32, |used, c| used | u32::from(c.max) << c.shift);
+        let up = match used {
+            _ if self.bits != 32 || self.depth > 24 => return self.pixel(),
+            _ if used >> 24 == 0 => 0,
+            _ if used & 0xff == 0 => 8,
+            _ => return self.pixel(),
+        };
+        let shifts = if self.big_endian { [16 + up, 8 + up, up, 0] } else { [up, 8 + up, 16 + up, 0] };
+        Packing { bytes: 3, shifts }
+    }
+
+    /// How a pixel lies in Tight (`TPIXEL`): red, green, blue, if these have bytes of their own.
+    pub(super) fn tpixel(&self) -> Packing {
+        let [red, green, blue] = self.channels.map(|channel| channel.shift);
+        match self.is_full() && self.depth == 24 {
+            true => Packing { bytes: 3, shifts: [red, green, blue, 0] },
+            false => self.pixel(),
+        }
+    }
+}
+
+/// How the bits of a pixel lie in bytes: byte `n` is the pixel shifted right by `shifts[n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packing {
+    /// Bytes of a pixel: 1 to 4.
+    pub(super) bytes: usize,
+    shifts: [u8; 4],
+}
+
+impl Packing {
+    /// Appends pixels.
+    pub(super) fn put(&self, pixels: &[u32], out: &mut Vec<u8>) {
+        match self.bytes {
+            1 => self.put_as::<1>(pixels, out),
+            2 => self.put_as::<2>(pixels, out),
+            3 => self.put_as::<3>(pixels, out),
+            _ => self.put_as::<4>(pixels, out),
+        }
+    }
+
+    fn put_as<const BYTES: usize>(&self, pixels: &[u32], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + BYTES * pixels.len(), 0);
+        let shifts: [u8; BYTES] = std::array::from_fn(|at| self.shifts[at]);
+        for (into, pixel) in out[start..].as_chunks_mut::<BYTES>().0.iter_mut().zip(pixels) {
+            *into = shifts.map(|shift| (pixel >> shift) as u8);
+        }
+    }
+
+    /// One pixel, of at least as many bytes as it has.
+    pub(super) fn get(&self, bytes: &[u8]) -> u32 {
+        let shifts = &self.shifts[..self.bytes];
+        bytes.iter().zip(shifts).fold(0, |pixel, (byte, shift)| pixel | u32::from(*byte) << shift)
+    }
+}
+
+/// From our pixels to a viewer's.
+#[derive(Debug)]
+pub(super) struct Translator {
+    format: PixelFormat,
+    /// What each value of blue, green and red is there; `None` where it is what it is here.
+    tables: Option<Box<[[u32; 256]; 3]>>,
+}
+
+impl Translator {
+    pub(super) fn new(format: PixelFormat) -> Translator {
+        let [red, green, blue] = format.channels;
+        let table = |channel: Channel| {
+            std::array::from_fn(|value| {
+                ((value as u32 * u32::from(channel.max) + 127) / 255) << channel.shift
+            })
+        };
+        let is_ours = format.channels == PixelFormat::OURS.channels;
+        let tables = (!is_ours).then(|| Box::new([table(blue), table(green), table(red)]));
+        Translator { format, tables }
+    }
+
+    /// The format translated to.
+    pub(super) fn format(&self) -> &PixelFormat {
+        &self.format
+    }
+
+    /// Whether pixels travel as they are here.
+    pub(super) fn is_identity(&self) -> bool {
+        self.tables.is_none() && !self.format.big_endian && self.format.bits == 32
+    }
+
+    /// Appends a row of ours as pixels of the viewer's.
+    pub(super) fn row(&self, row: &[u8], out: &mut Vec<u32>) {
+        let pixels = row.as_chunks::<PIXEL_BYTES>().0.iter();
+        match &self.tables {
+            None => out.extend(pixels.map(|pixel| u32::from_le_bytes(*pixel) & 0x00ff_ffff)),
+            Some(tables) => {
+                let [blue, green, red] = tables.as_ref();
+                out.extend(pixels.map(|[b, g, r, _]| {
+                    blue[usize::from(*b)] | green[usize::from(*g)] | red[usize::from(*r)]
+                }));
+            }
+        }
+    }
+}
+
+/// From pixels that arrive to ours.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expander {
+    channels: [Channel; 3],
+    is_ours: bool,
+}
+
+impl Expander {
+    pub(super) fn new(format: &PixelFormat) -> Expander {
+        Expander { channels: format.channels, is_ours: format.channels == PixelFormat::OURS.channels }
+    }
+
+    /// One pixel of ours.
+    pub(super) fn pixel(&self, pixel: u32) -> [u8; PIXEL_BYTES] {
+        if self.is_ours {
+            return (pixel & 0x00ff_ffff).to_le_bytes();
+        }
+        let [red, green, blue] = self.channels.map(|Channel { max, shift }| {
+            let (value, max) = ((pixel >> shift) & u32::from(max), u32::from(max.max(1)));
+            ((value * 255 + max / 2) / max) as u8
+        });
+        [blue, green, red, 0]
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn format(bits: u8, depth: u8, big_endian: bool, channels: [(u16, u8); 3]) -> PixelFormat {
+        let channels = channels.map(|(max, shift)| Channel { max, shift });
+        PixelFormat { bits, depth, big_endian, channels }
+    }
+
+    /// What viewers ask for.
+    pub(in super::super) fn formats() -> Vec<PixelFormat> {
+        vec![
+            PixelFormat::OURS,
+            format(32, 24, true, [(255, 16), (255, 8), (255, 0)]),
+            format(32, 24, false, [(255, 0), (255, 8), (255, 16)]),
+            format(32, 24, false, [(255, 24), (255, 16), (255, 8)]),
+            format(32, 30, false, [(1023, 20), (1023, 10), (1023, 0)]),
+            format(16, 16, false, [(31, 11), (63, 5), (31, 0)]),
+            format(16, 15, true, [(31, 10), (31, 5), (31, 0)]),
+            format(8, 8, false, [(7, 0), (7, 3), (3, 6)]),
+            format(8, 6, false, [(3, 4), (3, 2), (3, 0)]),
+        ]
+    }
+
+    #[test]
+    fn formats_come_back_and_wrong_ones_are_refused() {
+        for format in formats() {
+            assert_eq!(PixelFormat::parse(&format.emit()), Ok(format));
+        }
+        let ours = PixelFormat::OURS.emit();
+        for (at, value) in [(0, 24), (0, 0), (1, 33), (3, 0), (5, 254), (10, 25)] {
+            let mut wrong = ours;
+            wrong[at] = value;
+            assert!(PixelFormat::parse(&wrong).is_err(), "byte {at} is {value}");
+        }
+    }
+
+    #[test]
+    fn pixels_lie_as_the_documents_say() {
+        let packings = |format: PixelFormat| {
+            let mut rows = Vec::new();
+            for packing in [format.pixel(), format.cpixel(), format.tpixel()] {
+                let mut row = Vec::new();
+                packing.put(&[0x0012_3456], &mut row);
+                rows.push(row);
+            }
+            rows
+        };
+        let ours = [vec![0x56, 0x34, 0x12, 0], vec![0x56, 0x34, 0x12], vec![0x12, 0x34, 0x56]];
+        assert_eq!(packings(PixelFormat::OURS), ours);
+        let big = [vec![0, 0x12, 0x34, 0x56], vec![0x12, 0x34, 0x56], vec![0x12, 0x34, 0x56]];
+        assert_eq!(packings(formats()[1]), big);
+        let upper = format(32, 24, false, [(255, 24), (255, 16), (255, 8)]);
+        assert_eq!(packings(upper)[1], vec![0x34, 0x12, 0], "the upper three bytes");
+        assert_eq!(packings(formats()[6])[0], vec![0x34, 0x56], "two bytes, the upper one first");
+    }
+
+    proptest! {
+        #[test]
+        fn a_pixel_comes_back_as_near_as_its_format_allows(pixel in any::<[u8; 3]>()) {
+            for format in formats() {
+                let translator = Translator::new(format);
+                let mut values = Vec::new();
+                translator.row(&[pixel[0], pixel[1], pixel[2], 9], &mut values);
+                for packing in [format.pixel(), format.cpixel(), format.tpixel()] {
+                    let mut bytes = Vec::new();
+                    packing.put(&values, &mut bytes);
+                    prop_assert_eq!(packing.get(&bytes), values[0]);
+                }
+                let back = Expander::new(&format).pixel(values[0]);
+                let [red, green, blue] = format.channels.map(|channel| 128 / i32::from(channel.max) + 1);
+                for ((was, is), off) in pixel.iter().zip(back).zip([blue, green, red]) {
+                    prop_assert!((i32::from(*was) - i32::from(is)).abs() <= off, "{:?} {:?}", pixel, back);
+                }
+            }
+        }
+
+        #[test]
+        fn any_sixteen_bytes_are_a_format_or_refused(bytes in any::<[u8; 16]>()) {
+            if let Ok(format) = PixelFormat::parse(&bytes) {
+                let mut values = Vec::new();
+                Translator::new(format).row(&[1, 2, 3, 4], &mut values);
+                Expander::new(&format).pixel(values[0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,532 @@
+use super::auth::Password;
+use super::client::{Changes, Client, ENCODINGS, Said, ServerInit, handshake};
+use super::picture::{Applied, Screen};
+use super::pixels::{Expander, PixelFormat, Translator, tests::formats};
+use super::protocol::encoding;
+use super::server::{Settings, Viewer};
+use contract::{Body, Time};
+use proptest::prelude::*;
+use std::io::{self, Read, Write};
+use wire::formats::video::{
+    Cursor, Geometry, Header, Kind, PixelFormat as VideoPixels, Rectangle, emit_rectangles,
+};
+use wire::formats::viewer::Event;
+
+/// Encodings of pixels that both our sides have.
+const PIXEL_ENCODINGS: [i32; 3] = [encoding::RAW, encoding::ZRLE, encoding::TIGHT];
+
+/// A server's core and what its viewer did, as a stream that a client talks to.
+struct Line {
+    viewer: Viewer,
+    screen: Screen,
+    name: String,
+    now: Time,
+    events: Vec<Event>,
+}
+
+impl Line {
+    fn new(screen: Screen, password: Option<Password>) -> Line {
+        let settings = Settings { password, name: "a desk".into() };
+        let viewer = Viewer::new(&settings, *b"sixteen bytes...");
+        Line { viewer, screen, name: settings.name, now: Time::from_millis(1), events: Vec::new() }
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.viewer.receive(bytes, self.now, &mut self.events).map_err(|fault| fault.0)
+    }
+
+    /// What the server says now.
+    fn hear(&mut self) -> Vec<u8> {
+        self.viewer.update(&self.screen, &self.name, self.now);
+        let said = self.viewer.output().to_vec();
+        self.viewer.handle_written(said.len());
+        said
+    }
+
+    fn apply(&mut self, message: Body) -> Applied {
+        let applied = self.screen.apply(&message).unwrap();
+        if applied == Applied::Cursor {
+            self.viewer.handle_cursor();
+        }
+        self.viewer.handle_damage(&self.screen);
+        self.screen.damage.clear();
+        applied
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.viewer.update(&self.screen, &self.name, self.now);
+        let count = self.viewer.output().len().min(into.len());
+        into[..count].copy_from_slice(&self.viewer.output()[..count]);
+        self.viewer.handle_written(count);
+        Ok(count)
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A fault ends the talk when what there is to be said of it was said.
+        let _ = self.say(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn geometry(width: u32, height: u32) -> Geometry {
+    Geometry::new(VideoPixels::Bgrx32, width, height).unwrap()
+}
+
+fn frame(width: u32, height: u32, pixels: &[u8]) -> Body {
+    let mut body = Body::from(pixels.to_vec());
+    body.push_front(&Header::frame(geometry(width, height)).emit());
+    body
+}
+
+fn part(width: u32, height: u32, rectangle: Rectangle, pixels: &[u8]) -> Body {
+    let mut body = Body::from(pixels.to_vec());
+    body.push_front(&emit_rectangles(&[rectangle]));
+    body.push_front(&Header { kind: Kind::Rectangles, geometry: geometry(width, height) }.emit());
+    body
+}
+
+fn screen_of(width: u32, height: u32, pixels: &[u8]) -> Screen {
+    let mut screen = Screen::default();
+    assert_eq!(screen.apply(&frame(width, height, pixels)), Ok(Applied::Size));
+    screen.damage.clear();
+    screen
+}
+
+/// Some pixels: `colours` of them, in runs.
+fn pixels(area: usize, colours: u32, run: u32, seed: u32) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state
+    };
+    let mut pixels = Vec::with_capacity(area * 4);
+    while pixels.len() < area * 4 {
+        let colour = (random() % colours).wrapping_mul(0x0003_4567) ^ seed;
+        let length = 1 + random() % run;
+        pixels.extend(std::iter::repeat_n((colour & 0x00ff_ffff).to_le_bytes(), length as usize).flatten());
+    }
+    pixels.truncate(area * 4);
+    pixels
+}
+
+/// A client past its greeting, which asks for these encodings.
+fn attach(line: &mut Line, format: PixelFormat, encodings: &[i32]) -> Client {
+    let init = handshake(line, None).unwrap();
+    assert_eq!(init.name, "a desk");
+    Client::new(&init, format, encodings)
+}
+
+/// Talks until neither side has anything to say; what the server said, taken apart.
+fn settle(line: &mut Line, client: &mut Client) -> Vec<Said> {
+    let mut said = Vec::new();
+    for _ in 0..20 {
+        client.ask();
+        line.say(&std::mem::take(&mut client.output)).unwrap();
+        client.receive(&line.hear());
+        let before = said.len();
+        while let Some(one) = client.next().unwrap() {
+            said.push(one);
+        }
+        if said.len() == before {
+            return said;
+        }
+    }
+    panic!("there is no end to it");
+}
+
+/// What is left of our pixels behind a format.
+fn seen(pixels: &[u8], format: PixelFormat) -> Vec<u8> {
+    let (translator, expander) = (Translator::new(format), Expander::new(&format));
+    let mut values = Vec::new();
+    translator.row(pixels, &mut values);
+    values.into_iter().flat_map(|value| expander.pixel(value)).collect()
+}
+
+/// The first pixel that differs, so that a failure says more than thousands of bytes.
+fn difference(got: &[u8], expected: &[u8]) -> Option<(usize, [u8; 4], [u8; 4])> {
+    let pairs = got.as_chunks::<4>().0.iter().zip(expected.as_chunks::<4>().0);
+    pairs.enumerate().find(|(_, (a, b))| a != b).map(|(at, (a, b))| (at, *a, *b))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn pictures_cross_in_every_encoding_and_format(
+        (width, height) in (1u32..200, 1u32..200),
+        colours in prop_oneof![Just(1u32), Just(2), 3u32..6, 10u32..17, 100u32..300, Just(1 << 24)],
+        run in prop_oneof![Just(1u32), 2u32..9, 300u32..2000],
+        seed in any::<u32>(),
+        changes in prop::collection::vec((0u32..200, 0u32..200, 1u32..80, 1u32..80, any::<u32>()), 0..4),
+    ) {
+        let area = (width * height) as usize;
+        for format in formats() {
+            for encoding in PIXEL_ENCODINGS {
+                let screen = screen_of(width, height, &pixels(area, colours, run, seed));
+                let mut line = Line::new(screen, None);
+                let mut client = attach(&mut line, format, &[encoding]);
+                prop_assert_eq!(settle(&mut line, &mut client), [Said::Update]);
+                prop_assert_eq!(client.take_changes(), Some(Changes::All));
+                for (x, y, w, h, seed) in &changes {
+                    let whole = line.screen.picture.whole();
+                    let place = Rectangle { x: *x, y: *y, width: *w, height: *h };
+                    let Some(place) = place.intersection(&whole) else { continue };
+                    let area = (place.width * place.height) as usize;
+                    line.apply(part(width, height, place, &pixels(area, colours, run, *seed)));
+                    settle(&mut line, &mut client);
+                }
+                let expected = seen(line.screen.picture.pixels(), format);
+                let differs = difference(client.picture().pixels(), &expected);
+                prop_assert_eq!(differs, None, "{:?} in encoding {}", format, encoding);
+            }
+        }
+    }
+
+    #[test]
+    fn a_servers_bytes_are_a_picture_or_a_fault(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        width in 1u32..100, height in 1u32..100,
+    ) {
+        let init = ServerInit { width, height, name: String::new() };
+        for kind in 0..4 {
+            let mut client = Client::new(&init, PixelFormat::OURS, &ENCODINGS);
+            // The head of an update lets the rest get further.
+            let head = if kind == 0 { vec![] } else { vec![0, 0, 0xff, 0xff] };
+            client.receive(&[&head[..], &bytes].concat());
+            while let Ok(Some(_)) = client.next() {}
+        }
+    }
+
+    #[test]
+    fn a_viewers_bytes_are_events_or_a_fault_wherever_they_are_cut(
+        bytes in prop::collection::vec(prop_oneof![0u8..9, any::<u8>()], 0..200),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let run = |pieces: &[&[u8]]| {
+            let mut line = Line::new(screen_of(3, 2, &[7; 24]), None);
+            handshake(&mut line, None).unwrap();
+            line.hear();
+            let mut result = Ok(());
+            for piece in pieces {
+                result = result.and_then(|()| line.say(piece));
+            }
+            (result, line.events, line.viewer.output().to_vec())
+        };
+        let (front, back) = bytes.split_at(cut.index(bytes.len() + 1));
+        prop_assert_eq!(run(&[&bytes]), run(&[front, back]));
+    }
+}
+
+fn small() -> Screen {
+    screen_of(40, 30, &pixels(1200, 5, 3, 1))
+}
+
+fn request(is_incremental: bool) -> Vec<u8> {
+    vec![3, is_incremental.into(), 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]
+}
+
+fn encodings(numbers: &[i32]) -> Vec<u8> {
+    let count = (numbers.len() as u16).to_be_bytes();
+    [&[2, 0][..], &count, &numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<_>>()]
+        .concat()
+}
+
+/// A viewer past its greeting, whose server said everything about itself.
+fn greeted(numbers: &[i32]) -> Line {
+    let mut line = Line::new(small(), None);
+    handshake(&mut line, None).unwrap();
+    line.say(&encodings(numbers)).unwrap();
+    line.hear();
+    line
+}
+
+/// The place, the encoding and what follows it, of the one rectangle of an update.
+fn rectangle(update: &[u8]) -> ([u16; 4], i32, &[u8]) {
+    assert_eq!(update[..4], [0, 0, 0, 1], "one rectangle");
+    let side = |at: usize| u16::from_be_bytes([update[at], update[at + 1]]);
+    let number = i32::from_be_bytes(update[12..16].try_into().unwrap());
+    ([side(4), side(6), side(8), side(10)], number, &update[16..])
+}
+
+#[test]
+fn every_version_is_greeted_as_it_expects() {
+    let init: Vec<u8> = [&[0, 40, 0, 30][..], &PixelFormat::OURS.emit(), &[0, 0, 0, 6], b"a desk"].concat();
+    let (none, ok) = (&[0, 0, 0, 1][..], &[0, 0, 0, 0][..]);
+    for (version, offer, choice, result) in [
+        ("RFB 003.003\n", none, &[][..], &[][..]),
+        ("RFB 003.005\n", none, &[], &[]),
+        ("RFB 003.007\n", &[1, 1], &[1], &[]),
+        ("RFB 003.008\n", &[1, 1], &[1], ok),
+        ("RFB 003.889\n", &[1, 1], &[1], ok),
+        ("RFB 004.001\n", &[1, 1], &[1], ok),
+    ] {
+        let mut line = Line::new(small(), None);
+        assert_eq!(line.hear(), b"RFB 003.008\n");
+        line.say(version.as_bytes()).unwrap();
+        if choice.is_empty() {
+            line.say(&[1]).unwrap();
+            assert_eq!([line.hear(), line.hear()].concat(), [offer, &init].concat(), "{version}");
+            continue;
+        }
+        assert_eq!(line.hear(), offer, "{version}");
+        line.say(choice).unwrap();
+        assert_eq!(line.hear(), result, "{version}");
+        line.say(&[1]).unwrap();
+        assert_eq!(line.hear(), init, "{version}");
+    }
+    for wrong in ["RFB 002.000\n", "GET / HTTP/1", "RFB 00x.008\n"] {
+        assert!(Line::new(small(), None).say(wrong.as_bytes()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn only_the_right_password_opens() {
+    let password = |text: &str| Password::parse(text.as_bytes());
+    let right = handshake(&mut Line::new(small(), password("secret")), password("secret").as_ref());
+    assert_eq!(right.unwrap().width, 40);
+    let wrong = handshake(&mut Line::new(small(), password("secret")), password("guess").as_ref());
+    assert!(wrong.unwrap_err().to_string().contains("password is wrong"));
+    let missing = handshake(&mut Line::new(small(), password("secret")), None);
+    assert!(missing.unwrap_err().to_string().contains("password_file"));
+    handshake(&mut Line::new(small(), None), password("secret").as_ref()).expect("none is needed");
+    let mut line = Line::new(small(), password("secret"));
+    line.say(b"RFB 003.008\n").unwrap();
+    assert!(line.say(&[1]).is_err(), "no security was not offered");
+}
+
+#[test]
+fn before_the_first_picture_a_viewer_waits() {
+    let mut line = Line::new(Screen::default(), None);
+    line.say(b"RFB 003.008\n\x01\x01").unwrap();
+    line.hear();
+    assert_eq!(line.hear(), b"");
+    line.apply(frame(40, 30, &[9; 4800]));
+    assert_eq!(line.hear()[..4], [0, 40, 0, 30]);
+}
+
+#[test]
+fn what_a_viewer_does_is_said_in_the_words_of_the_format() {
+    let mut line = greeted(&[]);
+    line.say(&[4, 1, 0, 0, 0, 0, 0xff, 0x0d]).unwrap();
+    line.say(&[5, 0x81, 0, 20, 0xff, 0xff]).unwrap();
+    line.say(&[6, 0, 0, 0, 0, 0, 0, 2, b'h', 0xe9]).unwrap();
+    line.say(&[251, 0, 4, 0, 3, 0, 0, 0]).unwrap();
+    let said = [
+        Event::Key { keysym: 0xff0d, pressed: true },
+        // Below the lower edge is at it.
+        Event::Pointer { x: 20, y: 29, buttons: 0x81 },
+        Event::Text("hé".into()),
+        Event::Size { width: 1024, height: 768 },
+    ];
+    assert_eq!(line.events, said);
+    assert_eq!(line.viewer.held(), said[..2]);
+    let released =
+        [Event::Key { keysym: 0xff0d, pressed: false }, Event::Pointer { x: 20, y: 29, buttons: 0 }];
+    assert_eq!(line.viewer.release(), released);
+    assert_eq!(line.viewer.release(), []);
+}
+
+#[test]
+fn a_text_that_is_too_long_is_passed_over() {
+    let mut line = greeted(&[]);
+    line.say(&[6, 0, 0, 0, 0x10, 0, 0, 0]).unwrap();
+    for _ in 0..256 {
+        line.say(&[b'x'; 1 << 20]).unwrap();
+    }
+    line.say(&[4, 1, 0, 0, 0, 0, 0, 0x61]).unwrap();
+    assert_eq!(line.events, [Event::Key { keysym: 0x61, pressed: true }]);
+}
+
+#[test]
+fn a_list_of_encodings_is_bounded() {
+    let mut line = greeted(&[]);
+    assert!(line.say(&encodings(&[0; 256])).is_ok());
+    assert!(line.say(&[2, 0, 1, 1]).is_err());
+}
+
+#[test]
+fn an_update_comes_when_it_is_asked_for_and_there_is_one() {
+    let mut line = greeted(&[]);
+    assert_eq!(line.hear(), b"");
+    line.say(&request(true)).unwrap();
+    assert_eq!(rectangle(&line.hear()).0, [0, 0, 40, 30]);
+    line.say(&request(true)).unwrap();
+    assert_eq!(line.hear(), b"", "nothing changed");
+    line.apply(part(40, 30, Rectangle { x: 17, y: 5, width: 1, height: 1 }, &[1, 2, 3, 0]));
+    assert_eq!(rectangle(&line.hear()).0, [16, 0, 16, 16], "the tile that it lies in");
+    line.apply(part(40, 30, Rectangle { x: 0, y: 0, width: 1, height: 1 }, &[4, 5, 6, 0]));
+    assert_eq!(line.hear(), b"", "it was not asked for");
+    line.apply(part(40, 30, Rectangle { x: 39, y: 0, width: 1, height: 1 }, &[7, 8, 9, 0]));
+    line.say(&request(true)).unwrap();
+    assert_eq!(line.hear()[..4], [0, 0, 0, 2], "both, once it is");
+    let same = line.screen.picture.pixels().to_vec();
+    line.apply(frame(40, 30, &same));
+    line.say(&request(true)).unwrap();
+    assert_eq!(line.hear(), b"", "a picture that is the same is no news");
+    line.say(&request(false)).unwrap();
+    assert_eq!(rectangle(&line.hear()).0, [0, 0, 40, 30], "unless all is wanted");
+}
+
+#[test]
+fn pictures_that_do_not_wait_to_be_asked_for_keep_to_what_the_way_holds() {
+    let mut line = Line::new(small(), None);
+    handshake(&mut line, None).unwrap();
+    line.say(&encodings(&[encoding::FENCE, encoding::CONTINUOUS_UPDATES])).unwrap();
+    let support = line.hear();
+    assert_eq!(support, [&[248, 0, 0, 0, 0x80, 0, 0, 0, 0][..], &[150]].concat(), "says that it can");
+    line.say(&[150, 1, 0, 0, 0, 0, 0, 40, 0, 30]).unwrap();
+    let mut shade = 0;
+    let mut another = |line: &mut Line| {
+        shade += 1;
+        line.apply(frame(40, 30, &[shade; 4800]));
+        let said = line.hear();
+        said.last().copied()
+    };
+    let first = another(&mut line).expect("an update, and a fence behind it");
+    assert_eq!(another(&mut line), None, "how long the way is shows only when the first is answered");
+    let answer = |number: u8| [&[248, 0, 0, 0, 0, 0, 0, 1, 1][..], &[number]].concat();
+    line.now = line.now.after(std::time::Duration::from_millis(20));
+    line.say(&answer(first)).unwrap();
+    assert!(another(&mut line).is_some());
+    assert!(another(&mut line).is_some(), "a second on the way");
+    line.now = line.now.after(std::time::Duration::from_millis(69));
+    let last = another(&mut line).expect("within the way's time and a bit");
+    line.now = line.now.after(std::time::Duration::from_millis(1));
+    assert_eq!(another(&mut line), None, "the first of them is late: the way is full");
+    line.say(&answer(last)).unwrap();
+    assert!(another(&mut line).is_some(), "all are answered");
+    line.say(&[150, 0, 0, 0, 0, 0, 0, 40, 0, 30]).unwrap();
+    assert_eq!(line.hear(), [150], "it ends");
+    assert_eq!(another(&mut line), None);
+    line.say(&[248, 0, 0, 0, 0x80, 0, 0, 7, 2, b'h', b'i']).unwrap();
+    assert_eq!(line.hear(), [248, 0, 0, 0, 0, 0, 0, 3, 2, b'h', b'i'], "a fence of its own comes back");
+}
+
+fn cursor(width: u32, height: u32, pixels: &[u8]) -> Body {
+    let mut body = Body::from(pixels.to_vec());
+    body.push_front(&Cursor { width, height, hot_x: 1, hot_y: 0 }.emit());
+    body.push_front(&Header { kind: Kind::Cursor, geometry: geometry(40, 30) }.emit());
+    body
+}
+
+#[test]
+fn the_pointers_shape_is_drawn_by_the_viewer() {
+    let shape = [[10, 20, 30, 255], [40, 50, 60, 0]].concat();
+    let mut line = greeted(&[encoding::CURSOR]);
+    line.say(&request(true)).unwrap();
+    line.hear();
+    line.say(&request(true)).unwrap();
+    assert_eq!(line.apply(cursor(2, 1, &shape)), Applied::Cursor);
+    let update = line.hear();
+    let (place, number, bytes) = rectangle(&update);
+    assert_eq!((place, number), ([1, 0, 2, 1], encoding::CURSOR));
+    assert_eq!(bytes, [&shape[..], &[0x80]].concat(), "pixels, and which of them are seen");
+
+    for encodings in [&[encoding::CURSOR][..], &[encoding::CURSOR_WITH_ALPHA]] {
+        let mut line = Line::new(small(), None);
+        let mut client = attach(&mut line, PixelFormat::OURS, encodings);
+        line.apply(cursor(2, 1, &shape));
+        let said = settle(&mut line, &mut client);
+        let Some(Said::Cursor(cursor, pixels)) = said.first() else { panic!("{said:?}") };
+        assert_eq!(*cursor, Cursor { width: 2, height: 1, hot_x: 1, hot_y: 0 });
+        assert_eq!((&pixels[..4], pixels[7]), (&shape[..4], 0));
+    }
+}
+
+#[test]
+fn a_picture_of_another_size_is_told_to_who_can_take_it() {
+    for encodings in [&[encoding::DESKTOP_SIZE][..], &[encoding::EXTENDED_DESKTOP_SIZE]] {
+        let mut line = Line::new(small(), None);
+        let mut client = attach(&mut line, PixelFormat::OURS, encodings);
+        settle(&mut line, &mut client);
+        line.apply(frame(50, 20, &pixels(1000, 5, 3, 2)));
+        settle(&mut line, &mut client);
+        assert_eq!(client.take_changes(), Some(Changes::All));
+        assert_eq!(client.picture().whole(), line.screen.picture.whole());
+        assert_eq!(difference(client.picture().pixels(), line.screen.picture.pixels()), None);
+    }
+    let mut line = greeted(&[]);
+    line.apply(frame(50, 20, &pixels(1000, 5, 3, 2)));
+    line.say(&request(true)).unwrap();
+    assert_eq!(rectangle(&line.hear()).0, [0, 0, 40, 20], "what fits into the size that it knows");
+}
+
+#[test]
+fn a_wish_for_another_size_is_handed_on_and_answered() {
+    let mut line = Line::new(small(), None);
+    let mut client = attach(&mut line, PixelFormat::OURS, &[encoding::EXTENDED_DESKTOP_SIZE]);
+    settle(&mut line, &mut client);
+    client.tell(&Event::Size { width: 1280, height: 720 });
+    settle(&mut line, &mut client);
+    assert_eq!(line.events, [Event::Size { width: 1280, height: 720 }]);
+    assert_eq!(client.picture().whole(), line.screen.picture.whole(), "nothing changes by the wish alone");
+}
+
+#[test]
+fn a_client_says_what_a_server_understands() {
+    let mut line = Line::new(small(), None);
+    let mut client = attach(&mut line, PixelFormat::OURS, &ENCODINGS);
+    settle(&mut line, &mut client);
+    let events = [
+        Event::Key { keysym: 0x20ac, pressed: true },
+        Event::Pointer { x: 3, y: 4, buttons: 0xff },
+        Event::Text("déjà vu".into()),
+    ];
+    events.iter().for_each(|event| client.tell(event));
+    settle(&mut line, &mut client);
+    assert_eq!(line.events, events);
+}
+
+#[test]
+fn a_server_may_copy_within_its_picture() {
+    let init = ServerInit { width: 4, height: 3, name: String::new() };
+    let mut client = Client::new(&init, PixelFormat::OURS, &ENCODINGS);
+    let row: Vec<u8> = (0..16).collect();
+    client.receive(&[&[0, 0, 0, 2, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0][..], &row].concat());
+    // From (0, 0) to (1, 0): the two overlap. It comes in two pieces.
+    client.receive(&[0, 1, 0, 0, 0, 3, 0, 1, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(client.next(), Ok(None));
+    client.receive(&[0, 0]);
+    assert_eq!(client.next(), Ok(Some(Said::Update)));
+    let expected: Vec<u8> = (0..4).chain(0..12).collect();
+    assert_eq!(client.picture().pixels()[..16], expected);
+    client.receive(&[0, 0, 0, 1, 0, 1, 0, 0, 0, 3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3]);
+    assert!(client.next().unwrap_err().0.contains("outside"), "it would copy what there is not");
+}
+
+/// One message of a picture of one colour in another format, and what it looks like.
+fn plain(format: VideoPixels, planes: &[(usize, u8)]) -> [u8; 4] {
+    let geometry = Geometry::new(format, 6, 3).unwrap();
+    let mut body =
+        Body::from(planes.iter().flat_map(|(count, value)| vec![*value; *count]).collect::<Vec<_>>());
+    body.push_front(&Header::frame(geometry).emit());
+    let mut screen = Screen::default();
+    assert_eq!(screen.apply(&body), Ok(Applied::Size));
+    let pixels = screen.picture.pixels().as_chunks::<4>().0;
+    assert!(pixels.iter().all(|pixel| *pixel == pixels[0]), "{format:?}: one colour everywhere");
+    pixels[0]
+}
+
+#[test]
+fn pictures_of_other_formats_are_shown() {
+    // Red, as ITU-R BT.601 has it: Y 81, Cb 90, Cr 240.
+    let is_red = |[blue, green, red, _]: [u8; 4]| blue < 3 && green < 3 && red > 252;
+    assert!(is_red(plain(VideoPixels::I420, &[(18, 81), (6, 90), (6, 240)])));
+    assert!(is_red(plain(VideoPixels::I422, &[(18, 81), (9, 90), (9, 240)])));
+    assert!(is_red(plain(VideoPixels::I444, &[(18, 81), (18, 90), (18, 240)])));
+    let yuyv: Vec<_> = std::iter::repeat_n([(1, 81), (1, 90), (1, 81), (1, 240)], 9).flatten().collect();
+    assert!(is_red(plain(VideoPixels::Yuyv, &yuyv)));
+    let rgb: Vec<_> = std::iter::repeat_n([(1, 254), (1, 1), (1, 2)], 18).flatten().collect();
+    assert_eq!(plain(VideoPixels::Rgb24, &rgb), [2, 1, 254, 0]);
+    assert_eq!(plain(VideoPixels::Gray8, &[(18, 77)]), [77, 77, 77, 0]);
+}

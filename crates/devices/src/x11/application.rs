@@ -1,0 +1,315 @@
+//! The application's side: a window as a partner. Into it go pictures and pointers; out of it comes what somebody
+//! does with keyboard and mouse while the window has them.
+
+use super::client::{Client, PACKET_BYTES, Packet};
+use super::display::{Extensions, PATIENCE, parse};
+use super::layout::{Layout, LayoutQuery};
+use super::window::{Handled, Shown, Window};
+use super::{failed, io_error};
+use crate::flows::{Flows, OUT};
+use contract::{
+    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use sys::clock::boot_ns;
+use wire::formats::video::SIDE_MAX;
+use wire::formats::viewer::{BUTTONS, Event};
+use x11rb_protocol::protocol::xproto::{self, ConfigureNotifyEvent, KeyPressEvent};
+
+/// Events that wait for the path; of more, only where things stand is kept.
+const EVENTS_MAX: usize = 1024;
+
+/// A window as a partner.
+pub(super) struct WindowPartner {
+    name: String,
+    client: Client,
+    window: Window,
+    layout: Layout,
+    query: LayoutQuery,
+    /// Keys that are down, and what each stood for when it went down.
+    keys: BTreeMap<u8, u32>,
+    pointer: (u32, u32),
+    buttons: u16,
+    size: Option<(u32, u32)>,
+    events: VecDeque<Event>,
+    /// What hands did while it is not known what keys stand for.
+    unread: VecDeque<[u8; PACKET_BYTES]>,
+    is_closed: bool,
+    flows: Flows,
+    slot: PullSlot,
+    pictures: u64,
+    unusable: u64,
+}
+
+impl WindowPartner {
+    /// A partner on a connection that was accepted, with memory to share with its server.
+    pub(super) fn new(
+        name: String,
+        title: String,
+        screen: usize,
+        [socket, memory]: [OwnedFd; 2],
+    ) -> Result<Self, DeviceError> {
+        let deadline = Instant::now() + PATIENCE;
+        let begun = io_error(&name);
+        let mut client = Client::new(socket, deadline).map_err(&begun)?;
+        let screen = super::display::screen(&client, screen)
+            .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
+        let extensions = Extensions::find(&mut client, deadline).map_err(&begun)?;
+        let layout = LayoutQuery::wait(&mut client, deadline).map_err(&begun)?;
+        let window = Window::new(&mut client, extensions, screen, title, memory, deadline).map_err(&begun)?;
+        Ok(WindowPartner {
+            name,
+            client,
+            window,
+            layout,
+            query: LayoutQuery::default(),
+            keys: BTreeMap::new(),
+            pointer: (0, 0),
+            buttons: 0,
+            size: None,
+            events: VecDeque::new(),
+            unread: VecDeque::new(),
+            is_closed: false,
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
+            pictures: 0,
+            unusable: 0,
+        })
+    }
+
+    fn gone(&self) -> PartnerError {
+        PartnerError::Gone(format!("the window on {}", self.name))
+    }
+
+    /// Hears what the server says, and hands it what waits for it.
+    fn serve(&mut self) -> io::Result<()> {
+        self.client.fill()?;
+        while let Some(packet) = self.client.take()? {
+            if let Some(layout) = self.query.handle(&mut self.client, &packet)? {
+                self.layout = layout;
+            }
+            match (self.window.handle(&mut self.client, &packet)?, packet) {
+                (Handled::Closed, _) => self.is_closed = true,
+                (Handled::Lost, _) => self.tell(Event::Refresh),
+                (Handled::Not, Packet::Event(event)) => self.unread.push_back(event),
+                _ => {}
+            }
+            while !self.query.is_asking() || self.unread.len() > EVENTS_MAX {
+                let Some(event) = self.unread.pop_front() else { break };
+                self.handle_event(&event)?;
+            }
+        }
+        self.client.flush()
+    }
+
+    fn handle_event(&mut self, event: &[u8]) -> io::Result<()> {
+        match event[0] & 0x7f {
+            kind @ (xproto::KEY_PRESS_EVENT | xproto::KEY_RELEASE_EVENT) => {
+                let event: KeyPressEvent = parse(event)?;
+                self.handle_key(event.detail, event.state.into(), kind == xproto::KEY_PRESS_EVENT);
+            }
+            // Motion and buttons are laid out as keys are.
+            kind @ (xproto::BUTTON_PRESS_EVENT
+            | xproto::BUTTON_RELEASE_EVENT
+            | xproto::MOTION_NOTIFY_EVENT) => {
+                let event: KeyPressEvent = parse(event)?;
+                let bit = match kind {
+                    xproto::MOTION_NOTIFY_EVENT => 0,
+                    // Buttons count from 1, in the order of the bits.
+                    _ if (1..=BUTTONS).contains(&event.detail.into()) => 1 << (event.detail - 1),
+                    _ => return Ok(()),
+                };
+                match kind {
+                    xproto::BUTTON_RELEASE_EVENT => self.buttons &= !bit,
+                    _ => self.buttons |= bit,
+                }
+                self.handle_pointer(event.event_x, event.event_y);
+            }
+            xproto::FOCUS_OUT_EVENT => {
+                for keysym in std::mem::take(&mut self.keys).into_values() {
+                    self.tell(Event::Key { keysym, pressed: false });
+                }
+            }
+            xproto::CONFIGURE_NOTIFY_EVENT => {
+                let event: ConfigureNotifyEvent = parse(event)?;
+                let size =
+                    (u32::from(event.width).clamp(1, SIDE_MAX), u32::from(event.height).clamp(1, SIDE_MAX));
+                if event.window == self.window.number && self.size.replace(size) != Some(size) {
+                    self.tell(Event::Size { width: size.0, height: size.1 });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle_key(&mut self, key: u8, state: u16, pressed: bool) {
+        // A key comes up as what it went down as, whatever became of the modifiers.
+        let keysym = match pressed {
+            true => self.keys.get(&key).copied().or_else(|| match self.layout.keysym(key, state) {
+                0 => None,
+                keysym => Some(keysym),
+            }),
+            false => self.keys.remove(&key),
+        };
+        let Some(keysym) = keysym else { return };
+        if pressed {
+            self.keys.insert(key, keysym);
+        }
+        self.tell(Event::Key { keysym, pressed });
+    }
+
+    fn handle_pointer(&mut self, x: i16, y: i16) {
+        let (width, height) = self.window.size().unwrap_or((1, 1));
+        let inside = |place: i16, side: u32| u32::try_from(place).unwrap_or(0).min(side - 1);
+        self.pointer = (inside(x, width), inside(y, height));
+        let event = self.pointed();
+        // Where the pointer was on its way does not count, what its buttons did does.
+        if let [.., Event::Pointer { buttons: before, .. }, Event::Pointer { buttons, .. }] =
+            self.events.make_contiguous()
+            && *before == self.buttons
+            && *buttons == self.buttons
+        {
+            self.events.pop_back();
+        }
+        self.tell(event);
+    }
+
+    fn pointed(&self) -> Event {
+        let ((x, y), buttons) = (self.pointer, self.buttons);
+        Event::Pointer { x, y, buttons }
+    }
+
+    fn tell(&mut self, event: Event) {
+        if !self.flows.is_open(Direction::Out) {
+            return;
+        }
+        if self.events.len() >= EVENTS_MAX {
+            self.tell_all();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Says where things stand, instead of how they came there.
+    fn tell_all(&mut self) {
+        self.slot = PullSlot::default();
+        let released = self.events.iter().filter_map(|event| match event {
+            Event::Key { keysym, pressed: false } => Some(*keysym),
+            _ => None,
+        });
+        let held: Vec<u32> = self.keys.values().copied().collect();
+        let is_whole_wanted = self.events.contains(&Event::Refresh);
+        let released: Vec<u32> = released.filter(|keysym| !held.contains(keysym)).collect();
+        self.events.clear();
+        self.events.extend(released.into_iter().map(|keysym| Event::Key { keysym, pressed: false }));
+        self.events.truncate(EVENTS_MAX / 2);
+        self.events.extend(held.into_iter().map(|keysym| Event::Key { keysym, pressed: true }));
+        self.events.push_back(self.pointed());
+        self.events.extend(is_whole_wanted.then_some(Event::Refresh));
+        self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
+    }
+
+    fn next(&mut self) -> io::Result<Next> {
+        self.serve()?;
+        Ok(match self.events.pop_front() {
+            Some(event) => Next::Message(Message::new(Time(boot_ns()), event.to_bytes())),
+            None if self.is_closed => Next::End,
+            None => Next::Nothing,
+        })
+    }
+
+    fn show(&mut self, message: &Message) -> io::Result<Result<(), String>> {
+        let shown = self.window.show(&mut self.client, &message.body)?;
+        self.client.flush()?;
+        Ok(shown.map(|shown| match shown {
+            Shown::Yes => self.pictures += 1,
+            Shown::Nothing => self.unusable += 1,
+            Shown::NeedsWhole => {
+                self.unusable += 1;
+                self.tell(Event::Refresh);
+            }
+        }))
+    }
+}
+
+impl Partner for WindowPartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Viewer,
+            Direction::In => Format::Video,
+        };
+        self.flows.open(template, &format)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        if self.flows.close(flow)? == Direction::Out {
+            self.events.clear();
+            self.slot = PullSlot::default();
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
+        if let Err(error) = self.serve() {
+            return Err((failed(&self.name, error), message));
+        }
+        if self.is_closed {
+            return Err((self.gone(), message));
+        }
+        if self.window.is_busy() || self.client.is_full() {
+            return Ok(Pushed::Full(message));
+        }
+        match self.show(&message) {
+            Ok(Ok(())) => Ok(Pushed::Taken),
+            Ok(Err(problem)) => Err((PartnerError::Message(problem), message)),
+            Err(error) => Err((failed(&self.name, error), message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, want, || self.next());
+        self.slot = slot;
+        answer.map_err(|error| failed(&self.name, error))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish => {}
+            Ctl::Snapshot => self.tell_all(),
+            Ctl::Neutral if flow == OUT => {}
+            Ctl::Neutral => {
+                self.window.set_stale(&mut self.client, true);
+                self.client.flush().map_err(|error| failed(&self.name, error))?;
+            }
+            Ctl::Report => {
+                let figures = vec![("pictures", self.pictures as f64), ("unusable", self.unusable as f64)];
+                return Ok(CtlReply::Report(figures));
+            }
+            _ => return Err(PartnerError::Unsupported("this control operation")),
+        }
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
+        let reads = Some((self.client.socket(), Interest::Read));
+        let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
+        let has_one = match direction {
+            Direction::In => !self.window.is_busy() && !self.client.is_full(),
+            Direction::Out => self.slot.is_held() || !self.events.is_empty() || self.is_closed,
+        };
+        Readiness { now: has_one, ..Readiness { descriptors: [reads, writes], ..Readiness::default() } }
+    }
+}

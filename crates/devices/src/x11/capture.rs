@@ -1,0 +1,478 @@
+//! What a screen shows, taken from it: first all of it, then what changed, each time somebody takes a message.
+//!
+//! A state machine that asks the server and is told its answers. While nobody takes anything, nothing is asked:
+//! the server adds up what changes meanwhile (DAMAGE), and pictures that nobody saw are never made.
+
+use super::client::{Client, Sequence};
+use super::display::{Extension, Extensions, Segment, parse};
+use buffers::Pool;
+use contract::{Attributes, Body, Bytes, Message, Options, Time};
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use wire::formats::video::{
+    CURSOR_SIDE_MAX, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles,
+};
+use x11rb_protocol::protocol::xfixes::{CursorNotifyMask, FetchRegionReply, GetCursorImageReply};
+use x11rb_protocol::protocol::xproto::{
+    self, ChangeWindowAttributesAux, ChangeWindowAttributesRequest, ConfigureNotifyEvent, EventMask,
+    GetGeometryReply, GetGeometryRequest, GetImageRequest, ImageFormat,
+};
+use x11rb_protocol::protocol::{damage, shm, xfixes};
+
+/// No region, no resource (`None`).
+const NONE: u32 = 0;
+/// Pictures' worth of memory kept for use again.
+const PICTURES_KEPT: usize = 4;
+/// Rectangles asked for one by one; of more, the one around them all is.
+const RECTANGLES_MAX: usize = 64;
+/// The pointer's shape in a flow, where pictures have no key.
+const CURSOR_KEY: u64 = 1;
+/// Bytes of an answer before the pixels it brings (`GetImage`).
+const IMAGE_HEADER_BYTES: usize = 32;
+
+/// What is asked of the server.
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    /// What changed.
+    Region(Sequence),
+    /// Pixels.
+    Pixels(Shot),
+}
+
+/// A picture, or parts of one, on its way.
+#[derive(Debug)]
+struct Shot {
+    created: Time,
+    is_whole: bool,
+    parts: Vec<Rectangle>,
+    /// The last that was asked for.
+    last: Sequence,
+    /// Pixels that came in answers instead of shared memory.
+    pieces: Body,
+    has_failed: bool,
+}
+
+/// What a pull finds when it looks.
+pub(super) struct Capture {
+    root: xproto::Window,
+    extensions: Extensions,
+    geometry: Geometry,
+    memory: OwnedFd,
+    segment: Option<(Segment, Extension)>,
+    attaching: Option<Sequence>,
+    damage: Option<Damage>,
+    /// What changed, the whole picture is sent.
+    sends_whole: bool,
+    /// The pointer's shape is told.
+    has_cursor: bool,
+    period: Duration,
+    delay: Duration,
+    pool: Pool,
+    stage: Stage,
+    cursor: Option<Sequence>,
+    is_cursor_due: bool,
+    is_whole_due: bool,
+    /// When something changed that was not taken yet.
+    damaged_at: Option<Time>,
+    /// Not before.
+    next_at: Time,
+    pub(super) figures: Figures,
+}
+
+/// The extension DAMAGE at work.
+#[derive(Debug, Clone, Copy)]
+struct Damage {
+    extension: Extension,
+    xfixes: Extension,
+    number: damage::Damage,
+    region: xfixes::Region,
+}
+
+/// What is reported.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub(super) frames: u64,
+    pub(super) partial: u64,
+    pub(super) rectangles: u64,
+    pub(super) cursors: u64,
+    pub(super) failed: u64,
+    pub(super) sizes: u64,
+}
+
+fn geometry(width: u16, height: u16, rate_hz: f64) -> io::Result<Geometry> {
+    let geometry = Geometry::new(PixelFormat::Bgrx32, width.into(), height.into());
+    Ok(geometry
+        .map_err(|error| io::Error::other(format!("the screen is no picture: {error}")))?
+        .with_rate_hz(rate_hz))
+}
+
+impl Capture {
+    /// Begins to watch a screen, with memory to share with its server.
+    pub(super) fn new(
+        client: &mut Client,
+        extensions: Extensions,
+        root: xproto::Window,
+        memory: OwnedFd,
+        options: &Options,
+        deadline: Instant,
+    ) -> io::Result<Capture> {
+        let events = ChangeWindowAttributesAux::new().event_mask(EventMask::STRUCTURE_NOTIFY);
+        let watch = ChangeWindowAttributesRequest { window: root, value_list: Cow::Owned(events) };
+        client.send(watch.serialize());
+        let request = client.ask(GetGeometryRequest { drawable: root }.serialize());
+        let size: GetGeometryReply = super::display::answer(client, request, deadline)?;
+        let rate_hz = options.number("rate");
+        let mode = options.text("damage");
+        let mut capture = Capture {
+            root,
+            extensions,
+            geometry: geometry(size.width, size.height, rate_hz)?,
+            memory,
+            segment: None,
+            attaching: None,
+            damage: None,
+            sends_whole: mode == "whole",
+            has_cursor: options.flag("cursor"),
+            period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
+            delay: options.duration("delay"),
+            pool: Pool::new(0, 0),
+            stage: Stage::Idle,
+            cursor: None,
+            is_cursor_due: false,
+            is_whole_due: false,
+            damaged_at: None,
+            next_at: Time::ZERO,
+            figures: Figures::default(),
+        };
+        if let (true, Some(extension), Some(xfixes)) = (mode != "false", extensions.damage, extensions.xfixes)
+        {
+            let (number, region) = (client.resource(), client.resource());
+            let level = damage::ReportLevel::NON_EMPTY;
+            let create = damage::CreateRequest { damage: number, drawable: root, level };
+            client.send(create.serialize(extension.opcode));
+            let create = xfixes::CreateRegionRequest { region, rectangles: (&[]).into() };
+            client.send(create.serialize(xfixes.opcode));
+            capture.damage = Some(Damage { extension, xfixes, number, region });
+        }
+        if let Some(xfixes) = extensions.xfixes.filter(|_| capture.has_cursor) {
+            let event_mask = CursorNotifyMask::DISPLAY_CURSOR;
+            let select = xfixes::SelectCursorInputRequest { window: root, event_mask };
+            client.send(select.serialize(xfixes.opcode));
+        }
+        capture.attach(client)?;
+        if let Some(request) = capture.attaching.take()
+            && client.wait_done(request, deadline)?.is_err()
+        {
+            capture.segment = None;
+        }
+        Ok(capture)
+    }
+
+    /// Shares memory for one picture with the server, instead of what was shared before.
+    fn attach(&mut self, client: &mut Client) -> io::Result<()> {
+        let bytes = self.geometry.bytes();
+        self.pool = Pool::new(bytes, PICTURES_KEPT);
+        let Some(shm) = self.extensions.shm else { return Ok(()) };
+        if self.segment.as_ref().is_some_and(|(segment, _)| segment.bytes() >= bytes) {
+            return Ok(());
+        }
+        let (segment, request) = Segment::attach(client, shm, &self.memory, bytes)?;
+        if let Some((before, shm)) = self.segment.replace((segment, shm)) {
+            before.detach(client, shm);
+        }
+        self.attaching = Some(request);
+        Ok(())
+    }
+
+    /// The next picture shall be whole, and the pointer's shape told again.
+    pub(super) fn want_whole(&mut self) {
+        self.is_whole_due = true;
+        self.is_cursor_due = self.has_cursor && self.extensions.xfixes.is_some();
+    }
+
+    /// When there is something to ask for.
+    pub(super) fn due(&self) -> Option<Time> {
+        if self.is_cursor_due && self.cursor.is_none() {
+            return Some(Time::ZERO);
+        }
+        if !matches!(self.stage, Stage::Idle) {
+            return None;
+        }
+        let at = match (self.is_whole_due || self.damage.is_none(), self.damaged_at) {
+            (true, _) => Time::ZERO,
+            (false, damaged_at) => damaged_at?.after(self.delay),
+        };
+        Some(at.max(self.next_at))
+    }
+
+    /// Asks for what is due.
+    pub(super) fn ask(&mut self, client: &mut Client, now: Time) {
+        if self.is_cursor_due
+            && self.cursor.is_none()
+            && let Some(xfixes) = self.extensions.xfixes
+        {
+            self.is_cursor_due = false;
+            self.cursor = Some(client.ask(xfixes::GetCursorImageRequest.serialize(xfixes.opcode)));
+        }
+        if self.due().is_none_or(|due| due > now) {
+            return;
+        }
+        // From the time it was due: what is a little late one time is not late ever after.
+        let is_late = now.since(self.next_at) > self.period;
+        self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+        self.damaged_at = None;
+        let is_whole = std::mem::take(&mut self.is_whole_due) || self.damage.is_none() || self.sends_whole;
+        if let Some(Damage { extension, xfixes, number, region }) = self.damage {
+            // Whatever changes from here on is told anew.
+            let parts = if is_whole { NONE } else { region };
+            let subtract = damage::SubtractRequest { damage: number, repair: NONE, parts };
+            client.send(subtract.serialize(extension.opcode));
+            if !is_whole {
+                let fetch = xfixes::FetchRegionRequest { region };
+                self.stage = Stage::Region(client.ask(fetch.serialize(xfixes.opcode)));
+                return;
+            }
+        }
+        self.ask_pixels(client, vec![self.whole()], now);
+    }
+
+    fn whole(&self) -> Rectangle {
+        Rectangle { x: 0, y: 0, width: self.geometry.width(), height: self.geometry.height() }
+    }
+
+    fn ask_pixels(&mut self, client: &mut Client, parts: Vec<Rectangle>, now: Time) {
+        let (mut last, mut offset) = (0, 0);
+        for part in &parts {
+            // Sides of a picture fit: they came from 16 bits.
+            let (x, y) = (part.x as i16, part.y as i16);
+            let (width, height) = (part.width as u16, part.height as u16);
+            let (drawable, plane_mask) = (self.root, !0);
+            last = match &self.segment {
+                Some((segment, shm)) => {
+                    let (format, shmseg) = (ImageFormat::Z_PIXMAP.into(), segment.number);
+                    let get = shm::GetImageRequest {
+                        drawable,
+                        x,
+                        y,
+                        width,
+                        height,
+                        plane_mask,
+                        format,
+                        shmseg,
+                        offset,
+                    };
+                    client.ask(get.serialize(shm.opcode))
+                }
+                None => {
+                    let format = ImageFormat::Z_PIXMAP;
+                    client.ask(
+                        GetImageRequest { format, drawable, x, y, width, height, plane_mask }.serialize(),
+                    )
+                }
+            };
+            offset += part.bytes(PixelFormat::Bgrx32) as u32;
+        }
+        let is_whole = parts == [self.whole()];
+        let (pieces, has_failed) = (Body::new(), false);
+        self.stage = Stage::Pixels(Shot { created: now, is_whole, parts, last, pieces, has_failed });
+    }
+
+    /// Takes an answer to one of our questions; gives the message it completes.
+    pub(super) fn handle_reply(
+        &mut self,
+        client: &mut Client,
+        request: Sequence,
+        bytes: Vec<u8>,
+        now: Time,
+    ) -> io::Result<Option<Message>> {
+        if self.cursor == Some(request) {
+            self.cursor = None;
+            return self.cursor_message(&parse(&bytes)?, now).map(Some);
+        }
+        match &mut self.stage {
+            Stage::Region(asked) if *asked == request => {
+                let region: FetchRegionReply = parse(&bytes)?;
+                self.stage = Stage::Idle;
+                let parts = self.clipped(&region);
+                if !parts.is_empty() {
+                    self.ask_pixels(client, parts, now);
+                }
+                Ok(None)
+            }
+            Stage::Pixels(shot) => {
+                if self.segment.is_none() {
+                    let pixels = Bytes::from(bytes).slice(IMAGE_HEADER_BYTES..);
+                    shot.pieces.push(pixels);
+                }
+                self.settle(request)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// One of our questions has no answer: what it was about is no longer so.
+    pub(super) fn handle_error(&mut self, request: Sequence) -> io::Result<()> {
+        if self.cursor == Some(request) {
+            self.cursor = None;
+        }
+        if self.attaching == Some(request) {
+            self.segment = None;
+        }
+        match &mut self.stage {
+            Stage::Region(asked) if *asked == request => {
+                self.stage = Stage::Idle;
+                self.is_whole_due = true;
+                Ok(())
+            }
+            Stage::Pixels(shot) if request <= shot.last => {
+                shot.has_failed = true;
+                self.settle(request).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether and how the screen changed.
+    pub(super) fn handle_event(&mut self, client: &mut Client, event: &[u8], now: Time) -> io::Result<()> {
+        let code = event[0] & 0x7f;
+        let of =
+            |extension: Option<Extension>, number| extension.is_some_and(|one| code == one.event + number);
+        if of(self.damage.map(|damage| damage.extension), damage::NOTIFY_EVENT) {
+            self.damaged_at.get_or_insert(now);
+        } else if of(self.extensions.xfixes, xfixes::CURSOR_NOTIFY_EVENT) {
+            self.is_cursor_due = self.has_cursor;
+        } else if code == xproto::CONFIGURE_NOTIFY_EVENT {
+            let event: ConfigureNotifyEvent = parse(event)?;
+            let size = (u32::from(event.width), u32::from(event.height));
+            if event.window == self.root && size != (self.geometry.width(), self.geometry.height()) {
+                let (numerator, denominator) = self.geometry.rate();
+                self.geometry = geometry(event.width, event.height, 0.0)?.with_rate(numerator, denominator);
+                self.figures.sizes += 1;
+                self.is_whole_due = true;
+                if let Stage::Pixels(shot) = &mut self.stage {
+                    shot.has_failed = true;
+                }
+                self.attach(client)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies on the screen of what changed.
+    fn clipped(&self, region: &FetchRegionReply) -> Vec<Rectangle> {
+        let clip = |one: &xproto::Rectangle| {
+            let (x, y) = (u32::try_from(one.x).unwrap_or(0), u32::try_from(one.y).unwrap_or(0));
+            let end = |start: i16, length: u16| (i32::from(start) + i32::from(length)).max(0) as u32;
+            let (width, height) =
+                (end(one.x, one.width).saturating_sub(x), end(one.y, one.height).saturating_sub(y));
+            Rectangle { x, y, width, height }.intersection(&self.whole())
+        };
+        match region.rectangles.len() {
+            0..=RECTANGLES_MAX => region.rectangles.iter().filter_map(clip).collect(),
+            _ => clip(&region.extents).into_iter().collect(),
+        }
+    }
+
+    /// An answer for pixels is there, or will never be: with the last, the message is.
+    fn settle(&mut self, request: Sequence) -> io::Result<Option<Message>> {
+        let shot = match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Pixels(shot) if shot.last <= request => shot,
+            other => {
+                self.stage = other;
+                return Ok(None);
+            }
+        };
+        let wanted: usize = shot.parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
+        let pixels = match &self.segment {
+            _ if shot.has_failed => None,
+            Some((segment, _)) => Some(Body::from(self.copy_out(segment, wanted)?)),
+            None => Some(shot.pieces).filter(|pieces| pieces.len() == wanted),
+        };
+        let Some(mut body) = pixels else {
+            self.figures.failed += 1;
+            self.is_whole_due = true;
+            return Ok(None);
+        };
+        let geometry = self.geometry;
+        match shot.is_whole {
+            true => {
+                self.figures.frames += 1;
+                body.push_front(&Header::frame(geometry).emit());
+            }
+            false => {
+                self.figures.partial += 1;
+                self.figures.rectangles += shot.parts.len() as u64;
+                body.push_front(&emit_rectangles(&shot.parts));
+                body.push_front(&Header { kind: Kind::Rectangles, geometry }.emit());
+            }
+        }
+        Ok(Some(Message::new(shot.created, body)))
+    }
+
+    /// Pixels of our own: a picture in memory that is used again, less in as much as it takes.
+    fn copy_out(&self, segment: &Segment, wanted: usize) -> io::Result<Bytes> {
+        if wanted * 2 < self.geometry.bytes() {
+            let mut pixels = vec![0; wanted];
+            segment.read(&mut pixels)?;
+            return Ok(pixels.into());
+        }
+        let mut pixels = self.pool.take();
+        let room = pixels.get_mut(..wanted).ok_or_else(|| io::Error::other("more changed than there is"))?;
+        segment.read(room)?;
+        Ok(pixels.freeze().slice(..wanted))
+    }
+
+    /// The pointer's shape, its largest part if it is larger than any may be.
+    fn cursor_message(&mut self, image: &GetCursorImageReply, now: Time) -> io::Result<Message> {
+        let (width, height) = (usize::from(image.width), usize::from(image.height));
+        let most = CURSOR_SIDE_MAX as usize;
+        let (hot_x, hot_y) = (usize::from(image.xhot), usize::from(image.yhot));
+        let start = |hot: usize, side: usize| hot.saturating_sub(most / 2).min(side.saturating_sub(most));
+        let (left, top) = (start(hot_x, width), start(hot_y, height));
+        let (across, down) = (width.min(most), height.min(most));
+        let inside =
+            |hot: usize, start: usize, side: usize| (hot.saturating_sub(start)).min(side.max(1) - 1) as u32;
+        let is_seen = across > 0 && down > 0;
+        let cursor = match is_seen {
+            true => Cursor {
+                width: across as u32,
+                height: down as u32,
+                hot_x: inside(hot_x, left, across),
+                hot_y: inside(hot_y, top, down),
+            },
+            false => Cursor::default(),
+        };
+        let rows = image.cursor_image.chunks_exact(width.max(1)).skip(top).take(down).filter(|_| is_seen);
+        let pixels: Vec<u8> =
+            rows.flat_map(|row| &row[left..left + across]).flat_map(|pixel| straight(*pixel)).collect();
+        self.figures.cursors += 1;
+        let mut body = Body::from(pixels);
+        body.push_front(&cursor.emit());
+        body.push_front(&Header { kind: Kind::Cursor, geometry: self.geometry }.emit());
+        let attributes = Attributes { key: Some(CURSOR_KEY), ..Attributes::default() };
+        Ok(Message { attributes, ..Message::new(now, body) })
+    }
+}
+
+/// Blue, green, red and opacity, of a pixel whose colours were multiplied by its opacity.
+fn straight(pixel: u32) -> [u8; 4] {
+    let [blue, green, red, opacity] = pixel.to_le_bytes();
+    let whole = u32::from(opacity).max(1);
+    let divided = |colour: u8| ((u32::from(colour) * 255 + whole / 2) / whole).min(255) as u8;
+    [divided(blue), divided(green), divided(red), opacity]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::straight;
+
+    #[test]
+    fn colours_of_a_pointer_are_told_without_its_opacity() {
+        assert_eq!(straight(0), [0; 4]);
+        assert_eq!(straight(0xff10_2030), [0x30, 0x20, 0x10, 0xff]);
+        assert_eq!(straight(0x8040_0080), [255, 0, 128, 128]);
+    }
+}

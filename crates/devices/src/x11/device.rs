@@ -1,0 +1,300 @@
+//! The device's side: a screen as a partner. Out of it come pictures, what changes in them, and the pointer's
+//! shape; into it goes what somebody does elsewhere, as if at its own keyboard and mouse (XTEST).
+
+use super::capture::Capture;
+use super::client::{Client, Packet};
+use super::display::{Extensions, PATIENCE};
+use super::keyboard::{Act, Keyboard};
+use super::layout::LayoutQuery;
+use super::{failed, io_error};
+use crate::flows::{Flows, OUT};
+use contract::{
+    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use sys::clock::boot_ns;
+use wire::formats::viewer::Event;
+use x11rb_protocol::protocol::xproto::{self, ChangeKeyboardMappingRequest};
+use x11rb_protocol::protocol::xtest;
+
+/// A screen as a partner.
+pub(super) struct DevicePartner {
+    name: String,
+    client: Client,
+    extensions: Extensions,
+    root: xproto::Window,
+    capture: Capture,
+    keyboard: Keyboard,
+    layout: LayoutQuery,
+    /// Where the pointer was put, and its buttons that are down.
+    pointer: (u32, u32),
+    buttons: u16,
+    flows: Flows,
+    ready: VecDeque<Message>,
+    slot: PullSlot,
+    inputs: u64,
+    refused: u64,
+}
+
+fn now() -> Time {
+    Time(boot_ns())
+}
+
+impl DevicePartner {
+    /// A partner on a connection that was accepted, with memory to share with its server.
+    pub(super) fn new(
+        name: String,
+        screen: usize,
+        [socket, memory]: [OwnedFd; 2],
+        options: &Options,
+    ) -> Result<Self, DeviceError> {
+        let deadline = Instant::now() + PATIENCE;
+        let begun = io_error(&name);
+        let mut client = Client::new(socket, deadline).map_err(&begun)?;
+        let screen = super::display::screen(&client, screen)
+            .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
+        let extensions = Extensions::find(&mut client, deadline).map_err(&begun)?;
+        let capture =
+            Capture::new(&mut client, extensions, screen.root, memory, options, deadline).map_err(&begun)?;
+        let mut keyboard = Keyboard::default();
+        keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&begun)?);
+        Ok(DevicePartner {
+            name,
+            client,
+            extensions,
+            root: screen.root,
+            capture,
+            keyboard,
+            layout: LayoutQuery::default(),
+            pointer: (0, 0),
+            buttons: 0,
+            flows: Flows::new(true, true),
+            ready: VecDeque::new(),
+            slot: PullSlot::default(),
+            inputs: 0,
+            refused: 0,
+        })
+    }
+
+    /// Hears what the server says, and hands it what waits for it.
+    fn serve(&mut self) -> io::Result<()> {
+        self.client.fill()?;
+        while let Some(packet) = self.client.take()? {
+            if let Some(layout) = self.layout.handle(&mut self.client, &packet)? {
+                self.keyboard.set_layout(layout);
+            }
+            match packet {
+                Packet::Reply(request, bytes) => {
+                    let message = self.capture.handle_reply(&mut self.client, request, bytes, now())?;
+                    self.ready.extend(message);
+                }
+                Packet::Error(request, _) => self.capture.handle_error(request)?,
+                Packet::Event(event) => self.capture.handle_event(&mut self.client, &event, now())?,
+            }
+        }
+        self.client.flush()
+    }
+
+    fn next(&mut self) -> io::Result<Next> {
+        self.serve()?;
+        if self.ready.is_empty() {
+            self.capture.ask(&mut self.client, now());
+            self.client.flush()?;
+        }
+        Ok(self.ready.pop_front().map_or(Next::Nothing, Next::Message))
+    }
+
+    /// Does what somebody did. What this server cannot do is counted.
+    fn take(&mut self, event: Event) {
+        self.inputs += 1;
+        match event {
+            Event::Refresh => self.capture.want_whole(),
+            _ if self.extensions.xtest.is_none() => self.refused += 1,
+            Event::Key { keysym, pressed: true } => match self.keyboard.press(keysym) {
+                Some(acts) => self.act(acts),
+                None => self.refused += 1,
+            },
+            Event::Key { keysym, pressed: false } => {
+                let acts = self.keyboard.release(keysym);
+                self.act(acts);
+            }
+            Event::Pointer { x, y, buttons } => self.point((x, y), buttons),
+            Event::Text(_) | Event::Size { .. } => self.refused += 1,
+        }
+    }
+
+    fn act(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Key(key, true) => self.fake(xproto::KEY_PRESS_EVENT, key, (0, 0)),
+                Act::Key(key, false) => self.fake(xproto::KEY_RELEASE_EVENT, key, (0, 0)),
+                Act::Bind(key, keysym) => {
+                    let keysyms = [keysym, keysym];
+                    let (keycode_count, first_keycode, keysyms_per_keycode) = (1, key, 2);
+                    let keysyms = (&keysyms[..]).into();
+                    let change = ChangeKeyboardMappingRequest {
+                        keycode_count,
+                        first_keycode,
+                        keysyms_per_keycode,
+                        keysyms,
+                    };
+                    self.client.send(change.serialize());
+                }
+            }
+        }
+    }
+
+    fn point(&mut self, pointer: (u32, u32), buttons: u16) {
+        if self.pointer != pointer {
+            self.pointer = pointer;
+            self.fake(xproto::MOTION_NOTIFY_EVENT, 0, pointer);
+        }
+        let changed = self.buttons ^ buttons;
+        for bit in (0..u16::BITS as u8).filter(|bit| changed >> bit & 1 != 0) {
+            let kind = match buttons >> bit & 1 {
+                1 => xproto::BUTTON_PRESS_EVENT,
+                _ => xproto::BUTTON_RELEASE_EVENT,
+            };
+            // The bits are in the order of the server's buttons, from 1.
+            self.fake(kind, bit + 1, (0, 0));
+        }
+        self.buttons = buttons;
+    }
+
+    fn fake(&mut self, type_: u8, detail: u8, (x, y): (u32, u32)) {
+        let Some(xtest) = self.extensions.xtest else { return };
+        let (root_x, root_y) = (x.min(i16::MAX as u32) as i16, y.min(i16::MAX as u32) as i16);
+        let (root, time, deviceid) = (self.root, 0, 0);
+        let input = xtest::FakeInputRequest { type_, detail, time, root, root_x, root_y, deviceid };
+        self.client.send(input.serialize(xtest.opcode));
+    }
+
+    /// Lets go of all keys and buttons.
+    fn rest(&mut self) {
+        let acts = self.keyboard.release_all();
+        self.act(acts);
+        self.point(self.pointer, 0);
+    }
+
+    fn report(&self) -> Vec<Report> {
+        let figures = &self.capture.figures;
+        vec![
+            ("frames", figures.frames as f64),
+            ("partial", figures.partial as f64),
+            ("rectangles", figures.rectangles as f64),
+            ("cursors", figures.cursors as f64),
+            ("failed", figures.failed as f64),
+            ("sizes", figures.sizes as f64),
+            ("inputs", self.inputs as f64),
+            ("inputs refused", self.refused as f64),
+        ]
+    }
+}
+
+impl Drop for DevicePartner {
+    /// The connection may live on in the broker: nothing may stay held, nor any key changed.
+    fn drop(&mut self) {
+        self.rest();
+        let acts = self.keyboard.unbind_all();
+        self.act(acts);
+        // If the server does not take this now, it is not there.
+        let _ = self.client.flush();
+    }
+}
+
+impl Partner for DevicePartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Video,
+            Direction::In => Format::Viewer,
+        };
+        let flow = self.flows.open(template, &format)?;
+        if template.direction == Direction::Out {
+            self.capture.want_whole();
+        }
+        Ok(flow)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match self.flows.close(flow)? {
+            Direction::Out => {
+                self.ready.clear();
+                self.slot = PullSlot::default();
+            }
+            Direction::In => {
+                self.rest();
+                self.client.flush().map_err(|error| failed(&self.name, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
+        let served = if self.client.is_writing() { self.serve() } else { Ok(()) };
+        if let Err(error) = served {
+            return Err((failed(&self.name, error), message));
+        }
+        if self.client.is_full() {
+            return Ok(Pushed::Full(message));
+        }
+        match Event::parse(message.body.as_slice()) {
+            Ok(event) => self.take(event),
+            Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
+        }
+        match self.client.flush() {
+            Ok(()) => Ok(Pushed::Taken),
+            Err(error) => Err((failed(&self.name, error), message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, want, || self.next());
+        self.slot = slot;
+        answer.map_err(|error| failed(&self.name, error))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish => {}
+            Ctl::Snapshot => {
+                self.ready.clear();
+                self.slot = PullSlot::default();
+                self.capture.want_whole();
+            }
+            Ctl::Neutral if flow == OUT => {}
+            Ctl::Neutral => {
+                self.rest();
+                self.client.flush().map_err(|error| failed(&self.name, error))?;
+            }
+            Ctl::Report => return Ok(CtlReply::Report(self.report())),
+            _ => return Err(PartnerError::Unsupported("this control operation")),
+        }
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
+        let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
+        match direction {
+            Direction::In if !self.client.is_full() => Readiness::now(),
+            Direction::In => Readiness { descriptors: [writes, None], ..Readiness::default() },
+            Direction::Out if self.slot.is_held() || !self.ready.is_empty() => Readiness::now(),
+            Direction::Out => {
+                let descriptors = [Some((self.client.socket(), Interest::Read)), writes];
+                Readiness { descriptors, ..Readiness::default() }.or_at(self.capture.due())
+            }
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! Against a real server (Xvfb), with a client that paints and programs that know nothing of Outboard.
+
+use super::client::{Client, Packet};
+use super::dial;
+use super::display::PATIENCE;
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Role, Time,
+};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use sys::poller::Poller;
+use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
+use wire::formats::viewer::{Event, button};
+use x11rb_protocol::protocol::xproto::*;
+
+/// Nothing here takes that long, on any machine.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+/// A program of our own, ended when nobody needs it any more.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a program, if there is one; its standard output is a pipe.
+fn start(command: &mut Command) -> Option<Program> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
+        Ok(child) => Some(Program(child)),
+        Err(error) => {
+            eprintln!("SKIPPED: {program}: {error}; scripts/test says of which package it is");
+            None
+        }
+    }
+}
+
+/// A server without a screen of glass.
+struct Server {
+    program: Program,
+    display: String,
+}
+
+impl Server {
+    fn start(size: &str) -> Option<Server> {
+        let arguments = ["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", size];
+        let mut program = start(Command::new("Xvfb").args(arguments))?;
+        let mut number = String::new();
+        let output = program.0.stdout.take().expect("it is a pipe");
+        BufReader::new(output).read_line(&mut number).unwrap();
+        Some(Server { program, display: format!(":{}", number.trim()) })
+    }
+
+    fn device(&self, options: &str) -> Device {
+        let text = format!("x11:{}{options}", self.display);
+        let (class, spec) = crate::spec::parse(&text, Role::Device).unwrap();
+        let opened = class.open(&spec, Role::Device, None).unwrap();
+        let mut partner = class.partner(opened).unwrap();
+        let mut open = |direction, format| {
+            let template = FlowTemplate { direction, format, class: FlowClass::State };
+            partner.open(&template, &Attributes::default()).unwrap()
+        };
+        let out = open(Direction::Out, Format::Video);
+        let back = open(Direction::In, Format::Viewer);
+        Device { partner, out, back, poller: Poller::new().unwrap(), screen: Screen::default() }
+    }
+
+    fn window(&self) -> Viewer {
+        let (class, spec) =
+            crate::spec::parse(&format!("window:{}", self.display), Role::Application).unwrap();
+        let opened = class.open(&spec, Role::Application, None).unwrap();
+        let mut partner = class.partner(opened).unwrap();
+        let mut open = |direction, format| {
+            let template = FlowTemplate { direction, format, class: FlowClass::State };
+            partner.open(&template, &Attributes::default()).unwrap()
+        };
+        let pictures = open(Direction::In, Format::Video);
+        let hands = open(Direction::Out, Format::Viewer);
+        Viewer { partner, pictures, hands }
+    }
+
+    fn painter(&self) -> Painter {
+        let socket = dial::dial(&self.display, PATIENCE).unwrap();
+        let mut client = Client::new(socket, Instant::now() + PATIENCE).unwrap();
+        let root = client.setup().roots[0].root;
+        let gc = client.resource();
+        client.send(CreateGCRequest { cid: gc, drawable: root, value_list: Default::default() }.serialize());
+        Painter { client, root, gc }
+    }
+}
+
+/// A client that paints on the root window.
+struct Painter {
+    client: Client,
+    root: Window,
+    gc: Gcontext,
+}
+
+impl Painter {
+    /// Puts pixels of the screen's own format; the server has them when this returns.
+    fn put(&mut self, place: Rectangle, pixels: &[u8]) {
+        let (width, height) = (place.width as u16, place.height as u16);
+        let (dst_x, dst_y) = (place.x as i16, place.y as i16);
+        let (drawable, gc, format) = (self.root, self.gc, ImageFormat::Z_PIXMAP);
+        let (left_pad, depth, data) = (0, 24, pixels.into());
+        let put =
+            PutImageRequest { format, drawable, gc, width, height, dst_x, dst_y, left_pad, depth, data };
+        let request = self.client.send(put.serialize());
+        self.done(request);
+    }
+
+    fn done(&mut self, request: u64) {
+        assert_eq!(self.client.wait_done(request, Instant::now() + WATCHDOG).unwrap(), Ok(()));
+    }
+
+    fn pointer(&mut self) -> QueryPointerReply {
+        let request = self.client.ask(QueryPointerRequest { window: self.root }.serialize());
+        super::display::answer(&mut self.client, request, Instant::now() + WATCHDOG).unwrap()
+    }
+}
+
+/// A window under test.
+struct Viewer {
+    partner: Box<dyn Partner>,
+    pictures: FlowKey,
+    hands: FlowKey,
+}
+
+impl Viewer {
+    /// Shows a message, as soon as there is room for it.
+    fn show(&mut self, body: Vec<u8>) -> Result<(), PartnerError> {
+        let deadline = Instant::now() + WATCHDOG;
+        let mut message = Message::new(Time(1), body);
+        loop {
+            match self.partner.push(self.pictures, message) {
+                Ok(Pushed::Taken) => return Ok(()),
+                Ok(Pushed::Full(again)) => message = again,
+                Err((error, _)) => return Err(error),
+            }
+            assert!(Instant::now() < deadline, "it never has room");
+            std::thread::yield_now();
+        }
+    }
+
+    /// What somebody did next; `None` if the window was closed.
+    fn event(&mut self) -> Option<Event> {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            match self.partner.pull(self.hands, Pull::Yours).unwrap() {
+                Pulled::Message(_, message) => {
+                    return Some(Event::parse(&message.body.into_bytes()).unwrap());
+                }
+                Pulled::End => return None,
+                _ => assert!(Instant::now() < deadline, "nothing is done"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The same, until one is `wanted`.
+    fn until(&mut self, wanted: &Event) {
+        while self.event().as_ref().unwrap() != wanted {}
+    }
+}
+
+fn picture(geometry: Geometry, pixels: &[u8]) -> Vec<u8> {
+    [&Header::frame(geometry).emit()[..], pixels].concat()
+}
+
+/// What messages of `video` come to.
+#[derive(Default)]
+struct Screen {
+    geometry: Option<Geometry>,
+    pixels: Vec<u8>,
+    cursor: Option<(Cursor, Vec<u8>)>,
+    frames: usize,
+    parts: Vec<Rectangle>,
+}
+
+impl Screen {
+    fn take(&mut self, message: Message) {
+        let bytes = message.body.into_bytes();
+        let header = Header::parse(&bytes).unwrap();
+        let geometry = header.geometry;
+        match header.parse_content(&bytes[Header::BYTES..]).unwrap() {
+            Content::Frame(pixels) => {
+                (self.geometry, self.pixels) = (Some(geometry), pixels.to_vec());
+                self.frames += 1;
+            }
+            Content::Rectangles(parts, mut pixels) => {
+                assert_eq!(self.geometry, Some(geometry), "a part of another picture");
+                for part in &parts {
+                    let (own, rest) = pixels.split_at(part.bytes(PixelFormat::Bgrx32));
+                    pixels = rest;
+                    for (y, row) in own.chunks_exact(part.width as usize * 4).enumerate() {
+                        let at = ((part.y as usize + y) * geometry.width() as usize + part.x as usize) * 4;
+                        self.pixels[at..at + row.len()].copy_from_slice(row);
+                    }
+                }
+                self.parts.extend(parts);
+            }
+            Content::Cursor(cursor, pixels) => self.cursor = Some((cursor, pixels.to_vec())),
+            Content::Boxes(_) => panic!("a screen finds nothing"),
+        }
+    }
+
+    /// The pixels of a place, without the byte that means nothing.
+    fn at(&self, place: Rectangle) -> Vec<[u8; 3]> {
+        let width = self.geometry.map_or(0, |geometry| geometry.width()) as usize;
+        let rows = self.pixels.chunks_exact(width.max(1) * 4);
+        let rows = rows.skip(place.y as usize).take(place.height as usize);
+        let row = place.x as usize..(place.x + place.width) as usize;
+        rows.flat_map(|pixels| colours(&pixels[row.start * 4..row.end * 4])).collect()
+    }
+}
+
+fn colours(pixels: &[u8]) -> Vec<[u8; 3]> {
+    pixels.chunks_exact(4).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
+}
+
+fn noise(bytes: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// A device under test, and what became of what it gave.
+struct Device {
+    partner: Box<dyn Partner>,
+    out: FlowKey,
+    back: FlowKey,
+    poller: Poller,
+    screen: Screen,
+}
+
+impl Device {
+    /// Takes messages until `done`, waiting as the path does.
+    fn until(&mut self, what: &str, done: impl Fn(&Screen) -> bool) {
+        let deadline = Instant::now() + WATCHDOG;
+        while !done(&self.screen) {
+            assert!(Instant::now() < deadline, "{what}: it never came");
+            self.step().unwrap();
+        }
+    }
+
+    /// Takes a message, or waits for one.
+    fn step(&mut self) -> Result<(), PartnerError> {
+        if let Pulled::Message(_, message) = self.partner.pull(self.out, Pull::Yours)? {
+            self.screen.take(message);
+            return Ok(());
+        }
+        let readiness = self.partner.readiness(self.out, Direction::Out);
+        let mut wait = Duration::from_secs(1);
+        if let Some(at) = readiness.at {
+            wait = wait.min(at.since(Time(sys::clock::boot_ns())));
+        }
+        for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
+            let reads = interest == contract::Interest::Read;
+            self.poller.want(descriptor, reads, !reads);
+        }
+        if !readiness.now {
+            self.poller.wait(Some(wait)).unwrap();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, event: Event) {
+        let message = Message::new(Time(1), event.to_bytes());
+        let pushed = self.partner.push(self.back, message);
+        assert!(matches!(pushed, Ok(Pushed::Taken)), "{event:?}: {pushed:?}");
+    }
+
+    fn type_key(&mut self, keysym: u32) {
+        self.say(Event::Key { keysym, pressed: true });
+        self.say(Event::Key { keysym, pressed: false });
+    }
+
+    fn figure(&mut self, name: &str) -> f64 {
+        let Ok(CtlReply::Report(report)) = self.partner.ctl(FlowKey::DEFAULT, Ctl::Report) else { panic!() };
+        report.into_iter().find(|(known, _)| *known == name).unwrap().1
+    }
+}
+
+const PLACE: Rectangle = Rectangle { x: 30, y: 7, width: 61, height: 20 };
+
+#[test]
+fn what_is_painted_arrives_bit_for_bit_and_only_that() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device("");
+    device.until("the first picture", |screen| screen.frames == 1);
+    device.until("the pointer's shape", |screen| screen.cursor.is_some());
+    let geometry = device.screen.geometry.unwrap();
+    assert_eq!((geometry.width(), geometry.height(), geometry.rate()), (320, 200, (60, 1)));
+    for seed in 1..4 {
+        let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), seed);
+        painter.put(PLACE, &pixels);
+        device.until("what was painted", |screen| screen.at(PLACE) == colours(&pixels));
+    }
+    assert_eq!(device.screen.frames, 1, "what changed came in parts");
+    let inside = |part: &Rectangle| part.intersection(&PLACE) == Some(*part);
+    assert!(device.screen.parts.iter().all(inside), "{:?}", device.screen.parts);
+    device.screen.pixels.fill(0);
+    device.say(Event::Refresh);
+    device.until("a whole picture", |screen| screen.frames == 2);
+    assert_eq!(device.screen.at(PLACE), colours(&noise(PLACE.bytes(PixelFormat::Bgrx32), 3)));
+}
+
+#[test]
+fn however_it_is_captured_it_is_the_same() {
+    let Some(server) = Server::start("97x33x24") else { return };
+    let all = Rectangle { x: 0, y: 0, width: 97, height: 33 };
+    for (number, options) in [",damage=whole", ",damage=false", ",rate=0,delay=0ms"].into_iter().enumerate() {
+        let mut device = server.device(options);
+        device.until("the first picture", |screen| screen.frames == 1);
+        let pixels = noise(all.bytes(PixelFormat::Bgrx32), number as u32 + 7);
+        server.painter().put(all, &pixels);
+        device.until(options, |screen| screen.at(all) == colours(&pixels));
+    }
+}
+
+/// While nobody takes anything, nothing piles up: what changed meanwhile is one message.
+#[test]
+fn what_nobody_takes_is_added_up() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device(",rate=0,delay=0ms,cursor=false");
+    device.until("the first picture", |screen| screen.frames == 1);
+    let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), 9);
+    for number in 0..500 {
+        painter.put(Rectangle { x: number % 200, ..PLACE }, &pixels);
+    }
+    let last = Rectangle { x: 499 % 200, ..PLACE };
+    device.until("the last", |screen| screen.at(last) == colours(&pixels));
+    assert!(device.figure("partial") < 5.0, "{} messages", device.figure("partial"));
+}
+
+#[test]
+fn the_pointer_goes_where_it_is_put_and_lets_go_when_all_rests() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device("");
+    device.say(Event::Pointer { x: 123, y: 45, buttons: button::LEFT | button::RIGHT });
+    let pressed = KeyButMask::BUTTON1 | KeyButMask::BUTTON3;
+    let wait = |painter: &mut Painter, x: i16, mask: KeyButMask| {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            let pointer = painter.pointer();
+            if pointer.root_x == x && pointer.mask == mask {
+                return pointer;
+            }
+            assert!(Instant::now() < deadline, "{pointer:?}");
+        }
+    };
+    assert_eq!(wait(&mut painter, 123, pressed).root_y, 45);
+    device.say(Event::Pointer { x: 124, y: 45, buttons: button::LEFT });
+    wait(&mut painter, 124, KeyButMask::BUTTON1);
+    device.say(Event::Key { keysym: 0xffe1, pressed: true });
+    wait(&mut painter, 124, KeyButMask::BUTTON1 | KeyButMask::SHIFT);
+    device.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    wait(&mut painter, 124, KeyButMask::default());
+}
+
+/// What `xev` prints of keys that are typed, one line each.
+#[test]
+fn an_unmodified_program_gets_what_is_typed_even_what_no_key_has() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut xev = Command::new("xev");
+    xev.args(["-display", &server.display, "-geometry", "200x100+0+0", "-event", "keyboard"]);
+    let Some(mut xev) = start(&mut xev) else { return };
+    let mut output = BufReader::new(xev.0.stdout.take().unwrap());
+    let mut device = server.device("");
+    device.until("its window", |screen| !screen.parts.is_empty());
+    device.say(Event::Pointer { x: 100, y: 50, buttons: 0 });
+    let typed = [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51];
+    for keysym in typed {
+        device.type_key(keysym);
+    }
+    let (mut got, mut line, mut is_press) = (Vec::new(), String::new(), false);
+    while got.len() < typed.len() {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "xev ended after {got:x?}");
+        // "KeyPress event, serial 28, ...", and below "    state 0x0, keycode 38 (keysym 0x61, a), same_screen YES,".
+        if !line.starts_with(' ') {
+            is_press = line.starts_with("KeyPress");
+        }
+        let keysym = line.split("(keysym 0x").nth(1).and_then(|rest| rest.split(',').next());
+        let keysym = keysym.filter(|_| is_press).map(|hex| u32::from_str_radix(hex, 16).unwrap());
+        let is_modifier = |keysym: &u32| (0xffe1..=0xffee).contains(keysym) || *keysym == 0xfe03;
+        got.extend(keysym.filter(|keysym| !is_modifier(keysym)));
+    }
+    assert_eq!(got, typed);
+    assert_eq!(device.figure("inputs refused"), 0.0);
+}
+
+#[test]
+fn a_server_that_dies_is_gone_and_says_so() {
+    let Some(mut server) = Server::start("64x48x24") else { return };
+    let mut device = server.device("");
+    device.until("the first picture", |screen| screen.frames == 1);
+    server.program.0.kill().unwrap();
+    let deadline = Instant::now() + WATCHDOG;
+    let error = loop {
+        assert!(Instant::now() < deadline);
+        if let Err(error) = device.step() {
+            break error;
+        }
+    };
+    assert!(matches!(&error, PartnerError::Gone(what) if what.contains(&server.display)), "{error}");
+    let message = Message::new(Time(1), Event::Key { keysym: 0x61, pressed: true }.to_bytes());
+    assert!(matches!(device.partner.push(device.back, message), Err((PartnerError::Gone(_), _))));
+}
+
+#[test]
+fn what_is_no_display_is_refused_with_advice() {
+    for (target, expected) in
+        [("nonsense", "write [HOST]:NUMBER"), (":7999", "is it running"), (":65535", "write [HOST]:NUMBER")]
+    {
+        let (class, spec) = crate::spec::parse(&format!("x11:{target}"), Role::Device).unwrap();
+        let error = class.open(&spec, Role::Device, None).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_window_shows_pictures_of_every_kind_and_what_changed_in_them() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut glass = server.device(",rate=0,delay=0ms");
+    let mut viewer = server.window();
+    let place = Rectangle { x: 0, y: 0, width: 100, height: 60 };
+    let geometry = |pixels| Geometry::new(pixels, place.width, place.height).unwrap();
+    let screen = geometry(PixelFormat::Bgrx32);
+    for seed in 1..20 {
+        let pixels = noise(screen.bytes(), seed);
+        viewer.show(picture(screen, &pixels)).unwrap();
+        glass.until("a picture", |screen| screen.at(place) == colours(&pixels));
+    }
+    let padded = screen.with_stride(screen.stride() + 4).unwrap();
+    viewer.show(picture(padded, &vec![77; padded.bytes()])).unwrap();
+    glass.until("rows that are filled up", |screen| screen.at(place) == vec![[77; 3]; 6000]);
+    let red = vec![81; 6000].into_iter().chain(vec![90; 1500]).chain(vec![240; 1500]).collect::<Vec<u8>>();
+    viewer.show(picture(geometry(PixelFormat::I420), &red)).unwrap();
+    glass.until("a picture in planes", |screen| screen.at(place) == vec![[0, 0, 255]; 6000]);
+    let parts =
+        [Rectangle { x: 1, y: 2, width: 3, height: 4 }, Rectangle { x: 90, y: 50, width: 10, height: 10 }];
+    let pixels = noise(112 * 4, 5);
+    let header = Header { kind: Kind::Rectangles, geometry: screen }.emit();
+    let changed = [&header[..], &wire::formats::video::emit_rectangles(&parts), &pixels].concat();
+    viewer.show(changed.clone()).unwrap();
+    glass.until("what changed", |screen| {
+        screen.at(parts[0]) == colours(&pixels[..48]) && screen.at(parts[1]) == colours(&pixels[48..])
+    });
+    let larger = Geometry::new(PixelFormat::Gray8, 150, 90).unwrap();
+    viewer.show(picture(larger, &vec![9; larger.bytes()])).unwrap();
+    let all = Rectangle { width: 150, height: 90, ..place };
+    glass.until("a larger picture", |screen| screen.at(all) == vec![[9; 3]; 150 * 90]);
+    viewer.until(&Event::Size { width: 150, height: 90 });
+    viewer.show(changed).unwrap();
+    viewer.until(&Event::Refresh);
+    for wrong in [vec![], vec![9; 40], picture(screen, &[1; 7])] {
+        assert!(matches!(viewer.show(wrong), Err(PartnerError::Message(_))));
+    }
+}
+
+/// Two displays: what is painted on one is seen in a window on the other, and what is done there happens here.
+#[test]
+fn a_screen_is_seen_and_worked_with_on_another() {
+    let (Some(here), Some(there)) = (Server::start("160x120x24"), Server::start("320x200x24")) else {
+        return;
+    };
+    let (mut painter, mut device) = (here.painter(), here.device(""));
+    let (mut glass, mut viewer) = (there.device(""), there.window());
+    let all = Rectangle { x: 0, y: 0, width: 160, height: 120 };
+    let pixels = noise(all.bytes(PixelFormat::Bgrx32), 3);
+    painter.put(all, &pixels);
+    device.until("what was painted", |screen| screen.at(all) == colours(&pixels) && screen.cursor.is_some());
+    let (cursor, shape) = device.screen.cursor.clone().unwrap();
+    let geometry = device.screen.geometry.unwrap();
+    let header = Header { kind: Kind::Cursor, geometry }.emit();
+    viewer.show([&header[..], &cursor.emit(), &shape].concat()).unwrap();
+    viewer.show(picture(geometry, &device.screen.pixels)).unwrap();
+    glass.until("the same", |screen| screen.at(all) == colours(&pixels));
+    // Somebody's hand, there. Without a window manager a window has the keyboard when the pointer is on it.
+    let buttons = button::LEFT;
+    glass.say(Event::Pointer { x: 70, y: 30, buttons });
+    viewer.until(&Event::Pointer { x: 70, y: 30, buttons });
+    glass.until("the pointer's shape", |screen| screen.cursor.as_ref() == Some(&(cursor, shape.clone())));
+    glass.say(Event::Pointer { x: 70, y: 30, buttons: 0 });
+    for keysym in [0x51, 0xff0d, 0x0100_20ac] {
+        glass.type_key(keysym);
+        viewer.until(&Event::Key { keysym, pressed: true });
+        viewer.until(&Event::Key { keysym, pressed: false });
+    }
+    device.say(Event::Pointer { x: 70, y: 30, buttons });
+    let pointer = painter.pointer();
+    assert_eq!((pointer.root_x, pointer.root_y, pointer.mask), (70, 30, KeyButMask::BUTTON1));
+}
+
+#[test]
+fn a_window_that_is_closed_ends_its_flow() {
+    let Some(server) = Server::start("160x120x24") else { return };
+    let mut viewer = server.window();
+    let geometry = Geometry::new(PixelFormat::Gray8, 16, 8).unwrap();
+    viewer.show(picture(geometry, &[0; 128])).unwrap();
+    let mut painter = server.painter();
+    let deadline = Instant::now() + WATCHDOG;
+    let window = loop {
+        let request = painter.client.ask(QueryTreeRequest { window: painter.root }.serialize());
+        let tree: QueryTreeReply = super::display::answer(&mut painter.client, request, deadline).unwrap();
+        if let [window] = tree.children[..] {
+            break window;
+        }
+        assert!(Instant::now() < deadline);
+    };
+    let request = painter.client.send(DestroyWindowRequest { window }.serialize());
+    painter.done(request);
+    while viewer.event().is_some() {}
+    assert!(matches!(viewer.show(picture(geometry, &[0; 128])), Err(PartnerError::Gone(_))));
+}
+
+/// What an X server might say that is none.
+#[test]
+fn a_server_that_says_anything_at_all_is_an_error() {
+    use std::io::Write;
+    let setup = {
+        let Some(server) = Server::start("64x48x24") else { return };
+        let socket = dial::dial(&server.display, PATIENCE).unwrap();
+        let mut bytes = vec![0; 65536];
+        let (length, _) =
+            rustix::net::recv(&socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+        bytes.truncate(length);
+        bytes
+    };
+    for seed in 0..200u32 {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let said = noise(96, seed);
+        theirs.write_all(if seed % 8 == 0 { &said } else { &setup }).unwrap();
+        theirs.write_all(&said).unwrap();
+        drop(theirs);
+        let Ok(mut client) = Client::new(ours.into(), Instant::now() + PATIENCE) else { continue };
+        client.ask(GetInputFocusRequest.serialize());
+        let mut packets = 0;
+        while client.fill().is_ok() {
+            match client.take() {
+                Ok(Some(packet)) => packets += usize::from(!matches!(packet, Packet::Reply(..))),
+                Ok(None) => {}
+                Err(_) => break,
+            }
+        }
+        assert!(packets <= 3);
+    }
+}

@@ -1,0 +1,304 @@
+//! `rfb` with programs that know nothing of Outboard: TigerVNC's viewer looks at our server, inside a desktop of
+//! TigerVNC's server, whose screen and hands our client is. Needs `vncviewer`, `Xtigervnc` and `xdotool` (no window
+//! manager is there to give the window the keyboard); without them it says so.
+
+use contract::{
+    Attributes, DeviceClass, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner, Pull,
+    Pulled, Pushed, Role, Time,
+};
+use devices::rfb::Rfb;
+use devices::spec;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
+use wire::formats::viewer::Event;
+
+/// What takes longer will never come; far longer than any of it takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+const WIDTH: u32 = 300;
+const HEIGHT: u32 = 200;
+
+fn is_installed(name: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|path| path.join(name).exists());
+    if !found {
+        eprintln!(
+            "NOT TESTED: {name} is not installed (tigervnc-viewer, tigervnc-standalone-server, xdotool)"
+        );
+    }
+    found
+}
+
+/// A program that ends with the test.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command) -> Program {
+        Program(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = attempt() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn partner(text: &str, role: Role) -> (Box<dyn Partner>, String) {
+    let (_, spec) = spec::parse(text, role).unwrap();
+    let opened = Rfb.open(&spec, role, None).unwrap_or_else(|error| panic!("{text}: {error}"));
+    let summary = opened.description.summary.clone();
+    let mut partner = Rfb.partner(opened).unwrap();
+    for direction in [Direction::Out, Direction::In] {
+        let format = match (role, direction) {
+            (Role::Device, Direction::Out) | (Role::Application, Direction::In) => Format::Video,
+            _ => Format::Viewer,
+        };
+        let template = FlowTemplate { direction, format, class: FlowClass::State };
+        partner.open(&template, &Attributes::default()).unwrap();
+    }
+    (partner, summary)
+}
+
+const OUT: FlowKey = FlowKey(1);
+const IN: FlowKey = FlowKey(2);
+
+fn push(partner: &mut dyn Partner, body: Vec<u8>) {
+    let mut message = Some(Message::new(Time(1), body));
+    until("room", || match partner.push(IN, message.take()?).unwrap() {
+        Pushed::Taken => Some(()),
+        Pushed::Full(back) => {
+            message = Some(back);
+            None
+        }
+    });
+}
+
+fn tell(partner: &mut dyn Partner, event: &Event) {
+    push(partner, event.to_bytes());
+}
+
+/// What viewers did by now.
+fn events(partner: &mut dyn Partner) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Pulled::Message(_, message) = partner.pull(OUT, Pull::Yours).unwrap() {
+        events.push(Event::parse(&message.body.into_bytes()).unwrap());
+    }
+    events
+}
+
+fn geometry() -> Geometry {
+    Geometry::new(PixelFormat::Bgrx32, WIDTH, HEIGHT).unwrap()
+}
+
+/// A picture with everything in it: one colour, two, a few, and all there are.
+fn picture(seed: u32) -> Vec<u8> {
+    let pixel = |x: u32, y: u32| match (x * 4 / WIDTH, y * 2 / HEIGHT) {
+        (0, 0) => 0x0020_4060,
+        (1, 0) => u32::from((x ^ y) & 4 == 0) * 0x00ff_ffff,
+        (2, 0) => (x / 7 + y / 5 + seed) % 11 * 0x0010_1721,
+        (3, 0) => (x + y * 3) % 200 * 0x0001_0101,
+        _ => (x * y + seed).wrapping_mul(0x9e37_79b9) >> 8,
+    };
+    let pixels = (0..HEIGHT).flat_map(|y| (0..WIDTH).map(move |x| (x, y)));
+    pixels.flat_map(|(x, y)| pixel(x, y).to_le_bytes()).collect()
+}
+
+/// The screen that a client of ours sees.
+#[derive(Default)]
+struct Seen {
+    width: usize,
+    pixels: Vec<u8>,
+    cursors: usize,
+}
+
+impl Seen {
+    fn take(&mut self, partner: &mut dyn Partner) {
+        while let Pulled::Message(_, message) = partner.pull(OUT, Pull::Yours).unwrap() {
+            let bytes = message.body.into_bytes();
+            let header = Header::parse(&bytes).unwrap();
+            self.width = header.geometry.width() as usize;
+            match header.parse_content(&bytes[Header::BYTES..]).unwrap() {
+                Content::Frame(pixels) => self.pixels = pixels.to_vec(),
+                Content::Rectangles(places, mut pixels) => {
+                    for Rectangle { x, y, width, height } in places {
+                        for row in y..y + height {
+                            let (now, later) = pixels.split_at(width as usize * 4);
+                            let start = (row as usize * self.width + x as usize) * 4;
+                            self.pixels[start..start + now.len()].copy_from_slice(now);
+                            pixels = later;
+                        }
+                    }
+                }
+                Content::Cursor(..) => self.cursors += 1,
+                Content::Boxes(_) => panic!("a screen has no boxes"),
+            }
+        }
+    }
+
+    fn row(&self, x: usize, y: usize, width: usize) -> Option<&[u8]> {
+        self.pixels.get((y * self.width + x) * 4..)?.get(..width * 4)
+    }
+
+    /// Where this picture stands on the screen, if it does, with colours that may be so far off.
+    fn find(&self, picture: &[u8], off: u8) -> Option<(usize, usize)> {
+        let alike = |a: &[u8], b: &[u8]| {
+            let pairs = a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0);
+            pairs
+                .map(|(a, b)| (&a[..3], &b[..3]))
+                .all(|(a, b)| a.iter().zip(b).all(|(a, b)| a.abs_diff(*b) <= off))
+        };
+        let width = WIDTH as usize;
+        let rows: Vec<_> = picture.chunks_exact(width * 4).collect();
+        // Somewhere in the upper left corner: a window has a border and a title at most.
+        let places = (0..60).flat_map(|y| (0..60).map(move |x| (x, y)));
+        places.into_iter().find(|&(x, y)| {
+            let mut all = rows.iter().enumerate();
+            all.all(|(row, line)| self.row(x, y + row, width).is_some_and(|seen| alike(seen, line)))
+        })
+    }
+}
+
+/// A desktop of TigerVNC's, and our client that sees it.
+struct Desktop {
+    _server: Program,
+    display: u32,
+    client: Box<dyn Partner>,
+    seen: Seen,
+}
+
+impl Desktop {
+    fn new() -> Desktop {
+        let is_free = |number: &u32| {
+            !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists()
+                && !Path::new(&format!("/tmp/.X{number}-lock")).exists()
+        };
+        let display = (100 + std::process::id() % 700..).find(is_free).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = Program::start(Command::new("Xtigervnc").arg(format!(":{display}")).args([
+            "-geometry",
+            "500x360",
+            "-depth",
+            "24",
+            "-SecurityTypes",
+            "None",
+            "-localhost",
+            "-nolisten",
+            "tcp",
+            "-rfbport",
+            &port.to_string(),
+        ]));
+        until("the desktop", || TcpStream::connect(("127.0.0.1", port)).ok());
+        let (client, summary) = partner(&format!("rfb:127.0.0.1:{port}"), Role::Device);
+        assert!(summary.contains("500x360"), "{summary}");
+        Desktop { _server: server, display, client, seen: Seen::default() }
+    }
+
+    fn view(&self, address: &str, arguments: &[&str]) -> Program {
+        let (host, port) = address.rsplit_once(':').unwrap();
+        let mut command = Command::new("vncviewer");
+        command.env("DISPLAY", format!(":{}", self.display)).args(arguments);
+        command.args(["-RemoteResize=0", "-AlertOnFatalError=0", "-ReconnectOnError=0", "-geometry", "+0+0"]);
+        Program::start(command.arg(format!("{host}::{port}")))
+    }
+
+    /// Gives the window under the pointer the keyboard.
+    fn focus(&self) {
+        let display = format!(":{}", self.display);
+        let xdotool = |arguments: &[&str]| {
+            let output = Command::new("xdotool").env("DISPLAY", &display).args(arguments).output().unwrap();
+            assert!(output.status.success(), "xdotool {arguments:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let place = xdotool(&["getmouselocation", "--shell"]);
+        let window = place.lines().find_map(|line| line.strip_prefix("WINDOW=")).unwrap();
+        xdotool(&["windowfocus", "--sync", window]);
+    }
+
+    /// Waits for a picture to be shown; says where.
+    fn await_picture(&mut self, what: &str, picture: &[u8], off: u8) -> (usize, usize) {
+        until(what, || {
+            self.seen.take(self.client.as_mut());
+            self.seen.find(picture, off)
+        })
+    }
+}
+
+#[test]
+fn an_unmodified_viewer_is_the_screen_and_the_hands() {
+    if !["vncviewer", "Xtigervnc", "xdotool"].into_iter().all(is_installed) {
+        return;
+    }
+    let mut desktop = Desktop::new();
+    let (mut server, summary) = partner("rfb:0", Role::Application);
+    let address = summary.rsplit(' ').next().unwrap();
+    let frame = |seed| [&Header::frame(geometry()).emit()[..], &picture(seed)].concat();
+    push(server.as_mut(), frame(0));
+    // Loss only where colours are asked to be few; every encoding and several formats.
+    let ways: [(&[&str], u8); 4] = [
+        (&["-AutoSelect=0", "-NoJPEG", "-PreferredEncoding=Tight"], 0),
+        (&["-AutoSelect=0", "-PreferredEncoding=ZRLE"], 0),
+        (&["-AutoSelect=0", "-PreferredEncoding=Raw"], 0),
+        (&["-AutoSelect=0", "-PreferredEncoding=Tight", "-FullColor=0", "-LowColorLevel=2"], 50),
+    ];
+    for (number, (arguments, off)) in ways.into_iter().enumerate() {
+        let viewer = desktop.view(address, arguments);
+        desktop.await_picture(&format!("the first picture {arguments:?}"), &picture(0), off);
+        push(server.as_mut(), frame(number as u32 + 1));
+        let (x, y) = desktop.await_picture("the next picture", &picture(number as u32 + 1), off);
+        if number == 0 {
+            point_and_type(&mut desktop, server.as_mut(), x as u32, y as u32);
+        }
+        drop(viewer);
+        push(server.as_mut(), frame(0));
+        until("the window to close", || {
+            desktop.seen.take(desktop.client.as_mut());
+            desktop.seen.find(&picture(number as u32 + 1), off).is_none().then_some(())
+        });
+    }
+}
+
+/// Points at the viewer's window and types into it; the server is told so. `x, y` is where its picture stands.
+fn point_and_type(desktop: &mut Desktop, server: &mut dyn Partner, x: u32, y: u32) {
+    let shape = Cursor { width: 9, height: 9, hot_x: 4, hot_y: 4 };
+    let header = Header { kind: Kind::Cursor, geometry: geometry() };
+    push(server, [&header.emit()[..], &shape.emit(), &[0xff; 9 * 9 * 4]].concat());
+    let point = |desktop: &mut Desktop, buttons| {
+        tell(desktop.client.as_mut(), &Event::Pointer { x: x + 100, y: y + 50, buttons });
+    };
+    let before = desktop.seen.cursors;
+    let told = |server: &mut dyn Partner, what: &str, wanted: Event| {
+        until(what, || events(server).contains(&wanted).then_some(()));
+    };
+    point(desktop, 0);
+    told(server, "the pointer", Event::Pointer { x: 100, y: 50, buttons: 0 });
+    until("the pointer's shape", || {
+        desktop.seen.take(desktop.client.as_mut());
+        (desktop.seen.cursors > before).then_some(())
+    });
+    point(desktop, 1);
+    told(server, "a button", Event::Pointer { x: 100, y: 50, buttons: 1 });
+    point(desktop, 0);
+    told(server, "a button let go", Event::Pointer { x: 100, y: 50, buttons: 0 });
+    desktop.focus();
+    for pressed in [true, false] {
+        let key = Event::Key { keysym: 0x71, pressed };
+        tell(desktop.client.as_mut(), &key);
+        told(server, "a key", key);
+    }
+}
