@@ -61,6 +61,8 @@ enum Experiment {
     Compose(compose::ComposeSetting),
     Skew(skew::SkewSetting),
     Auto(auto::AutoSetting),
+    /// What each level of `compress` takes, by content: the constants that its `auto` goes by
+    Efforts,
     /// One host of `jitter`
     #[command(hide = true)]
     JitterSource {
@@ -166,6 +168,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
+        Experiment::Efforts => auto::efforts::run()?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
         Experiment::FarHost(setting) => return chapter6::run_far(setting),

@@ -59,6 +59,12 @@ impl Journey {
         self.fates.iter().filter(is_late).count()
     }
 
+    /// The mean time from creation to hand-over, milliseconds.
+    pub(super) fn mean_ms(&self) -> f64 {
+        let all: i64 = self.fates.iter().map(|fate| fate.handed_over.signed_since(fate.created)).sum();
+        all as f64 / 1e6 / self.fates.len() as f64
+    }
+
     /// The time from creation to hand-over that 99 of a hundred messages do not exceed, milliseconds.
     pub(super) fn p99_ms(&self) -> f64 {
         let delay = |fate: &Fate| fate.handed_over.signed_since(fate.created);
@@ -77,8 +83,14 @@ struct Flow {
     packet_bytes: u32,
     crossing: BTreeMap<u64, (Message, Vec<Time>)>,
     crossed: u64,
+    /// What waits while the source half works, and until when it does.
+    waiting: VecDeque<Message>,
+    source_free: Time,
+    sink_free: Time,
     /// Creation times of what the source half holds.
     in_source: Vec<Time>,
+    /// What the source half is done with then.
+    departing: VecDeque<(Time, Message)>,
     arrived: BTreeMap<Time, Time>,
     controls: VecDeque<(Time, Direction, Vec<u8>)>,
     feedback: VecDeque<(Time, Feedback)>,
@@ -116,7 +128,11 @@ pub(super) fn run(
         packet_bytes: network.packet_bytes + RecordHeader::BYTES as u32,
         crossing: BTreeMap::new(),
         crossed: 0,
+        waiting: VecDeque::new(),
+        source_free: START,
+        sink_free: START,
         in_source: Vec::new(),
+        departing: VecDeque::new(),
         arrived: BTreeMap::new(),
         controls: VecDeque::new(),
         feedback: VecDeque::new(),
@@ -139,10 +155,8 @@ pub(super) fn run(
         flow.run(now)?;
         if now == next_message {
             flow.journey.messages += u64::from(is_settled(now));
-            flow.in_source.push(now);
-            let message = Message::new(now, (traffic.body)(&mut draw));
-            flow.source.handle(Port::MAIN, message, now, &mut flow.outbox)?;
-            flow.settle_source(now);
+            flow.waiting.push_back(Message::new(now, (traffic.body)(&mut draw)));
+            flow.work(now)?;
             next_message = now.after(traffic.period);
         }
         if now == next_feedback {
@@ -159,16 +173,41 @@ fn is_settled(created: Time) -> bool {
     created.since(START) >= SETTLING
 }
 
+/// The time that a half's work took so far, where it says so: in virtual time nothing takes any.
+fn worked(stage: &dyn Stage) -> Duration {
+    let figures = stage.report();
+    let work_ms = figures.iter().find(|(name, _)| *name == "work_ms").map_or(0.0, |(_, ms)| *ms);
+    Duration::from_secs_f64(work_ms / 1e3)
+}
+
 impl Flow {
     fn due(&self) -> Option<Time> {
         let link = self.link.deadline().map(Time);
         let words = [self.controls.front().map(|word| word.0), self.feedback.front().map(|word| word.0)];
         let stages = [self.source.poll_timeout(), self.sink.poll_timeout()];
-        words.into_iter().chain(stages).chain([link]).flatten().min()
+        let departs = self.departing.front().map(|(at, _)| *at);
+        let takes = self.waiting.front().map(|_| self.source_free);
+        words.into_iter().chain(stages).chain([link, departs, takes]).flatten().min()
+    }
+
+    /// The source half takes what waits, one at a time.
+    fn work(&mut self, now: Time) -> Result<(), Failure> {
+        while self.source_free <= now
+            && let Some(message) = self.waiting.pop_front()
+        {
+            let before = worked(&*self.source);
+            self.in_source.push(message.created);
+            self.source.handle(Port::MAIN, message, now, &mut self.outbox)?;
+            self.source_free = now.after(worked(&*self.source).saturating_sub(before));
+            self.settle_source(self.source_free);
+        }
+        Ok(())
     }
 
     /// Whatever is due.
     fn run(&mut self, now: Time) -> Result<(), Failure> {
+        self.depart(now);
+        self.work(now)?;
         while let Some((_, number)) = self.link.pop(now.0) {
             let Some((message, created)) = self.crossing.remove(&number) else { continue };
             self.counted.received += 1;
@@ -176,8 +215,11 @@ impl Flow {
             self.counted.lost += number.saturating_sub(self.counted.next);
             self.counted.next = self.counted.next.max(number + 1);
             self.arrived.extend(created.into_iter().map(|created| (created, now)));
+            let before = worked(&*self.sink);
             self.sink.handle(Port::MAIN, message, now, &mut self.outbox)?;
-            self.settle_sink(now);
+            let work = worked(&*self.sink).saturating_sub(before);
+            self.sink_free = self.sink_free.max(now).after(work);
+            self.settle_sink(if work.is_zero() { now } else { self.sink_free });
         }
         while self.controls.front().is_some_and(|(at, ..)| *at <= now)
             && let Some((_, to, bytes)) = self.controls.pop_front()
@@ -210,9 +252,17 @@ impl Flow {
         Ok(())
     }
 
+    /// The source half is done with what it gave out at `now`.
     fn settle_source(&mut self, now: Time) {
         let messages = std::mem::take(&mut self.outbox.messages);
-        for (_, message) in messages {
+        self.departing.extend(messages.into_iter().map(|(_, message)| (now, message)));
+        self.settle_controls(Direction::In, now);
+    }
+
+    fn depart(&mut self, now: Time) {
+        while self.departing.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, message)) = self.departing.pop_front()
+        {
             self.journey.records += u64::from(is_settled(message.created));
             let bytes =
                 u32::try_from(message.body.len()).unwrap_or(u32::MAX).saturating_add(self.packet_bytes);
@@ -222,7 +272,6 @@ impl Flow {
             self.crossing.insert(self.crossed, (message, std::mem::take(&mut self.in_source)));
             self.crossed += 1;
         }
-        self.settle_controls(Direction::In, now);
     }
 
     fn settle_sink(&mut self, now: Time) {

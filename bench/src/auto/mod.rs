@@ -4,6 +4,7 @@
 //! and for fixed settings, with seeds that nothing was tuned on. The networks are in `networks`, what crosses them
 //! in `journey`.
 
+pub(crate) mod efforts;
 mod journey;
 mod networks;
 mod picture;
@@ -26,7 +27,7 @@ pub(crate) struct AutoSetting {
     #[arg(long, default_value_t = 5)]
     seeds: u64,
     /// The first seed
-    #[arg(long, default_value_t = 101)]
+    #[arg(long, default_value_t = 501)]
     first_seed: u64,
     /// Only this pair
     #[arg(long)]
@@ -42,6 +43,7 @@ struct Subject {
     /// Options that all settings have.
     given: &'static [(&'static str, &'static str)],
     option: &'static str,
+    /// Values of the option; or other options, as they are written in a pipeline.
     fixed: &'static [&'static str],
     device: &'static str,
     traffic: Traffic,
@@ -51,7 +53,13 @@ struct Subject {
 
 const MOUSE: Traffic = Traffic { period: Duration::from_millis(16), body: |_| vec![7; 24] };
 
-static SUBJECTS: [Subject; 2] = [
+/// A mouse for games.
+const FAST_MOUSE: Traffic = Traffic { period: Duration::from_millis(1), body: |_| vec![7; 24] };
+
+/// Groups of `fec` are full before its `wait` is over.
+const SPACE_MOUSE: Traffic = Traffic { period: Duration::from_millis(5), body: |_| vec![7; 24] };
+
+static SUBJECTS: [Subject; 4] = [
     Subject {
         pair: "buffer",
         given: &[("mode", "play"), ("delay_max", "2s")],
@@ -67,12 +75,33 @@ static SUBJECTS: [Subject; 2] = [
         unit: "ms",
     },
     Subject {
+        pair: "bundle",
+        given: &[],
+        option: "count",
+        fixed: &["1", "2", "3", "4", "5", "6", "7", "8", "10", "12", "16", "24", "32", "64"],
+        device: "24 bytes every 1 ms",
+        traffic: FAST_MOUSE,
+        cost: rhythm_and_loss_cost,
+        unit: "ms",
+    },
+    Subject {
+        pair: "compress",
+        given: &[],
+        option: "level",
+        fixed: &["method=lz4", "1", "3", "6", "9"],
+        device: "a message every 100 ms: eight in ten are 1 to 8 KiB of text, one is a frame of 490 KB with areas of one \
+                 shade, one is 4 KiB of noise",
+        traffic: Traffic { period: Duration::from_millis(100), body: efforts::mix },
+        cost: mean_cost,
+        unit: "ms",
+    },
+    Subject {
         pair: "fec",
         given: &[],
         option: "parity",
         fixed: &["0", "1", "2", "3", "4", "5", "6", "8", "10", "12", "16"],
-        device: "24 bytes every 16 ms",
-        traffic: MOUSE,
+        device: "24 bytes every 5 ms",
+        traffic: SPACE_MOUSE,
         cost: loss_cost,
         unit: "",
     },
@@ -82,6 +111,17 @@ static SUBJECTS: [Subject; 2] = [
 fn rhythm_cost(journey: &Journey, traffic: &Traffic) -> f64 {
     let late = journey.late() as f64 / journey.fates.len().max(1) as f64;
     journey.p99_ms() + 10.0 * late * traffic.period.as_secs_f64() * 1e3
+}
+
+/// The same, and ten periods for each share that is lost.
+fn rhythm_and_loss_cost(journey: &Journey, traffic: &Traffic) -> f64 {
+    let lost = 1.0 - journey.fates.len() as f64 / journey.messages.max(1) as f64;
+    rhythm_cost(journey, traffic) + 10.0 * lost.max(0.0) * traffic.period.as_secs_f64() * 1e3
+}
+
+/// The mean time from creation to hand-over.
+fn mean_cost(journey: &Journey, _: &Traffic) -> f64 {
+    journey.mean_ms()
 }
 
 /// A hundred for each share that stays lost, and one for each parity message beside a message.
@@ -155,7 +195,8 @@ fn measure(
     value: &'static str,
     setting: &AutoSetting,
 ) -> Result<Row, Failure> {
-    let given = [subject.given, &[(subject.option, value)]].concat();
+    let one = |text: &'static str| text.split_once('=').unwrap_or((subject.option, text));
+    let given: Vec<_> = subject.given.iter().copied().chain(value.split(", ").map(one)).collect();
     let (mut costs, mut stood_at) = (Vec::new(), Vec::new());
     for network in &NETWORKS {
         let mut total = 0.0;

@@ -50,6 +50,8 @@ pub(crate) struct Hold {
     delay_max: i64,
     chosen: Chosen,
     moved: Time,
+    /// Nothing is left of what the shift came from.
+    starts_anew: bool,
 }
 
 impl Hold {
@@ -65,16 +67,25 @@ impl Hold {
             delay_max: i64::try_from(delay_max.as_nanos()).unwrap_or(i64::MAX),
             chosen: Chosen::default(),
             moved: Time::ZERO,
+            starts_anew: false,
         }
     }
 
-    /// A message of this transit came at `now`; the shift to have, where it was `shift` until now.
-    pub(crate) fn follow(&mut self, created: Time, transit: i64, now: Time, shift: Option<i64>) -> i64 {
+    /// A message of this transit came at `now`, or so many at once, of which the first was created then and took so
+    /// long; the shift to have, where it was `shift` until now.
+    pub(crate) fn follow(
+        &mut self,
+        (created, messages): (Time, u32),
+        transit: i64,
+        now: Time,
+        shift: Option<i64>,
+    ) -> i64 {
         if let Some(before) = self.last.replace(created) {
-            let period = created.signed_since(before).max(0) as f64;
+            let period = created.signed_since(before).max(0) as f64 / f64::from(messages.max(1));
             let weight = if self.period == 0.0 { 1.0 } else { 1.0 / 64.0 };
             self.period += (period - self.period) * weight;
         }
+        let shift = shift.filter(|_| !std::mem::take(&mut self.starts_anew));
         let is_late = shift.is_none_or(|shift| transit > shift);
         self.sample(transit, now);
         self.late_run = if is_late { self.late_run + 1 } else { 0 };
@@ -98,6 +109,22 @@ impl Hold {
                 above => shift.saturating_sub(above.clamp(0, step)),
             },
         }
+    }
+
+    /// What came from `since` on was no jitter, and counts no more: the shift to have for what came before.
+    pub(crate) fn forget_from(&mut self, since: Time) -> Option<i64> {
+        let before = self.samples.len();
+        while self.samples.back().is_some_and(|(at, _)| *at >= since) {
+            self.samples.pop_back();
+        }
+        self.starts_anew = self.samples.is_empty();
+        if self.starts_anew {
+            return None;
+        }
+        if self.samples.len() < before {
+            self.choose();
+        }
+        Some(self.chosen.shift)
     }
 
     fn sample(&mut self, transit: i64, now: Time) {
@@ -172,7 +199,7 @@ mod tests {
         let one = |(index, transit_ms): (usize, &i64)| {
             let created = Time::from_millis(1000 + index as u64 * PERIOD_MS);
             let now = created.after(Duration::from_millis(transit_ms.unsigned_abs()));
-            shift = Some(hold.follow(created, transit_ms * 1_000_000, now, shift));
+            shift = Some(hold.follow((created, 1), transit_ms * 1_000_000, now, shift));
             shift.unwrap_or_default() / 1_000_000
         };
         transits_ms.iter().enumerate().map(one).collect()

@@ -37,7 +37,7 @@ impl Sink {
         self.transits.add(transit, now);
         let before = self.playout.shift();
         let shift = match &mut self.hold {
-            Some(hold) => hold.follow(created, transit, now, before),
+            Some(hold) => hold.follow((created, 1), transit, now, before),
             None => self.shift(transit, now),
         };
         let limit = if self.hold.is_some() { before.unwrap_or(shift) } else { shift };

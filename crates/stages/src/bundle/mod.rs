@@ -1,5 +1,7 @@
 //! `bundle`: several messages in one container (paper N, sections 4.8.2 and 6.7.2).
 
+mod count;
+mod growth;
 mod sink;
 mod source;
 #[cfg(test)]
@@ -19,7 +21,12 @@ const COUNT_BYTES: usize = 2;
 const ENTRY_BYTES: usize = 12;
 
 static OPTIONS: [OptionSpec; 6] = [
-    agreed("count", OptionKind::Integer { min: 1, max: COUNT_MAX }, "10", "messages to a bundle"),
+    agreed(
+        "count",
+        OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: COUNT_MAX }),
+        "10",
+        "messages to a bundle",
+    ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
@@ -69,8 +76,15 @@ impl Pair for Bundle {
         &OPTIONS
     }
 
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_delay: true, ..Promises::default() }
+    fn promises(&self, options: &Options) -> Promises {
+        Promises { may_delay: true, needs_control: options.is_auto("count"), ..Promises::default() }
+    }
+
+    fn cost(&self) -> Option<&'static str> {
+        Some(
+            "the 99th percentile of the time from creation to hand-over, plus ten periods of the device for each share \
+             that is late or lost",
+        )
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {

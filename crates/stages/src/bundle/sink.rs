@@ -1,9 +1,20 @@
 //! The half that unpacks, and releases at creation spacing.
 
+use super::count::{AUTO_MAX, Word};
+use super::growth::Watch;
 use super::{COUNT_BYTES, ENTRY_BYTES};
+use crate::adaptive::Hold;
 use crate::playout::{Playout, STEP_NS, Window, transit};
 use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
+
+/// Least time between two words to the source half.
+const WORD_INTERVAL: Duration = Duration::from_millis(100);
+/// Nothing for so long, and for so many times what is usual, is silence.
+const SILENCE: Duration = Duration::from_millis(150);
+const SILENT_PERIODS: f64 = 6.0;
+/// The longest that messages are held where the count is `auto`, beyond the fastest.
+const HOLD_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Sink {
     playout: Playout,
@@ -14,17 +25,62 @@ pub(super) struct Sink {
     /// The longest time from the first message of a bundle to its last.
     span: i64,
     late: u64,
+    /// Where the count is `auto`.
+    auto: Option<Auto>,
+}
+
+/// What a sink does besides where the source half chooses how many go into a bundle.
+struct Auto {
+    hold: Hold,
+    watch: Watch,
+    /// From the first message to the last of the bundle before.
+    span: i64,
+    /// When the next word may be said.
+    word_due: Time,
+    rhythm: Rhythm,
+}
+
+/// How often bundles come.
+#[derive(Default)]
+struct Rhythm {
+    last: Option<Time>,
+    /// Mean nanoseconds between two.
+    period: f64,
+    bundles: u32,
+}
+
+impl Rhythm {
+    fn see(&mut self, now: Time) {
+        if let Some(before) = self.last.replace(now) {
+            let period = now.since(before).as_nanos() as f64;
+            self.period += (period - self.period) / 32.0;
+            self.bundles = self.bundles.saturating_add(1);
+        }
+    }
+
+    /// When it is odd that nothing came.
+    fn silent_at(&self) -> Option<Time> {
+        let is_dense = self.bundles >= 64 && self.period * SILENT_PERIODS < SILENCE.as_nanos() as f64;
+        self.last.filter(|_| is_dense).map(|last| last.after(SILENCE))
+    }
 }
 
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
             playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
-            count_max: options.count("count"),
+            count_max: if options.is_auto("count") { AUTO_MAX } else { options.count("count") },
             hold: options.duration("hold"),
             transits: Window::default(),
             span: 0,
             late: 0,
+            auto: options.is_auto("count").then(|| Auto {
+                hold: Hold::new(HOLD_MAX),
+                watch: Watch::default(),
+                span: 0,
+                word_due: Time::ZERO,
+                rhythm: Rhythm::default(),
+            }),
         }
     }
 
@@ -50,6 +106,39 @@ impl Sink {
             }
         };
         self.playout.set_shift(Some(shift));
+    }
+}
+
+impl Auto {
+    /// The shift to have, where it was `shift` until now: a bundle of these came.
+    fn follow(
+        &mut self,
+        messages: &[Message],
+        shift: Option<i64>,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<i64> {
+        let (first, last) = (messages.first()?, messages.last()?);
+        // A count is agreed on as a u16.
+        let count = messages.len() as u16;
+        self.rhythm.see(now);
+        // The network's own part is learned; the span is known.
+        let (transit, span) = (transit(last, now), last.created.signed_since(first.created));
+        let shift = shift.map(|shift| shift.saturating_sub(std::mem::replace(&mut self.span, span)));
+        if let Some(growth) = self.watch.see(count, last.created, transit, now)
+            && now >= self.word_due
+        {
+            self.word_due = now.after(WORD_INTERVAL);
+            out.control(Word::Grew(growth).to_bytes().to_vec());
+        }
+        // A queue that the source half is about to end is not waited for.
+        let shift = match (self.watch.queued_since(), shift) {
+            (Some(since), Some(shift)) => {
+                self.hold.forget_from(since).map_or(shift, |chosen| chosen.min(shift))
+            }
+            _ => self.hold.follow((first.created, count.into()), transit, now, shift),
+        };
+        Some(shift.saturating_add(span))
     }
 }
 
@@ -90,7 +179,16 @@ impl Stage for Sink {
         let messages = unpack(message, self.count_max)?;
         if let (Some(first), Some(last)) = (messages.first(), messages.last()) {
             let span = last.created.signed_since(first.created);
-            self.anchor(transit(first, now), span, now);
+            let first_transit = transit(first, now);
+            match &mut self.auto {
+                None => self.anchor(first_transit, span, now),
+                Some(auto) => {
+                    self.transits.add(first_transit, now);
+                    let shift = self.playout.shift();
+                    self.late += u64::from(shift.is_some_and(|shift| first_transit > shift));
+                    self.playout.set_shift(auto.follow(&messages, shift, now, out));
+                }
+            }
         }
         messages.into_iter().for_each(|message| self.playout.hold(message, now, out));
         Ok(())
@@ -98,14 +196,25 @@ impl Stage for Sink {
 
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.playout.flush(out);
+        if let Some(auto) = &mut self.auto {
+            auto.rhythm = Rhythm::default();
+        }
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.playout.next_due()
+        let silent_at = self.auto.as_ref().and_then(|auto| auto.rhythm.silent_at());
+        self.playout.next_due().into_iter().chain(silent_at).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+        if let Some(auto) = &mut self.auto
+            && auto.rhythm.silent_at().is_some_and(|at| at <= now)
+        {
+            auto.rhythm = Rhythm::default();
+            auto.watch.expect(now);
+            out.control(Word::Silence.to_bytes().to_vec());
+        }
         self.playout.release(now, out);
         Ok(())
     }

@@ -1,11 +1,15 @@
 //! The half that collects.
 
+use super::count::Count;
 use super::{COUNT_BYTES, ENTRY_BYTES};
-use contract::{Attributes, Body, Bytes, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{
+    Attributes, Body, Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError,
+    Time,
+};
 use std::time::Duration;
 
 pub(super) struct Source {
-    count: usize,
+    count: Count,
     wait: Duration,
     bytes_max: usize,
     held: Vec<Message>,
@@ -18,7 +22,7 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(options: &Options) -> Self {
         Source {
-            count: options.count("count"),
+            count: Count::new(options),
             wait: options.duration("wait"),
             bytes_max: options.size("bytes_max"),
             held: Vec::new(),
@@ -78,10 +82,25 @@ impl Stage for Source {
         }
         self.due.get_or_insert(now.after(self.wait));
         self.bytes += bytes;
+        self.count.see(bytes, message.created, now);
         self.held.push(message);
-        if self.held.len() >= self.count || self.bytes > self.bytes_max {
+        if self.held.len() >= self.count.get() || self.bytes > self.bytes_max {
             self.send(out);
         }
+        Ok(())
+    }
+
+    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+        self.count.handle_word(control, now)
+    }
+
+    fn handle_feedback(
+        &mut self,
+        feedback: &Feedback,
+        now: Time,
+        _out: &mut Outbox,
+    ) -> Result<(), StageError> {
+        self.count.handle_feedback(feedback, now);
         Ok(())
     }
 
@@ -103,5 +122,9 @@ impl Stage for Source {
 
     fn report(&self) -> Vec<Report> {
         vec![("bundles", self.bundles as f64), ("messages", self.messages as f64)]
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        self.count.choice().into_iter().collect()
     }
 }

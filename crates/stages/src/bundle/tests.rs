@@ -1,7 +1,11 @@
 use super::Bundle;
-use contract::{Attributes, Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
-use netsim::Params;
+use contract::{
+    Attributes, Body, Feedback, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time,
+    Value,
+};
+use netsim::{Link, Params};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::time::Duration;
 use testkit::stage::{TwoHalves, conforms, options, steady};
 
@@ -10,6 +14,7 @@ fn it_conforms() {
     for given in [
         &[][..],
         &[("count", "1")],
+        &[("count", "auto")],
         &[("count", "1000"), ("wait", "5s"), ("bytes_max", "1KiB")],
         &[("hold", "1ms"), ("held_max", "4"), ("held_bytes", "100")],
     ] {
@@ -85,6 +90,71 @@ fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
         Bundle.source(&options, &Format::Bytes, &Site::default()).unwrap(),
         Bundle.sink(&options, &Format::Bytes, &Site::default()).unwrap(),
     )
+}
+
+/// Bytes that each bundle costs on the way beside itself.
+const PACKET_BYTES: usize = 56;
+
+/// What `auto` stands at after so many seconds on each of these networks, one after the other: 24 bytes every millisecond.
+fn stood_at(networks: &[(&str, u64)]) -> Vec<i64> {
+    let (mut source, mut sink) = halves(&[("count", "auto")]);
+    let mut link = Link::<u64>::new(Params::default(), 1);
+    let (mut crossing, mut words, mut out) = (Vec::new(), VecDeque::new(), Outbox::default());
+    let (mut now, mut delay, mut stood_at) = (Time::from_millis(1000), Duration::ZERO, Vec::new());
+    for (network, seconds) in networks {
+        link.configure(now.0, network.parse().unwrap());
+        for ms in 0..seconds * 1000 {
+            now = now.after(Duration::from_millis(1));
+            while let Some((_, number)) = link.pop(now.0) {
+                let message: &Message = &crossing[number as usize];
+                sink.handle(Port::MAIN, message.clone(), now, &mut out).unwrap();
+            }
+            if sink.poll_timeout().is_some_and(|at| at <= now) {
+                sink.handle_timeout(now, &mut out).unwrap();
+            }
+            if let Some((_, message)) = out.messages.drain(..).next_back() {
+                delay = now.since(message.created);
+            }
+            let arrives = now.after(Duration::from_nanos(link.params().delay_ns));
+            words.extend(out.controls.drain(..).map(|word| (arrives, word)));
+            while words.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, word) = words.pop_front().unwrap();
+                source.handle_control(&word, now, &mut out).unwrap();
+            }
+            if ms % 250 == 0 {
+                let feedback = Feedback { received: 100, delay, ..Feedback::default() };
+                source.handle_feedback(&feedback, now, &mut out).unwrap();
+            }
+            source.handle(Port::MAIN, Message::new(now, vec![7; 24]), now, &mut out).unwrap();
+            for (_, message) in out.messages.drain(..) {
+                let bytes = message.body.len() + PACKET_BYTES;
+                let _ = link.push(now.0, crossing.len() as u64, bytes as u32);
+                crossing.push(message);
+            }
+        }
+        match source.choices()[0].value {
+            Value::Integer(count) => stood_at.push(count),
+            ref other => panic!("{other:?}"),
+        }
+    }
+    stood_at
+}
+
+const FAST: &str = "delay=100us,jitter=100us,rate=1gbit";
+const THIN: &str = "delay=25ms,jitter=15ms,rate=500kbit";
+
+#[test]
+fn auto_stands_still_on_a_steady_network() {
+    assert_eq!(stood_at(&[(FAST, 2), (FAST, 20), (FAST, 20)]), [1, 1, 1]);
+    assert_eq!(stood_at(&[(THIN, 8), (THIN, 10), (THIN, 10)]), [3, 3, 3]);
+}
+
+#[test]
+fn auto_follows_a_network_that_becomes_thin_within_a_second_and_one_that_becomes_fast_in_time() {
+    let counts = stood_at(&[(FAST, 5), (THIN, 1), (THIN, 9), (FAST, 130)]);
+    assert_eq!(counts[0], 1);
+    assert!((3..=12).contains(&counts[1]), "{counts:?}");
+    assert_eq!(counts[2..], [3, 1]);
 }
 
 #[test]

@@ -94,14 +94,29 @@ impl Fates {
         self.weights.iter().map(|(fate, weight)| weight * of(fate)).sum()
     }
 
-    /// Whether groups lose messages so much more, or less, often than those of `before` that it is no chance:
-    /// three groups and three and a half standard deviations.
-    pub(super) fn differ_from(&self, before: &Fates) -> bool {
-        let hit = |fate: &Fate| f64::from(u8::from(fate.lost > 0));
+    /// Whether groups lose messages so much more, or less, often than those of `before` that it is no chance: three
+    /// groups and three and a half standard deviations, where the share of groups that lose has a variance of
+    /// `spread` besides chance.
+    pub(super) fn differ_from(&self, before: &Fates, spread: f64) -> bool {
         let groups = self.sum(|_| 1.0);
-        let chance = (before.sum(hit) + 1.0) / (before.sum(|_| 1.0) + 2.0);
-        let off = (self.sum(hit) - chance * groups).abs();
-        off > 3.0 && off > 3.5 * (chance * (1.0 - chance) * groups).sqrt()
+        let chance = before.chance();
+        let off = (self.hit() - chance * groups).abs();
+        let variance = chance * (1.0 - chance) * groups + spread * groups * groups;
+        off > 3.0 && off > 3.5 * variance.sqrt()
+    }
+
+    /// How far the share of groups that lose is from that of `before`, squared.
+    pub(super) fn off_squared(&self, before: &Fates) -> f64 {
+        (self.hit() / self.sum(|_| 1.0).max(1.0) - before.chance()).powi(2)
+    }
+
+    fn hit(&self) -> f64 {
+        self.sum(|fate| f64::from(u8::from(fate.lost > 0)))
+    }
+
+    /// Probability that a group loses messages.
+    fn chance(&self) -> f64 {
+        (self.hit() + 1.0) / (self.sum(|_| 1.0) + 2.0)
     }
 }
 
@@ -170,9 +185,10 @@ mod tests {
             (0.0, 20.0, false),
             (0.0, 200.0, true),
         ] {
-            assert_eq!(some(hit, all).differ_from(&before), differs, "{hit} of {all}");
+            assert_eq!(some(hit, all).differ_from(&before, 0.0), differs, "{hit} of {all}");
         }
-        assert!(!some(2.0, 10.0).differ_from(&some(0.0, 1000.0)));
-        assert!(some(5.0, 10.0).differ_from(&some(0.0, 1000.0)));
+        assert!(!some(2.0, 10.0).differ_from(&some(0.0, 1000.0), 0.0));
+        assert!(some(5.0, 10.0).differ_from(&some(0.0, 1000.0), 0.0));
+        assert!(!some(5.0, 10.0).differ_from(&some(0.0, 1000.0), 0.04), "it was often so far off");
     }
 }

@@ -4,7 +4,8 @@
 //! messages for each message. So a message in a hundred that stays lost weighs as much as sending everything twice.
 //!
 //! What it is computed from: what became of each group, as the sink half reports; what it said [`HALF_LIFE`] ago
-//! counts half, and where a [`SPAN`] differs beyond chance, what was before counts no more. A group says
+//! counts half, and where a [`SPAN`] differs beyond chance, and beyond what spans differ by anyhow (interference comes
+//! and goes), what was before counts no more. A group says
 //! itself with how few parity messages it would have been whole. If those that it had were not enough, more
 //! would have been lost with the probability `(l + 2 p) / (n + 2)`, `l` of its `n`
 //! messages and parity messages being lost, and `p` the loss of all records: bursts take parity too.
@@ -15,9 +16,11 @@ use contract::{Feedback, Options, StageError, Time};
 use std::time::Duration;
 
 /// Time in which a report loses half its weight.
-const HALF_LIFE: Duration = Duration::from_secs(10);
+const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Time over which groups are compared with those before, to tell whether the network has changed.
 const SPAN: Duration = Duration::from_secs(1);
+/// Spans that the spread is of.
+const SPREAD_SPANS: f64 = 8.0;
 /// What costs less by this share only is not worth a change.
 const WORTH: f64 = 0.05;
 /// What a flow begins with, when nothing is known of its way.
@@ -37,6 +40,8 @@ struct Auto {
     /// What became of the last ones, and since when they are these.
     last: Fates,
     since: Option<Time>,
+    /// How far spans were off from what was before them: the mean square of the share of groups that lost.
+    spread: f64,
     /// Share of all records that is lost, as the session says.
     loss: Option<f64>,
 }
@@ -47,7 +52,8 @@ impl Strength {
             return Strength { parity: u8::try_from(options.integer("parity")).unwrap_or(0), auto: None };
         }
         let data = options.count("data");
-        let auto = Auto { data, before: Fates::default(), last: Fates::default(), since: None, loss: None };
+        let (before, last) = (Fates::default(), Fates::default());
+        let auto = Auto { data, before, last, since: None, spread: 0.0, loss: None };
         Strength { parity: FIRST, auto: Some(auto) }
     }
 
@@ -106,9 +112,12 @@ impl Auto {
     /// Lets what was before fade, or forgets it if the network has changed.
     fn age(&mut self, now: Time) {
         let age = now.since(*self.since.get_or_insert(now));
-        let has_changed = self.last.differ_from(&self.before) && self.before.sum(|_| 1.0) > 0.0;
+        let has_changed = self.before.sum(|_| 1.0) > 0.0 && self.last.differ_from(&self.before, self.spread);
         if !has_changed && age < SPAN {
             return;
+        }
+        if self.before.sum(|_| 1.0) > 0.0 {
+            self.spread += (self.last.off_squared(&self.before) - self.spread) / SPREAD_SPANS;
         }
         let faded = 0.5f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64());
         self.before.fade(if has_changed { 0.0 } else { faded });
@@ -164,7 +173,8 @@ mod tests {
         ];
         let mut before = Fates::default();
         fates.into_iter().for_each(|(fate, groups)| before.add(fate, groups));
-        let auto = Auto { data: 8, before, last: Fates::default(), since: None, loss: Some(0.1) };
+        let auto =
+            Auto { data: 8, before, last: Fates::default(), since: None, spread: 0.0, loss: Some(0.1) };
         let third = 3.2 / 12.0;
         for (parity, lost) in [(0, 25.0), (1, 15.0), (2, 10.0), (3, 10.0 * third), (4, 10.0 * third * third)]
         {
