@@ -1,16 +1,70 @@
 //! Pixels of any kind as screens have them: blue, green, red and one byte more (`XR24`).
 
-use wire::formats::video::{Geometry, PixelFormat};
+use contract::{Body, Bytes};
+use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 
 /// Bytes of a pixel of a screen.
 pub(crate) const PIXEL_BYTES: usize = 4;
 
-/// Makes rows of a screen's pixels, without padding, of a picture whose bytes are as many as its geometry says.
-pub(crate) fn convert(geometry: &Geometry, pixels: &[u8], into: &mut Vec<u8>) -> Result<(), String> {
+/// What a message of `video` says to somebody who shows pictures.
+#[derive(Debug)]
+pub(crate) enum Shown {
+    /// A picture of this size.
+    Frame(u32, u32),
+    /// Parts of a picture of this size, the pixels of one behind those of the other.
+    Parts(u32, u32, Vec<Rectangle>),
+    /// The pointer's shape, with blue, green, red and opacity of each pixel.
+    Cursor(Cursor),
+    /// Nothing that is shown.
+    Nothing,
+}
+
+/// Reads a message of `video`: what it says, and its pixels as screens have them, rows without padding. They are
+/// shared with it where they lie so already. The error says what is wrong and what to do.
+pub(crate) fn read(body: &Body) -> Result<(Shown, Body), String> {
+    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than the header of a picture")?;
+    let header = Header::parse(&front).map_err(|error| error.to_string())?;
+    let (geometry, mut rest) = (header.geometry, body.clone());
+    rest.skip_front(Header::BYTES);
+    let (width, height) = (geometry.width(), geometry.height());
+    let is_ours = geometry.pixels() == PixelFormat::Bgrx32;
+    if header.kind == Kind::Frame && is_ours && geometry.is_tight() && rest.len() == geometry.bytes() {
+        return Ok((Shown::Frame(width, height), rest));
+    }
+    let bytes = rest.into_bytes();
+    match header.parse_content(&bytes).map_err(|error| error.to_string())? {
+        Content::Boxes(_) => Ok((Shown::Nothing, Body::new())),
+        Content::Cursor(cursor, pixels) => Ok((Shown::Cursor(cursor), bytes.slice_ref(pixels).into())),
+        Content::Frame(pixels) => {
+            let mut into = Vec::new();
+            convert(&geometry, pixels, &mut into)?;
+            Ok((Shown::Frame(width, height), into.into()))
+        }
+        Content::Rectangles(parts, pixels) => {
+            let pixels =
+                if is_ours { bytes.slice_ref(pixels) } else { convert_parts(&geometry, &parts, pixels)? };
+            Ok((Shown::Parts(width, height, parts), pixels.into()))
+        }
+    }
+}
+
+fn convert_parts(geometry: &Geometry, parts: &[Rectangle], mut pixels: &[u8]) -> Result<Bytes, String> {
+    let mut into = Vec::new();
+    for part in parts {
+        let (own, others) = pixels.split_at(part.bytes(geometry.pixels()));
+        pixels = others;
+        let part =
+            Geometry::new(geometry.pixels(), part.width, part.height).map_err(|error| error.to_string())?;
+        convert(&part, own, &mut into)?;
+    }
+    Ok(into.into())
+}
+
+/// Appends rows of a screen's pixels, without padding, of a picture whose bytes are as many as its geometry says.
+fn convert(geometry: &Geometry, pixels: &[u8], into: &mut Vec<u8>) -> Result<(), String> {
     if geometry.pixels() == PixelFormat::Mjpeg {
         return Err("the picture is compressed (MJPG): have the device give raw pixels".into());
     }
-    into.clear();
     into.reserve(geometry.width() as usize * geometry.height() as usize * PIXEL_BYTES);
     let rows = geometry.plane(0).rows(pixels);
     match geometry.pixels() {
@@ -66,7 +120,7 @@ mod tests {
     fn made(pixels: PixelFormat, width: u32, height: u32, more: u32, bytes: &[u8]) -> Vec<u8> {
         let geometry = Geometry::new(pixels, width, height).unwrap();
         let geometry = geometry.with_stride(geometry.stride() + more).unwrap();
-        let mut into = vec![1];
+        let mut into = Vec::new();
         convert(&geometry, bytes, &mut into).unwrap();
         into
     }

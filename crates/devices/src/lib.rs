@@ -4,8 +4,10 @@
 //! from the table. A new class is a folder and one line here.
 
 mod bgrx;
+mod damage;
 pub mod evdev;
 pub mod exec;
+pub mod fb;
 pub mod file;
 mod flows;
 pub mod null;
@@ -37,6 +39,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &pattern::Pattern,
     &y4m::Y4m,
     &rfb::Rfb,
+    &fb::Fb,
     &x11::X11,
     &x11::Window,
     &null::Null,

@@ -5,7 +5,6 @@ mod application;
 mod auth;
 mod client;
 mod colour;
-mod damage;
 mod decode;
 mod deflate;
 mod device;

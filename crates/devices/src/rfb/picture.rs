@@ -1,8 +1,8 @@
 //! The picture that both sides keep, and what becomes of it when a message of `video` comes.
 
 use super::colour;
-use super::damage::{Damage, TILE};
 use super::pixels::PIXEL_BYTES;
+use crate::damage::{Damage, TILE};
 use contract::Body;
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 

@@ -5,7 +5,6 @@
 
 use super::auth::{CHALLENGE_BYTES, Password};
 use super::client::parse_version;
-use super::damage::Damage;
 use super::encode::{Encoder, Encoding};
 use super::picture::Screen;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
@@ -13,6 +12,7 @@ use super::protocol::{
     ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding,
     fence, from_latin_1, security, to_server, to_viewer,
 };
+use crate::damage::Damage;
 use bytes::Buf;
 use contract::Time;
 use std::collections::{BTreeSet, VecDeque};

@@ -4,7 +4,7 @@
 use super::client::{Client, PACKET_BYTES, Packet};
 use super::display::{Extensions, PATIENCE, parse};
 use super::layout::{Layout, LayoutQuery};
-use super::window::{Handled, Shown, Window};
+use super::window::{Handled, Outcome, Window};
 use super::{failed, io_error};
 use crate::flows::{Flows, OUT};
 use contract::{
@@ -225,10 +225,10 @@ impl WindowPartner {
     fn show(&mut self, message: &Message) -> io::Result<Result<(), String>> {
         let shown = self.window.show(&mut self.client, &message.body)?;
         self.client.flush()?;
-        Ok(shown.map(|shown| match shown {
-            Shown::Yes => self.pictures += 1,
-            Shown::Nothing => self.unusable += 1,
-            Shown::NeedsWhole => {
+        Ok(shown.map(|outcome| match outcome {
+            Outcome::Shown => self.pictures += 1,
+            Outcome::Nothing => self.unusable += 1,
+            Outcome::NeedsWhole => {
                 self.unusable += 1;
                 self.tell(Event::Refresh);
             }

@@ -48,8 +48,12 @@ struct Server {
 
 impl Server {
     fn start(size: &str) -> Option<Server> {
+        Self::start_with(size, &[])
+    }
+
+    fn start_with(size: &str, more: &[&str]) -> Option<Server> {
         let arguments = ["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", size];
-        let mut program = start(Command::new("Xvfb").args(arguments))?;
+        let mut program = start(Command::new("Xvfb").args(arguments).args(more))?;
         let mut number = String::new();
         let output = program.0.stdout.take().expect("it is a pipe");
         BufReader::new(output).read_line(&mut number).unwrap();
@@ -57,16 +61,19 @@ impl Server {
     }
 
     fn device(&self, options: &str) -> Device {
-        let text = format!("x11:{}{options}", self.display);
-        let (class, spec) = crate::spec::parse(&text, Role::Device).unwrap();
+        self.device_of(&format!("x11:{}{options}", self.display))
+    }
+
+    fn device_of(&self, text: &str) -> Device {
+        let (class, spec) = crate::spec::parse(text, Role::Device).unwrap();
         let opened = class.open(&spec, Role::Device, None).unwrap();
         let mut partner = class.partner(opened).unwrap();
         let mut open = |direction, format| {
             let template = FlowTemplate { direction, format, class: FlowClass::State };
-            partner.open(&template, &Attributes::default()).unwrap()
+            partner.open(&template, &Attributes::default())
         };
-        let out = open(Direction::Out, Format::Video);
-        let back = open(Direction::In, Format::Viewer);
+        let out = open(Direction::Out, Format::Video).unwrap();
+        let back = open(Direction::In, Format::Viewer).unwrap_or_default();
         Device { partner, out, back, poller: Poller::new().unwrap(), screen: Screen::default() }
     }
 
@@ -118,9 +125,50 @@ impl Painter {
         assert_eq!(self.client.wait_done(request, Instant::now() + WATCHDOG).unwrap(), Ok(()));
     }
 
-    fn pointer(&mut self) -> QueryPointerReply {
-        let request = self.client.ask(QueryPointerRequest { window: self.root }.serialize());
-        super::display::answer(&mut self.client, request, Instant::now() + WATCHDOG).unwrap()
+    /// Gives the screen another size, at most the one it began with.
+    fn resize(&mut self, width: u16, height: u16) {
+        use x11rb_protocol::protocol::randr;
+        let deadline = Instant::now() + WATCHDOG;
+        let client = &mut self.client;
+        let name = randr::X11_EXTENSION_NAME.as_bytes().into();
+        let request = client.ask(QueryExtensionRequest { name }.serialize());
+        let extension: QueryExtensionReply = super::display::answer(client, request, deadline).unwrap();
+        let (opcode, window) = (extension.major_opcode, self.root);
+        let request = client.ask(randr::GetScreenResourcesCurrentRequest { window }.serialize(opcode));
+        let resources: randr::GetScreenResourcesCurrentReply =
+            super::display::answer(client, request, deadline).unwrap();
+        for crtc in resources.crtcs {
+            let off = randr::SetCrtcConfigRequest {
+                crtc,
+                timestamp: 0,
+                config_timestamp: resources.config_timestamp,
+                x: 0,
+                y: 0,
+                mode: 0,
+                rotation: randr::Rotation::ROTATE0,
+                outputs: (&[]).into(),
+            };
+            let request = client.ask(off.serialize(opcode));
+            let _: randr::SetCrtcConfigReply = super::display::answer(client, request, deadline).unwrap();
+        }
+        let (mm_width, mm_height) = (width.into(), height.into());
+        let size = randr::SetScreenSizeRequest { window, width, height, mm_width, mm_height };
+        let request = client.send(size.serialize(opcode));
+        self.done(request);
+    }
+
+    /// Waits until the pointer is there, with these buttons and modifiers down.
+    fn until_pointer(&mut self, place: (i16, i16), mask: KeyButMask) {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            let request = self.client.ask(QueryPointerRequest { window: self.root }.serialize());
+            let pointer: QueryPointerReply =
+                super::display::answer(&mut self.client, request, deadline).unwrap();
+            if (pointer.root_x, pointer.root_y) == place && pointer.mask == mask {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{pointer:?}");
+        }
     }
 }
 
@@ -345,6 +393,60 @@ fn what_nobody_takes_is_added_up() {
     assert!(device.figure("partial") < 5.0, "{} messages", device.figure("partial"));
 }
 
+/// The screen becomes smaller and larger again while it is captured (RandR).
+#[test]
+fn a_screen_of_another_size_is_another_picture() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device(",rate=0,delay=0ms");
+    device.until("the first picture", |screen| screen.frames == 1);
+    for (width, height) in [(200, 100), (320, 200), (64, 200)] {
+        painter.resize(width, height);
+        let all = Rectangle { x: 0, y: 0, width: width.into(), height: height.into() };
+        let pixels = noise(all.bytes(PixelFormat::Bgrx32), width.into());
+        painter.put(all, &pixels);
+        device.until("a picture of that size", |screen| {
+            screen.geometry.map(|geometry| geometry.width()) == Some(width.into())
+                && screen.at(all) == colours(&pixels)
+        });
+    }
+    assert_eq!(device.figure("sizes"), 3.0);
+}
+
+/// Without shared memory pixels come through the connection, and are the same.
+#[test]
+fn a_server_without_shared_memory_is_seen_all_the_same() {
+    let Some(server) = Server::start_with("97x33x24", &["-extension", "MIT-SHM"]) else { return };
+    let mut device = server.device(",rate=0,delay=0ms");
+    let mut viewer = server.window();
+    let geometry = Geometry::new(PixelFormat::Bgrx32, 80, 30).unwrap();
+    let place = Rectangle { x: 0, y: 0, width: 80, height: 30 };
+    for seed in 1..5 {
+        let pixels = noise(geometry.bytes(), seed);
+        viewer.show(picture(geometry, &pixels)).unwrap();
+        device.until("a picture", |screen| screen.at(place) == colours(&pixels));
+    }
+}
+
+#[test]
+fn the_file_of_a_screen_is_that_screen() {
+    let directory = std::env::temp_dir().join(format!("outboard-fbdir-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let Some(server) = Server::start_with("160x120x24", &["-fbdir", &directory.to_string_lossy()]) else {
+        return;
+    };
+    let text = format!("fb:{}/Xvfb_screen0,rate=0", directory.display());
+    let mut device = server.device_of(&text);
+    let mut painter = server.painter();
+    for seed in 1..4 {
+        let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), seed);
+        painter.put(PLACE, &pixels);
+        device.until("what was painted", |screen| screen.at(PLACE) == colours(&pixels));
+    }
+    drop(server);
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
 #[test]
 fn the_pointer_goes_where_it_is_put_and_lets_go_when_all_rests() {
     let Some(server) = Server::start("320x200x24") else { return };
@@ -352,23 +454,13 @@ fn the_pointer_goes_where_it_is_put_and_lets_go_when_all_rests() {
     let mut device = server.device("");
     device.say(Event::Pointer { x: 123, y: 45, buttons: button::LEFT | button::RIGHT });
     let pressed = KeyButMask::BUTTON1 | KeyButMask::BUTTON3;
-    let wait = |painter: &mut Painter, x: i16, mask: KeyButMask| {
-        let deadline = Instant::now() + WATCHDOG;
-        loop {
-            let pointer = painter.pointer();
-            if pointer.root_x == x && pointer.mask == mask {
-                return pointer;
-            }
-            assert!(Instant::now() < deadline, "{pointer:?}");
-        }
-    };
-    assert_eq!(wait(&mut painter, 123, pressed).root_y, 45);
+    painter.until_pointer((123, 45), pressed);
     device.say(Event::Pointer { x: 124, y: 45, buttons: button::LEFT });
-    wait(&mut painter, 124, KeyButMask::BUTTON1);
+    painter.until_pointer((124, 45), KeyButMask::BUTTON1);
     device.say(Event::Key { keysym: 0xffe1, pressed: true });
-    wait(&mut painter, 124, KeyButMask::BUTTON1 | KeyButMask::SHIFT);
+    painter.until_pointer((124, 45), KeyButMask::BUTTON1 | KeyButMask::SHIFT);
     device.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
-    wait(&mut painter, 124, KeyButMask::default());
+    painter.until_pointer((124, 45), KeyButMask::default());
 }
 
 /// What `xev` prints of keys that are typed, one line each.
@@ -502,8 +594,7 @@ fn a_screen_is_seen_and_worked_with_on_another() {
         viewer.until(&Event::Key { keysym, pressed: false });
     }
     device.say(Event::Pointer { x: 70, y: 30, buttons });
-    let pointer = painter.pointer();
-    assert_eq!((pointer.root_x, pointer.root_y, pointer.mask), (70, 30, KeyButMask::BUTTON1));
+    painter.until_pointer((70, 30), KeyButMask::BUTTON1);
 }
 
 #[test]

@@ -6,13 +6,13 @@
 use super::client::{Client, Packet, Sequence};
 use super::display::{Extension, Extensions, Segment, parse};
 use super::pointer::Pointer;
-use crate::bgrx::{self, PIXEL_BYTES};
-use contract::Body;
+use crate::bgrx::{self, PIXEL_BYTES, Shown};
+use contract::{Body, Bytes};
 use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
-use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
+use wire::formats::video::{Cursor, PixelFormat, Rectangle};
 use x11rb_protocol::protocol::shm;
 use x11rb_protocol::protocol::xproto::{
     self, AtomEnum, ChangePropertyRequest, ClientMessageEvent, ConfigureWindowAux, ConfigureWindowRequest,
@@ -44,21 +44,20 @@ pub(super) struct Window {
     size: Option<(u32, u32)>,
     pointer: Option<Pointer>,
     /// The pointer's shape, told before there was a window.
-    shape: Option<(Cursor, Vec<u8>)>,
+    shape: Option<(Cursor, Bytes)>,
     memory: OwnedFd,
     segment: Option<(Segment, Extension)>,
     attaching: Option<Sequence>,
     /// Halves of the memory that the server reads, and the next to be written.
     under_way: usize,
     half: usize,
-    row: Vec<u8>,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum Outcome {
     /// It is on its way to the glass.
-    Yes,
+    Shown,
     /// It says nothing that can be shown.
     Nothing,
     /// It is a part of a picture that is not there.
@@ -100,7 +99,6 @@ impl Window {
             attaching: None,
             under_way: 0,
             half: 0,
-            row: Vec::new(),
         })
     }
 
@@ -115,79 +113,33 @@ impl Window {
     }
 
     /// Shows what a message says; the error says what is wrong with it.
-    pub(super) fn show(&mut self, client: &mut Client, body: &Body) -> io::Result<Result<Shown, String>> {
-        let Some(header) = body.peek_front::<{ Header::BYTES }>() else {
-            return Ok(Err("it is shorter than the header of a picture".into()));
+    pub(super) fn show(&mut self, client: &mut Client, body: &Body) -> io::Result<Result<Outcome, String>> {
+        let (shown, pixels) = match bgrx::read(body) {
+            Ok(read) => read,
+            Err(problem) => return Ok(Err(problem)),
         };
-        let header = match Header::parse(&header) {
-            Ok(header) => header,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let (geometry, mut rest) = (header.geometry, body.clone());
-        rest.skip_front(Header::BYTES);
-        let whole = Rectangle { x: 0, y: 0, width: geometry.width(), height: geometry.height() };
-        if header.kind == Kind::Frame && geometry.pixels() == PixelFormat::Bgrx32 && geometry.is_tight() {
-            if rest.len() != geometry.bytes() {
-                return Ok(Err("the picture is not whole".into()));
+        match shown {
+            Shown::Frame(width, height) => {
+                self.fit(client, (width, height))?;
+                self.put(client, &[Rectangle { x: 0, y: 0, width, height }], &pixels)?;
             }
-            self.fit(client, &geometry)?;
-            self.put(client, &[whole], rest.chunks())?;
-            return Ok(Ok(Shown::Yes));
+            Shown::Parts(width, height, _) if self.size != Some((width, height)) => {
+                return Ok(Ok(Outcome::NeedsWhole));
+            }
+            Shown::Parts(_, _, parts) => self.put(client, &parts, &pixels)?,
+            Shown::Cursor(cursor) => match (&mut self.pointer, self.size) {
+                (None, _) => return Ok(Ok(Outcome::Nothing)),
+                (Some(pointer), Some(_)) => pointer.set(client, &cursor, &pixels.into_bytes()),
+                (Some(_), None) => self.shape = Some((cursor, pixels.into_bytes())),
+            },
+            Shown::Nothing => return Ok(Ok(Outcome::Nothing)),
         }
-        let bytes = rest.into_bytes();
-        match header.parse_content(&bytes) {
-            Err(error) => Ok(Err(error.to_string())),
-            Ok(Content::Boxes(_)) => Ok(Ok(Shown::Nothing)),
-            Ok(Content::Cursor(cursor, pixels)) => {
-                match (&mut self.pointer, self.size) {
-                    (None, _) => return Ok(Ok(Shown::Nothing)),
-                    (Some(pointer), Some(_)) => pointer.set(client, &cursor, pixels),
-                    (Some(_), None) => self.shape = Some((cursor, pixels.to_vec())),
-                }
-                Ok(Ok(Shown::Yes))
-            }
-            Ok(Content::Frame(pixels)) => {
-                let mut row = std::mem::take(&mut self.row);
-                let converted = bgrx::convert(&geometry, pixels, &mut row);
-                if converted.is_ok() {
-                    self.fit(client, &geometry)?;
-                    self.put(client, &[whole], [&row[..]].into_iter())?;
-                }
-                self.row = row;
-                Ok(converted.map(|()| Shown::Yes))
-            }
-            Ok(Content::Rectangles(..)) if self.size != Some((geometry.width(), geometry.height())) => {
-                Ok(Ok(Shown::NeedsWhole))
-            }
-            Ok(Content::Rectangles(parts, pixels)) if geometry.pixels() == PixelFormat::Bgrx32 => {
-                self.put(client, &parts, [pixels].into_iter())?;
-                Ok(Ok(Shown::Yes))
-            }
-            Ok(Content::Rectangles(parts, pixels)) => {
-                let mut rows = Vec::new();
-                let mut rest = pixels;
-                for part in &parts {
-                    let (own, others) = rest.split_at(part.bytes(geometry.pixels()));
-                    rest = others;
-                    let part = match Geometry::new(geometry.pixels(), part.width, part.height) {
-                        Ok(part) => part,
-                        Err(error) => return Ok(Err(error.to_string())),
-                    };
-                    if let Err(problem) = bgrx::convert(&part, own, &mut self.row) {
-                        return Ok(Err(problem));
-                    }
-                    rows.extend_from_slice(&self.row);
-                }
-                self.put(client, &parts, [&rows[..]].into_iter())?;
-                Ok(Ok(Shown::Yes))
-            }
-        }
+        Ok(Ok(Outcome::Shown))
     }
 
     /// Makes window, pixmap and memory of the size of a picture.
-    fn fit(&mut self, client: &mut Client, geometry: &Geometry) -> io::Result<()> {
+    fn fit(&mut self, client: &mut Client, size: (u32, u32)) -> io::Result<()> {
         self.set_stale(client, false);
-        let size = (geometry.width(), geometry.height());
         if self.size == Some(size) {
             return Ok(());
         }
@@ -283,17 +235,12 @@ impl Window {
     }
 
     /// Gives the server pixels of parts of the picture, one behind the other, and has it show them.
-    fn put<'a>(
-        &mut self,
-        client: &mut Client,
-        parts: &[Rectangle],
-        pixels: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<()> {
+    fn put(&mut self, client: &mut Client, parts: &[Rectangle], pixels: &Body) -> io::Result<()> {
         let (drawable, gc, depth) = (self.pixmap, self.gc, self.screen.root_depth);
         match &self.segment {
             Some((segment, shm)) => {
                 let start = self.half * (segment.bytes() / HALVES);
-                segment.write(pixels, start)?;
+                segment.write(pixels.chunks(), start)?;
                 let mut offset = start as u32;
                 for (number, part) in parts.iter().enumerate() {
                     let (width, height) = (part.width as u16, part.height as u16);
@@ -323,7 +270,7 @@ impl Window {
                 }
             }
             None => {
-                let pixels: Vec<u8> = pixels.flatten().copied().collect();
+                let pixels = pixels.clone().into_bytes();
                 let mut rest = &pixels[..];
                 for part in parts {
                     let (own, others) = rest.split_at(part.bytes(PixelFormat::Bgrx32));

@@ -4,14 +4,14 @@
 use wire::formats::video::Rectangle;
 
 /// Side of a tile, in pixels.
-pub(super) const TILE: u32 = 16;
+pub(crate) const TILE: u32 = 16;
 
 /// Most rectangles that one row of tiles is sent as; 1024 rows of them still fit into one update.
 const RUNS_MAX: usize = 32;
 
 /// Which tiles changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Damage {
+pub(crate) struct Damage {
     width: u32,
     height: u32,
     /// Words of a row of tiles.
@@ -29,38 +29,38 @@ struct Run {
 
 impl Damage {
     /// Of a picture of this size, of which nothing changed.
-    pub(super) fn none(width: u32, height: u32) -> Damage {
+    pub(crate) fn none(width: u32, height: u32) -> Damage {
         let words = width.div_ceil(TILE).div_ceil(u64::BITS) as usize;
         Damage { width, height, words, bits: vec![0; words * height.div_ceil(TILE) as usize] }
     }
 
     /// Pixels across and down of its picture.
-    pub(super) fn size(&self) -> (u32, u32) {
+    pub(crate) fn size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bits.iter().all(|word| *word == 0)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bits.fill(0);
     }
 
     /// Whether the tile in this column and row changed.
-    pub(super) fn has(&self, column: u32, row: u32) -> bool {
+    pub(crate) fn has(&self, column: u32, row: u32) -> bool {
         let word = row as usize * self.words + (column / u64::BITS) as usize;
         self.bits[word] >> (column % u64::BITS) & 1 == 1
     }
 
     /// The tile in this column and row changed.
-    pub(super) fn add_tile(&mut self, column: u32, row: u32) {
+    pub(crate) fn add_tile(&mut self, column: u32, row: u32) {
         let word = row as usize * self.words + (column / u64::BITS) as usize;
         self.bits[word] |= 1 << (column % u64::BITS);
     }
 
     /// What lies in `rectangle` changed; what of it is outside the picture counts for nothing.
-    pub(super) fn add(&mut self, rectangle: &Rectangle) {
+    pub(crate) fn add(&mut self, rectangle: &Rectangle) {
         let Some((columns, rows)) = self.tiles(rectangle) else { return };
         for row in rows {
             columns.clone().for_each(|column| self.add_tile(column, row));
@@ -68,7 +68,7 @@ impl Damage {
     }
 
     /// What changed there changed here. Both are of one size.
-    pub(super) fn merge(&mut self, other: &Damage) {
+    pub(crate) fn merge(&mut self, other: &Damage) {
         for (into, word) in self.bits.iter_mut().zip(&other.bits) {
             *into |= word;
         }
@@ -82,7 +82,7 @@ impl Damage {
     }
 
     /// Takes out what changed in the tiles of `within`, as rectangles of the picture that do not overlap.
-    pub(super) fn take(&mut self, within: &Rectangle, out: &mut Vec<Rectangle>) {
+    pub(crate) fn take(&mut self, within: &Rectangle, out: &mut Vec<Rectangle>) {
         let Some((columns, rows)) = self.tiles(within) else { return };
         let (mut open, mut runs) = (Vec::new(), Vec::new());
         let bottom = rows.end;

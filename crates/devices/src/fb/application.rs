@@ -1,0 +1,123 @@
+//! The application's side: pictures into a framebuffer, from its upper left corner.
+
+use super::layout::Layout;
+use crate::bgrx::{self, PIXEL_BYTES, Shown};
+use crate::flows::Flows;
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Readiness,
+};
+use std::os::fd::OwnedFd;
+use wire::formats::video::{PixelFormat, Rectangle};
+
+/// A framebuffer as a partner.
+pub(super) struct Canvas {
+    name: String,
+    file: OwnedFd,
+    layout: Layout,
+    flows: Flows,
+    pictures: u64,
+    unusable: u64,
+}
+
+impl Canvas {
+    pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> Canvas {
+        Canvas { name, file, layout, flows: Flows::new(false, true), pictures: 0, unusable: 0 }
+    }
+
+    fn show(&mut self, body: &Body) -> Result<(), PartnerError> {
+        let (shown, pixels) = bgrx::read(body).map_err(PartnerError::Message)?;
+        let parts = match shown {
+            Shown::Frame(width, height) => vec![Rectangle { x: 0, y: 0, width, height }],
+            Shown::Parts(_, _, parts) => parts,
+            Shown::Cursor(_) | Shown::Nothing => {
+                self.unusable += 1;
+                return Ok(());
+            }
+        };
+        let pixels = pixels.into_bytes();
+        let mut rest = &pixels[..];
+        for part in &parts {
+            let (own, others) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
+            rest = others;
+            let written = self.write(part, own);
+            written.map_err(|error| PartnerError::os(format!("writing to {}", self.name), error))?;
+        }
+        self.pictures += 1;
+        Ok(())
+    }
+
+    /// Writes what of a part lies in the framebuffer.
+    fn write(&self, part: &Rectangle, pixels: &[u8]) -> rustix::io::Result<()> {
+        let geometry = self.layout.geometry;
+        let whole = Rectangle { x: 0, y: 0, width: geometry.width(), height: geometry.height() };
+        let Some(inside) = part.intersection(&whole) else { return Ok(()) };
+        let (row_bytes, stride) = (part.width as usize * PIXEL_BYTES, u64::from(geometry.stride()));
+        let length = inside.width as usize * PIXEL_BYTES;
+        let start =
+            self.layout.offset + u64::from(inside.y) * stride + u64::from(inside.x) * PIXEL_BYTES as u64;
+        if length == row_bytes && row_bytes as u64 == stride {
+            return self.write_at(&pixels[..inside.height as usize * row_bytes], start);
+        }
+        let rows = pixels.chunks_exact(row_bytes).take(inside.height as usize);
+        (0..).zip(rows).try_for_each(|(y, row)| self.write_at(&row[..length], start + y * stride))
+    }
+
+    fn write_at(&self, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.file, bytes, at) {
+                Ok(0) => return Err(rustix::io::Errno::NOSPC),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    at += written as u64;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Partner for Canvas {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Video)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(drop)
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
+        match self.show(&message.body) {
+            Ok(()) => Ok(Pushed::Taken),
+            Err(error) => Err((error, message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Err(PartnerError::NoFlow(flow))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Report => Ok(CtlReply::Report(vec![
+                ("pictures", self.pictures as f64),
+                ("unusable", self.unusable as f64),
+            ])),
+            _ => Err(PartnerError::Unsupported("this control operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) {
+            true => Readiness::now(),
+            false => Readiness::never(),
+        }
+    }
+}

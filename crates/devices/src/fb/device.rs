@@ -1,0 +1,202 @@
+//! The device's side: looks at a framebuffer again and again, and tells what changed.
+
+use super::layout::Layout;
+use crate::bgrx::PIXEL_BYTES;
+use crate::damage::{Damage, TILE};
+use crate::flows::{Flows, OUT};
+use buffers::Pool;
+use contract::{
+    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use sys::clock::boot_ns;
+use wire::formats::video::{Geometry, Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
+
+/// Pictures' worth of memory kept for use again.
+const PICTURES_KEPT: usize = 4;
+
+/// A framebuffer as a partner.
+pub(super) struct Camera {
+    name: String,
+    file: OwnedFd,
+    offset: u64,
+    geometry: Geometry,
+    period: Duration,
+    whole: bool,
+    pool: Pool,
+    /// What was told last, rows with what fills them up.
+    last: Option<Bytes>,
+    damage: Damage,
+    next_at: Time,
+    flows: Flows,
+    slot: PullSlot,
+    looks: u64,
+    frames: u64,
+    partial: u64,
+}
+
+fn now() -> Time {
+    Time(boot_ns())
+}
+
+impl Camera {
+    pub(super) fn new(name: String, file: OwnedFd, layout: Layout, rate_hz: f64, whole: bool) -> Camera {
+        let geometry = layout.geometry;
+        Camera {
+            name,
+            file,
+            offset: layout.offset,
+            geometry: geometry.with_rate_hz(rate_hz),
+            period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
+            whole,
+            pool: Pool::new(geometry.bytes(), PICTURES_KEPT),
+            last: None,
+            damage: Damage::none(geometry.width(), geometry.height()),
+            next_at: Time::ZERO,
+            flows: Flows::new(true, false),
+            slot: PullSlot::default(),
+            looks: 0,
+            frames: 0,
+            partial: 0,
+        }
+    }
+
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if self.next_at > now {
+            return Ok(Next::Nothing);
+        }
+        let is_late = now.since(self.next_at) > self.period;
+        self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+        let pixels = self.look()?;
+        self.looks += 1;
+        if let Some(last) = &self.last {
+            find_changes(&self.geometry, last, &pixels, &mut self.damage);
+            if self.damage.is_empty() {
+                return Ok(Next::Nothing);
+            }
+        }
+        let mut parts = Vec::new();
+        self.damage.take(&self.whole(), &mut parts);
+        let is_part = self.last.is_some() && !self.whole && parts.len() <= RECTANGLES_MAX;
+        let area =
+            |parts: &[Rectangle]| parts.iter().map(|part| part.bytes(self.geometry.pixels())).sum::<usize>();
+        let body = match is_part && area(&parts) < self.geometry.tight().bytes() {
+            true => {
+                self.partial += 1;
+                self.part_body(&parts, &pixels)
+            }
+            false => {
+                self.frames += 1;
+                let mut body = Body::from(pixels.clone());
+                body.push_front(&Header::frame(self.geometry).emit());
+                body
+            }
+        };
+        self.last = Some(pixels);
+        Ok(Next::Message(Message::new(now, body)))
+    }
+
+    fn whole(&self) -> Rectangle {
+        Rectangle { x: 0, y: 0, width: self.geometry.width(), height: self.geometry.height() }
+    }
+
+    /// A copy of the pixels as they are now.
+    fn look(&self) -> Result<Bytes, PartnerError> {
+        let mut pixels = self.pool.take();
+        let mut done = 0;
+        while done < pixels.len() {
+            match rustix::io::pread(&self.file, &mut pixels[done..], self.offset + done as u64) {
+                Ok(0) => {
+                    return Err(PartnerError::Gone(format!("{}: the file has become smaller", self.name)));
+                }
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
+            }
+        }
+        Ok(pixels.freeze())
+    }
+
+    fn part_body(&self, parts: &[Rectangle], pixels: &[u8]) -> Body {
+        let stride = self.geometry.stride() as usize;
+        let rows = parts.iter().flat_map(|part| {
+            let (x, length) = (part.x as usize * PIXEL_BYTES, part.width as usize * PIXEL_BYTES);
+            let (y, height) = (part.y as usize, part.height as usize);
+            pixels.chunks(stride).skip(y).take(height).map(move |row| &row[x..x + length])
+        });
+        let rows: Vec<&[u8]> = rows.collect();
+        let mut body = Body::from(rows.concat());
+        body.push_front(&emit_rectangles(parts));
+        body.push_front(&Header { kind: Kind::Rectangles, geometry: self.geometry }.emit());
+        body
+    }
+}
+
+/// Notes the tiles in which two pictures differ.
+fn find_changes(geometry: &Geometry, before: &[u8], after: &[u8], damage: &mut Damage) {
+    let plane = geometry.plane(0);
+    let tile_bytes = TILE as usize * PIXEL_BYTES;
+    for (y, (before, after)) in plane.rows(before).zip(plane.rows(after)).enumerate() {
+        if before == after {
+            continue;
+        }
+        let row = y as u32 / TILE;
+        for (column, (before, after)) in before.chunks(tile_bytes).zip(after.chunks(tile_bytes)).enumerate() {
+            if before != after {
+                damage.add_tile(column as u32, row);
+            }
+        }
+    }
+}
+
+impl Partner for Camera {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.last = None;
+        self.flows.open(template, &Format::Video)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.slot = PullSlot::default();
+        self.flows.close(flow).map(drop)
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Err((PartnerError::NoFlow(flow), message))
+    }
+
+    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, want, || self.next(now()));
+        self.slot = slot;
+        answer
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        match operation {
+            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Snapshot => {
+                self.slot = PullSlot::default();
+                self.last = None;
+                Ok(CtlReply::Done)
+            }
+            Ctl::Report => Ok(CtlReply::Report(vec![
+                ("looks", self.looks as f64),
+                ("frames", self.frames as f64),
+                ("partial", self.partial as f64),
+            ])),
+            _ => Err(PartnerError::Unsupported("this control operation")),
+        }
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) {
+            true if self.slot.is_held() => Readiness::now(),
+            true => Readiness::at(self.next_at),
+            false => Readiness::never(),
+        }
+    }
+}

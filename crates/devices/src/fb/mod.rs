@@ -1,0 +1,116 @@
+//! A framebuffer: the pixels of a screen in a file. That of a graphics card (`/dev/fb0`), or the one that an X server
+//! without a screen of glass keeps (`Xvfb -fbdir`).
+
+mod application;
+mod device;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use crate::plain::{self, os};
+use application::Canvas;
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowOffer, Listing, Opened, OptionKind,
+    OptionSpec, Partner, Role, Scope,
+};
+use device::Camera;
+use layout::Layout;
+use rustix::fs::{Mode, OFlags, open};
+use std::path::Path;
+
+/// A framebuffer.
+#[derive(Debug)]
+pub struct Fb;
+
+static OPTIONS: [OptionSpec; 2] = [
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::Number { min: 0.0, max: 1000.0 },
+        default: "60",
+        scope: Scope::Local,
+        doc: "times a second that it is looked at; 0: whenever a picture is taken",
+    },
+    OptionSpec {
+        name: "whole",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "whole pictures, even if only a part changed",
+    },
+];
+
+/// Where the kernel says how framebuffers are laid out.
+const GRAPHICS: &str = "/sys/class/graphics";
+
+impl DeviceClass for Fb {
+    fn name(&self) -> &'static str {
+        "fb"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a framebuffer: the pixels of a screen in a file"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "PATH"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn application(&self) -> &'static str {
+        "window"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn list(&self) -> Vec<Listing> {
+        let listing = |number: u32| {
+            let spec = format!("fb:/dev/fb{number}");
+            let path = spec.strip_prefix("fb:").filter(|path| Path::new(path).exists())?;
+            let problem = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).err();
+            let problem = problem.map(|error| format!("{error}: be root or in the group `video`"));
+            let name = std::fs::read_to_string(format!("{GRAPHICS}/fb{number}/name")).unwrap_or_default();
+            Some(Listing { spec, summary: format!("framebuffer {}", name.trim()), problem })
+        };
+        (0..32).filter_map(listing).collect()
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let (access, doing) = match role {
+            Role::Device => (OFlags::RDONLY, "opening"),
+            Role::Application => (OFlags::RDWR, "opening to write"),
+        };
+        let file = open(&spec.target, access | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            os(format!("{doing} {}", spec.target), error, Some("of an X server: run it with -fbdir"))
+        })?;
+        let layout = Layout::find(&file, Path::new(&spec.target))
+            .map_err(|problem| DeviceError::Spec { what: format!("`{}`", spec.target), problem })?;
+        let flows: Vec<FlowOffer> = plain::video_flow()
+            .into_iter()
+            .map(|flow| FlowOffer { class: FlowClass::State, ..flow })
+            .collect();
+        let mut description = plain::description(spec, flows, "window");
+        description.properties = layout.emit();
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![file] })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let (role, name) = (opened.role, format!("fb:{}", opened.spec.target));
+        let (rate_hz, whole) = (opened.spec.options.number("rate"), opened.spec.options.flag("whole"));
+        let layout = Layout::parse(&opened.description.properties)
+            .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
+        let [file] = plain::descriptors(opened)?;
+        Ok(match role {
+            Role::Device => Box::new(Camera::new(name, file, layout, rate_hz, whole)),
+            Role::Application => Box::new(Canvas::new(name, file, layout)),
+        })
+    }
+}
