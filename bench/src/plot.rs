@@ -134,34 +134,25 @@ impl Chart<'_> {
         };
         let x = Axis::new(self.scales[0], values(0), [left, WIDTH - right]);
         let y = Axis::new(self.scales[1], values(1), [HEIGHT - bottom, top]);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\" fill=\"#777\">\n"
-        );
-        let mut put = |line: String| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(svg, "{line}");
-        };
-        let text = |x: f64, y: f64, anchor: &str, more: &str, text: &str| {
-            format!("<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\"{more}>{}</text>", escape(text))
-        };
-        put(text(WIDTH / 2.0, 16.0, "middle", " font-size=\"14\"", self.title));
-        put(text(WIDTH / 2.0, HEIGHT - 10.0, "middle", "", self.axes[0]));
+        let mut put = Picture::new(HEIGHT, self.title);
+        put.text([WIDTH / 2.0, HEIGHT - 10.0], "middle", "", self.axes[0]);
         let turned = format!(" transform=\"rotate(-90 14 {:.0})\"", HEIGHT / 2.0);
-        put(text(14.0, HEIGHT / 2.0, "middle", &turned, self.axes[1]));
+        put.text([14.0, HEIGHT / 2.0], "middle", &turned, self.axes[1]);
         for tick in x.ticks() {
-            put(text(x.at(tick), HEIGHT - bottom + 16.0, "middle", "", &number(tick)));
+            put.text([x.at(tick), HEIGHT - bottom + 16.0], "middle", "", &number(tick));
         }
         for tick in y.ticks() {
             let ([from, to], at) = (x.places, y.at(tick));
-            put(text(left - 6.0, at + 4.0, "end", "", &number(tick)));
-            put(format!("<path d=\"M{from:.1} {at:.1}H{to:.1}\" stroke=\"#777\" stroke-opacity=\"0.3\"/>"));
+            put.text([left - 6.0, at + 4.0], "end", "", &number(tick));
+            put.element(format!(
+                "<path d=\"M{from:.1} {at:.1}H{to:.1}\" stroke=\"#777\" stroke-opacity=\"0.3\"/>"
+            ));
         }
         for (index, name) in groups.iter().enumerate() {
             let fill = format!(" fill=\"{}\"", COLOURS[index % COLOURS.len()]);
             let (column, row) = (index % columns, index / columns);
             let (x, y) = (left + column as f64 * name_width, above + NAME_HEIGHT * (row as f64 + 0.5));
-            put(text(x, y, "start", &fill, name));
+            put.text([x, y], "start", &fill, name);
         }
         for line in &self.lines {
             let group = groups.iter().position(|name| *name == line.group).unwrap_or(0);
@@ -184,9 +175,11 @@ impl Chart<'_> {
                 [] => {}
                 [_] => line.points.iter().filter(is_there).for_each(|[across, up]| {
                     let (cx, cy) = (x.at(*across), y.at(*up));
-                    put(format!("<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2.5\" fill=\"{colour}\"/>"));
+                    put.element(format!(
+                        "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2.5\" fill=\"{colour}\"/>"
+                    ));
                 }),
-                path => put(format!(
+                path => put.element(format!(
                     "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dashes}/>",
                     path.join("L")
                 )),
@@ -194,14 +187,101 @@ impl Chart<'_> {
             for ([across, up], deviation) in line.points.iter().zip(&line.deviations) {
                 let (at, low, high) = (x.at(*across), y.at((up - deviation).max(0.0)), y.at(up + deviation));
                 let [from, to] = [at - BAR_HALF_WIDTH, at + BAR_HALF_WIDTH];
-                put(format!(
+                put.element(format!(
                     "<path d=\"M{from:.1} {low:.1}H{to:.1}M{at:.1} {low:.1}V{high:.1}M{from:.1} {high:.1}H{to:.1}\" \
                      fill=\"none\" stroke=\"{colour}\"/>"
                 ));
             }
         }
-        svg.push_str("</svg>\n");
-        svg
+        put.finish()
+    }
+}
+
+/// Bars that lie below each other, each of the same parts, one behind the other.
+pub(crate) struct Stack<'a> {
+    /// What it shows.
+    pub(crate) title: &'a str,
+    /// Name of the axis, with its unit.
+    pub(crate) axis: &'a str,
+    pub(crate) parts: &'a [&'a str],
+    /// A bar's name, and how long its parts are.
+    pub(crate) bars: Vec<(String, Vec<f64>)>,
+}
+
+/// Of a bar, with the space to the next.
+const BAR_HEIGHT: f64 = 28.0;
+const BAR_GAP: f64 = 6.0;
+/// Room for the names of bars.
+const BAR_NAMES_WIDTH: f64 = 170.0;
+
+impl Stack<'_> {
+    /// The picture.
+    pub(crate) fn svg(&self) -> String {
+        let [_, above, right, bottom] = MARGINS;
+        let top = above + NAME_HEIGHT;
+        let height = top + BAR_HEIGHT * self.bars.len() as f64 + bottom;
+        let lengths = self.bars.iter().map(|(_, parts)| parts.iter().sum::<f64>());
+        let x = Axis::new(Scale::Linear, lengths, [BAR_NAMES_WIDTH, WIDTH - right]);
+        let mut put = Picture::new(height, self.title);
+        for (index, part) in self.parts.iter().enumerate() {
+            let fill = format!(" fill=\"{}\"", COLOURS[index % COLOURS.len()]);
+            put.text(
+                [BAR_NAMES_WIDTH + 150.0 * index as f64, above + NAME_HEIGHT / 2.0],
+                "start",
+                &fill,
+                part,
+            );
+        }
+        for (row, (name, parts)) in self.bars.iter().enumerate() {
+            let y = top + BAR_HEIGHT * row as f64;
+            put.text([BAR_NAMES_WIDTH - 6.0, y + BAR_HEIGHT * 0.6], "end", "", name);
+            let mut from = 0.0;
+            for (index, part) in parts.iter().enumerate() {
+                let (left, end) = (x.at(from), x.at(from + part));
+                let (width, thick, fill) = (end - left, BAR_HEIGHT - BAR_GAP, COLOURS[index % COLOURS.len()]);
+                put.element(format!(
+                    "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{thick}\" fill=\"{fill}\"/>"
+                ));
+                from += part;
+            }
+        }
+        for tick in x.ticks() {
+            put.text([x.at(tick), height - bottom + 16.0], "middle", "", &number(tick));
+        }
+        put.text([WIDTH / 2.0, height - 10.0], "middle", "", self.axis);
+        put.finish()
+    }
+}
+
+/// A picture that is being written.
+struct Picture {
+    svg: String,
+}
+
+impl Picture {
+    fn new(height: f64, title: &str) -> Picture {
+        let svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+             font-family=\"sans-serif\" font-size=\"12\" fill=\"#777\">\n"
+        );
+        let mut picture = Picture { svg };
+        picture.text([WIDTH / 2.0, 16.0], "middle", " font-size=\"14\"", title);
+        picture
+    }
+
+    fn element(&mut self, line: String) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.svg, "{line}");
+    }
+
+    fn text(&mut self, [x, y]: [f64; 2], anchor: &str, more: &str, text: &str) {
+        let text = escape(text);
+        self.element(format!("<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\"{more}>{text}</text>"));
+    }
+
+    fn finish(mut self) -> String {
+        self.svg.push_str("</svg>\n");
+        self.svg
     }
 }
 

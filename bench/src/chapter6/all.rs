@@ -25,6 +25,8 @@ pub(crate) struct AllSetting {
 
 /// Seconds of a point where all are measured.
 const SECONDS: f64 = 0.3;
+/// Messages of a point with the dissertation's pause.
+const PAUSED_REPEATS: usize = 5;
 /// Seconds of a point of a quick run.
 const QUICK_SECONDS: f64 = 0.02;
 
@@ -47,9 +49,10 @@ const fn experiment(
     Experiment { name, measure, quick_sizes, quick_repeats }
 }
 
-static EXPERIMENTS: [Experiment; 10] = [
+static EXPERIMENTS: [Experiment; 11] = [
     experiment("end-to-end", end_to_end::end_to_end, &[1000, 100_000], 20),
     experiment("single-machine", machine::single_machine, &[100, 100_000], 20),
+    experiment("single-machine, with the dissertation's pause", paused, &[], 1),
     experiment("throughput", throughput::throughput, &[100_000], 10),
     experiment("device", device::device, &[], 20),
     experiment("jitter", rhythm, &[], 20),
@@ -65,6 +68,18 @@ pub(crate) fn stages(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let mut rows = end_to_end::stages(setting)?;
     rows.extend(machine::stages(setting)?);
     Ok(rows)
+}
+
+/// The dissertation paused for two seconds before each message: what that does to the smallest and the largest.
+fn paused(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
+    // A quick run has no time for it.
+    if setting.repeats.is_some() {
+        return Ok(Vec::new());
+    }
+    let (sizes, repeats) = (vec![100, 1_024_000], Some(PAUSED_REPEATS));
+    let pause = Duration::from_secs(2);
+    let seconds = PAUSED_REPEATS as f64 * 2.0 * pause.as_secs_f64();
+    machine::single_machine(&ChapterSetting { sizes, repeats, pause, seconds, rounds: 1, ..setting.clone() })
 }
 
 /// Section 6.7, in the labs that it makes itself.

@@ -1,8 +1,9 @@
 //! The chapter's figures, drawn from rows: the dissertation's axes, its lines dotted, ours solid, the limit dashed.
 
 use super::Row;
+use super::paper::DEVICE_US;
 use crate::Failure;
-use crate::plot::{Chart, Line, Scale, Stroke};
+use crate::plot::{Chart, Line, Scale, Stack, Stroke};
 use std::path::Path;
 
 /// A figure of the dissertation, and which rows it shows.
@@ -56,7 +57,14 @@ const fn by_side(
 
 static FIGURES: &[Figure] = &[
     by_bytes("6.2", "End to end, no pairs", "end-to-end", &[], &["network"], "paper_link"),
-    by_bytes("6.4", "A single machine, no pairs", "single-machine", &[], &["cores"], "paper_link"),
+    by_bytes(
+        "6.4",
+        "A single machine, no pairs",
+        "single-machine",
+        &[("pause_ms", "0.0")],
+        &["cores"],
+        "paper_link",
+    ),
     Figure {
         number: "6.12",
         title: "Rhythm after a network with jitter",
@@ -240,11 +248,42 @@ pub(crate) struct Picture {
     pub(crate) part: String,
 }
 
+fn save(directory: &Path, file: &str, svg: String) -> Result<(), Failure> {
+    let path = directory.join(file);
+    std::fs::write(&path, svg).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+}
+
+/// Figure 6.6: the parts of an update's way, on each network; the limit's and the dissertation's.
+fn parts_of_an_update(rows: &[Row], directory: &Path) -> Result<Option<Picture>, Failure> {
+    let own: Vec<&Row> = rows.iter().filter(|row| row.experiment == "device").collect();
+    let parts = DEVICE_US.map(|(part, _)| part);
+    let bar = |of: &dyn Fn(&Row) -> Option<f64>, network: &str| -> Vec<f64> {
+        let part = |part: &&str| {
+            own.iter().find(|row| row.param("part") == **part && row.param("network") == network)
+        };
+        parts.iter().map(|name| part(name).and_then(|row| of(row)).unwrap_or(0.0)).collect()
+    };
+    let mut bars = Vec::new();
+    for row in own.iter().filter(|row| row.param("part") == parts[0]) {
+        let network = row.param("network");
+        bars.push((format!("ours, {network}"), bar(&|row| Some(row.ours), &network)));
+        bars.push((format!("limit, {network}"), bar(&|row| row.limit, &network)));
+    }
+    if bars.is_empty() {
+        return Ok(None);
+    }
+    bars.push(("paper".into(), DEVICE_US.map(|(_, us)| us).to_vec()));
+    let title = "Figure 6.6: A 3D mouse's update on its way";
+    let file = "figure-6.6.svg";
+    save(directory, file, Stack { title, axis: "time, us", parts: &parts, bars }.svg())?;
+    Ok(Some(Picture { file: file.into(), title: title.into(), experiment: "device", part: String::new() }))
+}
+
 /// Draws what the rows have, into `directory`; says which pictures these are.
 pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<Vec<Picture>, Failure> {
     std::fs::create_dir_all(directory)
         .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-    let mut pictures = Vec::new();
+    let mut pictures = parts_of_an_update(rows, directory)?.into_iter().collect::<Vec<_>>();
     for figure in FIGURES {
         let shown: Vec<&Row> = rows.iter().filter(|row| figure.shows(row)).collect();
         let mut variants: Vec<String> = Vec::new();
@@ -272,10 +311,8 @@ pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<Vec<Picture>, Fail
                 lines: figure.chart(rows, &own),
             };
             let file = format!("figure-{}{variant}.svg", figure.number);
-            let path = directory.join(&file);
-            std::fs::write(&path, chart.svg())
-                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-            let part = first.map(|row| row.param("part")).unwrap_or_default();
+            save(directory, &file, chart.svg())?;
+            let part = first.map(Row::section).unwrap_or_default();
             pictures.push(Picture { file, title, experiment: figure.experiment, part });
         }
     }

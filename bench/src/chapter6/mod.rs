@@ -87,6 +87,11 @@ impl Row {
         }
     }
 
+    /// Which half of section 6.8 it belongs to: `stages` has two, the others have none.
+    fn section(&self) -> String {
+        if self.experiment == "stages" { self.param("part") } else { String::new() }
+    }
+
     /// The parameter as a number, 0 if it is none.
     pub(crate) fn number(&self, name: &str) -> f64 {
         self.params.get(name).and_then(Value::as_f64).unwrap_or(0.0)

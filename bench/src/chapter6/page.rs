@@ -53,7 +53,7 @@ static SECTIONS: &[Section] = &[
         part: "",
         text: include_str!("text/throughput.md"),
         alone: &[],
-        table: Table::List(&["network", "link", "pairs"]),
+        table: Table::List(&["network", "link", "pairs", "paper_link"]),
     },
     Section {
         number: "6.4",
@@ -335,9 +335,7 @@ impl Section {
     fn markdown(&self, rows: &[Row], pictures: &[Picture], directory: &str) -> String {
         let own: Vec<&Row> = rows
             .iter()
-            .filter(|row| {
-                row.experiment == self.experiment && row.param("part") == self.part || self.is_part(row)
-            })
+            .filter(|row| row.experiment == self.experiment && row.section() == self.part)
             .collect();
         let mut text = format!("\n## {} {}\n\n{}", self.number, self.title, self.text);
         for (_, remark) in REMARKS.iter().filter(|(section, _)| *section == self.number) {
@@ -390,11 +388,6 @@ impl Section {
             }
         }
         text
-    }
-
-    /// Rows of an experiment with parts belong to one of them.
-    fn is_part(&self, row: &Row) -> bool {
-        row.experiment == self.experiment && self.part.is_empty() && !matches!(row.experiment, "stages")
     }
 }
 

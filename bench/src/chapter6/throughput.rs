@@ -65,22 +65,24 @@ pub(crate) fn throughput(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> 
                 speeds.push(ours(network, bytes, messages)?);
             }
             let mean = |speeds: &[f64]| speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
-            let known = paper::THROUGHPUT_MB_PER_S.iter().find(|(name, _)| *name == link.name());
-            rows.push(Row {
+            // Without pairs the dissertation's modules are joined by one or the other; ours by neither.
+            let papers =
+                paper::THROUGHPUT_MB_PER_S.iter().filter(|(name, _)| pairs == 0 || *name == link.name());
+            rows.extend(papers.map(|(paper_link, paper)| Row {
                 experiment: "throughput",
                 params: params! {
                     "network": network.kind.name(), "bytes": bytes, "messages": messages, "link": link.name(),
-                    "pairs": pairs,
+                    "pairs": pairs, "paper_link": paper_link,
                 },
                 unit: "MB/s",
                 ours: mean(&speeds),
                 limit: Some(mean(&limits)),
-                paper: known.map(|(_, speed)| *speed),
+                paper: Some(*paper),
                 runs: speeds.len(),
                 p50: median(&speeds),
                 // Of speeds, the slowest are the tail.
                 p99: percentile(&speeds, 0.01),
-            });
+            }));
         }
         Ok(())
     })?;
