@@ -60,57 +60,68 @@ fn convert_parts(geometry: &Geometry, parts: &[Rectangle], mut pixels: &[u8]) ->
     Ok(into.into())
 }
 
-/// Appends rows of a screen's pixels, without padding, of a picture whose bytes are as many as its geometry says.
+/// Appends the rows of a picture, whose bytes are as many as its geometry says.
 fn convert(geometry: &Geometry, pixels: &[u8], into: &mut Vec<u8>) -> Result<(), String> {
-    if geometry.pixels() == PixelFormat::Mjpeg {
-        return Err("the picture is compressed (MJPG): have the device give raw pixels".into());
-    }
+    check(geometry.pixels())?;
     into.reserve(geometry.width() as usize * geometry.height() as usize * PIXEL_BYTES);
-    let rows = geometry.plane(0).rows(pixels);
-    match geometry.pixels() {
-        PixelFormat::Bgrx32 => rows.for_each(|row| into.extend_from_slice(row)),
-        PixelFormat::Rgb24 => {
-            let pixels = rows.flat_map(|row| row.as_chunks::<3>().0);
-            into.extend(pixels.flat_map(|[red, green, blue]| [*blue, *green, *red, 0]));
-        }
-        PixelFormat::Gray8 => into.extend(rows.flatten().flat_map(|bright| [*bright, *bright, *bright, 0])),
-        PixelFormat::Yuyv => {
-            let width = geometry.width() as usize;
-            for row in rows {
-                let pairs = row.as_chunks::<4>().0.iter();
-                let pixels = pairs.flat_map(|[first, blue, second, red]| {
-                    [colour(*first, *blue, *red), colour(*second, *blue, *red)]
-                });
-                into.extend(pixels.take(width).flatten());
-            }
-        }
-        PixelFormat::I420 | PixelFormat::I422 | PixelFormat::I444 | PixelFormat::Mjpeg => {
-            let (across, down) = geometry.pixels().subsampling().unwrap_or((1, 1));
-            let chroma = |number: usize| {
-                let plane = geometry.plane(number);
-                move |y: usize| {
-                    let start = plane.offset + y / down as usize * plane.stride;
-                    &pixels[start..start + plane.row_bytes]
-                }
-            };
-            let (blue, red) = (chroma(1), chroma(2));
-            for (y, row) in rows.enumerate() {
-                let (blue, red) = (blue(y), red(y));
-                let pixel = |(x, bright): (usize, &u8)| {
-                    colour(*bright, blue[x / across as usize], red[x / across as usize])
-                };
-                into.extend(row.iter().enumerate().flat_map(pixel));
-            }
-        }
+    match geometry.pixels().is_packed() {
+        true => geometry.plane(0).rows(pixels).for_each(|row| packed_row(geometry.pixels(), row, into)),
+        false => (0..geometry.height() as usize).for_each(|y| luma_row(geometry, pixels, y, into)),
     }
     Ok(())
 }
 
-/// A pixel of Y, Cb, Cr (ITU-R BT.601, Y from 16 to 235), in 256ths.
-fn colour(bright: u8, blue: u8, red: u8) -> [u8; 4] {
-    let (y, cb, cr) = (298 * (i32::from(bright) - 16) + 128, i32::from(blue) - 128, i32::from(red) - 128);
-    let byte = |value: i32| (value >> 8).clamp(0, 255) as u8;
-    [byte(y + 516 * cb), byte(y - 100 * cb - 208 * cr), byte(y + 409 * cr), 0]
+/// Whether pictures of this format can be shown. Errors say what to do.
+pub(crate) fn check(pixels: PixelFormat) -> Result<(), String> {
+    match pixels {
+        PixelFormat::Mjpeg => {
+            Err("a screen shows no compressed pictures (MJPG): have the device give raw ones".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Appends a row of packed pixels as one of ours.
+pub(crate) fn packed_row(pixels: PixelFormat, row: &[u8], out: &mut Vec<u8>) {
+    match pixels {
+        PixelFormat::Rgb24 => {
+            out.extend(row.as_chunks::<3>().0.iter().flat_map(|[red, green, blue]| [*blue, *green, *red, 0]));
+        }
+        PixelFormat::Gray8 => out.extend(row.iter().flat_map(|gray| [*gray, *gray, *gray, 0])),
+        _ => out.extend(row),
+    }
+}
+
+/// Appends row `y` of a picture of Y, Cb and Cr as one of ours.
+pub(crate) fn luma_row(geometry: &Geometry, pixels: &[u8], y: usize, out: &mut Vec<u8>) {
+    let width = geometry.width() as usize;
+    let row = |number: usize, y: usize| {
+        let plane = geometry.plane(number);
+        &pixels[plane.offset + y * plane.stride..][..plane.row_bytes]
+    };
+    let luma = row(0, y);
+    match geometry.pixels().subsampling() {
+        Some((across, down)) => {
+            let [blue, red] = [1, 2].map(|number| row(number, y / down as usize));
+            let across = across as usize;
+            out.extend((0..width).flat_map(|x| pixel(luma[x], blue[x / across], red[x / across])));
+        }
+        // Two pixels share four bytes.
+        None => {
+            let pairs = luma.as_chunks::<4>().0.iter();
+            let both = pairs.flat_map(|[y0, cb, y1, cr]| [pixel(*y0, *cb, *cr), pixel(*y1, *cb, *cr)]);
+            out.extend(both.take(width).flatten());
+        }
+    }
+}
+
+/// A pixel of ours of ITU-R BT.601's Y (16 to 235), Cb and Cr, in 256ths.
+fn pixel(luma: u8, blue: u8, red: u8) -> [u8; 4] {
+    let bright = 298 * (i32::from(luma) - 16) + 128;
+    let (blue, red) = (i32::from(blue) - 128, i32::from(red) - 128);
+    let colours = [bright + 516 * blue, bright - 100 * blue - 208 * red, bright + 409 * red];
+    let [blue, green, red] = colours.map(|colour| (colour >> 8).clamp(0, 255) as u8);
+    [blue, green, red, 0]
 }
 
 #[cfg(test)]

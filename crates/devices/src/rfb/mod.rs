@@ -4,7 +4,6 @@
 mod application;
 mod auth;
 mod client;
-mod colour;
 mod decode;
 mod deflate;
 mod device;

@@ -1,7 +1,7 @@
 //! The picture that both sides keep, and what becomes of it when a message of `video` comes.
 
-use super::colour;
 use super::pixels::PIXEL_BYTES;
+use crate::bgrx;
 use crate::damage::{Damage, TILE};
 use contract::Body;
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
@@ -101,7 +101,7 @@ pub(super) fn check(body: &Body) -> Result<(), String> {
     let header = header(body)?;
     match header.kind {
         Kind::Boxes | Kind::Cursor => Ok(()),
-        Kind::Frame | Kind::Rectangles => colour::check(header.geometry.pixels()),
+        Kind::Frame | Kind::Rectangles => bgrx::check(header.geometry.pixels()),
     }
 }
 
@@ -159,7 +159,7 @@ impl Screen {
                 Ok(Applied::Cursor)
             }
             Content::Frame(pixels) => {
-                colour::check(geometry.pixels())?;
+                bgrx::check(geometry.pixels())?;
                 let applied = self.fit(&geometry);
                 if geometry.pixels().is_packed() {
                     for (y, row) in geometry.plane(0).rows(pixels).enumerate() {
@@ -168,7 +168,7 @@ impl Screen {
                 } else {
                     for y in 0..geometry.height() {
                         self.row.clear();
-                        colour::luma_row(&geometry, pixels, y as usize, &mut self.row);
+                        bgrx::luma_row(&geometry, pixels, y as usize, &mut self.row);
                         self.picture.write(0, y, &self.row, &mut self.damage);
                     }
                 }
@@ -206,7 +206,7 @@ impl Screen {
             return self.picture.write(x, y, row, &mut self.damage);
         }
         self.row.clear();
-        colour::packed_row(pixels, row, &mut self.row);
+        bgrx::packed_row(pixels, row, &mut self.row);
         self.picture.write(x, y, &self.row, &mut self.damage);
     }
 }

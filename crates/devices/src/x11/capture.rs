@@ -27,6 +27,8 @@ const NONE: u32 = 0;
 const PICTURES_KEPT: usize = 4;
 /// Rectangles asked for one by one; of more, the one around them all is.
 const RECTANGLES_MAX: usize = 64;
+/// So much of a picture that all of it is taken as well.
+const MOST: (usize, usize) = (7, 8);
 /// The pointer's shape in a flow, where pictures have no key.
 const CURSOR_KEY: u64 = 1;
 /// Bytes of an answer before the pixels it brings (`GetImage`).
@@ -36,8 +38,8 @@ const IMAGE_HEADER_BYTES: usize = 32;
 #[derive(Debug)]
 enum Stage {
     Idle,
-    /// What changed.
-    Region(Sequence),
+    /// What changed; and all pixels, where most of them are likely to have.
+    Region(Sequence, Option<Shot>),
     /// Pixels.
     Pixels(Shot),
 }
@@ -66,6 +68,8 @@ pub(super) struct Capture {
     damage: Option<Damage>,
     /// What changed, the whole picture is sent.
     sends_whole: bool,
+    /// Most of the picture changed the last time.
+    expects_whole: bool,
     /// The pointer's shape is told.
     has_cursor: bool,
     period: Duration,
@@ -135,6 +139,7 @@ impl Capture {
             attaching: None,
             damage: None,
             sends_whole: mode == "whole",
+            expects_whole: false,
             has_cursor: options.flag("cursor"),
             period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
             delay: options.duration("delay"),
@@ -232,18 +237,22 @@ impl Capture {
             client.send(subtract.serialize(extension.opcode));
             if !is_whole {
                 let fetch = xfixes::FetchRegionRequest { region };
-                self.stage = Stage::Region(client.ask(fetch.serialize(xfixes.opcode)));
+                let asked = client.ask(fetch.serialize(xfixes.opcode));
+                // A film or a game: what the answer will be is known, and not waited for.
+                let expects_whole = self.expects_whole && self.segment.is_some();
+                let guess = expects_whole.then(|| self.ask_pixels(client, vec![self.whole()], now));
+                self.stage = Stage::Region(asked, guess);
                 return;
             }
         }
-        self.ask_pixels(client, vec![self.whole()], now);
+        self.stage = Stage::Pixels(self.ask_pixels(client, vec![self.whole()], now));
     }
 
     fn whole(&self) -> Rectangle {
         Rectangle { x: 0, y: 0, width: self.geometry.width(), height: self.geometry.height() }
     }
 
-    fn ask_pixels(&mut self, client: &mut Client, parts: Vec<Rectangle>, now: Time) {
+    fn ask_pixels(&self, client: &mut Client, parts: Vec<Rectangle>, now: Time) -> Shot {
         let (mut last, mut offset) = (0, 0);
         for part in &parts {
             // Sides of a picture fit: they came from 16 bits.
@@ -277,7 +286,7 @@ impl Capture {
         }
         let is_whole = parts == [self.whole()];
         let (pieces, has_failed) = (Body::new(), false);
-        self.stage = Stage::Pixels(Shot { created: now, is_whole, parts, last, pieces, has_failed });
+        Shot { created: now, is_whole, parts, last, pieces, has_failed }
     }
 
     /// Takes an answer to one of our questions; gives the message it completes.
@@ -293,13 +302,16 @@ impl Capture {
             return self.cursor_message(&parse(&bytes)?, now).map(Some);
         }
         match &mut self.stage {
-            Stage::Region(asked) if *asked == request => {
-                let region: FetchRegionReply = parse(&bytes)?;
-                self.stage = Stage::Idle;
+            Stage::Region(asked, guess) if *asked == request => {
+                let (guess, region) = (guess.take(), parse(&bytes)?);
                 let parts = self.clipped(&region);
-                if !parts.is_empty() {
-                    self.ask_pixels(client, parts, now);
-                }
+                let changed: usize = parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
+                self.expects_whole = changed >= self.geometry.bytes() / MOST.1 * MOST.0;
+                self.stage = match (guess.filter(|_| self.expects_whole), parts.is_empty()) {
+                    (Some(guess), _) => Stage::Pixels(guess),
+                    (None, true) => Stage::Idle,
+                    (None, false) => Stage::Pixels(self.ask_pixels(client, parts, now)),
+                };
                 Ok(None)
             }
             Stage::Pixels(shot) => {
@@ -322,7 +334,7 @@ impl Capture {
             self.segment = None;
         }
         match &mut self.stage {
-            Stage::Region(asked) if *asked == request => {
+            Stage::Region(asked, _) if *asked == request => {
                 self.stage = Stage::Idle;
                 self.is_whole_due = true;
                 Ok(())
@@ -352,7 +364,7 @@ impl Capture {
                 self.geometry = geometry(event.width, event.height, 0.0)?.with_rate(numerator, denominator);
                 self.figures.sizes += 1;
                 self.is_whole_due = true;
-                if let Stage::Pixels(shot) = &mut self.stage {
+                if let Stage::Pixels(shot) | Stage::Region(_, Some(shot)) = &mut self.stage {
                     shot.has_failed = true;
                 }
                 self.attach(client)?;
