@@ -108,12 +108,7 @@ impl Stage {
 
 /// Measures and prints; gives the figures.
 pub(crate) fn run() -> Result<Value, Failure> {
-    let own = std::env::current_exe()?;
-    let program = own.with_file_name("outboard");
-    if !program.is_file() {
-        return Err(format!("{} is not built: cargo build --release -p outboard", program.display()).into());
-    }
-    runtime::use_program(program);
+    runtime::use_program(crate::program()?);
     println!("There and back through one stage that does nothing, and as many as go");
     println!("{:>9}  {:<18} {:>10} {:>10} {:>14}", "bytes", "the stage is", "p50 us", "p99 us", "messages/s");
     let mut rows = Vec::new();

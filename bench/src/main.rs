@@ -12,13 +12,17 @@ mod flood;
 mod isolate;
 mod jitter;
 mod latency;
+mod links_chain;
+mod links_relay;
 mod measure;
 mod multiplex;
 mod ours;
+mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
 mod skew;
+mod soak;
 
 use chapter6::ChapterSetting;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -56,6 +60,8 @@ enum Experiment {
     Flood(Setting),
     Partner,
     Isolate,
+    Links(links_chain::LinksSetting),
+    SoakShm(soak::SoakSetting),
     Multiplex(multiplex::MultiplexSetting),
     Pairs(pairs::PairsSetting),
     Compose(compose::ComposeSetting),
@@ -63,6 +69,9 @@ enum Experiment {
     Auto(auto::AutoSetting),
     /// What each level of `compress` takes, by content: the constants that its `auto` goes by
     Efforts,
+    /// One process of a bare chain of `links`
+    #[command(hide = true)]
+    LinksRelay(links_relay::Relay),
     /// One host of `jitter`
     #[command(hide = true)]
     JitterSource {
@@ -128,6 +137,15 @@ impl Setting {
     }
 }
 
+/// The program that runs modules, which is built beside this one.
+fn program() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name("outboard");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(format!("{} is not built: cargo build --release -p outboard", program.display()).into()),
+    }
+}
+
 /// The command line, with what the list of experiments says of each.
 fn command() -> clap::Command {
     experiments::EXPERIMENTS.iter().fold(Arguments::command(), |command, experiment| {
@@ -164,6 +182,9 @@ fn run() -> Result<(), Failure> {
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,
+        Experiment::Links(setting) => links_chain::run(setting)?,
+        Experiment::SoakShm(setting) => soak::run(setting)?,
+        Experiment::LinksRelay(relay) => return links_relay::relay(relay),
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,

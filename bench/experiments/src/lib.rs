@@ -55,6 +55,14 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment("partner", "Tables 3 and 4 of the Partner paper: what the partner vector costs"),
     experiment("isolate", "What a stage in a process of its own costs, isolated or not, beside a call"),
     experiment(
+        "links",
+        "What handing a message on costs: by a call, through pipes, in shared memory, and bare",
+    ),
+    experiment(
+        "soak-shm",
+        "Messages through stages on shared memory that are killed at random, each byte checked",
+    ),
+    experiment(
         "multiplex",
         "One device of 62.5 updates a second at four hosts far and near, beside one host alone",
     ),

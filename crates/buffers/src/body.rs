@@ -199,6 +199,12 @@ impl Body {
             .filter(|c| !c.is_empty())
     }
 
+    /// The pieces in order, shared; the head, first, is copied.
+    pub fn shares(&self) -> impl Iterator<Item = Bytes> {
+        let head = Some(self.head()).filter(|head| !head.is_empty()).map(Bytes::copy_from_slice);
+        head.into_iter().chain(self.pieces.iter().cloned())
+    }
+
     /// The pieces as a list for a gathering system call (`writev`), skipping the first `skip` bytes.
     pub fn io_slices<'a>(&'a self, mut skip: usize, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
         for chunk in self.chunks() {

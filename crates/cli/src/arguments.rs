@@ -241,6 +241,9 @@ pub(crate) struct Module {
     /// Be run by another program: control frames on this descriptor, data on 0 and 1 (docs/modules.md)
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["read", "write", "control", "key_file"])]
     pub(crate) fd_control: Option<i32>,
+    /// With it: data not on 0 and 1, but in shared memory, at place NUMBER of a run, the descriptors of which begin at 4
+    #[arg(long, value_name = "NUMBER", requires = "fd_control", value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub(crate) place: Option<u16>,
 }
 
 #[derive(Debug, Args)]

@@ -3,8 +3,11 @@
 use crate::arguments::Module;
 use crate::output::{Events, Failure};
 use crate::services::stop_on_signals;
-use runtime::{ModuleRequest, RuntimeError, Stop};
+use runtime::{ModuleRequest, RunPlace, RuntimeError, Stop};
 use std::os::fd::AsFd;
+
+/// The first descriptor of a place in a run.
+const RUN_DESCRIPTORS: i32 = 4;
 
 /// `outboard module`.
 pub(crate) fn module(words: Module) -> Result<(), Failure> {
@@ -24,7 +27,8 @@ pub(crate) fn module(words: Module) -> Result<(), Failure> {
     if let Some(number) = words.fd_control {
         let missing = |error| Failure::Usage(format!("--fd-control {number}: {error}"));
         let descriptor = sys::descriptor::inherited(number).map_err(missing)?;
-        return Ok(runtime::serve_module(&request, descriptor.as_fd())?);
+        let place = words.place.map(|number| RunPlace { number: number.into(), first: RUN_DESCRIPTORS });
+        return Ok(runtime::serve_module(&request, descriptor.as_fd(), place)?);
     }
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;

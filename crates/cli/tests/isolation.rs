@@ -111,6 +111,25 @@ fn our_own_pairs_go_on_when_their_processes_are_killed() {
     assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
 }
 
+/// Two processes a half that hand each other messages in shared memory: when one dies, both begin anew.
+#[test]
+fn a_run_on_shared_memory_goes_on_when_its_processes_are_killed() {
+    let pipeline = "@shm: bundle(count=4) | compress";
+    assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
+}
+
+#[test]
+fn a_link_that_a_pair_cannot_have_is_refused_before_anything_starts() {
+    for (via, why) in [
+        ("@shm exec(source=cat)", "`@pipe`"),
+        ("@direct null(isolate=true)", "process of its own"),
+        ("@shm tap", "side port"),
+        ("@rope null", "no link by this name"),
+    ] {
+        outboard(&["connect", "pattern:count=1", "null", "--via", via]).refused(2, &[why]);
+    }
+}
+
 #[test]
 fn a_program_that_is_not_there_is_refused_before_anything_starts() {
     outboard(&["connect", "pattern:count=1", "null", "--via", "exec(source=./no-such-program)"])

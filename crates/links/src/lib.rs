@@ -3,5 +3,6 @@
 pub mod confine;
 mod direct;
 pub mod process;
+pub mod shm;
 
 pub use direct::Direct;

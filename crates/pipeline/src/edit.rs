@@ -27,7 +27,7 @@ pub enum Edit {
 impl Edit {
     /// The text after the change of `text`. It is checked like any other when it is parsed.
     pub fn apply(&self, text: &str) -> Result<String, PipelineError> {
-        let pairs = pairs(text)?;
+        let (link, pairs) = pairs(text)?;
         let find = |name: &str| {
             pairs.iter().position(|pair| pair.0 == name).ok_or_else(|| {
                 let names: Vec<_> = pairs.iter().map(|pair| pair.0).collect();
@@ -53,7 +53,7 @@ impl Edit {
                 texts.remove(find(name)?);
             }
             Edit::Set(pair) => {
-                let given = self::pairs(pair)?;
+                let (_, given) = self::pairs(pair)?;
                 let [(name, _)] = given[..] else {
                     return Err(PipelineError::new(pair, 0..pair.len(), "here should be one pair"));
                 };
@@ -61,13 +61,18 @@ impl Edit {
                 texts[at] = pair;
             }
         }
-        Ok(texts.join(" | "))
+        let link = link.map(|link| format!("@{link}: ")).unwrap_or_default();
+        Ok(link + &texts.join(" | "))
     }
 }
 
-/// Name and place of each pair.
-fn pairs(text: &str) -> Result<Vec<(&str, Range<usize>)>, PipelineError> {
-    Ok(syntax::parse(text)?.into_iter().map(|call| (call.name.value, call.place)).collect())
+/// The link of all pairs, and name and place of each.
+type Pairs<'a> = (Option<&'a str>, Vec<(&'a str, Range<usize>)>);
+
+fn pairs(text: &str) -> Result<Pairs<'_>, PipelineError> {
+    let written = syntax::parse(text)?;
+    let calls = written.calls.into_iter().map(|call| (call.name.value, call.place)).collect();
+    Ok((written.link.map(|link| link.value), calls))
 }
 
 #[cfg(test)]
@@ -94,6 +99,7 @@ mod tests {
             "buffer(request) | tap(\"a|b\") | tap"
         );
         assert_eq!(apply(Edit::Via("null".into()), text).unwrap(), "null");
+        assert_eq!(apply(insert(Some(0)), "@shm: tap").unwrap(), "@shm: null | tap");
     }
 
     #[test]

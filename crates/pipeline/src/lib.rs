@@ -36,6 +36,6 @@ pub use edit::Edit;
 pub use error::PipelineError;
 pub use joined::{Joined, PARTS_MAX};
 pub use outlet::{NamedOutlet, Outlet, side_port};
-pub use parsed::{Isolation, LINKS, Origin, PairUse, Pipeline};
+pub use parsed::{Isolation, LINKS, LinkKind, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};

@@ -3,16 +3,37 @@
 use crate::error::{PipelineError, nearest};
 use crate::outlet::{NamedOutlet, Outlet};
 use crate::syntax::{self, Argument, Call, Spanned};
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, parse_value};
+use contract::{
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, parse_value,
+};
 use std::ops::Range;
 use std::sync::Arc;
 use wire::control::PIPELINE_BYTES_MAX;
 
+/// How a half is handed its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LinkKind {
+    /// By a call.
+    Direct,
+    /// In a process of its own, through pipes.
+    Pipe,
+    /// In a process of its own, in shared memory.
+    Shm,
+}
+
 /// The links that a pair may be asked to run on, with `@`.
-pub const LINKS: &[&str] = &["direct"];
+pub const LINKS: &[(&str, LinkKind)] =
+    &[("direct", LinkKind::Direct), ("pipe", LinkKind::Pipe), ("shm", LinkKind::Shm)];
 
 /// Options that every pair has.
-static COMMON: [OptionSpec; 3] = [
+static COMMON: [OptionSpec; 4] = [
+    OptionSpec {
+        name: "slots",
+        kind: OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "most messages on their way at once, on shared memory; auto: as few as keep its processes busy",
+    },
     OptionSpec {
         name: "isolate",
         kind: OptionKind::Flag,
@@ -61,8 +82,10 @@ pub struct PairUse {
     pub pair: &'static dyn Pair,
     /// Its options, every default filled in.
     pub options: Options,
-    /// The link it runs on; this host's own choice, which never travels.
-    pub link: Option<&'static str>,
+    /// The link that was asked for; this host's own choice, which never travels.
+    pub link: Option<LinkKind>,
+    /// Most messages on their way at once, on shared memory; `None`: by the flow's rate.
+    pub slots: Option<usize>,
     /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
     pub isolation: Option<Isolation>,
     /// Its half at this host runs in a junction with other flows: a chain leaves it out.
@@ -72,6 +95,17 @@ pub struct PairUse {
 }
 
 impl PairUse {
+    /// The link that a half runs on: what was asked for; for a program of the user's pipes; for a half that is
+    /// isolated shared memory; or a call.
+    pub fn link_of(&self, half: Half) -> LinkKind {
+        match (self.pair.program(&self.options, half), self.link, &self.isolation) {
+            (Some(_), ..) => LinkKind::Pipe,
+            (None, Some(link), _) => link,
+            (None, None, Some(_)) => LinkKind::Shm,
+            (None, None, None) => LinkKind::Direct,
+        }
+    }
+
     /// Its part of [`Pipeline::canonical`].
     pub fn canonical(&self) -> String {
         let specs = self.pair.options();
@@ -129,8 +163,10 @@ impl Pipeline {
         names: &[PairUse],
     ) -> Result<Pipeline, PipelineError> {
         let checker = Checker { text, table, origin, names };
-        let pairs =
-            syntax::parse(text)?.iter().map(|call| checker.pair_use(call)).collect::<Result<Vec<_>, _>>()?;
+        let syntax::Written { link, calls } = syntax::parse(text)?;
+        let link = link.as_ref();
+        link.map(|link| checker.link(link)).transpose()?;
+        let pairs = calls.iter().map(|call| checker.pair_use(call, link)).collect::<Result<Vec<_>, _>>()?;
         let canonical = pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|");
         if canonical.len() > PIPELINE_BYTES_MAX {
             let problem = format!(
@@ -300,7 +336,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn pair_use(&self, call: &Call<'_>) -> Result<PairUse, PipelineError> {
+    /// One pair; `all`: the link that the text asks for where a pair asks for none.
+    fn pair_use(&self, call: &Call<'_>, all: Option<&Spanned<&str>>) -> Result<PairUse, PipelineError> {
         let name = &call.name;
         let Some(pair) = self.table.iter().find(|pair| pair.name() == name.value) else {
             let known = || self.table.iter().map(|pair| pair.name());
@@ -325,18 +362,56 @@ impl Checker<'_> {
             );
             return Err(PipelineError::new(self.text, name.place.clone(), problem));
         }
-        let link = call.link.as_ref().map(|link| self.link(link)).transpose()?;
-        let (options, isolation) = self.options(*pair, call)?;
+        let link = call.link.as_ref().or(all);
+        let (options, slots, isolation) = self.options(*pair, call)?;
         let (is_in_junction, place) = (false, name.place.clone());
-        Ok(PairUse { pair: *pair, options, link, isolation, is_in_junction, place })
+        let mut used = PairUse { pair: *pair, options, link: None, slots, isolation, is_in_junction, place };
+        if let Some(link) = link {
+            let kind = self.link(link)?;
+            // What was said of all pairs is meant of those that it fits.
+            match Self::fits(&used, kind) {
+                Ok(()) => used.link = Some(kind),
+                Err(_) if call.link.is_none() => {}
+                Err(problem) => {
+                    let problem = format!("`{}` cannot run on this link: {problem}", name.value);
+                    return Err(PipelineError::new(self.text, link.place.clone(), problem));
+                }
+            }
+        }
+        Ok(used)
     }
 
-    fn link(&self, link: &Spanned<&str>) -> Result<&'static str, PipelineError> {
-        let Some(known) = LINKS.iter().find(|known| **known == link.value) else {
-            return Err(self.unknown("link", link, LINKS.iter().copied()));
+    /// Whether a pair can run on a link, or why not.
+    fn fits(used: &PairUse, link: LinkKind) -> Result<(), String> {
+        let PairUse { pair, options, isolation, .. } = used;
+        let is_program = [Half::Source, Half::Sink].iter().any(|half| pair.program(options, *half).is_some());
+        match link {
+            LinkKind::Direct if is_program => {
+                Err("a program is a process of its own: leave `@direct` out".into())
+            }
+            LinkKind::Direct if isolation.is_some() => {
+                Err("what is isolated is in a process of its own: `@shm`, or `@pipe`".into())
+            }
+            LinkKind::Direct => Ok(()),
+            LinkKind::Shm if is_program => Err("a program reads and writes containers: `@pipe`".into()),
+            LinkKind::Pipe if is_program => Ok(()),
+            LinkKind::Pipe | LinkKind::Shm => {
+                if pair.promises(options).needs_order && isolation.is_none() {
+                    return Err(
+                        "its halves begin anew together, which both hosts must know: say isolate=true".into(),
+                    );
+                }
+                pair.isolates(options)
+            }
+        }
+    }
+
+    fn link(&self, link: &Spanned<&str>) -> Result<LinkKind, PipelineError> {
+        let Some((_, kind)) = LINKS.iter().find(|(known, _)| *known == link.value) else {
+            return Err(self.unknown("link", link, LINKS.iter().map(|(name, _)| *name)));
         };
         match self.origin {
-            Origin::Local => Ok(known),
+            Origin::Local => Ok(*kind),
             Origin::Peer => {
                 let problem = "each host chooses its own links: leave this one out";
                 Err(PipelineError::new(self.text, link.place.clone(), problem))
@@ -348,7 +423,7 @@ impl Checker<'_> {
         &self,
         pair: &'static dyn Pair,
         call: &Call<'_>,
-    ) -> Result<(Options, Option<Isolation>), PipelineError> {
+    ) -> Result<(Options, Option<usize>, Option<Isolation>), PipelineError> {
         let mut own: Vec<(&str, &str)> = Vec::new();
         let mut common: Vec<(&str, &str)> = Vec::new();
         for (index, argument) in call.arguments.iter().enumerate() {
@@ -384,7 +459,8 @@ impl Checker<'_> {
             memory_bytes: common.size("memory") as u64,
             is_required: common.text("sandbox") == "required",
         });
-        Ok((options, isolation))
+        let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
+        Ok((options, slots, isolation))
     }
 
     /// Which option an argument sets, and the place that says so.

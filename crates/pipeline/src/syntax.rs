@@ -19,6 +19,14 @@ pub(crate) struct Spanned<T> {
     pub(crate) place: Range<usize>,
 }
 
+/// A pipeline as it was written.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    /// `@LINK:` in front of all.
+    pub(crate) link: Option<Spanned<&'a str>>,
+    pub(crate) calls: Vec<Call<'a>>,
+}
+
 /// One pair as it was written.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
@@ -67,7 +75,7 @@ fn is_name_char(c: char) -> bool {
 }
 
 /// Reads a whole text. One pass, no recursion: the time is linear in the length.
-pub(crate) fn parse(text: &str) -> Result<Vec<Call<'_>>, PipelineError> {
+pub(crate) fn parse(text: &str) -> Result<Written<'_>, PipelineError> {
     if text.len() > PIPELINE_BYTES_MAX {
         let problem =
             format!("{} bytes are too many for a pipeline: at most {PIPELINE_BYTES_MAX}", text.len());
@@ -87,11 +95,13 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn pipeline(&mut self) -> Result<Vec<Call<'a>>, PipelineError> {
+    fn pipeline(&mut self) -> Result<Written<'a>, PipelineError> {
         let mut calls = Vec::new();
         self.skip_space();
+        let link = self.link_of_all();
+        self.skip_space();
         if self.peek().is_none() {
-            return Ok(calls);
+            return Ok(Written { link, calls });
         }
         loop {
             self.skip_space();
@@ -101,7 +111,7 @@ impl<'a> Parser<'a> {
             calls.push(self.call()?);
             self.skip_space();
             match self.peek() {
-                None => return Ok(calls),
+                None => return Ok(Written { link, calls }),
                 Some('|') => self.at += 1,
                 Some('(') => {
                     return Err(self.wrong(
@@ -111,6 +121,18 @@ impl<'a> Parser<'a> {
                 Some(_) => return Err(self.wrong("here should be `|` or the end")),
             }
         }
+    }
+
+    /// `@LINK:`, if that is here; if not, nothing is read.
+    fn link_of_all(&mut self) -> Option<Spanned<&'a str>> {
+        let from = self.at;
+        let link = self.take('@').then(|| self.take_while(is_name_char, "a link's name").ok()).flatten();
+        self.skip_space();
+        if link.is_some() && self.take(':') {
+            return link;
+        }
+        self.at = from;
+        None
     }
 
     fn call(&mut self) -> Result<Call<'a>, PipelineError> {

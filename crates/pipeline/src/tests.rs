@@ -332,7 +332,8 @@ fn errors_say_what_is_wrong_and_where() {
         ("letter/2", "2", "version 3, not 2"),
         ("letter/99999", "99999", "no pair has such a version"),
         ("null(3)", "3", "has no options"),
-        ("@pipe null", "pipe", "no link by this name"),
+        ("@pip null", "pip", "no link by this name; did you mean `pipe`"),
+        ("@rope: null", "rope", "no link by this name"),
         ("| null", "|", "a pair's name"),
         ("null |", "", "a pair's name"),
         ("null null", "n", "`|` or the end"),
@@ -393,6 +394,30 @@ fn a_peer_chooses_no_link_and_names_nothing_local() {
     assert!(said.contains("only where that host names it") && at == "run", "{said}");
     assert_eq!(refused("run(command=true)", Origin::Peer).1, "run");
     assert_eq!(refused("@direct null", Origin::Peer).1, "direct");
+    assert_eq!(refused("@shm: null", Origin::Peer).1, "shm");
+}
+
+#[test]
+fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
+    let kinds = |text: &str| {
+        let kind = |used: &PairUse| used.link_of(Half::Source);
+        local(text).pairs().iter().map(kind).collect::<Vec<_>>()
+    };
+    use LinkKind::{Direct, Pipe, Shm};
+    assert_eq!(kinds("null | @shm null | @pipe null | @direct null"), [Direct, Shm, Pipe, Direct]);
+    assert_eq!(kinds(" @shm : null | @direct null | letter"), [Shm, Direct, Shm]);
+    assert_eq!(kinds("@pipe:"), []);
+    assert_eq!(kinds("null(isolate=true) | @pipe null(isolate=true)"), [Shm, Pipe]);
+    assert_eq!(kinds("@direct: null(isolate=true)"), [Shm], "what is said of all is meant where it fits");
+    assert_eq!(refused("@direct null(isolate=true)", Origin::Local).1, "direct");
+    let slots = |text: &str| local(text).pairs()[0].slots;
+    assert_eq!((slots("@shm null(slots=3)"), slots("@shm null")), (Some(3), None));
+    assert!(refused("@shm null(slots=0)", Origin::Local).0.contains("slots"));
+    assert_eq!(
+        local("@shm: null(slots=3) | @pipe letter"),
+        local("null | letter"),
+        "the other host sees no link"
+    );
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use contract::{Format, Half, Link, Options, Secret, Site, StageError};
 use links::confine;
-use links::process::{Limits, Module, Process};
-use pipeline::{Isolation, PairUse};
+use links::process::{Limits, Module, Process, SharedRun};
+use pipeline::{Isolation, LinkKind, PairUse};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -35,11 +35,77 @@ pub(crate) fn link(
     format: &Format,
     site: &Site,
 ) -> Result<Option<Box<dyn Link>>, StageError> {
+    Ok(Some(match used.link_of(half) {
+        LinkKind::Direct => return Ok(None),
+        LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, None)?)?),
+        LinkKind::Shm => {
+            let modules = vec![module(used, half, format, site, Some(1))?];
+            let setting = SharedRun { slots: used.slots, spins: true };
+            let one = Process::start_run(modules, setting)?.pop();
+            Box::new(one.ok_or_else(|| StageError::Own("a run of no stage".into()))?)
+        }
+    }))
+}
+
+/// The links of halves that stand together on shared memory, in the order of `pairs` (source order); `None` where a
+/// half is not one of several that do. What is isolated sees nobody's messages but its own, and so stands alone.
+pub(crate) fn runs(
+    pairs: &[(&PairUse, &Format)],
+    half: Half,
+    site: &Site,
+) -> Vec<Option<Result<Box<dyn Link>, StageError>>> {
+    let together = |used: &PairUse| used.link_of(half) == LinkKind::Shm && used.isolation.is_none();
+    let mut links = Vec::with_capacity(pairs.len());
+    for run in pairs.chunk_by(|(a, _), (b, _)| together(a) && together(b)) {
+        match run {
+            [_] => links.push(None),
+            run => match start_run(run, half, site) {
+                Ok(run) => {
+                    links.extend(run.into_iter().map(|link| Some(Ok(Box::new(link) as Box<dyn Link>))))
+                }
+                // Nobody asks for the others once the first is refused.
+                Err(error) => {
+                    links.extend([Some(Err(error))].into_iter().chain((1..run.len()).map(|_| None)))
+                }
+            },
+        }
+    }
+    links
+}
+
+fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec<Process>, StageError> {
+    // The sink half undoes the last pair first.
+    let place = |index: usize| match half {
+        Half::Source => index + 1,
+        Half::Sink => run.len() - index,
+    };
+    let one = |(index, (used, format)): (usize, &(&PairUse, &Format))| {
+        module(used, half, format, site, Some(place(index)))
+    };
+    let mut modules = run.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+    if half == Half::Sink {
+        modules.reverse();
+    }
+    let slots = run.iter().filter_map(|(used, _)| used.slots).max();
+    let mut links = Process::start_run(modules, SharedRun { slots, spins: true })?;
+    if half == Half::Sink {
+        links.reverse();
+    }
+    Ok(links)
+}
+
+/// What a half is started with, at its place in a run on shared memory or between pipes.
+fn module(
+    used: &PairUse,
+    half: Half,
+    format: &Format,
+    site: &Site,
+    place: Option<usize>,
+) -> Result<Module, StageError> {
     let foreign = used.pair.program(&used.options, half);
-    let (words, is_own) = match (foreign, &used.isolation) {
-        (Some(text), _) => (split(text)?, false),
-        (None, Some(_)) => (own_words(used.pair.name(), half), true),
-        (None, None) => return Ok(None),
+    let (words, is_own) = match foreign {
+        Some(text) => (split(text)?, false),
+        None => (own_words(used.pair.name(), half, place), true),
     };
     let patience = match used.options.duration("patience") {
         Duration::ZERO => PATIENCE,
@@ -49,17 +115,17 @@ pub(crate) fn link(
         Some(isolation) => confined(words, isolation, &used.options)?,
         None => (words, None),
     };
-    let module = Module {
+    let has_history = used.pair.promises(&used.options).needs_order;
+    Ok(Module {
         words,
         environment,
         half,
         greeting: greeting(used, half, format, site.key.as_ref().filter(|_| is_own)),
         is_own,
-        has_history: used.pair.promises(&used.options).needs_order,
+        has_history,
         patience,
         limits: Limits::default(),
-    };
-    Ok(Some(Box::new(Process::start(module)?)))
+    })
 }
 
 fn split(text: &str) -> Result<Vec<OsString>, StageError> {
@@ -68,10 +134,13 @@ fn split(text: &str) -> Result<Vec<OsString>, StageError> {
     Ok(words.into_iter().map(OsString::from).collect())
 }
 
-fn own_words(name: &str, half: Half) -> Vec<OsString> {
+fn own_words(name: &str, half: Half, place: Option<usize>) -> Vec<OsString> {
     let mut words = vec![program(), "module".into(), name.into(), "--fd-control".into(), "3".into()];
     if half == Half::Sink {
         words.push("--undo".into());
+    }
+    if let Some(place) = place {
+        words.extend(["--place".into(), place.to_string().into()]);
     }
     words
 }

@@ -22,7 +22,15 @@ pub fn build_chain(
     format: &Format,
     site: &Site,
 ) -> Result<Chain, PipelineError> {
-    let mut make = |used: &PairUse, half: Half, format: &Format| make_link(used, half, format, site);
+    let formats = pipeline.formats(format)?;
+    let pairs: Vec<_> =
+        pipeline.pairs().iter().zip(&formats).filter(|(used, _)| !used.is_in_junction).collect();
+    // Links are made in this order.
+    let mut runs = isolation::runs(&pairs, half, site).into_iter();
+    let mut make = |used: &PairUse, half: Half, format: &Format| match runs.next().flatten() {
+        Some(link) => link,
+        None => make_link(used, half, format, site),
+    };
     match half {
         Half::Source => Chain::source(pipeline, format, &mut make),
         Half::Sink => Chain::sink(pipeline, format, &mut make),

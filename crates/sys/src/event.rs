@@ -30,6 +30,13 @@ impl Event {
     }
 }
 
+/// One that another process made; it must not block.
+impl From<OwnedFd> for Event {
+    fn from(descriptor: OwnedFd) -> Event {
+        Event { descriptor: Arc::new(descriptor) }
+    }
+}
+
 impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

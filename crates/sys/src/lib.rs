@@ -6,6 +6,7 @@ pub mod clock;
 pub mod descriptor;
 pub mod event;
 pub mod input;
+pub mod memory;
 pub mod net;
 pub mod poller;
 pub mod process;

@@ -1,34 +1,41 @@
-//! Starting a program with a control descriptor, and what only the kernel knows of it.
+//! Starting a program with descriptors of its own, and what only the kernel knows of it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// The descriptor that a module's control frames cross on.
-const CONTROL: RawFd = 3;
+/// The first descriptor that a program is given besides its standard ones.
+const FIRST: RawFd = 3;
 
-/// Starts `command` with `control` as its descriptor 3. The program is killed when the thread that started it
+/// Starts `command` with `given` as its descriptors from 3 on. The program is killed when the thread that started it
 /// ends (`PR_SET_PDEATHSIG(2const)`).
-pub fn start_with_control(command: &mut Command, control: OwnedFd) -> io::Result<Child> {
-    let (descriptor, parent) = (control.as_raw_fd(), std::process::id());
+pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Child> {
+    // Numbers that the program is to find something under are kept from the pipe by which a failed start is told.
+    let end = FIRST + given.len() as RawFd;
+    let mut places = Vec::new();
+    while let Some(descriptor) = given.first() {
+        let place = rustix::io::fcntl_dupfd_cloexec(descriptor, FIRST)?;
+        if place.as_raw_fd() >= end {
+            break;
+        }
+        places.push(place);
+    }
+    let parent = std::process::id();
+    let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
     let prepare = move || {
-        // SAFETY: all of these may be called between fork and exec (`signal-safety(7)`); the descriptor is
-        // open in the parent, which waits, and so in the child.
-        let moved = unsafe {
-            match descriptor {
-                CONTROL => libc::fcntl(CONTROL, libc::F_SETFD, 0),
-                other => libc::dup2(other, CONTROL),
-            }
-        };
-        if moved < 0 {
-            return Err(io::Error::last_os_error());
+        // All of these may be called between fork and exec (`signal-safety(7)`); the descriptors are open in the
+        // parent, which waits, and so in the child. First out of the way of one another, then to their places.
+        for number in &mut numbers {
+            // SAFETY: as above.
+            *number = check(unsafe { libc::fcntl(*number, libc::F_DUPFD_CLOEXEC, end) })?;
+        }
+        for (place, number) in (FIRST..).zip(&numbers) {
+            // SAFETY: as above.
+            check(unsafe { libc::dup2(*number, place) })?;
         }
         // SAFETY: as above.
-        let bound = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        if bound < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
         // SAFETY: as above.
         match unsafe { libc::getppid() } as u32 == parent {
             true => Ok(()),
@@ -37,8 +44,15 @@ pub fn start_with_control(command: &mut Command, control: OwnedFd) -> io::Result
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     let child = unsafe { command.pre_exec(prepare) }.spawn();
-    drop(control);
+    drop((given, places));
     child
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    match result {
+        0.. => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Bytes that were written to a socket and are not read at its other end (`SIOCOUTQ`, `unix(7)`): 0 or more,
@@ -70,16 +84,18 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_program_finds_its_control_descriptor() {
+    fn the_program_finds_what_it_is_given_under_the_numbers_from_3_on() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let mut command = Command::new("/bin/sh");
-        let mut child = start_with_control(command.args(["-c", "head -c 5 <&3 >&3"]), theirs).unwrap();
+        let given = vec![theirs, std::fs::File::open("/dev/zero").unwrap().into()];
+        let mut child =
+            start_with(command.args(["-c", "head -c 5 <&3 >&3; head -c 1 <&4 >&3"]), given).unwrap();
         let mut ours = UnixStream::from(ours);
         ours.write_all(b"hello").unwrap();
         let mut answer = Vec::new();
         ours.read_to_end(&mut answer).unwrap();
-        assert_eq!(answer, b"hello");
+        assert_eq!(answer, b"hello\0");
         assert!(child.wait().unwrap().success());
     }
 

@@ -43,7 +43,7 @@ impl Driven {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = sys::process::start_with_control(&mut command, theirs);
+        let child = sys::process::start_with(&mut command, vec![theirs]);
         let mut child = child.unwrap_or_else(|error| panic!("{words:?}: {error}"));
         let control = UnixStream::from(ours);
         let (from_child, from_control) = (child.stdout.take().unwrap(), control.try_clone().unwrap());

@@ -1,341 +1,308 @@
-//! One process of a module: its descriptors, what was read of them and what waits to be written.
+//! The processes of a run, and what carries messages to them and back.
 
 use super::ledger::{Ledger, Rubbish};
-use super::reader::{Containers, Frames, Lines};
-use contract::Message;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use smallvec::SmallVec;
-use std::collections::VecDeque;
+use super::member::{Member, NAMES, Said, Start};
+use super::pipes::Pipes;
+use crate::shm::{Broken, Given, Lane};
+use contract::{Message, Time};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::memory::Lease;
 use sys::poller::PollSet;
-use wire::ModuleFrame;
+use wire::{Container, ModuleFrame};
 
-/// What a module's pipes hold: enough for a burst, little enough that what waits does not grow old.
-const PIPE_BYTES: usize = 256 << 10;
-/// Frames that wait for a module that does not read them.
-const FRAMES_BYTES_MAX: usize = 1 << 20;
-/// How long a killed process may take to be gone before it is left to the system.
-const REAP_MS: i64 = 500;
+/// The bell of a run's host in the set.
+const BELL: u64 = 5;
+/// While messages come, the kernel is asked so often what else there is.
+const ASK: Duration = Duration::from_millis(1);
+/// Messages that are taken from a ring before others have their turn.
+const TAKEN_MAX: usize = 4096;
 
-/// Names of the descriptors in the set.
-const INPUT: u64 = 0;
-const OUTPUT: u64 = 1;
-const ERRORS: u64 = 2;
-const CONTROL: u64 = 3;
-const PROCESS: u64 = 4;
-
-/// What a process did.
+/// What processes did.
 pub(super) enum Event {
     Output(Message),
-    Frame(ModuleFrame),
-    Line(String),
+    /// So many of what was handed over is finished, in what came so far.
+    Covers(u64),
+    Frame(usize, ModuleFrame),
+    Line(usize, String),
 }
 
-/// A running process. Dropped, it is killed with everything it started, and reaped.
+/// Something that one stage of a run is to be blamed for.
+pub(super) struct Blame {
+    pub(super) stage: usize,
+    pub(super) what: Rubbish,
+}
+
+/// A program and its environment; `None`: that of this process.
+pub(super) type Program<'a> = (&'a [OsString], Option<&'a [(OsString, OsString)]>);
+
+/// What carries messages.
+enum Carrier {
+    Pipes(Pipes),
+    Shared(Box<Lane>),
+}
+
+/// Running processes. Dropped, they are killed with everything they started, and reaped.
 pub(super) struct Child {
-    process: std::process::Child,
-    pidfd: OwnedFd,
-    set: PollSet,
-    input: Option<OwnedFd>,
-    /// The other end of it, only to see what the process has not read.
-    reader: OwnedFd,
-    output: Option<OwnedFd>,
-    errors: Option<OwnedFd>,
-    control: Option<OwnedFd>,
-    /// Whether the set waits for room in the input and in the control descriptor.
-    waits: [bool; 2],
-    frames_out: VecDeque<u8>,
-    containers: Containers,
-    frames: Frames,
-    lines: Lines,
-    status: Option<ExitStatus>,
+    // Dropped first: what a stage may write is unmapped after the stage has gone.
+    members: Vec<Member>,
+    carrier: Carrier,
+    set: Arc<PollSet>,
+    /// The next one goes only when nothing is on its way, so that it is known who ends whom.
+    pub(super) is_cautious: bool,
+    /// Something waits for room.
+    is_blocked: bool,
+    end_told: bool,
+    end_waits: bool,
+    broken: Option<Broken>,
+    asked_at: Time,
 }
 
 impl Child {
-    /// Starts `words`, in the environment given, or in this process's own.
-    pub(super) fn start(
-        words: &[OsString],
-        environment: Option<&[(OsString, OsString)]>,
+    /// Starts one program between pipes.
+    pub(super) fn between_pipes((words, environment): Program<'_>, set: &Arc<PollSet>) -> io::Result<Child> {
+        let (input, theirs) = Pipes::input()?;
+        let start =
+            Start { words, environment, input: theirs.into(), output: Stdio::piped(), given: Vec::new() };
+        let mut member = Member::start(start, 0, set)?;
+        let output = member.process.stdout.take().map(OwnedFd::from);
+        let pipes = Pipes::new(input, output, set)?;
+        Ok(Child::new(vec![member], Carrier::Pipes(pipes), set))
+    }
+
+    /// Starts a run of programs on shared memory, each with what belongs to its place.
+    pub(super) fn in_a_row(
+        programs: &[Program<'_>],
+        (lane, descriptors): (Lane, Vec<Vec<OwnedFd>>),
+        set: &Arc<PollSet>,
     ) -> io::Result<Child> {
-        let (program, arguments) =
-            words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no program"))?;
-        let (control, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let (reader, input) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .stdin(Stdio::from(reader.try_clone()?))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        // A group of its own, so that whatever it starts can be ended with it.
-        command.process_group(0);
-        if let Some(environment) = environment {
-            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        let mut members = Vec::new();
+        for (index, ((words, environment), given)) in programs.iter().zip(descriptors).enumerate() {
+            let (input, output) = (Stdio::null(), Stdio::null());
+            let start = Start { words, environment: *environment, input, output, given };
+            members.push(Member::start(start, index, set)?);
         }
-        let mut process = sys::process::start_with_control(&mut command, theirs)?;
-        let output = process.stdout.take().map(OwnedFd::from);
-        let errors = process.stderr.take().map(OwnedFd::from);
-        let (pidfd, set) = match (pidfd_open(Pid::from_child(&process), PidfdFlags::empty()), PollSet::new())
-        {
-            (Ok(pidfd), Ok(set)) => (pidfd, set),
-            (pidfd, set) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                return Err(pidfd.err().map(io::Error::from).or(set.err()).unwrap_or(Errno::NOMEM.into()));
-            }
-        };
-        let child = Child {
-            process,
-            pidfd,
-            set,
-            input: Some(input),
-            reader,
-            output,
-            errors,
-            control: Some(control),
-            waits: [false; 2],
-            frames_out: VecDeque::new(),
-            containers: Containers::default(),
-            frames: Frames::default(),
-            lines: Lines::default(),
-            status: None,
-        };
-        child.prepare()?;
-        Ok(child)
+        set.add(lane.bell(), BELL, true, false)?;
+        Ok(Child::new(members, Carrier::Shared(Box::new(lane)), set))
     }
 
-    fn prepare(&self) -> io::Result<()> {
-        for pipe in [&self.input, &self.output].into_iter().flatten() {
-            // A smaller pipe is only slower.
-            let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
+    fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> Child {
+        Child {
+            members,
+            carrier,
+            set: set.clone(),
+            is_cautious: false,
+            is_blocked: false,
+            end_told: false,
+            end_waits: false,
+            broken: None,
+            asked_at: Time::ZERO,
         }
-        let ends = [&self.input, &self.output, &self.errors, &self.control];
-        for (name, end) in (INPUT..).zip(ends) {
-            let Some(end) = end else { continue };
-            rustix::io::ioctl_fionbio(end, true)?;
-            self.set.add(end, name, name != INPUT, false)?;
-        }
-        self.set.add(&self.pidfd, PROCESS, true, false)
     }
 
-    /// Its number.
-    pub(super) fn id(&self) -> u32 {
-        self.process.id()
+    /// The number of a process.
+    pub(super) fn id(&self, stage: usize) -> Option<u32> {
+        self.members.get(stage).map(|member| member.process.id())
     }
 
-    /// Readable when [`Child::read`] or [`Child::write`] would find something to do.
-    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
-        self.set.as_fd()
-    }
-
-    /// Reads what there is; what it found goes to `take`. Says whether the process has ended, and how.
+    /// Reads what there is; what it found goes to `take`. Says whose end ended the run, and how: the first that it
+    /// was not told to come to, or the last.
     pub(super) fn read(
         &mut self,
+        now: Time,
         mut take: impl FnMut(Event) -> Result<(), Rubbish>,
-    ) -> Result<Option<ExitStatus>, Rubbish> {
-        let mut ready = [false; 5];
-        for name in self.set.ready().map_err(|error| Rubbish(error.to_string()))? {
-            if let Some(ready) = ready.get_mut(name as usize) {
-                *ready = true;
+    ) -> Result<Option<(usize, ExitStatus)>, Blame> {
+        let last = self.members.len() - 1;
+        let of_last = |what| Blame { stage: last, what };
+        if let Carrier::Shared(lane) = &mut self.carrier {
+            lane.wake_up(now);
+            let taken = take_given(lane, &mut take).map_err(of_last)?;
+            if let Some(Broken(what)) = self.broken.take() {
+                return Err(Blame { stage: 0, what: Rubbish(what) });
             }
-        }
-        let has_ended = ready[PROCESS as usize];
-        // Its last words count, too.
-        if ready[CONTROL as usize] || has_ended {
-            self.read_control(has_ended, &mut take)?;
-        }
-        if ready[OUTPUT as usize] || has_ended {
-            self.read_output(has_ended, &mut take)?;
-        }
-        if ready[ERRORS as usize] || has_ended {
-            self.read_errors(&mut take)?;
-        }
-        if has_ended {
-            self.reap();
-        }
-        Ok(self.status)
-    }
-
-    fn read_control(
-        &mut self,
-        to_the_end: bool,
-        take: &mut impl FnMut(Event) -> Result<(), Rubbish>,
-    ) -> Result<(), Rubbish> {
-        while let Some(control) = &self.control {
-            let more = self.frames.fill(control);
-            while let Some(frame) = self.frames.next()? {
-                take(Event::Frame(frame))?;
+            if taken && now < self.asked_at.after(ASK) {
+                return Ok(None);
             }
-            match more {
-                Ok(0) => {
-                    // It may close its end and go on: there is just no more control.
-                    self.set.remove(control);
-                    self.control = None;
-                }
-                Ok(_) if to_the_end => {}
-                _ => return Ok(()),
-            }
+            self.asked_at = now;
         }
-        Ok(())
-    }
-
-    fn read_output(
-        &mut self,
-        to_the_end: bool,
-        take: &mut impl FnMut(Event) -> Result<(), Rubbish>,
-    ) -> Result<(), Rubbish> {
-        let mut budget = 4 * PIPE_BYTES;
-        while let Some(output) = &self.output {
-            let more = self.containers.fill(output);
-            while let Some(message) = self.containers.next()? {
-                take(Event::Output(message))?;
-            }
-            match more {
-                Ok(0) => {
-                    self.set.remove(output);
-                    self.output = None;
-                }
-                Ok(count) if to_the_end || count < budget => budget = budget.saturating_sub(count),
-                _ => return Ok(()),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_errors(&mut self, take: &mut impl FnMut(Event) -> Result<(), Rubbish>) -> Result<(), Rubbish> {
-        if let Some(errors) = &self.errors {
-            let more = self.lines.fill(errors);
-            while let Some(line) = self.lines.next() {
-                take(Event::Line(line))?;
-            }
-            if let Ok(0) = more {
-                self.set.remove(errors);
-                self.errors = None;
-            }
-        }
-        Ok(())
-    }
-
-    /// Queues a frame behind `at` containers; `false` if the module reads none.
-    pub(super) fn tell(&mut self, frame: &ModuleFrame, at: u64) -> bool {
-        if self.control.is_none() || self.frames_out.len() > FRAMES_BYTES_MAX {
-            return false;
-        }
-        self.frames_out.extend(frame.emit(at));
-        true
-    }
-
-    /// Writes what there is, as far as the process takes it.
-    pub(super) fn write(&mut self, ledger: &mut Ledger) {
-        while let Some(input) = &self.input {
-            if let Some(at) = ledger.next_gap() {
-                self.tell(&ModuleFrame::Gap, at);
-                continue;
-            }
-            let mut slices = SmallVec::new();
-            ledger.next_slices(&mut slices);
-            if slices.is_empty() {
-                self.wait(INPUT, false);
-                break;
-            }
-            match rustix::io::writev(input, &slices) {
-                Ok(count) => {
-                    drop(slices);
-                    ledger.hand_over(count);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    drop(slices);
-                    self.wait(INPUT, true);
-                    break;
-                }
-                // A pipe whose other end is held here takes what it has room for, or is full.
-                Err(_) => break,
-            }
-        }
-        self.write_frames();
-    }
-
-    fn write_frames(&mut self) {
-        while let Some(control) = &self.control
-            && !self.frames_out.is_empty()
-        {
-            let (front, _) = self.frames_out.as_slices();
-            match rustix::net::send(control, front, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.frames_out.drain(..count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return self.wait(CONTROL, true),
-                Err(_) => self.frames_out.clear(),
-            }
-        }
-        self.wait(CONTROL, false);
-    }
-
-    fn wait(&mut self, name: u64, for_room: bool) {
-        let (end, waits) = match name {
-            INPUT => (&self.input, &mut self.waits[0]),
-            _ => (&self.control, &mut self.waits[1]),
-        };
-        if *waits != for_room
-            && let Some(end) = end
-            && self.set.change(end, name, name != INPUT, for_room).is_ok()
-        {
-            *waits = for_room;
-        }
-    }
-
-    /// Ends its input.
-    pub(super) fn end_input(&mut self) {
-        if let Some(input) = self.input.take() {
-            self.set.remove(&input);
-        }
-    }
-
-    /// Whether its input was ended.
-    pub(super) fn was_told_end(&self) -> bool {
-        self.input.is_none()
-    }
-
-    /// Bytes that it was handed and has not read.
-    pub(super) fn unread(&self) -> u64 {
-        rustix::io::ioctl_fionread(&self.reader).unwrap_or(0)
-    }
-
-    /// Whether it reads what it is told.
-    pub(super) fn listens(&self) -> bool {
-        let is_read = |control: &OwnedFd| sys::process::unread_bytes(control).is_ok_and(|bytes| bytes == 0);
-        self.frames_out.is_empty() && self.control.as_ref().is_some_and(is_read)
-    }
-
-    /// Takes its status, once it has ended; what it started is killed before its number can be another's.
-    fn reap(&mut self) {
-        if self.status.is_none() {
-            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
-            self.status = match self.process.try_wait() {
-                // Somebody else reaped it.
-                Err(_) => Some(ExitStatus::from_raw(0)),
-                Ok(status) => status,
+        let ready = self.set.ready().map_err(|error| of_last(Rubbish(error.to_string())))?;
+        let names: Vec<u64> = ready.collect();
+        let mut ended = Vec::new();
+        for (stage, member) in self.members.iter_mut().enumerate() {
+            let mut said = |said| {
+                take(match said {
+                    Said::Frame(frame) => Event::Frame(stage, frame),
+                    Said::Line(line) => Event::Line(stage, line),
+                })
             };
+            if member.read(&names, &mut said).map_err(|what| Blame { stage, what })? {
+                ended.push(stage);
+            }
+        }
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => {
+                let mut output = |message| take(Event::Output(message));
+                pipes.read(&names, !ended.is_empty(), &mut output).map_err(of_last)?;
+            }
+            // What it gave before it ended counts, too.
+            Carrier::Shared(lane) if !ended.is_empty() => {
+                take_given(lane, &mut take).map_err(of_last)?;
+            }
+            Carrier::Shared(_) => {}
+        }
+        ended.into_iter().for_each(|stage| self.members[stage].reap());
+        Ok(self.end())
+    }
+
+    /// The end that ended the run.
+    fn end(&self) -> Option<(usize, ExitStatus)> {
+        let ends = || self.members.iter().enumerate().filter_map(|(stage, m)| Some((stage, m.status()?)));
+        let unasked = ends().find(|(_, status)| !(self.end_told && status.success()));
+        unasked.or_else(|| ends().next_back().filter(|_| ends().count() == self.members.len()))
+    }
+
+    /// Queues a frame for a stage behind `at` containers; `false` if it reads none.
+    pub(super) fn tell(&mut self, stage: usize, frame: &ModuleFrame, at: u64) -> bool {
+        self.members.get_mut(stage).is_some_and(|member| member.tell(frame, at))
+    }
+
+    /// Queues a frame for every stage.
+    pub(super) fn tell_all(&mut self, frame: &ModuleFrame, at: u64) {
+        for member in &mut self.members {
+            member.tell(frame, at);
+        }
+    }
+
+    /// Writes what there is, as far as the processes take it.
+    pub(super) fn write(&mut self, ledger: &mut Ledger) {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.write(ledger, &mut self.members[0]),
+            Carrier::Shared(lane) => {
+                let result = give(lane, ledger, self.is_cautious);
+                self.is_blocked = result.as_ref().is_ok_and(|has_room| !has_room);
+                self.broken = result.err().or(self.broken.take());
+                if self.end_waits && !ledger.has_next() {
+                    self.end_waits = !lane.end().unwrap_or(true);
+                }
+            }
+        }
+        self.members.iter_mut().for_each(Member::write);
+    }
+
+    /// Whether something waits for room that nobody may tell of.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked || self.end_waits
+    }
+
+    /// Ends the first one's input.
+    pub(super) fn end_input(&mut self) {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.end_input(),
+            Carrier::Shared(lane) if !self.end_told => self.end_waits = !lane.end().unwrap_or(true),
+            Carrier::Shared(_) => {}
+        }
+        self.end_told = true;
+    }
+
+    /// Whether that was ended.
+    pub(super) fn was_told_end(&self) -> bool {
+        self.end_told
+    }
+
+    /// Bytes that the first one was handed and has not read.
+    pub(super) fn unread(&mut self) -> u64 {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.unread(),
+            Carrier::Shared(lane) => {
+                let (bytes, messages) = lane.untaken();
+                (bytes + messages * Container::BYTES) as u64
+            }
+        }
+    }
+
+    /// The first stage that does not read what it is told.
+    pub(super) fn deaf(&self) -> Option<usize> {
+        self.members.iter().position(|member| !member.listens())
+    }
+
+    /// On shared memory: at most so many messages on their way.
+    pub(super) fn set_window(&mut self, messages: usize) {
+        if let Carrier::Shared(lane) = &mut self.carrier {
+            lane.window = messages;
+        }
+    }
+
+    /// On shared memory: slots of the host's region that the stages have.
+    pub(super) fn slots_out(&mut self) -> Option<usize> {
+        match &mut self.carrier {
+            Carrier::Pipes(_) => None,
+            Carrier::Shared(lane) => Some(lane.out()),
+        }
+    }
+
+    /// On shared memory: a slot to make a body in.
+    pub(super) fn lease(&mut self) -> Option<Lease> {
+        match &mut self.carrier {
+            Carrier::Pipes(_) => None,
+            Carrier::Shared(lane) => lane.lease(),
+        }
+    }
+
+    /// Before the host waits: whether there is something to take after all.
+    pub(super) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time) -> bool {
+        match &mut self.carrier {
+            Carrier::Pipes(_) => false,
+            Carrier::Shared(lane) => lane.go_to_sleep(is_owed, now),
         }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if self.status.is_some() {
-            return;
+        if let Carrier::Shared(lane) = &self.carrier {
+            self.set.remove(lane.bell());
         }
-        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
-        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: REAP_MS * 1_000_000 };
-        let _ = poll(&mut [PollFd::new(&self.pidfd.as_fd(), PollFlags::IN)], Some(&wait));
-        self.reap();
     }
 }
+
+/// Takes what came back; whether there was anything.
+fn take_given(lane: &mut Lane, take: &mut impl FnMut(Event) -> Result<(), Rubbish>) -> Result<bool, Rubbish> {
+    for taken in 0..TAKEN_MAX {
+        match lane.pop().map_err(|Broken(what)| Rubbish(what))? {
+            None => return Ok(taken > 0),
+            Some(Given::End) => {}
+            Some(Given::Covers(covers)) => take(Event::Covers(covers))?,
+            Some(Given::Message(message, covers)) => {
+                take(Event::Output(message))?;
+                if covers > 0 {
+                    take(Event::Covers(covers))?;
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Hands over what there is room for; whether that was everything.
+fn give(lane: &mut Lane, ledger: &mut Ledger, is_cautious: bool) -> Result<bool, Broken> {
+    while let Some((container, has_gap)) = ledger.next_whole() {
+        if is_cautious && !lane.is_quiet() {
+            return Ok(false);
+        }
+        let mut body = container.clone();
+        let bytes = body.len();
+        let header = body.take_front::<{ Container::BYTES }>().unwrap_or_default();
+        let created = Container::parse(&header, u32::MAX as usize).map_or(0, |header| header.created);
+        if !lane.push(Time(created), &body, has_gap)? {
+            return Ok(false);
+        }
+        ledger.hand_over(bytes);
+    }
+    Ok(true)
+}
+
+const _: () = assert!(BELL < NAMES);

@@ -288,6 +288,11 @@ impl Ledger {
         }
     }
 
+    /// The container to hand over next, if it is handed over whole, and whether something was lost before it.
+    pub(super) fn next_whole(&self) -> Option<(&Body, bool)> {
+        self.next().filter(|_| self.has_next()).map(|kept| (&kept.container, kept.has_gap))
+    }
+
     /// So many of those bytes are over.
     pub(super) fn hand_over(&mut self, mut bytes: usize) {
         self.ahead_bytes -= bytes;
@@ -344,6 +349,11 @@ impl Ledger {
         self.dones.push_back((inputs, outputs));
         self.settle();
         Ok(())
+    }
+
+    /// As [`Ledger::take_done`], said with the outputs themselves: all that came so far.
+    pub(super) fn take_covers(&mut self, inputs: u64) -> Result<(), Rubbish> {
+        self.take_done(inputs, self.read)
     }
 
     /// Lets go of what is vouched for.
@@ -501,6 +511,11 @@ impl Ledger {
     /// Messages that ended here since the last call.
     pub(super) fn drops(&mut self) -> impl Iterator<Item = Drop> {
         self.drops.drain(..).filter(|drop| drop.count > 0)
+    }
+
+    /// Inputs handed over so far, by number.
+    pub(super) fn handed(&self) -> u64 {
+        self.handed
     }
 
     /// Inputs finished so far, of all processes.

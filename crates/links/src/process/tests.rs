@@ -394,7 +394,7 @@ fn a_pair_with_a_history_survives_the_death_of_either_half() {
     }
     assert_numbers(&sink.bodies, 0..last);
     assert_eq!((source.drops(), sink.drops()), (vec![], vec![]));
-    assert!(source.link.incarnation > 2, "the sink half's deaths had the source begin anew");
+    assert!(source.link.run().incarnation > 2, "the sink half's deaths had the source begin anew");
 }
 
 impl Bench {

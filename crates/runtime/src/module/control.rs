@@ -184,6 +184,15 @@ impl Control {
         Ok(self.unsent.is_empty())
     }
 
+    /// Whether the last wait in `poller` found something here.
+    pub(super) fn is_ready(&self, poller: &Poller) -> bool {
+        match &self.state {
+            State::Nobody => false,
+            State::Listening(listener, _) => poller.is_ready(listener.as_fd()),
+            State::Joined(descriptor) => poller.is_ready(descriptor.as_fd()),
+        }
+    }
+
     /// Waits in `poller` for what comes, and for room if something waits.
     pub(super) fn want(&self, poller: &mut Poller) {
         match &self.state {

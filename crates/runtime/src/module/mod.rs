@@ -11,6 +11,7 @@ mod pipes;
 mod reader;
 mod runner;
 mod transport;
+mod ways;
 mod writer;
 
 use crate::agree::Pipelines;
@@ -25,12 +26,14 @@ use contract::{
 };
 use control::Control;
 use ends::Ends;
+use links::shm::{SEAT_DESCRIPTORS, Seat};
 use reader::Reader;
 use runner::{Nature, Runner, Talk};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use sys::poller::Poller;
+use ways::Ways;
 use wire::{MODULE_VERSION, ModuleFrame};
 use writer::Writer;
 
@@ -131,21 +134,24 @@ fn run_pair(
         })?,
         None => Control::none(),
     };
-    let runner = Runner::new(made.stage, made.nature, readers, writers, control, Talk::Half);
+    let ways = Ways::Pipes(readers, writers);
+    let runner = Runner::new(made.stage, made.nature, ways, control, Talk::Half);
     let ended = runner.run(Some(stop))?;
     Ok(ModuleEnd { drops: ended.drops, refusal: ended.refusal.map(|error| error.to_string()) })
 }
 
-/// Runs a half of a pair for whoever started this process: containers on descriptors 0 and 1, control on
-/// `descriptor`. It says hello first; what it says there goes before `request`.
-pub fn serve_module(request: &ModuleRequest, descriptor: BorrowedFd<'_>) -> Result<(), RuntimeError> {
+/// Runs a half of a pair for whoever started this process: containers on descriptors 0 and 1, or a place in a run on
+/// shared memory, and control on `descriptor`. It says hello first; what it says there goes before `request`.
+pub fn serve_module(
+    request: &ModuleRequest,
+    descriptor: BorrowedFd<'_>,
+    place: Option<RunPlace>,
+) -> Result<(), RuntimeError> {
     let failed = |error| RuntimeError::os("the control channel", error);
     let mut control = Control::on(descriptor).map_err(failed)?;
-    match prepare(request, &mut control) {
-        Ok((made, reader, writer)) => {
-            Runner::new(made.stage, made.nature, vec![reader], vec![writer], control, Talk::Runner)
-                .run(None)
-                .map(drop)
+    match prepare(request, place, &mut control) {
+        Ok((made, ways)) => {
+            Runner::new(made.stage, made.nature, ways, control, Talk::Runner).run(None).map(drop)
         }
         Err(error) => {
             control.send(0, &ModuleFrame::Error(error.to_string()));
@@ -155,7 +161,11 @@ pub fn serve_module(request: &ModuleRequest, descriptor: BorrowedFd<'_>) -> Resu
     }
 }
 
-fn prepare(request: &ModuleRequest, control: &mut Control) -> Result<(Made, Reader, Writer), RuntimeError> {
+fn prepare(
+    request: &ModuleRequest,
+    place: Option<RunPlace>,
+    control: &mut Control,
+) -> Result<(Made, Ways), RuntimeError> {
     let name = &request.name;
     let pair = registry::pairs().iter().find(|pair| pair.name() == *name).ok_or_else(|| {
         RuntimeError::Usage(format!("there is no pair `{name}`: only pairs run with --fd-control"))
@@ -176,6 +186,14 @@ fn prepare(request: &ModuleRequest, control: &mut Control) -> Result<(Made, Read
         made.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     options.push((SAYS_DONE.into(), "true".into()));
     control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
+    if let Some(RunPlace { number, first }) = place {
+        let count = SEAT_DESCRIPTORS + number + 1;
+        let inherited = |index| sys::descriptor::inherited(first + index as i32);
+        let seat =
+            (0..count).map(inherited).collect::<Result<_, _>>().and_then(|all| Seat::take(number, all));
+        let seat = seat.map_err(|error| RuntimeError::os("the descriptors of a place in a run", error))?;
+        return Ok((made, Ways::Run(Box::new(seat), false)));
+    }
     let own = |fd: BorrowedFd<'_>, name: &str| {
         pipes::own(fd)
             .inspect(|fd| pipes::widen(fd.as_fd()))
@@ -184,7 +202,16 @@ fn prepare(request: &ModuleRequest, control: &mut Control) -> Result<(Made, Read
     let reader = Reader::new("descriptor 0", own(rustix::stdio::stdin(), "descriptor 0")?);
     let writer = Writer::new("descriptor 1", own(rustix::stdio::stdout(), "descriptor 1")?);
     let failed = |error| RuntimeError::os("preparing descriptors 0 and 1", error);
-    Ok((made, reader.map_err(failed)?, writer.map_err(failed)?))
+    Ok((made, Ways::Pipes(vec![reader.map_err(failed)?], vec![writer.map_err(failed)?])))
+}
+
+/// A place in a run on shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunPlace {
+    /// Its number, from 1.
+    pub number: usize,
+    /// The first of its descriptors (`links::shm::SEAT_DESCRIPTORS`).
+    pub first: i32,
 }
 
 /// What a runner says first.

@@ -2,15 +2,15 @@
 //! waits for all of them at once and blocks for none.
 
 use super::control::Control;
-use super::reader::{ReadError, Reader};
-use super::writer::Writer;
+use super::ways::Ways;
 use crate::error::RuntimeError;
 use crate::events::Stop;
 use crate::segment::DropCounts;
 use crate::share::now;
 use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, Time};
+use links::shm::Came;
 use pipeline::REFUSED;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::{ModuleFeedback, ModuleFrame, ModuleReport};
@@ -55,8 +55,7 @@ pub(super) struct Ended {
 pub(super) struct Runner {
     pub(super) stage: Box<dyn Stage>,
     pub(super) nature: Nature,
-    pub(super) readers: Vec<Reader>,
-    pub(super) writers: Vec<Writer>,
+    ways: Ways,
     pub(super) control: Control,
     pub(super) talk: Talk,
     out: Outbox,
@@ -69,6 +68,10 @@ pub(super) struct Runner {
     /// Containers pushed, and what the runner knows.
     outputs: u64,
     done: Option<(u64, u64)>,
+    /// In a run: inputs that are not finished, and what they complete.
+    covers: VecDeque<(u64, u64)>,
+    /// Whether the control channel is worth a look.
+    control_is_due: bool,
     phase: Phase,
     /// When the runner is told next how the half fares, and what it was told; `None`: nothing happened since.
     report_at: Option<Time>,
@@ -90,17 +93,15 @@ impl Runner {
     pub(super) fn new(
         stage: Box<dyn Stage>,
         nature: Nature,
-        readers: Vec<Reader>,
-        writers: Vec<Writer>,
+        ways: Ways,
         control: Control,
         talk: Talk,
     ) -> Runner {
-        let ended = vec![false; readers.len()];
+        let ended = vec![false; ways.inputs()];
         Runner {
             stage,
             nature,
-            readers,
-            writers,
+            ways,
             control,
             talk,
             out: Outbox::default(),
@@ -110,6 +111,8 @@ impl Runner {
             ended,
             outputs: 0,
             done: None,
+            covers: VecDeque::new(),
+            control_is_due: true,
             phase: Phase::Running,
             report_at: None,
             reported: (now(), ModuleReport::default()),
@@ -135,7 +138,7 @@ impl Runner {
         let mut leave_at = None;
         loop {
             let again = self.turn()?;
-            if self.phase == Phase::Finishing && self.writers.iter().all(|writer| writer.waiting() == 0) {
+            if self.phase == Phase::Finishing && self.ways.is_written() {
                 return Ok(());
             }
             let is_stopped = stop.is_some_and(Stop::is_said);
@@ -146,7 +149,7 @@ impl Runner {
             if again {
                 continue;
             }
-            let mut wake = self.want(&mut poller);
+            let mut wake = self.want(&mut poller)?;
             match stop {
                 // Who does not read any more does not keep the process from ending.
                 Some(_) if is_stopped => {
@@ -160,6 +163,9 @@ impl Runner {
                 None => {}
             }
             poller.wait(wake.map(|at| at.since(now()))).map_err(waiting)?;
+            self.ways.wake_up(now());
+            // Pipes have a frame wait for the containers before it: it must be there when they are.
+            self.control_is_due = matches!(self.ways, Ways::Pipes(..)) || self.control.is_ready(&poller);
         }
     }
 
@@ -176,13 +182,12 @@ impl Runner {
         }
         self.handle_frames(now)?;
         self.look_for_end(now)?;
-        for writer in &mut self.writers {
-            flush(writer, now)?;
-        }
+        self.vouch()?;
+        self.ways.flush(now)?;
         self.say_done();
         self.say_report(now);
         self.control.flush().map_err(control_failed)?;
-        again |= self.has_room() && self.has_next() || self.has_frame();
+        again |= self.has_room() && self.has_next()? || self.has_frame();
         Ok(again)
     }
 
@@ -190,14 +195,12 @@ impl Runner {
     fn receive(&mut self) -> Result<bool, RuntimeError> {
         let mut always_ready = false;
         if self.has_room() && self.phase == Phase::Running {
-            for (reader, ended) in self.readers.iter_mut().zip(&self.ended) {
-                if !ended && !reader.has_next() {
-                    let fresh = reader.receive().map_err(read_failed)?;
-                    always_ready |= fresh && reader.waits_for().is_none();
-                }
-            }
+            let ended = &self.ended;
+            always_ready = self.ways.receive(|index| !ended[index])?;
         }
-        self.control.receive().map_err(control_failed)?;
+        if std::mem::replace(&mut self.control_is_due, matches!(self.ways, Ways::Pipes(..))) {
+            self.control.receive().map_err(control_failed)?;
+        }
         if self.talk == Talk::Half
             && self.control.has_ended()
             && self.nature.half == Half::Source
@@ -219,29 +222,44 @@ impl Runner {
 
     /// Whether another container may be handled.
     fn has_room(&self) -> bool {
-        !self.flushed
-            && self.stage.has_room()
-            && self.writers.iter().all(Writer::has_room)
-            && self.control.has_room()
+        !self.flushed && self.stage.has_room() && self.ways.has_room() && self.control.has_room()
     }
 
-    fn has_next(&self) -> bool {
-        self.phase == Phase::Running
-            && self.readers.iter().zip(&self.ended).any(|(reader, ended)| !ended && reader.has_next())
+    fn has_next(&mut self) -> Result<bool, RuntimeError> {
+        for index in 0..self.ended.len() {
+            if self.phase == Phase::Running && !self.ended[index] && self.ways.has_next(index)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Handles one container of each reader that has one.
     fn handle_next(&mut self, now: Time) -> Result<bool, RuntimeError> {
         let mut handled = false;
-        for index in 0..self.readers.len() {
+        for index in 0..self.ended.len() {
             if self.phase != Phase::Running {
                 break;
             }
-            let Some(message) = self.readers[index].next().map_err(read_failed)? else { continue };
+            let Some(Came { message, has_gap, covers, .. }) = self.ways.next(index)? else { continue };
+            handled = true;
+            let Some(message) = message else {
+                self.covers.push_back((self.inputs, covers));
+                self.vouch()?;
+                continue;
+            };
+            if has_gap && let Ways::Run(seat, _) = &mut self.ways {
+                seat.tell_gap();
+                let result = self.stage.handle_gap(Port::MAIN, now, &mut self.out);
+                self.settle(result, 0, now)?;
+            }
             self.inputs += 1;
             let result = self.stage.handle(Port(index as u16), message, now, &mut self.out);
             self.settle(result, 1, now)?;
-            handled = true;
+            if matches!(self.ways, Ways::Run(..)) {
+                self.covers.push_back((self.inputs, covers));
+                self.vouch()?;
+            }
         }
         Ok(handled)
     }
@@ -286,20 +304,18 @@ impl Runner {
             self.report_at.get_or_insert(self.reported.0.after(REPORT_INTERVAL));
         }
         while let Some((port, message)) = self.out.messages.pop_front() {
-            let writer = match self.writers.len() {
-                1 if port == Port::MAIN || !self.nature.has_sides => self.writers.first_mut(),
+            let way = match self.ways.outputs() {
+                1 if port == Port::MAIN || !self.nature.has_sides => Some(0),
                 1 => None,
-                _ => self.writers.get_mut(usize::from(port.0)),
+                outputs => Some(usize::from(port.0)).filter(|way| *way < outputs),
             };
-            match writer.map(|writer| writer.push(message)) {
-                Some(Ok(())) => self.outputs += 1,
-                Some(Err(_)) => self.drop_counted("larger than a container", 1),
+            match way.map(|way| self.ways.push(way, message)).transpose()? {
+                Some(None) => self.outputs += 1,
+                Some(Some(_)) => self.drop_counted("larger than a container", 1),
                 None => self.drop_counted("no pipe for its port", 1),
             }
         }
-        for writer in self.writers.iter_mut().filter(|writer| writer.has_burst()) {
-            flush(writer, now)?;
-        }
+        self.ways.flush_bursts(now)?;
         for said in std::mem::take(&mut self.out.controls) {
             self.control.send(self.outputs, &ModuleFrame::Peer(said));
         }
@@ -326,15 +342,12 @@ impl Runner {
 
     /// What has ended is told to the stage; once all has, it may give out what it holds in its time.
     fn look_for_end(&mut self, now: Time) -> Result<(), RuntimeError> {
-        let open = |runner: &Runner| {
-            let left = runner.readers.iter().zip(&runner.ended).filter(|(_, ended)| !**ended);
-            left.filter(|(reader, _)| !reader.has_ended()).count()
-        };
-        if self.phase == Phase::Running && open(self) == 0 {
+        let is_open = |index: usize| !self.ended[index] && !self.ways.has_ended(index);
+        if self.phase == Phase::Running && !(0..self.ended.len()).any(is_open) {
             self.phase = Phase::Draining(self.stage.held(), now.after(LINGER));
         }
-        for index in 0..self.readers.len() {
-            if self.phase == Phase::Running && !self.ended[index] && self.readers[index].has_ended() {
+        for index in 0..self.ended.len() {
+            if self.phase == Phase::Running && !self.ended[index] && self.ways.has_ended(index) {
                 self.end(index, now)?;
             }
         }
@@ -374,7 +387,8 @@ impl Runner {
     /// Tells a runner which inputs are finished with: all of them, once nothing that came of them is still
     /// here. A flush and the end are always answered.
     fn say_done(&mut self) {
-        if self.talk != Talk::Runner || self.writers.iter().any(|writer| writer.waiting() > 0) {
+        let is_said_so = self.talk == Talk::Runner && matches!(self.ways, Ways::Pipes(..));
+        if !is_said_so || !self.ways.is_written() {
             return;
         }
         let (Some(inputs), outputs) = (self.finished_inputs(), self.outputs) else { return };
@@ -383,6 +397,24 @@ impl Runner {
             self.flushed = false;
             self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
         }
+    }
+
+    /// In a run, the same is said with the messages themselves: what is finished completes what the last of it did.
+    fn vouch(&mut self) -> Result<(), RuntimeError> {
+        let finished = self.finished_inputs();
+        let Ways::Run(seat, _) = &mut self.ways else { return Ok(()) };
+        let failed = |links::shm::Broken(what)| RuntimeError::Peer(format!("shared memory: {what}"));
+        let mut last = None;
+        while let Some((input, covers)) = self.covers.pop_front_if(|(input, _)| Some(*input) <= finished) {
+            last = Some((input, covers));
+        }
+        if let Some((_, covers)) = last.filter(|(input, covers)| Some(*input) == finished && *covers > 0) {
+            seat.cover(covers).map_err(failed)?;
+        }
+        if std::mem::take(&mut self.flushed) && self.phase == Phase::Finishing {
+            seat.end().map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Tells a runner how the half fares, now and then, if that has changed.
@@ -420,29 +452,20 @@ impl Runner {
     }
 
     /// Puts what to wait for into the poller; when to look again otherwise.
-    fn want(&self, poller: &mut Poller) -> Option<Time> {
-        let mut wake = match self.phase {
+    fn want(&mut self, poller: &mut Poller) -> Result<Option<Time>, RuntimeError> {
+        let wake = match self.phase {
             Phase::Finishing => None,
             Phase::Running => self.stage.poll_timeout(),
             Phase::Draining(_, until) => Some(self.stage.poll_timeout().map_or(until, |at| at.min(until))),
         };
-        if self.phase == Phase::Running && self.has_room() {
-            for reader in self.readers.iter().filter(|reader| !reader.has_ended()) {
-                if reader.want(poller) {
-                    wake = Some(Time::ZERO);
-                }
-            }
-        }
-        for at in self.writers.iter().filter_map(|writer| writer.want(poller)) {
-            wake = Some(wake.map_or(at, |known| known.min(at)));
-        }
         self.control.want(poller);
-        wake.into_iter().chain(self.report_at).min()
+        let reads = self.phase == Phase::Running && self.has_room();
+        Ok(wake.into_iter().chain(self.ways.want(reads, poller)?).chain(self.report_at).min())
     }
 
     /// Lets readers see the end, and writes what was last said, if anybody reads it soon.
     fn take_leave(&mut self) {
-        self.writers.iter_mut().for_each(Writer::close);
+        self.ways.close();
         let until = now().after(FAREWELL);
         let Ok(mut poller) = Poller::new() else { return };
         while let Ok(false) = self.control.flush()
@@ -456,16 +479,6 @@ impl Runner {
     }
 }
 
-fn flush(writer: &mut Writer, now: Time) -> Result<(), RuntimeError> {
-    match writer.flush(now) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            Err(RuntimeError::Peer(format!("{}: whoever read it has gone", writer.name())))
-        }
-        Err(error) => Err(RuntimeError::os(format!("writing to {}", writer.name()), error)),
-    }
-}
-
 fn feedback(said: &ModuleFeedback) -> Feedback {
     Feedback {
         received: said.received,
@@ -475,13 +488,6 @@ fn feedback(said: &ModuleFeedback) -> Feedback {
         round_trip: Duration::from_nanos(said.round_trip_ns),
         rate_bytes: said.rate_bytes,
         waiting_bytes: said.waiting_bytes,
-    }
-}
-
-fn read_failed(error: ReadError) -> RuntimeError {
-    match error {
-        ReadError::Os(error) => RuntimeError::os("reading containers", error),
-        ReadError::Bytes(problem) => RuntimeError::Peer(problem),
     }
 }
 

@@ -1,0 +1,239 @@
+//! What handing a message on costs: one hop and a chain of eight, by a call, through pipes and in shared memory,
+//! beside the bare mechanism in the same run. All take turns, so that what drifts drifts for all.
+
+use crate::Failure;
+use crate::links_relay::{Chain as Bare, Means};
+use crate::measure::{Times, median};
+use crate::ours_links::{Stages, now};
+use clap::Args;
+use contract::{Body, Format, Half, Message, Site, StageError, Time};
+use links::process::SharedRun;
+use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
+use runtime::registry;
+use serde_json::{Value, json};
+
+/// Bytes of a message.
+const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
+/// Stages of the long chain.
+const STAGES: usize = 8;
+/// Messages through stages that are called, of a turn.
+const CALLS: usize = 200_000;
+
+/// How much is measured.
+#[derive(Args, Debug)]
+pub(crate) struct LinksSetting {
+    /// Turns that all take
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Messages of a turn
+    #[arg(long, default_value_t = 300)]
+    messages: usize,
+    /// Measure one message size only, bytes
+    #[arg(long)]
+    size: Option<usize>,
+}
+
+/// Something that a message passes.
+enum Way {
+    Bare(Bare),
+    /// A body that is made once, outside the clock.
+    Ours(Stages, Body),
+    /// A body that is made and read inside the clock.
+    Whole(Stages, usize),
+}
+
+impl Way {
+    fn pass(&mut self) -> Result<(), Failure> {
+        match self {
+            Way::Bare(chain) => chain.pass(),
+            Way::Ours(stages, body) => stages.pass(body.clone()).map(drop),
+            Way::Whole(stages, size) => {
+                let body = stages.body(*size);
+                let back = stages.pass(body)?;
+                let sum: u64 = back.chunks().flatten().map(|byte| u64::from(*byte)).sum();
+                match sum == *size as u64 * 7 {
+                    true => Ok(()),
+                    false => Err("a body came back changed".into()),
+                }
+            }
+        }
+    }
+}
+
+/// Times of each way, a message's whole time divided by `hops`.
+fn take_turns(ways: &mut [(&str, Way)], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
+    let mut times = vec![Times::default(); ways.len()];
+    for round in 0..=setting.rounds {
+        for ((_, way), times) in ways.iter_mut().zip(&mut times) {
+            // A turn's first messages warm up, and its first round does.
+            for _ in 0..setting.messages / 10 {
+                way.pass()?;
+            }
+            for _ in 0..setting.messages {
+                let begun = sys::clock::boot_ns();
+                way.pass()?;
+                if round > 0 {
+                    times.add((sys::clock::boot_ns() - begun) / hops);
+                }
+            }
+        }
+    }
+    Ok(times)
+}
+
+fn shared(stages: usize, spins: bool) -> Result<Stages, Failure> {
+    Stages::shared(stages, SharedRun { slots: Some(4), spins })
+}
+
+/// One process that hands back, on the other processor.
+fn hops(size: usize) -> Result<Vec<(&'static str, Way)>, Failure> {
+    let ours = |stages: Stages| {
+        let body = stages.body(size);
+        Way::Ours(stages, body)
+    };
+    // Children stay where their parent stood.
+    sys::thread::pin_to_cpu(1);
+    let ways = vec![
+        ("bare eventfd", Way::Bare(Bare::new(Means::Eventfd, 1, size)?)),
+        ("bare futex", Way::Bare(Bare::new(Means::Futex, 1, size)?)),
+        ("shm, waking", ours(shared(1, false)?)),
+        ("bare spinning", Way::Bare(Bare::new(Means::Spin, 1, size)?)),
+        ("shm, spinning", ours(shared(1, true)?)),
+        ("bare pipe", Way::Bare(Bare::new(Means::Pipe, 1, size)?)),
+        ("pipe", ours(Stages::pipes(1)?)),
+    ];
+    sys::thread::pin_to_cpu(0);
+    Ok(ways)
+}
+
+/// Eight processes, wherever the system puts them.
+fn chains(size: usize) -> Result<Vec<(&'static str, Way)>, Failure> {
+    let ours = |stages: Stages| {
+        let body = stages.body(size);
+        Way::Ours(stages, body)
+    };
+    Ok(vec![
+        ("bare eventfds", Way::Bare(Bare::new(Means::Eventfd, STAGES, size)?)),
+        ("shm", ours(shared(STAGES, true)?)),
+        ("shm, made and read", Way::Whole(shared(STAGES, true)?, size)),
+        ("bare pipes", Way::Bare(Bare::new(Means::Pipe, STAGES, size)?)),
+        ("bare splice", Way::Bare(Bare::new(Means::Splice, STAGES, size)?)),
+        ("pipes", ours(Stages::pipes(STAGES)?)),
+    ])
+}
+
+fn table(
+    title: &str,
+    size: usize,
+    mut ways: Vec<(&'static str, Way)>,
+    setting: &LinksSetting,
+    hops: u64,
+    rows: &mut Vec<Value>,
+) -> Result<(), Failure> {
+    let times = take_turns(&mut ways, setting, hops)?;
+    for ((name, _), times) in ways.iter().zip(&times) {
+        let (p50, p99) = (times.percentile_us(0.5), times.percentile_us(0.99));
+        println!("{size:>9}  {title:<9} {name:<20} {p50:>10.2} {p99:>10.2}");
+        rows.push(json!({ "bytes": size, "what": title, "way": name, "p50_us": p50, "p99_us": p99 }));
+    }
+    Ok(())
+}
+
+/// Nanoseconds a message through a chain of stages that are called.
+fn direct(stages: usize, size: usize) -> Result<f64, Failure> {
+    let text = vec!["null"; stages].join(" | ");
+    let pipeline = Pipeline::parse(&text, registry::pairs(), Origin::Local)?;
+    let mut make =
+        |used: &PairUse, half: Half, format: &Format| -> Result<Box<dyn contract::Link>, StageError> {
+            Ok(Box::new(links::Direct::new(used.pair.half(half, &used.options, format, &Site::default())?)))
+        };
+    let mut chain = Chain::source(&pipeline, &Format::Bytes, &mut make)?;
+    let (mut out, at) = (ChainOut::default(), now());
+    let mut message = Message::new(Time(1), vec![7; size]);
+    let begun = sys::clock::boot_ns();
+    for _ in 0..CALLS {
+        chain.handle(message, at, &mut out);
+        message = out.messages.pop_front().ok_or("a stage kept a message")?;
+    }
+    Ok((sys::clock::boot_ns() - begun) as f64 / CALLS as f64)
+}
+
+/// Measures and prints; gives the figures.
+pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
+    sys::thread::be_punctual();
+    let mut rows = Vec::new();
+    println!("One hop (half of there and back, two processors), and all of a chain of {STAGES} stages");
+    println!("that do nothing; bodies are made and read outside the clock unless it says otherwise");
+    println!("{:>9}  {:<9} {:<20} {:>10} {:>10}", "bytes", "", "by", "p50 us", "p99 us");
+    for size in SIZES.into_iter().filter(|size| setting.size.is_none_or(|only| only == *size)) {
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for _ in 0..setting.rounds {
+            with.push(direct(STAGES, size)?);
+            without.push(direct(0, size)?);
+        }
+        let (with, without) = (median(&with), median(&without));
+        println!("{size:>9}  {:<9} {:<20} {:>10.4}", "chain", "call", (with - without) / 1e3);
+        rows.push(json!({ "bytes": size, "what": "chain", "way": "call", "p50_us": (with - without) / 1e3 }));
+        let hops_of_one = std::thread::scope(|scope| {
+            // Pinned, this thread would pin the chains' processes, too.
+            scope.spawn(|| table("hop", size, hops(size)?, setting, 2, &mut rows)).join()
+        });
+        hops_of_one.map_err(|_| "a turn panicked")??;
+        table("chain", size, chains(size)?, setting, 1, &mut rows)?;
+    }
+    judge(&rows);
+    Ok(json!({ "experiment": "links", "rows": rows }))
+}
+
+/// Prints each goal's ratio.
+fn judge(rows: &[Value]) {
+    let figure = |size: usize, what: &str, way: &str| {
+        let row = rows.iter().find(|row| row["bytes"] == size && row["what"] == what && row["way"] == way);
+        row.and_then(|row| row["p50_us"].as_f64())
+    };
+    println!();
+    println!("{:<58} {:>8} {:>8}", "goal (medians)", "wanted", "is");
+    let say = |what: String, wanted: &str, is: Option<f64>| {
+        if let Some(is) = is {
+            println!("{what:<58} {wanted:>8} {is:>8.2}");
+        }
+    };
+    let ratio = |size, what, ours, bare| Some(figure(size, what, ours)? / figure(size, what, bare)?);
+    for size in SIZES {
+        say(format!("8 calls, {size} B, ns"), "< 100", figure(size, "chain", "call").map(|us| us * 1e3));
+        let least = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).min_by(f64::total_cmp);
+        let wake = least(
+            ratio(size, "hop", "shm, waking", "bare eventfd"),
+            ratio(size, "hop", "shm, waking", "bare futex"),
+        );
+        say(format!("shm hop by the bare futex or eventfd, {size} B"), "<= 1.3", wake);
+        say(
+            format!("shm hop, spinning, by bare spinning, {size} B"),
+            "<= 2",
+            ratio(size, "hop", "shm, spinning", "bare spinning"),
+        );
+        say(
+            format!("pipe hop by the bare pipe, {size} B"),
+            "<= 1.3",
+            ratio(size, "hop", "pipe", "bare pipe"),
+        );
+        say(
+            format!("8 shm stages by bare descriptors, {size} B"),
+            "<= 1.3",
+            ratio(size, "chain", "shm", "bare eventfds"),
+        );
+        say(
+            format!("8 bare whole-message pipes by 8 shm stages, {size} B"),
+            ">= 60 *",
+            ratio(size, "chain", "bare pipes", "shm"),
+        );
+        say(
+            format!("the same, bodies made and read, {size} B"),
+            "",
+            ratio(size, "chain", "bare pipes", "shm, made and read"),
+        );
+    }
+    let (small, large) = (figure(100, "hop", "shm, waking"), figure(1_000_000, "hop", "shm, waking"));
+    say("shm hop, 1 MB by 100 B".into(), "<= 1.2", large.zip(small).map(|(large, small)| large / small));
+    println!("* at 1 MB");
+}

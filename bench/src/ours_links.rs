@@ -1,0 +1,146 @@
+//! Outboard's own links, driven as a path drives them: modules as processes, and a thread that waits for them.
+
+use crate::Failure;
+use contract::{Body, Half, Input, Link, Message, Outbox, Port, Readiness, Time};
+use links::process::{Limits, Module, Process, SharedRun};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::{MODULE_VERSION, ModuleFrame};
+
+/// Longest wait for a message.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+/// The source half of `null`, at a place in a run or between pipes.
+fn module(place: Option<usize>) -> Result<Module, Failure> {
+    let mut words: Vec<OsString> = vec![crate::program()?.into()];
+    words.extend(["module", "null", "--fd-control", "3"].map(OsString::from));
+    if let Some(place) = place {
+        words.extend(["--place".into(), place.to_string().into()]);
+    }
+    let (version, role, format) = (MODULE_VERSION, "source".into(), "bytes".into());
+    let hello = ModuleFrame::Hello { version, role, format, options: Vec::new() };
+    Ok(Module {
+        words,
+        environment: None,
+        half: Half::Source,
+        greeting: vec![hello],
+        is_own: true,
+        has_history: false,
+        patience: Duration::from_secs(5),
+        limits: Limits::default(),
+    })
+}
+
+/// Stages behind links, one behind the other.
+pub(crate) struct Stages {
+    pub(crate) links: Vec<Process>,
+    poller: Poller,
+    out: Outbox,
+}
+
+impl Stages {
+    /// A run on shared memory.
+    pub(crate) fn shared(stages: usize, setting: SharedRun) -> Result<Stages, Failure> {
+        let modules = (1..=stages).map(|place| module(Some(place))).collect::<Result<Vec<_>, _>>()?;
+        Stages::new(Process::start_run(modules, setting)?)
+    }
+
+    /// Each between pipes of its own.
+    pub(crate) fn pipes(stages: usize) -> Result<Stages, Failure> {
+        let start = |_| Ok::<_, Failure>(Process::start(module(None)?)?);
+        Stages::new((0..stages).map(start).collect::<Result<_, _>>()?)
+    }
+
+    fn new(links: Vec<Process>) -> Result<Stages, Failure> {
+        Ok(Stages { links, poller: Poller::new()?, out: Outbox::default() })
+    }
+
+    /// A body of so many bytes, made in shared memory where there is such.
+    pub(crate) fn body(&self, size: usize) -> Body {
+        match self.links[0].lease() {
+            Some(mut lease) if size <= lease.len() => {
+                lease[..size].fill(7);
+                Body::from(lease.freeze(size))
+            }
+            _ => Body::from(vec![7; size]),
+        }
+    }
+
+    /// Whether another message may be handed over.
+    pub(crate) fn has_room(&self) -> bool {
+        self.links[0].has_room()
+    }
+
+    /// Hands a message to the first.
+    pub(crate) fn hand(&mut self, message: Message) -> Result<(), Failure> {
+        self.links[0].hand(Input::Message(Port::MAIN, message), now(), &mut self.out)?;
+        self.go_on(1)
+    }
+
+    /// The flow ends.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        self.links[0].hand(Input::End(Port::MAIN), now(), &mut self.out)?;
+        self.go_on(1)
+    }
+
+    /// Hands what came out to the stage `next`, or lets it be taken behind the last.
+    fn go_on(&mut self, next: usize) -> Result<(), Failure> {
+        if next < self.links.len() {
+            while let Some((_, message)) = self.out.messages.pop_front() {
+                let mut made = Outbox::default();
+                self.links[next].hand(Input::Message(Port::MAIN, message), now(), &mut made)?;
+                self.out.drops.append(&mut made.drops);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches what the stages made; gives what left the last.
+    pub(crate) fn collect(&mut self) -> Result<&mut Outbox, Failure> {
+        for index in 0..self.links.len() {
+            self.links[index].collect(now(), &mut self.out)?;
+            self.go_on(index + 1)?;
+        }
+        Ok(&mut self.out)
+    }
+
+    /// Waits as a path does.
+    pub(crate) fn wait(&mut self) -> Result<(), Failure> {
+        let mut at: Option<Time> = None;
+        for link in &self.links {
+            let Readiness { now, descriptors, .. } = link.readiness();
+            if now {
+                return Ok(());
+            }
+            for (descriptor, _) in descriptors.into_iter().flatten() {
+                self.poller.want(descriptor.as_fd(), true, false);
+            }
+            at = at.into_iter().chain(link.poll_timeout()).min();
+        }
+        let wait = at.map_or(PATIENCE, |at| at.since(now()).min(PATIENCE));
+        self.poller.wait(Some(wait))?;
+        Ok(())
+    }
+
+    /// One message through all stages.
+    pub(crate) fn pass(&mut self, body: Body) -> Result<Body, Failure> {
+        let until = now().after(PATIENCE);
+        self.hand(Message::new(Time(1), body))?;
+        loop {
+            if let Some((_, message)) = self.collect()?.messages.pop_front() {
+                return Ok(message.body);
+            }
+            self.wait()?;
+            if now() > until {
+                let told: Vec<_> = self.links.iter_mut().flat_map(Link::incidents).collect();
+                return Err(format!("nothing came back: {}", told.join("; ")).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! From entries to messages, and back: what both ends of a run share.
+
+use super::block::{Broken, Consumer, Producer};
+use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use contract::Time;
+use smallvec::SmallVec;
+use wire::BODY_BYTES_MAX;
+
+/// A message as its pieces, or a word between messages.
+#[derive(Debug, Default)]
+pub(super) struct Arrival {
+    pub(super) is_message: bool,
+    pub(super) has_gap: bool,
+    pub(super) is_end: bool,
+    pub(super) created: Time,
+    pub(super) covers: u64,
+    pub(super) pieces: SmallVec<[Piece; PIECES_MAX]>,
+    /// The entries that it took.
+    pub(super) entries: usize,
+}
+
+impl Arrival {
+    /// Bytes in all.
+    pub(super) fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.length as usize).sum()
+    }
+}
+
+/// The next arrival, which stays where it is until the reader advances by its entries.
+pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
+    let waiting = from.waiting()?;
+    let mut arrival = Arrival::default();
+    while arrival.entries < waiting {
+        let entry = from.peek(arrival.entries)?;
+        arrival.entries += 1;
+        arrival.has_gap |= entry.has_gap;
+        arrival.pieces.extend(entry.pieces);
+        if arrival.pieces.len() > MESSAGE_PIECES_MAX || arrival.bytes() > BODY_BYTES_MAX {
+            return Err(Broken("a message has more pieces, or bytes, than any".into()));
+        }
+        if !entry.has_more {
+            let Entry { is_message, is_end, created, covers, .. } = entry;
+            return Ok(Some(Arrival { is_message, is_end, created: Time(created), covers, ..arrival }));
+        }
+    }
+    match arrival.entries {
+        0 => Ok(None),
+        _ => Err(Broken("a message is cut short".into())),
+    }
+}
+
+/// How many entries a message of so many pieces takes.
+pub(super) fn entries(pieces: usize) -> usize {
+    pieces.div_ceil(PIECES_MAX).max(1)
+}
+
+/// Writes a message's entries, for which there is room.
+pub(super) fn write(to: &mut Producer, last: &Entry, pieces: &[Piece]) {
+    let mut chunks = pieces.chunks(PIECES_MAX).peekable();
+    let mut has_gap = last.has_gap;
+    loop {
+        let pieces = chunks.next().unwrap_or_default();
+        let has_more = chunks.peek().is_some();
+        let pieces = SmallVec::from_slice(pieces);
+        let entry = Entry { has_more, has_gap: std::mem::take(&mut has_gap), pieces, ..last.clone() };
+        to.write(&if has_more { Entry { covers: 0, ..entry } } else { entry });
+        if !has_more {
+            break;
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What the processes of a run tell each other by the word: a ring from each to the next, who sleeps, who wants
+//! room, and who holds which slots.
+//!
+//! One page-aligned file, mapped by all. Process 0 is the host, 1 to `stages` are the stages; ring `i` leads from
+//! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
+//! indices are checked against its size, everything else can only make its writer's own flow wait.
+
+use super::entry::{ENTRY_BYTES, Entry};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use sys::memory::Shared;
+
+const LINE: usize = 64;
+/// `OBSHM` and the version of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x01");
+/// Words before a process's hold words, each in a cache line of its own.
+const HEAD: usize = 0;
+const TAIL: usize = LINE;
+const SLEEPS: usize = 2 * LINE;
+const WANTS: usize = 3 * LINE;
+const PINS: usize = 4 * LINE;
+const HOLDS: usize = 5 * LINE;
+
+/// Most processes besides the host.
+pub const STAGES_MAX: usize = 32;
+/// Most slots of a region.
+pub const SLOTS_MAX: usize = 4096;
+/// Most entries of a ring.
+const RING_MAX: usize = 1 << 16;
+
+/// How large everything is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Processes besides the host.
+    pub stages: usize,
+    /// Slots of each region.
+    pub slots: usize,
+    /// Bytes of each slot.
+    pub slot_bytes: usize,
+    /// Entries of each ring, a power of two.
+    pub ring: usize,
+    /// Slots of a region that a process may keep for longer; of what comes beyond that it makes copies.
+    pub keeps: usize,
+    /// Whether who waits may look a moment longer before it sleeps.
+    pub spins: bool,
+}
+
+impl Geometry {
+    fn is_possible(&self) -> bool {
+        (1..=STAGES_MAX).contains(&self.stages)
+            && (1..=SLOTS_MAX).contains(&self.slots)
+            && u32::try_from(self.slot_bytes).is_ok_and(|bytes| bytes > 0)
+            && self.ring.is_power_of_two()
+            && self.ring <= RING_MAX
+    }
+
+    /// Words of a bit for each slot.
+    pub fn words(&self) -> usize {
+        self.slots.div_ceil(64)
+    }
+
+    /// Bytes of a region.
+    pub fn region_bytes(&self) -> usize {
+        self.slots * self.slot_bytes
+    }
+
+    fn entries(&self) -> usize {
+        (HOLDS + (self.stages + 1) * self.words() * 8).next_multiple_of(LINE)
+    }
+
+    fn process_bytes(&self) -> usize {
+        self.entries() + self.ring * ENTRY_BYTES
+    }
+
+    /// Bytes of the whole block.
+    pub fn block_bytes(&self) -> usize {
+        LINE + (self.stages + 1) * self.process_bytes()
+    }
+}
+
+/// Somebody broke the rules of the ring; the text says how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+/// The block of a run, as one process sees it.
+#[derive(Debug)]
+pub struct Block {
+    memory: Shared,
+    geometry: Geometry,
+}
+
+impl Block {
+    /// A fresh one, of [`Geometry::block_bytes`] zero bytes.
+    pub fn begin(memory: Shared, geometry: Geometry) -> io::Result<Block> {
+        let block = Block { memory, geometry };
+        block.check()?;
+        let Geometry { stages, slots, slot_bytes, ring, keeps, spins } = geometry;
+        for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins.into()].into_iter().enumerate() {
+            block.header(index + 1).store(value as u64, Ordering::Relaxed);
+        }
+        block.header(0).store(MAGIC, Ordering::Release);
+        Ok(block)
+    }
+
+    /// One that the host began.
+    pub fn join(memory: Shared) -> io::Result<Block> {
+        let word = |index: usize| {
+            let word = memory.word(index * 8).ok_or(io::ErrorKind::InvalidData)?;
+            Ok::<u64, io::Error>(word.load(Ordering::Acquire))
+        };
+        if word(0)? != MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no block of this version"));
+        }
+        let size = |index| Ok::<usize, io::Error>(usize::try_from(word(index)?).unwrap_or(usize::MAX));
+        let geometry = Geometry {
+            stages: size(1)?,
+            slots: size(2)?,
+            slot_bytes: size(3)?,
+            ring: size(4)?,
+            keeps: size(5)?,
+            spins: word(6)? != 0,
+        };
+        let block = Block { memory, geometry };
+        block.check()?;
+        Ok(block)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let is_whole = self.geometry.is_possible()
+            && self.memory.bytes() >= self.geometry.block_bytes()
+            && self.memory.word(0).is_some();
+        match is_whole {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "a block of an impossible size")),
+        }
+    }
+
+    /// How large everything is.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.memory.word(offset).expect("every offset here is inside what `check` found")
+    }
+
+    fn header(&self, index: usize) -> &AtomicU64 {
+        self.word(index * 8)
+    }
+
+    fn of(&self, process: usize, offset: usize) -> &AtomicU64 {
+        assert!(process <= self.geometry.stages, "a process of this block");
+        self.word(LINE + process * self.geometry.process_bytes() + offset)
+    }
+
+    fn entry_at(&self, ring: usize, index: u64) -> usize {
+        let place = (index % self.geometry.ring as u64) as usize;
+        LINE + ring * self.geometry.process_bytes() + self.geometry.entries() + place * ENTRY_BYTES
+    }
+
+    /// A word of bits: which slots of a region a process holds.
+    pub(super) fn holds(&self, process: usize, region: usize, word: usize) -> &AtomicU64 {
+        assert!(region <= self.geometry.stages && word < self.geometry.words(), "a region of this block");
+        self.of(process, HOLDS + (region * self.geometry.words() + word) * 8)
+    }
+
+    /// How many slots a process keeps for longer.
+    pub(super) fn pins(&self, process: usize) -> &AtomicU64 {
+        self.of(process, PINS)
+    }
+
+    /// Indices and entries of a ring, for whoever looks from outside: those that are on their way.
+    pub(super) fn in_flight(&self, ring: usize) -> impl Iterator<Item = Entry> {
+        let tail = self.of(ring, TAIL).load(Ordering::SeqCst);
+        let head = self.of(ring, HEAD).load(Ordering::SeqCst);
+        let count = head.wrapping_sub(tail).min(self.geometry.ring as u64);
+        (0..count).filter_map(move |index| self.read(ring, tail.wrapping_add(index)))
+    }
+
+    /// Whether nothing is on its way and every stage waits.
+    pub fn is_quiet(&self) -> bool {
+        let sleeps = |process| self.of(process, SLEEPS).load(Ordering::SeqCst) != 0;
+        let is_empty = |ring| self.in_flight(ring).next().is_none();
+        (1..=self.geometry.stages).all(sleeps) && (0..=self.geometry.stages).all(is_empty)
+    }
+
+    fn read(&self, ring: usize, index: u64) -> Option<Entry> {
+        let mut bytes = [0; ENTRY_BYTES];
+        self.memory.copy_out(self.entry_at(ring, index), &mut bytes);
+        Entry::parse(&bytes)
+    }
+
+    /// This process is about to sleep: whoever hands it something is to wake it. Then it looks once more.
+    pub fn go_to_sleep(&self, process: usize) {
+        self.of(process, SLEEPS).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// This process is awake; whether somebody wanted it so.
+    pub fn wake_up(&self, process: usize) -> bool {
+        self.of(process, SLEEPS).swap(0, Ordering::SeqCst) == 0
+    }
+
+    /// Whether the process sleeps and is to be woken; the asker wakes it.
+    pub fn is_to_wake(&self, process: usize) -> bool {
+        fence(Ordering::SeqCst);
+        self.of(process, SLEEPS).load(Ordering::SeqCst) != 0
+            && self.of(process, SLEEPS).swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// This process waits for room, of a ring or of its slots, or no longer.
+    pub fn want_room(&self, process: usize, wants: bool) {
+        let word = self.of(process, WANTS);
+        if word.load(Ordering::Relaxed) != u64::from(wants) {
+            word.store(u64::from(wants), Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a process waits for room.
+    pub fn wants_room(&self, process: usize) -> bool {
+        self.of(process, WANTS).load(Ordering::SeqCst) != 0
+    }
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub struct Producer {
+    block: Arc<Block>,
+    ring: usize,
+    head: u64,
+    published: u64,
+    /// The other end, as it was seen last.
+    tail: u64,
+}
+
+impl Producer {
+    /// The end of a fresh ring that leads away from process `ring`.
+    pub fn new(block: Arc<Block>, ring: usize) -> Producer {
+        Producer { block, ring, head: 0, published: 0, tail: 0 }
+    }
+
+    /// Whether so many entries fit.
+    pub fn has_room(&mut self, entries: usize) -> Result<bool, Broken> {
+        let fits = |producer: &Producer| {
+            (producer.head - producer.tail) as usize + entries <= producer.block.geometry.ring
+        };
+        if !fits(self) {
+            self.look()?;
+        }
+        Ok(fits(self))
+    }
+
+    /// How many of the entries written so far were taken.
+    pub fn taken(&mut self) -> Result<u64, Broken> {
+        self.look()?;
+        Ok(self.tail)
+    }
+
+    fn look(&mut self) -> Result<(), Broken> {
+        let tail = self.block.of(self.ring, TAIL).load(Ordering::Acquire);
+        if tail < self.tail || tail > self.published {
+            return Err(Broken(format!(
+                "a ring's reader is at {tail}, behind {} of {}",
+                self.tail, self.published
+            )));
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
+    pub fn write(&mut self, entry: &Entry) {
+        self.block.memory.copy_in(self.block.entry_at(self.ring, self.head), &entry.emit());
+        self.head += 1;
+    }
+
+    /// Writes the last entry anew, if nobody has seen it.
+    pub fn rewrite(&mut self, entry: &Entry) -> bool {
+        let is_unseen = self.head > self.published;
+        if is_unseen {
+            self.head -= 1;
+            self.write(entry);
+        }
+        is_unseen
+    }
+
+    /// Entries written.
+    pub fn written(&self) -> u64 {
+        self.head
+    }
+
+    /// Shows what was written; whether there was anything.
+    pub fn publish(&mut self) -> bool {
+        let has_news = self.published != self.head;
+        if has_news {
+            self.published = self.head;
+            self.block.of(self.ring, HEAD).store(self.head, Ordering::SeqCst);
+        }
+        has_news
+    }
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub struct Consumer {
+    block: Arc<Block>,
+    ring: usize,
+    tail: u64,
+    /// The other end, as it was seen last.
+    head: u64,
+}
+
+impl Consumer {
+    /// The end of a fresh ring that leads away from process `ring`.
+    pub fn new(block: Arc<Block>, ring: usize) -> Consumer {
+        Consumer { block, ring, tail: 0, head: 0 }
+    }
+
+    /// How many entries wait.
+    pub fn waiting(&mut self) -> Result<usize, Broken> {
+        if self.head == self.tail {
+            let head = self.block.of(self.ring, HEAD).load(Ordering::SeqCst);
+            if head < self.head || head - self.tail > self.block.geometry.ring as u64 {
+                return Err(Broken(format!("a ring's writer is at {head}, its reader at {}", self.tail)));
+            }
+            self.head = head;
+        }
+        Ok((self.head - self.tail) as usize)
+    }
+
+    /// Entry number `index` of those that wait.
+    pub fn peek(&self, index: usize) -> Result<Entry, Broken> {
+        let entry = self.block.read(self.ring, self.tail + index as u64);
+        entry.ok_or_else(|| Broken("an entry has too many pieces".into()))
+    }
+
+    /// Gives room for so many of those.
+    pub fn advance(&mut self, count: usize) {
+        self.tail += (count as u64).min(self.head - self.tail);
+        self.block.of(self.ring, TAIL).store(self.tail, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,147 @@
+//! What crosses a ring: descriptors of messages, 128 bytes each.
+
+use smallvec::SmallVec;
+use std::mem::size_of;
+
+/// Bytes of an entry: two cache lines.
+pub const ENTRY_BYTES: usize = 128;
+/// Pieces in an entry; a message of more goes on in the next.
+pub const PIECES_MAX: usize = 8;
+/// Pieces of a message.
+pub(crate) const MESSAGE_PIECES_MAX: usize = 256;
+
+const HEAD_BYTES: usize = 24;
+const PIECE_BYTES: usize = 12;
+const _: () = assert!(HEAD_BYTES + PIECES_MAX * PIECE_BYTES <= ENTRY_BYTES);
+
+/// The message goes on in the next entry.
+const MORE: u16 = 1;
+/// Something was lost before it.
+const GAP: u16 = 2;
+/// The flow ends here; there is no message.
+const END: u16 = 4;
+/// There is a message; without it, only `covers` is said.
+const MESSAGE: u16 = 8;
+
+/// Some bytes of a message, where they lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Whose region: 0 is the host's, then stage by stage.
+    pub region: u16,
+    /// Which slot of it.
+    pub slot: u16,
+    /// Where in the slot.
+    pub offset: u32,
+    /// How many bytes.
+    pub length: u32,
+}
+
+/// One entry of a ring.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// There is a message, or part of one.
+    pub is_message: bool,
+    /// It goes on in the next entry.
+    pub has_more: bool,
+    /// Something was lost before it.
+    pub has_gap: bool,
+    /// The flow ends here.
+    pub is_end: bool,
+    /// The port that it left by.
+    pub port: u16,
+    /// When the message was created.
+    pub created: u64,
+    /// Everything that came of the host's first so many messages has gone before, or with, this entry, and nothing
+    /// else; 0 says nothing.
+    pub covers: u64,
+    /// Where the message's bytes lie.
+    pub pieces: SmallVec<[Piece; PIECES_MAX]>,
+}
+
+impl Entry {
+    /// Writes it; pieces beyond [`PIECES_MAX`] are another entry's.
+    pub fn emit(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        let flags = flag(self.is_message, MESSAGE)
+            | flag(self.has_more, MORE)
+            | flag(self.has_gap, GAP)
+            | flag(self.is_end, END);
+        let pieces = &self.pieces[..self.pieces.len().min(PIECES_MAX)];
+        bytes[0..2].copy_from_slice(&flags.to_le_bytes());
+        bytes[2..4].copy_from_slice(&self.port.to_le_bytes());
+        bytes[4] = pieces.len() as u8;
+        bytes[8..16].copy_from_slice(&self.created.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.covers.to_le_bytes());
+        for (piece, into) in pieces.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(PIECE_BYTES)) {
+            into[0..2].copy_from_slice(&piece.region.to_le_bytes());
+            into[2..4].copy_from_slice(&piece.slot.to_le_bytes());
+            into[4..8].copy_from_slice(&piece.offset.to_le_bytes());
+            into[8..12].copy_from_slice(&piece.length.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads one; whether its pieces are anywhere is for its reader to see. `None` if it has too many.
+    pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + size_of::<u16>())) << 16;
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + size_of::<u32>())) << 32;
+        let flags = u16_at(0);
+        let count = usize::from(bytes[4]);
+        let piece = |at: usize| Piece {
+            region: u16_at(at),
+            slot: u16_at(at + 2),
+            offset: u32_at(at + 4),
+            length: u32_at(at + 8),
+        };
+        (count <= PIECES_MAX).then(|| Entry {
+            is_message: flags & MESSAGE != 0,
+            has_more: flags & MORE != 0,
+            has_gap: flags & GAP != 0,
+            is_end: flags & END != 0,
+            port: u16_at(2),
+            created: u64_at(8),
+            covers: u64_at(16),
+            pieces: (0..count).map(|index| piece(HEAD_BYTES + index * PIECE_BYTES)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_entry_is_these_bytes() {
+        let entry = Entry {
+            is_message: true,
+            has_gap: true,
+            port: 1,
+            created: 0x0102_0304_0506_0708,
+            covers: 9,
+            pieces: SmallVec::from_slice(&[Piece { region: 1, slot: 2, offset: 3, length: 4 }]),
+            ..Entry::default()
+        };
+        let bytes = entry.emit();
+        let expected = [10, 0, 1, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(bytes[..24], expected);
+        assert_eq!(bytes[24..36], [1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        assert!(bytes[36..].iter().all(|byte| *byte == 0));
+        assert_eq!(Entry::parse(&bytes), Some(entry));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), ENTRY_BYTES)) {
+            let bytes: [u8; ENTRY_BYTES] = bytes.try_into().unwrap();
+            prop_assert_eq!(Entry::parse(&bytes).is_some(), usize::from(bytes[4]) <= PIECES_MAX);
+            if let Some(entry) = Entry::parse(&bytes) {
+                prop_assert_eq!(Entry::parse(&entry.emit()), Some(entry));
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The host's end of a run: messages out to the first stage, in from the last.
+
+use super::arrival;
+use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
+use super::entry::{Entry, PIECES_MAX, Piece};
+use super::lender::Lender;
+use super::seat::push;
+use super::spin::Spin;
+use buffers::Recycler;
+use bytes::{Bytes, BytesMut};
+use contract::{Body, Message, Time};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sys::event::Event;
+use sys::memory::{self, Access, Lease, Shared, Slots};
+use wire::BODY_BYTES_MAX;
+
+/// The smallest slot: address space, not memory.
+const SLOT_BYTES_MIN: usize = 8 << 20;
+/// Room of a region beyond the largest message.
+const SPARE_BYTES: usize = 1 << 20;
+/// What at most this long came back is copied, where the host still has what it put there.
+const SMALL_BYTES: usize = 512;
+/// Memory for what came back, used again and again.
+const RECYCLED: (usize, usize) = (32, 64 << 20);
+
+/// How large the parts of a run are whose host hands over at most `slots` messages at once.
+pub(crate) fn geometry(stages: usize, slots: usize, spins: bool) -> Geometry {
+    let keeps = slots.div_ceil(2).max(2);
+    // For what is on its way, for what each stage keeps, and for what is made in place.
+    let count = (2 * slots + stages * keeps).min(SLOTS_MAX);
+    let slot_bytes = (BODY_BYTES_MAX / slots).next_multiple_of(4096).max(SLOT_BYTES_MIN) + SPARE_BYTES;
+    Geometry { stages, slots: count, slot_bytes, ring: (2 * count).next_power_of_two(), keeps, spins }
+}
+
+/// What came back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// A message; it completes the first so many of the host's, if not 0.
+    Message(Message, u64),
+    /// The first so many messages are complete.
+    Covers(u64),
+    /// The flow has ended.
+    End,
+}
+
+/// What of a message was put into a slot of the host's region.
+type Origin = SmallVec<[(usize, Bytes); 1]>;
+
+/// The host's end of a run.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    block: Arc<Block>,
+    slots: Arc<Slots>,
+    regions: Vec<Shared>,
+    output: Producer,
+    input: Consumer,
+    lender: Lender,
+    origins: Vec<Origin>,
+    /// Messages that the first stage has not taken: the ring's index behind each, and its bytes.
+    untaken: VecDeque<(u64, usize)>,
+    /// Messages handed over.
+    given: u64,
+    bell: Event,
+    first_bell: Event,
+    bells: Vec<Event>,
+    /// Most messages that are on their way.
+    pub(crate) window: usize,
+    memory: Recycler,
+    spin: Spin,
+    sleeps: bool,
+}
+
+/// The host's region of a run, which lives longer than its processes.
+pub(crate) fn slots(geometry: Geometry) -> io::Result<Arc<Slots>> {
+    Ok(Arc::new(Slots::create("outboard host", geometry.slots, geometry.slot_bytes)?))
+}
+
+impl Lane {
+    /// A fresh run with the host's region; with it, what each stage's process is to have ([`super::Seat::take`]).
+    pub(crate) fn begin(geometry: Geometry, slots: Arc<Slots>) -> io::Result<(Lane, Vec<Vec<OwnedFd>>)> {
+        let block_file = memory::create("outboard block", geometry.block_bytes())?;
+        let block = Arc::new(Block::begin(Shared::map(&block_file, Access::Write)?, geometry)?);
+        let bells = (0..=geometry.stages).map(|_| Event::new()).collect::<io::Result<Vec<_>>>()?;
+        let region = |_| memory::create("outboard stage", geometry.region_bytes());
+        let files = (0..geometry.stages).map(region).collect::<io::Result<Vec<_>>>()?;
+        let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
+        let descriptors = (1..=geometry.stages).map(|process| {
+            let behind = (process + 1) % (geometry.stages + 1);
+            let mut all = vec![copy(block_file.as_fd())?];
+            for bell in [process, process - 1, behind, 0] {
+                all.push(copy(bells[bell].as_fd())?);
+            }
+            all.push(copy(slots.descriptor())?);
+            for file in &files[..process] {
+                all.push(copy(file.as_fd())?);
+            }
+            Ok(all)
+        });
+        let descriptors = descriptors.collect::<io::Result<Vec<_>>>()?;
+        let map = |file: &OwnedFd| Shared::map(file, Access::Read);
+        let lane = Lane {
+            regions: files.iter().map(map).collect::<io::Result<_>>()?,
+            output: Producer::new(block.clone(), 0),
+            input: Consumer::new(block.clone(), geometry.stages),
+            lender: Lender::new(block.clone(), 0),
+            origins: vec![Origin::new(); geometry.slots],
+            untaken: VecDeque::new(),
+            given: 0,
+            bell: bells[0].clone(),
+            first_bell: bells[1].clone(),
+            bells,
+            window: geometry.keeps,
+            memory: Recycler::new(RECYCLED.0, RECYCLED.1),
+            spin: Spin::among(geometry),
+            sleeps: false,
+            slots,
+            block,
+        };
+        Ok((lane, descriptors))
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.block.geometry()
+    }
+
+    /// Messages on their way: in slots that no stage keeps for longer.
+    fn on_their_way(&self) -> usize {
+        let Geometry { stages, keeps, .. } = self.geometry();
+        let kept = |process| (self.block.pins(process).load(Ordering::Relaxed) as usize).min(keeps);
+        self.lender.out().saturating_sub((1..=stages).map(kept).sum())
+    }
+
+    /// What came back from the stages needs no original any more.
+    fn refresh(&mut self) {
+        let Lane { lender, origins, .. } = self;
+        lender.refresh(|slot| origins[slot].clear());
+    }
+
+    /// Whether another message may go; if not, the first stage says when it took one.
+    fn has_room(&mut self) -> Result<bool, Broken> {
+        if self.on_their_way() >= self.window {
+            self.refresh();
+        }
+        Ok(self.on_their_way() < self.window && self.output.has_room(1)?)
+    }
+
+    /// Hands a body over, created at that time; `false` if there is no room now.
+    pub(crate) fn push(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
+        if !self.has_room()? {
+            self.block.want_room(0, true);
+            return Ok(false);
+        }
+        let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
+        let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
+        let slot_bytes = self.geometry().slot_bytes;
+        let keeps_origins = body.len() > SMALL_BYTES;
+        let mut origins: SmallVec<[(usize, usize, Bytes); 2]> = SmallVec::new();
+        for share in body.shares() {
+            if let Some((slot, offset)) = self.slots.locate(&share) {
+                push(&mut pieces, piece(slot, offset, share.len()));
+                origins.push((slot, offset, share));
+                continue;
+            }
+            let mut done = 0;
+            while done < share.len() {
+                if leases.is_empty() || used == slot_bytes {
+                    let Some(lease) = self.free_slot() else {
+                        self.block.want_room(0, true);
+                        return Ok(false);
+                    };
+                    (used, _) = (0, leases.push(lease));
+                }
+                let lease = leases.last_mut().expect("one was pushed if there was none");
+                let count = (share.len() - done).min(slot_bytes - used);
+                lease[used..used + count].copy_from_slice(&share[done..done + count]);
+                push(&mut pieces, piece(lease.slot(), used, count));
+                if keeps_origins {
+                    origins.push((lease.slot(), used, share.slice(done..done + count)));
+                }
+                (done, used) = (done + count, used + count);
+            }
+        }
+        if !self.output.has_room(arrival::entries(pieces.len()))? {
+            return Ok(false);
+        }
+        for piece in &pieces {
+            let slot = usize::from(piece.slot);
+            // Several pieces of a body made in place may lie in one slot.
+            if !self.lender.is_out(slot) {
+                self.origins[slot].clear();
+            }
+            self.lender.send(slot);
+        }
+        for (slot, offset, share) in origins {
+            self.origins[slot].push((offset, share));
+        }
+        self.given += 1;
+        let entry =
+            Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
+        arrival::write(&mut self.output, &entry, &pieces);
+        self.untaken.push_back((self.output.written(), body.len()));
+        self.block.want_room(0, false);
+        self.show();
+        Ok(true)
+    }
+
+    /// Tells the stages that the flow ends; `false` if there is no room now.
+    pub(crate) fn end(&mut self) -> Result<bool, Broken> {
+        if !self.output.has_room(1)? {
+            return Ok(false);
+        }
+        self.output.write(&Entry { is_end: true, ..Entry::default() });
+        self.show();
+        Ok(true)
+    }
+
+    fn show(&mut self) {
+        if self.output.publish() && self.block.is_to_wake(1) {
+            self.first_bell.signal();
+        }
+    }
+
+    /// A slot for a copy: the first that is free, which is the warmest.
+    fn free_slot(&mut self) -> Option<Lease> {
+        let copies = self.geometry().slots - self.geometry().keeps;
+        self.free_of(0..copies).or_else(|| {
+            self.refresh();
+            self.free_of(0..copies)
+        })
+    }
+
+    fn free_of(&self, mut slots: Range<usize>) -> Option<Lease> {
+        slots.find_map(|slot| self.slots.lease(slot).filter(|_| !self.lender.is_out(slot)))
+    }
+
+    /// A slot to make a body in, so that it is not copied; `None` if none is free.
+    pub(crate) fn lease(&mut self) -> Option<Lease> {
+        self.refresh();
+        let count = self.geometry().slots;
+        self.free_of(count - self.geometry().keeps..count)
+    }
+
+    /// Takes what came back next.
+    pub(crate) fn pop(&mut self) -> Result<Option<Given>, Broken> {
+        let Some(arrival) = arrival::next(&mut self.input)? else { return Ok(None) };
+        let given = match (arrival.is_end, arrival.is_message) {
+            (true, _) => Given::End,
+            (false, false) => Given::Covers(arrival.covers),
+            (false, true) => {
+                let body = self.body(&arrival.pieces, arrival.bytes())?;
+                Given::Message(Message::new(arrival.created, body), arrival.covers)
+            }
+        };
+        self.input.advance(arrival.entries);
+        let last = self.geometry().stages;
+        if self.block.wants_room(last) {
+            self.wake(last);
+        }
+        Ok(Some(given))
+    }
+
+    fn wake(&self, process: usize) {
+        if self.block.is_to_wake(process) {
+            self.bells[process].signal();
+        }
+    }
+
+    /// What lies in a stage's region is copied; of what lies in the host's, the host has the original.
+    fn body(&mut self, pieces: &[Piece], bytes: usize) -> Result<Body, Broken> {
+        let Geometry { slots, slot_bytes, .. } = self.geometry();
+        let mut body = Body::new();
+        let mut copied = None;
+        for piece in pieces {
+            let (slot, offset, length) =
+                (usize::from(piece.slot), piece.offset as usize, piece.length as usize);
+            let nowhere = || Broken(format!("{piece:?} is nowhere"));
+            let is_inside = slot < slots && offset.checked_add(length).is_some_and(|end| end <= slot_bytes);
+            if !is_inside {
+                return Err(nowhere());
+            }
+            match usize::from(piece.region).checked_sub(1) {
+                None => self.own(slot, offset, length, &mut body)?,
+                Some(index) => {
+                    let region = self.regions.get(index).ok_or_else(nowhere)?;
+                    let memory = copied.get_or_insert_with(|| match bytes <= SMALL_BYTES {
+                        true => BytesMut::with_capacity(bytes),
+                        false => self.memory.take(bytes),
+                    });
+                    if !region.append_to(slot * slot_bytes + offset, length, memory) {
+                        return Err(nowhere());
+                    }
+                    body.push(memory.split().freeze());
+                }
+            }
+        }
+        if let Some(memory) = copied.filter(|_| bytes > SMALL_BYTES) {
+            self.memory.retire(memory, bytes);
+        }
+        Ok(body)
+    }
+
+    /// Bytes of the host's own region: what was put there.
+    fn own(&self, slot: usize, offset: usize, length: usize, body: &mut Body) -> Result<(), Broken> {
+        let end = offset + length;
+        let mut at = offset;
+        for (start, share) in &self.origins[slot] {
+            if (*start..start + share.len()).contains(&at) && at < end {
+                let until = end.min(start + share.len());
+                body.push(share.slice(at - start..until - start));
+                at = until;
+            }
+        }
+        if at < end {
+            let lease =
+                self.slots.lease(slot).ok_or_else(|| Broken(format!("slot {slot} is not its to give")))?;
+            body.push(Bytes::copy_from_slice(&lease[at..end]));
+        }
+        Ok(())
+    }
+
+    /// Slots of the host's region that are in the stages' hands.
+    pub(crate) fn out(&mut self) -> usize {
+        self.refresh();
+        self.lender.out()
+    }
+
+    /// Whether nothing is on its way and every stage waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.block.is_quiet()
+    }
+
+    /// Bytes of bodies, and bodies, that the first stage has not taken.
+    pub(crate) fn untaken(&mut self) -> (usize, usize) {
+        // What a broken index says is not worth more than nothing.
+        let taken = self.output.taken().unwrap_or(0);
+        while self.untaken.front().is_some_and(|(behind, _)| *behind <= taken) {
+            self.untaken.pop_front();
+        }
+        (self.untaken.iter().map(|(_, bytes)| bytes).sum(), self.untaken.len())
+    }
+
+    /// Whether the host, about to wait, has something to take after all. Looks a moment longer where that has paid.
+    pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time) -> bool {
+        let Lane { input, spin, .. } = self;
+        if is_owed && spin.look(now, || input.waiting().map_or(true, |count| count > 0)) {
+            return true;
+        }
+        self.sleeps = true;
+        self.block.go_to_sleep(0);
+        self.input.waiting().map_or(true, |count| count > 0)
+    }
+
+    /// The host is awake.
+    pub(crate) fn wake_up(&mut self, now: Time) {
+        if std::mem::take(&mut self.sleeps) && self.block.wake_up(0) {
+            self.bell.clear();
+        }
+        self.spin.woke(now);
+    }
+
+    /// Readable when the host was woken.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn piece(slot: usize, offset: usize, length: usize) -> Piece {
+    Piece { region: 0, slot: slot as u16, offset: offset as u32, length: length as u32 }
+}

@@ -1,0 +1,50 @@
+//! The link that is shared memory (paper N, section 5.1.2): stages in processes of their own hand each other where a
+//! message lies, and the message stays where it is.
+//!
+//! # What is shared
+//!
+//! A *run* is one or more consecutive stages, each a process, and the host they belong to. Each of them has a
+//! *region* of slots that it alone writes; the host's is sealed so that nobody else can (`sys::memory`). A *block*
+//! has a ring of descriptors from each process to the next, the last one back to the host: a message of a chain of
+//! eight wakes nine processes, not sixteen. An entry of a ring ([`Entry`]) says in which slots a message lies, when
+//! it was created, and which of the host's messages it completes.
+//!
+//! # The difficulties of shared memory (N, section 5.1.3), and what became of them
+//!
+//! - *The module's author must keep track of the memory used.* Nobody does. A process has a bit for each slot that it
+//!   holds, set and cleared by the message's own life in it; who owns the region looks at the bits of all behind it
+//!   when it needs a slot (`lender`). The bits of a process that died go with it.
+//! - *Messages change their size.* A slot is as large as address space allows, and memory only where it was touched:
+//!   N's "large amounts of wasted shared memory" are pages that are not there. A message is a list of pieces, so what
+//!   a stage puts in front or behind is a piece of its own region beside pieces of somebody else's, which nobody
+//!   copies; a message that is cut becomes two lists that point into the same slot, and messages that are joined, one list.
+//! - *Who keeps messages keeps slots.* A process may keep [`Geometry::keeps`] slots. Of what comes beyond that, and of what
+//!   is small, it makes a copy and gives the slot back: so a stage that gathers a thousand messages does not stop
+//!   its flow. The host keeps what it may have to hand over again in memory of its own.
+//! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than `slots`, and
+//!   `auto` sets that by the flow's rate, so that what waits does not wait long.
+//! - *Wake-ups.* Who sleeps says so, and is woken by an eventfd; who is awake costs nobody a system call. Before it
+//!   sleeps it looks a moment longer where that has paid (`spin`).
+//!
+//! # Whom to believe
+//!
+//! The host relies on nothing that a stage wrote: indices and pieces are checked, bytes are copied out of a stage's
+//! region before they are used, and of pieces in the host's own region it uses what it put there itself. What cannot
+//! be true ends the run's processes, which are started again. Stages of one run see each other's messages; a pair
+//! that is isolated is therefore a run of its own.
+
+mod arrival;
+mod block;
+mod entry;
+mod lane;
+mod lender;
+mod seat;
+mod spin;
+#[cfg(test)]
+mod tests;
+
+pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_MAX};
+pub use entry::{ENTRY_BYTES, Entry, PIECES_MAX, Piece};
+pub(crate) use lane::{Given, Lane, geometry, slots};
+pub use seat::{Came, SEAT_DESCRIPTORS, Seat};
+pub use spin::Spin;

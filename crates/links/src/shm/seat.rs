@@ -1,0 +1,437 @@
+//! A stage's end of a run: messages in from the process before, out to the one behind.
+
+use super::arrival::{self, Arrival};
+use super::block::{Block, Broken, Consumer, Geometry, Producer};
+use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use super::lender::Lender;
+use super::spin::Spin;
+use contract::{Body, Message, Port, Time};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use sys::event::Event;
+use sys::memory::{Access, Lent, Shared};
+
+/// A body of at most so many bytes is copied out at once: that is quicker than to keep its slot.
+const SMALL_BYTES: usize = 512;
+
+/// How many descriptors a stage's end has besides regions. In this order from the first on: the block, the bells of the stage itself, of the
+/// process before, of the one behind and of the host, and the regions from the host's to its own.
+pub const SEAT_DESCRIPTORS: usize = 5;
+
+/// What a process holds of the regions before its own, slot by slot.
+#[derive(Debug)]
+struct Holds {
+    block: Arc<Block>,
+    process: usize,
+    /// Messages that lie in a slot, region by region.
+    counts: Mutex<Vec<u32>>,
+    /// Something was given back.
+    has_released: AtomicBool,
+}
+
+impl Holds {
+    fn new(block: Arc<Block>, process: usize) -> Holds {
+        let counts = Mutex::new(vec![0; process * block.geometry().slots]);
+        Holds { block, process, counts, has_released: AtomicBool::new(false) }
+    }
+
+    /// Bounds are the caller's.
+    fn take(self: &Arc<Self>, region: usize, slot: usize) -> Hold {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = &mut counts[region * self.block.geometry().slots + slot];
+        *count += 1;
+        if *count == 1 {
+            self.word(region, slot).fetch_or(1 << (slot % 64), Ordering::SeqCst);
+            self.block.pins(self.process).fetch_add(1, Ordering::Relaxed);
+        }
+        Hold { holds: self.clone(), region, slot }
+    }
+
+    fn word(&self, region: usize, slot: usize) -> &AtomicU64 {
+        self.block.holds(self.process, region, slot / 64)
+    }
+
+    fn held(&self) -> usize {
+        self.block.pins(self.process).load(Ordering::Relaxed) as usize
+    }
+}
+
+/// A slot that this process holds as long as this lives.
+#[derive(Debug)]
+struct Hold {
+    holds: Arc<Holds>,
+    region: usize,
+    slot: usize,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Hold { holds, region, slot } = self;
+        let mut counts = holds.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = &mut counts[*region * holds.block.geometry().slots + *slot];
+        *count -= 1;
+        if *count == 0 {
+            holds.block.pins(holds.process).fetch_sub(1, Ordering::Relaxed);
+            holds.word(*region, *slot).fetch_and(!(1 << (*slot % 64)), Ordering::SeqCst);
+            holds.has_released.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What came in: a message, or a word between messages.
+#[derive(Debug, Default)]
+pub struct Came {
+    /// The message.
+    pub message: Option<Message>,
+    /// Something was lost before it.
+    pub has_gap: bool,
+    /// With this, the host's first so many messages are all here; 0 says nothing.
+    pub covers: u64,
+    /// The flow ends here.
+    pub is_end: bool,
+}
+
+/// What is to leave.
+#[derive(Debug)]
+enum Waiting {
+    Message(u16, Message),
+    Covers(u64),
+    End,
+}
+
+/// A stage's end of a run.
+#[derive(Debug)]
+pub struct Seat {
+    block: Arc<Block>,
+    process: usize,
+    regions: Vec<Arc<Lent>>,
+    own: Shared,
+    holds: Arc<Holds>,
+    input: Consumer,
+    output: Producer,
+    lender: Lender,
+    bells: [Event; 4],
+    /// What waits for room.
+    waiting: VecDeque<Waiting>,
+    /// What lies in entries that nobody sees yet.
+    unpublished: Vec<Body>,
+    /// The last entry, as long as it may still be told what it covers.
+    last: Option<Entry>,
+    /// Something was lost before the next message.
+    gap_waits: bool,
+    spin: Spin,
+    sleeps: bool,
+}
+
+impl Seat {
+    /// The end of process `process`, with descriptors in the order of [`SEAT_DESCRIPTORS`].
+    pub fn take(process: usize, descriptors: Vec<OwnedFd>) -> io::Result<Seat> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
+        let regions = descriptors.len().saturating_sub(SEAT_DESCRIPTORS);
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or_else(|| wrong("too few descriptors for a place in a run"));
+        let block = Arc::new(Block::join(Shared::map(next()?, Access::Write)?)?);
+        let geometry = block.geometry();
+        if process == 0 || process > geometry.stages || regions != process + 1 {
+            return Err(wrong("no such place in this run"));
+        }
+        let bells = [Event::from(next()?), Event::from(next()?), Event::from(next()?), Event::from(next()?)];
+        let lent = |_| Ok::<_, io::Error>(Arc::new(Lent::map(next()?)?));
+        let regions = (0..process).map(lent).collect::<Result<Vec<_>, _>>()?;
+        let own = Shared::map(next()?, Access::Write)?;
+        if own.bytes() < geometry.region_bytes() {
+            return Err(wrong("a region that is too small"));
+        }
+        Ok(Seat {
+            process,
+            regions,
+            own,
+            holds: Arc::new(Holds::new(block.clone(), process)),
+            input: Consumer::new(block.clone(), process - 1),
+            output: Producer::new(block.clone(), process),
+            lender: Lender::new(block.clone(), process),
+            bells,
+            waiting: VecDeque::new(),
+            unpublished: Vec::new(),
+            last: None,
+            gap_waits: false,
+            spin: Spin::among(geometry),
+            sleeps: false,
+            block,
+        })
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.block.geometry()
+    }
+
+    /// Whether something waits to be taken.
+    pub fn has_next(&mut self) -> Result<bool, Broken> {
+        Ok(self.input.waiting()? > 0)
+    }
+
+    /// Takes what came next.
+    pub fn receive(&mut self) -> Result<Option<Came>, Broken> {
+        let Some(arrival) = arrival::next(&mut self.input)? else { return Ok(None) };
+        let Arrival { is_message, is_end, has_gap, created, covers, .. } = arrival;
+        let message = match is_message {
+            true => Some(Message::new(created, self.body(&arrival)?)),
+            false => None,
+        };
+        self.input.advance(arrival.entries);
+        if self.block.wants_room(self.process - 1) {
+            self.ring_bell(BEFORE, self.process - 1);
+        }
+        Ok(Some(Came { message, has_gap, covers, is_end }))
+    }
+
+    /// The message's bytes where they lie; copied if they are few, or if this process keeps much already.
+    fn body(&self, arrival: &Arrival) -> Result<Body, Broken> {
+        let geometry = self.geometry();
+        let copies = arrival.bytes() <= SMALL_BYTES || self.holds.held() >= geometry.keeps;
+        let mut body = Body::new();
+        for piece in &arrival.pieces {
+            let (region, slot) = (usize::from(piece.region), usize::from(piece.slot));
+            let (offset, length) = (piece.offset as usize, piece.length as usize);
+            let is_inside = slot < geometry.slots
+                && offset.checked_add(length).is_some_and(|end| end <= geometry.slot_bytes);
+            let lent = self.regions.get(region).filter(|_| is_inside);
+            let at = slot * geometry.slot_bytes + offset;
+            let bytes = match lent {
+                Some(lent) if copies => lent.copy(at, length),
+                Some(lent) => lent.share(at, length, self.holds.take(region, slot)),
+                None => None,
+            };
+            body.push(bytes.ok_or_else(|| Broken(format!("{piece:?} is nowhere")))?);
+        }
+        Ok(body)
+    }
+
+    /// Sends a message on; it may wait for room.
+    pub fn send(&mut self, port: Port, message: Message) -> Result<(), Broken> {
+        self.put(Waiting::Message(port.0, message))
+    }
+
+    /// Everything that came of the host's first `covers` messages has been sent.
+    pub fn cover(&mut self, covers: u64) -> Result<(), Broken> {
+        self.put(Waiting::Covers(covers))
+    }
+
+    /// Everything has been sent, and the flow ends.
+    pub fn end(&mut self) -> Result<(), Broken> {
+        self.put(Waiting::End)
+    }
+
+    /// Something was lost before what is sent next.
+    pub fn tell_gap(&mut self) {
+        self.gap_waits = true;
+    }
+
+    /// Whether something that was sent still waits for room.
+    pub fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn put(&mut self, waiting: Waiting) -> Result<(), Broken> {
+        if self.is_blocked() || !self.write(&waiting)? {
+            self.waiting.push_back(waiting);
+            self.block.want_room(self.process, true);
+        } else if let Waiting::Message(_, message) = waiting {
+            self.unpublished.push(message.body);
+        }
+        Ok(())
+    }
+
+    /// Writes what waited for room, shows all that was written, and wakes whom it is for.
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        while let Some(waiting) = self.waiting.pop_front() {
+            if !self.write(&waiting)? {
+                self.waiting.push_front(waiting);
+                break;
+            }
+            if let Waiting::Message(_, message) = waiting {
+                self.unpublished.push(message.body);
+            }
+        }
+        self.block.want_room(self.process, self.is_blocked());
+        self.publish();
+        // Who waits for slots may have them now.
+        if self.holds.has_released.swap(false, Ordering::Relaxed) {
+            for (bell, process) in [(BEFORE, self.process - 1), (HOST, 0)] {
+                if self.block.wants_room(process) {
+                    self.ring_bell(bell, process);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, waiting: &Waiting) -> Result<bool, Broken> {
+        match waiting {
+            Waiting::Message(port, message) => self.write_message(*port, message),
+            Waiting::Covers(covers) => self.write_covers(*covers),
+            Waiting::End if !self.output.has_room(1)? => Ok(false),
+            Waiting::End => {
+                self.output.write(&Entry { is_end: true, ..Entry::default() });
+                self.last = None;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Says it with the last entry if nobody has seen that, or with one of its own.
+    fn write_covers(&mut self, covers: u64) -> Result<bool, Broken> {
+        if let Some(last) = self.last.take() {
+            let last = Entry { covers, ..last };
+            if self.output.rewrite(&last) {
+                self.last = Some(last);
+                return Ok(true);
+            }
+        }
+        if !self.output.has_room(1)? {
+            return Ok(false);
+        }
+        let entry = Entry { covers, ..Entry::default() };
+        self.output.write(&entry);
+        self.last = Some(entry);
+        Ok(true)
+    }
+
+    /// Writes a message's entries, if there is room for them and for what is to be copied.
+    fn write_message(&mut self, port: u16, message: &Message) -> Result<bool, Broken> {
+        let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
+        // Slots of its own for what is copied, and how much of the last is used.
+        let (mut slots, mut used) = (SmallVec::<[usize; 4]>::new(), 0);
+        let slot_bytes = self.geometry().slot_bytes;
+        for chunk in message.body.chunks() {
+            if let Some(piece) = self.locate(chunk) {
+                push(&mut pieces, piece);
+                continue;
+            }
+            let mut rest = chunk;
+            while !rest.is_empty() {
+                if slots.is_empty() || used == slot_bytes {
+                    let Some(free) = self.free_slot(&slots) else { return Ok(false) };
+                    slots.push(free);
+                    used = 0;
+                }
+                let slot = slots[slots.len() - 1];
+                let (now, later) = rest.split_at(rest.len().min(slot_bytes - used));
+                self.own.copy_in(slot * slot_bytes + used, now);
+                push(
+                    &mut pieces,
+                    Piece {
+                        region: self.process as u16,
+                        slot: slot as u16,
+                        offset: used as u32,
+                        length: now.len() as u32,
+                    },
+                );
+                (used, rest) = (used + now.len(), later);
+            }
+        }
+        if pieces.len() > MESSAGE_PIECES_MAX {
+            return Err(Broken(format!("a message of {} pieces", pieces.len())));
+        }
+        if !self.output.has_room(arrival::entries(pieces.len()))? {
+            return Ok(false);
+        }
+        slots.iter().for_each(|slot| self.lender.send(*slot));
+        let has_gap = std::mem::take(&mut self.gap_waits);
+        let entry = Entry { is_message: true, has_gap, port, created: message.created.0, ..Entry::default() };
+        arrival::write(&mut self.output, &entry, &pieces);
+        let is_single = pieces.len() <= PIECES_MAX;
+        self.last = is_single.then_some(Entry { pieces, ..entry });
+        Ok(true)
+    }
+
+    /// Where bytes lie that came from a region before.
+    fn locate(&self, chunk: &[u8]) -> Option<Piece> {
+        let slot_bytes = self.geometry().slot_bytes;
+        self.regions.iter().enumerate().find_map(|(region, lent)| {
+            let at = lent.offset_of(chunk)?;
+            let (slot, offset) = (at / slot_bytes, at % slot_bytes);
+            Some(Piece {
+                region: region as u16,
+                slot: slot as u16,
+                offset: offset as u32,
+                length: chunk.len() as u32,
+            })
+        })
+    }
+
+    /// A slot of its own that nobody else holds: the first, which is the warmest.
+    fn free_slot(&mut self, besides: &[usize]) -> Option<usize> {
+        let (slots, keeps) = (self.geometry().slots, self.geometry().keeps);
+        let free = |lender: &Lender| (0..slots).find(|slot| !lender.is_out(*slot) && !besides.contains(slot));
+        free(&self.lender).filter(|slot| *slot < keeps).or_else(|| {
+            // What others hold is known of what they can see.
+            self.publish();
+            self.lender.refresh(|_| {});
+            free(&self.lender)
+        })
+    }
+
+    fn publish(&mut self) {
+        if self.output.publish() {
+            self.unpublished.clear();
+            let next = (self.process + 1) % (self.geometry().stages + 1);
+            self.ring_bell(BEHIND, next);
+        }
+    }
+
+    fn ring_bell(&self, bell: usize, process: usize) {
+        if self.block.is_to_wake(process) {
+            self.bells[bell].signal();
+        }
+    }
+
+    /// Before waiting for [`Seat::bell`]: whether there is something after all. Looks a moment longer where that has
+    /// paid.
+    pub fn go_to_sleep(&mut self, now: impl Fn() -> Time) -> Result<bool, Broken> {
+        let Seat { input, spin, .. } = self;
+        if spin.look(&now, || input.waiting().is_ok_and(|count| count > 0)) {
+            return Ok(true);
+        }
+        self.block.go_to_sleep(self.process);
+        self.sleeps = true;
+        self.has_next()
+    }
+
+    /// After it.
+    pub fn wake_up(&mut self, now: Time) {
+        if std::mem::take(&mut self.sleeps) && self.block.wake_up(self.process) {
+            self.bells[OWN].clear();
+        }
+        self.spin.woke(now);
+    }
+
+    /// Readable when this process was woken.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bells[OWN].as_fd()
+    }
+}
+
+/// Bells of a seat.
+const OWN: usize = 0;
+const BEFORE: usize = 1;
+const BEHIND: usize = 2;
+const HOST: usize = 3;
+
+/// Adds a piece; what lies right behind the last is one with it.
+pub(super) fn push(pieces: &mut SmallVec<[Piece; PIECES_MAX]>, piece: Piece) {
+    match pieces.last_mut() {
+        Some(last)
+            if (last.region, last.slot) == (piece.region, piece.slot)
+                && last.offset + last.length == piece.offset =>
+        {
+            last.length += piece.length;
+        }
+        _ if piece.length > 0 => pieces.push(piece),
+        _ => {}
+    }
+}

@@ -1,0 +1,189 @@
+//! What carries a half's messages: containers on descriptors, or a place in a run on shared memory.
+
+use super::reader::{ReadError, Reader};
+use super::writer::Writer;
+use crate::error::RuntimeError;
+use crate::share::now;
+use contract::{Message, Port, Time};
+use links::shm::{Broken, Came, Seat};
+use std::time::Duration;
+use sys::poller::Poller;
+
+/// Where nobody tells of room, it is looked for so often.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A half's ways in and out.
+pub(super) enum Ways {
+    /// Containers on descriptors, port by port.
+    Pipes(Vec<Reader>, Vec<Writer>),
+    /// A place in a run; whether its end came.
+    Run(Box<Seat>, bool),
+}
+
+impl Ways {
+    /// How many ports lead in.
+    pub(super) fn inputs(&self) -> usize {
+        match self {
+            Ways::Pipes(readers, _) => readers.len(),
+            Ways::Run(..) => 1,
+        }
+    }
+
+    /// How many ports lead out.
+    pub(super) fn outputs(&self) -> usize {
+        match self {
+            Ways::Pipes(_, writers) => writers.len(),
+            Ways::Run(..) => 1,
+        }
+    }
+
+    /// Reads what there is, of ports that `is_open`; whether there is always something.
+    pub(super) fn receive(&mut self, is_open: impl Fn(usize) -> bool) -> Result<bool, RuntimeError> {
+        let mut always_ready = false;
+        if let Ways::Pipes(readers, _) = self {
+            for (index, reader) in readers.iter_mut().enumerate() {
+                if is_open(index) && !reader.has_next() {
+                    let fresh = reader.receive().map_err(read_failed)?;
+                    always_ready |= fresh && reader.waits_for().is_none();
+                }
+            }
+        }
+        Ok(always_ready)
+    }
+
+    /// Whether there is something at a port.
+    pub(super) fn has_next(&mut self, index: usize) -> Result<bool, RuntimeError> {
+        match self {
+            Ways::Pipes(readers, _) => Ok(readers[index].has_next()),
+            Ways::Run(seat, _) => seat.has_next().map_err(broken),
+        }
+    }
+
+    /// Takes what is next at a port.
+    pub(super) fn next(&mut self, index: usize) -> Result<Option<Came>, RuntimeError> {
+        match self {
+            Ways::Pipes(readers, _) => {
+                let message = readers[index].next().map_err(read_failed)?;
+                Ok(message.map(|message| Came { message: Some(message), ..Came::default() }))
+            }
+            Ways::Run(seat, has_ended) => {
+                let came = seat.receive().map_err(broken)?;
+                *has_ended |= came.as_ref().is_some_and(|came| came.is_end);
+                Ok(came.filter(|came| !came.is_end))
+            }
+        }
+    }
+
+    /// Whether a port's end came, and all before it was taken.
+    pub(super) fn has_ended(&self, index: usize) -> bool {
+        match self {
+            Ways::Pipes(readers, _) => readers[index].has_ended(),
+            Ways::Run(_, has_ended) => *has_ended,
+        }
+    }
+
+    /// Whether another message may be handled.
+    pub(super) fn has_room(&self) -> bool {
+        match self {
+            Ways::Pipes(_, writers) => writers.iter().all(Writer::has_room),
+            Ways::Run(seat, _) => !seat.is_blocked(),
+        }
+    }
+
+    /// Sends a message by a port; one that is too large for it comes back.
+    pub(super) fn push(&mut self, index: usize, message: Message) -> Result<Option<Message>, RuntimeError> {
+        match self {
+            Ways::Pipes(_, writers) => Ok(writers[index].push(message).err()),
+            Ways::Run(seat, _) => seat.send(Port::MAIN, message).map(|()| None).map_err(broken),
+        }
+    }
+
+    /// Writes what so much waits of that it pays to write it at once.
+    pub(super) fn flush_bursts(&mut self, now: Time) -> Result<(), RuntimeError> {
+        match self {
+            Ways::Pipes(_, writers) => {
+                writers.iter_mut().filter(|writer| writer.has_burst()).try_for_each(|w| flush(w, now))
+            }
+            Ways::Run(..) => Ok(()),
+        }
+    }
+
+    /// Writes all that there is room for.
+    pub(super) fn flush(&mut self, now: Time) -> Result<(), RuntimeError> {
+        match self {
+            Ways::Pipes(_, writers) => writers.iter_mut().try_for_each(|writer| flush(writer, now)),
+            Ways::Run(seat, _) => seat.flush().map_err(broken),
+        }
+    }
+
+    /// Whether all is written.
+    pub(super) fn is_written(&self) -> bool {
+        match self {
+            Ways::Pipes(_, writers) => writers.iter().all(|writer| writer.waiting() == 0),
+            Ways::Run(seat, _) => !seat.is_blocked(),
+        }
+    }
+
+    /// Lets readers see the end.
+    pub(super) fn close(&mut self) {
+        if let Ways::Pipes(_, writers) = self {
+            writers.iter_mut().for_each(Writer::close);
+        }
+    }
+
+    /// Puts what to wait for into the poller, `reads` or not; when to look again otherwise: at once, if there is
+    /// something after all.
+    pub(super) fn want(&mut self, reads: bool, poller: &mut Poller) -> Result<Option<Time>, RuntimeError> {
+        let mut wake = None;
+        match self {
+            Ways::Pipes(readers, writers) => {
+                for reader in readers.iter().filter(|reader| reads && !reader.has_ended()) {
+                    if reader.want(poller) {
+                        wake = Some(Time::ZERO);
+                    }
+                }
+                for at in writers.iter().filter_map(|writer| writer.want(poller)) {
+                    wake = Some(wake.map_or(at, |known: Time| known.min(at)));
+                }
+            }
+            Ways::Run(seat, _) => {
+                if seat.is_blocked() {
+                    wake = Some(now().after(LOOK));
+                }
+                if reads && seat.go_to_sleep(now).map_err(broken)? {
+                    wake = Some(Time::ZERO);
+                }
+                poller.want(seat.bell(), true, false);
+            }
+        }
+        Ok(wake)
+    }
+
+    /// After waiting.
+    pub(super) fn wake_up(&mut self, now: Time) {
+        if let Ways::Run(seat, _) = self {
+            seat.wake_up(now);
+        }
+    }
+}
+
+fn flush(writer: &mut Writer, now: Time) -> Result<(), RuntimeError> {
+    match writer.flush(now) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(RuntimeError::Peer(format!("{}: whoever read it has gone", writer.name())))
+        }
+        Err(error) => Err(RuntimeError::os(format!("writing to {}", writer.name()), error)),
+    }
+}
+
+fn read_failed(error: ReadError) -> RuntimeError {
+    match error {
+        ReadError::Os(error) => RuntimeError::os("reading containers", error),
+        ReadError::Bytes(problem) => RuntimeError::Peer(problem),
+    }
+}
+
+fn broken(Broken(what): Broken) -> RuntimeError {
+    RuntimeError::Peer(format!("shared memory: {what}"))
+}
