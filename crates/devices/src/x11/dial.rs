@@ -21,6 +21,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// The largest number of a display.
 const DISPLAY_MAX: u16 = u16::MAX - 6000;
 
+/// Where servers on this host have their sockets.
+const SOCKETS: &str = "/tmp/.X11-unix";
+
 /// The name of the display: what was given, or `$DISPLAY`.
 pub(super) fn name(target: &str) -> Result<String, DeviceError> {
     match target {
@@ -39,6 +42,24 @@ fn parse(display: &str) -> Result<ParsedDisplay, DeviceError> {
         what: format!("`{display}`"),
         problem: "is no display; write [HOST]:NUMBER[.SCREEN], as in `:0`".into(),
     })
+}
+
+/// The displays whose servers listen on this host.
+pub(super) fn local_displays() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(SOCKETS) else { return Vec::new() };
+    let number = |entry: io::Result<std::fs::DirEntry>| {
+        entry
+            .ok()?
+            .file_name()
+            .to_str()?
+            .strip_prefix('X')?
+            .parse()
+            .ok()
+            .filter(|number| *number <= DISPLAY_MAX)
+    };
+    let mut numbers: Vec<u16> = entries.filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| format!(":{number}")).collect()
 }
 
 /// Which of its screens a display's name means.

@@ -16,8 +16,8 @@ mod window;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
-    OptionKind, OptionSpec, Partner, PartnerError, Role, Scope,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
+    Opened, OptionKind, OptionSpec, Partner, PartnerError, Role, Scope,
 };
 use device::DevicePartner;
 use display::{PATIENCE, Segment};
@@ -63,6 +63,9 @@ static X11_OPTIONS: [OptionSpec; 4] = [
     },
 ];
 
+/// How long a display may take to be listed.
+const LIST_PATIENCE: Duration = Duration::from_millis(300);
+
 /// Most characters of a window's title.
 const TITLE_MAX: usize = 80;
 
@@ -105,6 +108,12 @@ fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened
     Ok(Opened { spec, role, description, descriptors: vec![socket, memory] })
 }
 
+/// A display of this host, and whether we may use it.
+fn listing(display: String) -> Listing {
+    let problem = dial::dial(&display, LIST_PATIENCE).err().map(|error| error.to_string());
+    Listing { spec: format!("x11:{display}"), summary: format!("the screen of display {display}"), problem }
+}
+
 impl DeviceClass for X11 {
     fn name(&self) -> &'static str {
         "x11"
@@ -132,6 +141,10 @@ impl DeviceClass for X11 {
 
     fn options(&self) -> &'static [OptionSpec] {
         &X11_OPTIONS
+    }
+
+    fn list(&self) -> Vec<Listing> {
+        dial::local_displays().into_iter().map(listing).collect()
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

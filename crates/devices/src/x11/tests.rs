@@ -348,6 +348,9 @@ fn what_is_painted_arrives_bit_for_bit_and_only_that() {
     let mut device = server.device("");
     device.until("the first picture", |screen| screen.frames == 1);
     device.until("the pointer's shape", |screen| screen.cursor.is_some());
+    let spec = format!("x11:{}", server.display);
+    let listed = crate::find("x11").unwrap().list().into_iter().find(|listing| listing.spec == spec);
+    assert_eq!(listed.map(|listing| listing.problem), Some(None));
     let geometry = device.screen.geometry.unwrap();
     assert_eq!((geometry.width(), geometry.height(), geometry.rate()), (320, 200, (60, 1)));
     for seed in 1..4 {
