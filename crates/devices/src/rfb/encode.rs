@@ -1,7 +1,9 @@
 //! Rectangles of our picture as a viewer reads them: Raw, ZRLE and Tight (RFC 6143, 7.7.1 and 7.7.6; `rfbproto`, Tight
 //! encoding), all without loss.
 
+use super::decode::foretell;
 use super::deflate::Deflater;
+use super::huffman::HuffmanDeflater;
 use super::palette::{Palette, pack};
 use super::picture::Picture;
 use super::pixels::{Packing, PixelFormat, Translator};
@@ -10,6 +12,9 @@ use wire::formats::video::Rectangle;
 
 /// Most pixels that are analysed and compressed as one, so that all of it stays in the cache.
 const AREA_MAX: u32 = 1 << 16;
+
+/// Most pixels of many colours that are sent as one: smaller, what of it has few colours is found.
+const MANY_AREA_MAX: u32 = 1 << 14;
 
 /// Widest rectangle of Tight.
 const TIGHT_WIDTH_MAX: u32 = 2048;
@@ -45,6 +50,7 @@ mod stream {
     pub(super) const FULL: usize = 0;
     pub(super) const TWO_COLOURS: usize = 1;
     pub(super) const PALETTE: usize = 2;
+    pub(super) const GRADIENT: usize = 3;
 }
 
 /// One viewer's encoder: zlib streams go on from one rectangle to the next, so each viewer has its own.
@@ -52,7 +58,10 @@ mod stream {
 pub(super) struct Encoder {
     translator: Translator,
     level: u32,
+    /// The viewer reads gradients, which most do.
+    pub(super) has_gradient: bool,
     tight: [Option<Deflater>; 3],
+    gradient: HuffmanDeflater,
     zrle: Option<Deflater>,
     palette: Palette,
     /// A rectangle in the viewer's pixels.
@@ -68,7 +77,9 @@ impl Encoder {
         Encoder {
             translator: Translator::new(format),
             level,
+            has_gradient: true,
             tight: [None, None, None],
+            gradient: HuffmanDeflater::default(),
             zrle: None,
             palette: Palette::default(),
             values: Vec::new(),
@@ -102,12 +113,9 @@ impl Encoder {
                     self.zrle(picture, &piece, out);
                 })
                 .count(),
-            Encoding::Tight => pieces(rectangle, TIGHT_WIDTH_MAX, 1)
-                .map(|piece| {
-                    emit_rectangle(out, &piece, encoding::TIGHT);
-                    self.tight(picture, &piece, out);
-                })
-                .count(),
+            Encoding::Tight => {
+                pieces(rectangle, TIGHT_WIDTH_MAX, 1).map(|piece| self.tight(picture, &piece, out)).sum()
+            }
         }
     }
 
@@ -135,38 +143,67 @@ impl Encoder {
         }
     }
 
-    fn tight(&mut self, picture: &Picture, rectangle: &Rectangle, out: &mut Vec<u8>) {
+    /// Appends rectangles of Tight; says how many.
+    fn tight(&mut self, picture: &Picture, rectangle: &Rectangle, out: &mut Vec<u8>) -> usize {
         self.translate(picture, rectangle);
-        let (packing, width) = (self.translator.format().tpixel(), rectangle.width as usize);
+        let packing = self.translator.format().tpixel();
         // A number takes as much room as a pixel of one byte.
-        let most = if packing.bytes == 1 { 2 } else { 256.min(self.values.len() / 2) };
-        let is_few = self.palette.index(&self.values, most.max(1), &mut self.numbers);
-        let colours = self.palette.colours();
+        let most = if packing.bytes == 1 { 2 } else { 256.min(self.values.len() / 2).max(1) };
+        let is_few = self.palette.index(&self.values, most, &mut self.numbers);
+        if !is_few && self.values.len() as u32 > MANY_AREA_MAX {
+            return halves(rectangle).iter().map(|half| self.tight(picture, half, out)).sum();
+        }
+        emit_rectangle(out, rectangle, encoding::TIGHT);
         self.plain.clear();
-        let stream = match colours.len() {
-            _ if !is_few => {
-                out.push((stream::FULL as u8) << 4);
-                packing.put(&self.values, &mut self.plain);
-                stream::FULL
-            }
-            1 => {
-                out.push(0x80);
-                return packing.put(colours, out);
-            }
-            count => {
-                let (stream, bits) = if count == 2 { (stream::TWO_COLOURS, 1) } else { (stream::PALETTE, 8) };
-                out.extend([0x40 | (stream as u8) << 4, 1, (count - 1) as u8]);
-                packing.put(colours, out);
-                pack(&self.numbers, width, bits, &mut self.plain);
-                stream
-            }
+        match is_few {
+            true => self.tight_few(rectangle.width as usize, &packing, out),
+            false => self.tight_many(rectangle.width as usize, &packing, out),
+        }
+        1
+    }
+
+    /// Pixels of few colours: one, or numbers of them.
+    fn tight_few(&mut self, width: usize, packing: &Packing, out: &mut Vec<u8>) {
+        let colours = self.palette.colours();
+        if colours.len() == 1 {
+            out.push(0x80);
+            return packing.put(colours, out);
+        }
+        let (stream, bits) = match colours.len() {
+            2 => (stream::TWO_COLOURS, 1),
+            _ => (stream::PALETTE, 8),
         };
+        out.extend([0x40 | (stream as u8) << 4, 1, (colours.len() - 1) as u8]);
+        packing.put(colours, out);
+        pack(&self.numbers, width, bits, &mut self.plain);
+        self.tight_deflated(stream, out);
+    }
+
+    /// Pixels of many colours: as they are, or what is left of them behind a gradient.
+    fn tight_many(&mut self, width: usize, packing: &Packing, out: &mut Vec<u8>) {
+        packing.put(&self.values, &mut self.plain);
+        if packing.bytes != 3 || !self.has_gradient {
+            out.push((stream::FULL as u8) << 4);
+            return self.tight_deflated(stream::FULL, out);
+        }
+        out.extend([0x40 | (stream::GRADIENT as u8) << 4, 2]);
+        take_gradient(&mut self.plain, width * 3);
+        match self.plain.len() < TIGHT_DEFLATED_MIN {
+            true => out.extend(&self.plain),
+            false => {
+                let start = out.len();
+                self.gradient.append(&self.plain, out);
+                insert_length(out, start);
+            }
+        }
+    }
+
+    fn tight_deflated(&mut self, stream: usize, out: &mut Vec<u8>) {
         if self.plain.len() < TIGHT_DEFLATED_MIN {
             return out.extend(&self.plain);
         }
-        let deflater = self.tight[stream].get_or_insert_with(|| Deflater::new(self.level));
         let start = out.len();
-        deflater.append(&self.plain, out);
+        self.tight[stream].get_or_insert_with(|| Deflater::new(self.level)).append(&self.plain, out);
         insert_length(out, start);
     }
 
@@ -205,6 +242,42 @@ fn pieces(rectangle: &Rectangle, width_max: u32, step: u32) -> impl Iterator<Ite
             Rectangle { x: x + left, y: y + top, width, height }
         })
     })
+}
+
+/// The two halves of a rectangle, across its longer side.
+fn halves(rectangle: &Rectangle) -> [Rectangle; 2] {
+    let Rectangle { x, y, width, height } = *rectangle;
+    let (across, down) = (width / 2, height / 2);
+    match width > height {
+        true => [
+            Rectangle { width: across, ..*rectangle },
+            Rectangle { x: x + across, width: width - across, ..*rectangle },
+        ],
+        false => [
+            Rectangle { height: down, ..*rectangle },
+            Rectangle { y: y + down, height: height - down, ..*rectangle },
+        ],
+    }
+}
+
+/// Takes from each colour what Tight's gradient foretells it as, out of its neighbours to the left and above.
+fn take_gradient(pixels: &mut [u8], row_bytes: usize) {
+    let mut rows = pixels.chunks_exact_mut(row_bytes).rev().peekable();
+    while let Some(row) = rows.next() {
+        // From the last to the first: those that foretell are still as they were.
+        match rows.peek() {
+            Some(above) => {
+                for at in (3..row_bytes).rev() {
+                    row[at] = row[at].wrapping_sub(foretell(row[at - 3], above[at], above[at - 3]));
+                }
+                row.iter_mut()
+                    .zip(above.iter())
+                    .take(3)
+                    .for_each(|(first, above)| *first = first.wrapping_sub(*above));
+            }
+            None => (3..row_bytes).rev().for_each(|at| row[at] = row[at].wrapping_sub(row[at - 3])),
+        }
+    }
 }
 
 /// The tiles of ZRLE, row by row.

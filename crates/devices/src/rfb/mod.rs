@@ -9,6 +9,7 @@ mod deflate;
 mod device;
 mod encode;
 pub mod fuzz;
+mod huffman;
 mod palette;
 #[cfg(test)]
 mod partner_tests;

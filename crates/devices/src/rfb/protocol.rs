@@ -58,6 +58,8 @@ pub(super) mod encoding {
     pub(in super::super) const CURSOR: i32 = -239;
     /// Of 0 to 9 for the highest ratio; this is 0.
     pub(in super::super) const COMPRESS_LEVEL_0: i32 = -256;
+    /// Only viewers in a browser name it, and they read no gradients of Tight.
+    pub(in super::super) const TIGHT_PNG: i32 = -260;
     pub(in super::super) const DESKTOP_NAME: i32 = -307;
     pub(in super::super) const EXTENDED_DESKTOP_SIZE: i32 = -308;
     pub(in super::super) const FENCE: i32 = -312;

@@ -387,6 +387,7 @@ impl Viewer {
     fn set_encodings(&mut self, mut numbers: &[u8]) {
         let before = std::mem::take(&mut self.abilities);
         let mut chosen = None;
+        self.encoder.has_gradient = true;
         while let Ok(number) = numbers.try_get_i32() {
             chosen = chosen.or(Encoding::from_number(number));
             let known = &mut self.abilities;
@@ -397,6 +398,7 @@ impl Viewer {
                 encoding::EXTENDED_DESKTOP_SIZE => known.extended_desktop_size = true,
                 encoding::DESKTOP_NAME => known.desktop_name = true,
                 encoding::FENCE => known.fence = true,
+                encoding::TIGHT_PNG => self.encoder.has_gradient = false,
                 encoding::CONTINUOUS_UPDATES => known.continuous_updates = true,
                 _ => {}
             }
