@@ -12,7 +12,7 @@ const SIDE: u32 = 80;
 
 /// Hears a viewer say `bytes`, behind its greeting, and answers.
 pub fn viewer(bytes: &[u8]) {
-    let settings = Settings { password: None, name: "fuzz".into() };
+    let settings = Settings { password: None, name: "fuzz".into(), may_be_plain: true };
     let mut screen = Screen::default();
     if let Ok(geometry) = Geometry::new(VideoPixels::Bgrx32, SIDE, SIDE) {
         let mut body = Body::from((0..geometry.bytes()).map(|at| (at / 7 % 251) as u8).collect::<Vec<_>>());

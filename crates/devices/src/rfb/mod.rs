@@ -19,6 +19,7 @@ mod protocol;
 mod server;
 #[cfg(test)]
 mod tests;
+mod way;
 
 use crate::plain::{self, os};
 use application::Server;
@@ -78,6 +79,12 @@ const OPTIONS: &[OptionSpec] = &[
         OptionKind::Integer { min: 1, max: 64 },
         "8",
         "as an application: viewers at a time; who comes then is turned away",
+    ),
+    option(
+        "plain",
+        OptionKind::Flag,
+        "true",
+        "as an application: sends pixels uncompressed where a viewer has them sooner so, by what is measured",
     ),
     option(
         "name",
@@ -313,7 +320,8 @@ impl DeviceClass for Rfb {
             return Err(wrong(&spec, "the broker handed over no socket"));
         };
         let password = password.map(|file| read_password(&spec, file)).transpose()?;
-        let settings = Settings { password, name: parse_name(&properties)? };
+        let may_be_plain = spec.options.flag("plain");
+        let settings = Settings { password, name: parse_name(&properties)?, may_be_plain };
         let server = Server::new(listener, settings, spec.options.count("viewers"))
             .map_err(|error| os("serving viewers".into(), error, None))?;
         Ok(Box::new(server))

@@ -12,22 +12,16 @@ use super::protocol::{
     ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding,
     fence, from_latin_1, security, to_server, to_viewer,
 };
-use crate::damage::Damage;
+use super::way::{Choice, TRIAL, Way};
+use crate::damage::{Damage, TILE};
 use bytes::Buf;
 use contract::Time;
-use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
+use std::collections::BTreeSet;
 use wire::formats::video::Rectangle;
 use wire::formats::viewer::Event;
 
 /// Keys that a viewer may hold down at a time; hands have fewer fingers.
 const KEYS_HELD_MAX: usize = 64;
-
-/// Updates on their way to a viewer that gets them without asking.
-const FENCES_MAX: usize = 16;
-
-/// How long an update may wait on its way, beyond the time that the way takes by itself.
-const QUEUE_WAIT: Duration = Duration::from_millis(50);
 
 /// What the user may choose.
 #[derive(Debug, Clone)]
@@ -35,6 +29,8 @@ pub(super) struct Settings {
     pub(super) password: Option<Password>,
     /// The desktop's name.
     pub(super) name: String,
+    /// Plain pixels are sent where that is quicker.
+    pub(super) may_be_plain: bool,
 }
 
 /// Where a conversation stands.
@@ -99,10 +95,7 @@ pub(super) struct Viewer {
     requested: Option<Rectangle>,
     /// What it gets without asking.
     continuous: Option<Rectangle>,
-    /// Number and departure of the fences that are not answered, oldest first.
-    fences: VecDeque<(u8, Time)>,
-    next_fence: u8,
-    round_trip: Option<Duration>,
+    way: Way,
     keys: BTreeSet<u32>,
     pointer: (u32, u32, u16),
     rectangles: Vec<Rectangle>,
@@ -135,9 +128,7 @@ impl Viewer {
             damage: Damage::default(),
             requested: None,
             continuous: None,
-            fences: VecDeque::new(),
-            next_fence: 0,
-            round_trip: None,
+            way: Way::new(settings.may_be_plain),
             keys: BTreeSet::new(),
             pointer: (0, 0, 0),
             rectangles: Vec::new(),
@@ -424,20 +415,9 @@ impl Viewer {
             let known = fence::BLOCK_BEFORE | fence::BLOCK_AFTER;
             return emit_fence(&mut self.output, flags & known, payload);
         }
-        let [number] = payload else { return };
-        if let Some(at) = self.fences.iter().position(|(sent, _)| sent == number) {
-            let (_, departure) = self.fences[at];
-            let took = now.since(departure);
-            self.round_trip = Some(self.round_trip.map_or(took, |least| least.min(took)));
-            self.fences.drain(..=at);
+        if let [number] = payload {
+            self.way.arrive(*number, now);
         }
-    }
-
-    /// Whether an update may be sent without being asked for: what is on its way does not pile up there.
-    fn is_way_free(&self, now: Time) -> bool {
-        let Some((_, departure)) = self.fences.front() else { return true };
-        let patience = self.round_trip.map_or(Duration::ZERO, |least| least + QUEUE_WAIT);
-        self.fences.len() < FENCES_MAX && now.since(*departure) < patience
     }
 
     /// Makes an update, if it is due and there is something to say; says whether it did.
@@ -450,7 +430,7 @@ impl Viewer {
             Phase::Waiting => self.begin(screen, name),
             _ => return false,
         }
-        let continuous = self.continuous.filter(|_| self.is_way_free(now));
+        let continuous = self.continuous.filter(|_| self.way.is_free(now));
         let region = match (self.requested, continuous) {
             (Some(a), Some(b)) => around(&a, &b),
             (a, b) => match a.or(b) {
@@ -458,8 +438,10 @@ impl Viewer {
                 None => return !self.output().is_empty(),
             },
         };
+        let is_fenced = continuous.is_some() && self.abilities.fence;
         let start = self.output.len();
         self.output.extend([to_viewer::UPDATE, 0, 0, 0]);
+        let mut sent = (0, Choice::Compressed);
         let mut count = self.extras(screen, name);
         match self.size_encoding().filter(|_| std::mem::take(&mut self.owed.size)) {
             // Nothing may stand behind it, for what lay before is void.
@@ -467,7 +449,7 @@ impl Viewer {
                 self.size(screen, number);
                 count += 1;
             }
-            None => count += self.pixels(screen, &region),
+            None => count += self.pixels(screen, &region, is_fenced, &mut sent),
         }
         if count == 0 {
             self.output.truncate(start);
@@ -476,11 +458,9 @@ impl Viewer {
         self.output[start + 2..start + 4].copy_from_slice(&(count as u16).to_be_bytes());
         self.requested = None;
         self.updates += 1;
-        if continuous.is_some() && self.abilities.fence {
-            self.next_fence = self.next_fence.wrapping_add(1);
-            let flags = fence::REQUEST | fence::BLOCK_BEFORE;
-            emit_fence(&mut self.output, flags, &[self.next_fence]);
-            self.fences.push_back((self.next_fence, now));
+        if is_fenced {
+            let number = self.way.depart(sent.0, sent.1, now);
+            emit_fence(&mut self.output, fence::REQUEST | fence::BLOCK_BEFORE, &[number]);
         }
         true
     }
@@ -586,23 +566,61 @@ impl Viewer {
         true
     }
 
-    /// What changed in a region; says how many rectangles that took.
-    fn pixels(&mut self, screen: &Screen, region: &Rectangle) -> usize {
+    /// What changed in a region, as pixels; says how many rectangles that took, and in `sent` how many pixels went how.
+    /// Only what is answered can be learned from.
+    fn pixels(
+        &mut self,
+        screen: &Screen,
+        region: &Rectangle,
+        is_answered: bool,
+        sent: &mut (u64, Choice),
+    ) -> usize {
         let known = Rectangle { x: 0, y: 0, width: self.size.0, height: self.size.1 };
         let Some(region) = region.intersection(&known) else { return 0 };
         let mut rectangles = std::mem::take(&mut self.rectangles);
         rectangles.clear();
         self.damage.take(&region, &mut rectangles);
+        let mut choice = Choice::Compressed;
+        if is_answered && self.encoding != Encoding::Raw {
+            let is_trial;
+            (choice, is_trial) = self.way.choose(rectangles.iter().map(area).sum());
+            if is_trial {
+                self.keep_trial(&mut rectangles);
+            }
+        }
+        *sent = (rectangles.iter().map(area).sum(), choice);
+        let encoding = if choice == Choice::Plain { Encoding::Raw } else { self.encoding };
         let mut count = 0;
         for rectangle in &rectangles {
             // A viewer that cannot be told a size sees what fits into the one it knows.
             if let Some(seen) = rectangle.intersection(&known) {
-                count += self.encoder.encode(self.encoding, &screen.picture, &seen, &mut self.output);
+                count += self.encoder.encode(encoding, &screen.picture, &seen, &mut self.output);
             }
         }
         self.rectangles = rectangles;
         count
     }
+
+    /// Leaves of what changed as much as a trial takes; the rest is still to be sent.
+    fn keep_trial(&mut self, rectangles: &mut Vec<Rectangle>) {
+        let Some(largest) = rectangles.iter().copied().max_by_key(area) else { return };
+        let rows = (TRIAL.div_ceil(largest.width.into()) as u32).next_multiple_of(TILE);
+        let piece = Rectangle { height: rows.min(largest.height), ..largest };
+        for rectangle in rectangles.drain(..) {
+            if rectangle != largest {
+                self.damage.add(&rectangle);
+            }
+        }
+        if piece.height < largest.height {
+            let (y, height) = (largest.y + piece.height, largest.height - piece.height);
+            self.damage.add(&Rectangle { y, height, ..largest });
+        }
+        rectangles.push(piece);
+    }
+}
+
+fn area(rectangle: &Rectangle) -> u64 {
+    u64::from(rectangle.width) * u64::from(rectangle.height)
 }
 
 /// How long the message at the front is; `None` if that cannot be told yet. A text too long for us counts without
