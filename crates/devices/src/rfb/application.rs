@@ -42,6 +42,10 @@ const INTRODUCTION: Duration = Duration::from_secs(60);
 /// How long bytes on their way to a viewer may stay unacknowledged before it counts as gone.
 const UNHEARD_MS: u32 = 30_000;
 
+/// Wrong passwords, one after the other, behind which nobody new is heard, and for how long.
+const GUESSES_MAX: u32 = 5;
+const LOCKED_OUT: Duration = Duration::from_secs(10);
+
 /// How long the last picture may take to reach the viewers when its flow ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -111,6 +115,8 @@ impl Server {
             events: VecDeque::new(),
             buffer: BytesMut::with_capacity(READ_BYTES),
             is_away: false,
+            guesses: 0,
+            locked_until: Time::ZERO,
         };
         let thread = std::thread::Builder::new().name("rfb".into()).spawn(move || service.run())?;
         Ok(Server {
@@ -279,6 +285,9 @@ struct Service {
     events: VecDeque<Event>,
     buffer: BytesMut,
     is_away: bool,
+    /// Wrong passwords since the last right one, and until when nobody new is heard for it.
+    guesses: u32,
+    locked_until: Time,
 }
 
 impl Service {
@@ -338,7 +347,8 @@ impl Service {
         };
         let mut challenge = [0; 16];
         let is_random = rustix::rand::getrandom(&mut challenge, rustix::rand::GetRandomFlags::empty());
-        if self.viewers.len() >= self.viewers_max || is_random != Ok(challenge.len()) {
+        let is_locked = now() < self.locked_until;
+        if is_locked || self.viewers.len() >= self.viewers_max || is_random != Ok(challenge.len()) {
             // Dropped: its viewer says that the connection was closed.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             return;
@@ -363,6 +373,7 @@ impl Service {
             if !self.poller.is_ready(guest.socket.as_fd()) || self.events.len() >= EVENTS_HELD_MAX {
                 continue;
             }
+            let was_running = guest.viewer.is_running();
             self.buffer.clear();
             let room = Room { buffer: &mut self.buffer, limit: READ_BYTES };
             match sys::net::receive(&guest.socket, [room]) {
@@ -373,12 +384,18 @@ impl Service {
                         let _ = sys::net::send(&guest.socket, &[IoSlice::new(guest.viewer.output())]);
                         guest.is_gone = true;
                         self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                        self.guesses += u32::from(guest.viewer.is_refused());
+                    } else if guest.viewer.is_running() && !was_running {
+                        self.guesses = 0;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => guest.is_gone = true,
             }
             events.drain(..).for_each(|event| self.hold(event));
+        }
+        if self.guesses >= GUESSES_MAX {
+            (self.guesses, self.locked_until) = (0, now().after(LOCKED_OUT));
         }
     }
 

@@ -22,6 +22,11 @@ const TIGHT_WIDTH_MAX: u32 = 2048;
 /// Data of Tight that is shorter is not compressed.
 const TIGHT_DEFLATED_MIN: usize = 12;
 
+/// How hard deflate looks for repetitions: in pixels of many colours hardly, for there are few; in numbers of colours
+/// more, which takes little time.
+const MANY_LEVEL: u32 = 1;
+const FEW_LEVEL: u32 = 3;
+
 /// Side of a tile of ZRLE.
 pub(super) const ZRLE_TILE: u32 = 64;
 
@@ -57,7 +62,6 @@ mod stream {
 #[derive(Debug)]
 pub(super) struct Encoder {
     translator: Translator,
-    level: u32,
     /// The viewer reads gradients, which most do.
     pub(super) has_gradient: bool,
     tight: [Option<Deflater>; 3],
@@ -73,10 +77,9 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn new(format: PixelFormat, level: u32) -> Encoder {
+    pub(super) fn new(format: PixelFormat) -> Encoder {
         Encoder {
             translator: Translator::new(format),
-            level,
             has_gradient: true,
             tight: [None, None, None],
             gradient: HuffmanDeflater::default(),
@@ -203,7 +206,8 @@ impl Encoder {
             return out.extend(&self.plain);
         }
         let start = out.len();
-        self.tight[stream].get_or_insert_with(|| Deflater::new(self.level)).append(&self.plain, out);
+        let level = if stream == stream::FULL { MANY_LEVEL } else { FEW_LEVEL };
+        self.tight[stream].get_or_insert_with(|| Deflater::new(level)).append(&self.plain, out);
         insert_length(out, start);
     }
 
@@ -219,7 +223,7 @@ impl Encoder {
         }
         let start = out.len();
         out.extend([0; 4]);
-        self.zrle.get_or_insert_with(|| Deflater::new(self.level)).append(&self.plain, out);
+        self.zrle.get_or_insert_with(|| Deflater::new(MANY_LEVEL)).append(&self.plain, out);
         let length = (out.len() - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&length.to_be_bytes());
     }

@@ -317,6 +317,28 @@ fn a_password_is_asked_for_and_told() {
 }
 
 #[test]
+fn who_guesses_at_passwords_is_locked_out_for_a_while() {
+    let scratch = Scratch::new();
+    let [right, wrong] = [("right", "sesame\n"), ("wrong", "please\n")].map(|(name, text)| {
+        let path = scratch.path(name);
+        std::fs::write(&path, text).unwrap();
+        format!(",password_file={path}")
+    });
+    let (_server, address) = serve(&right);
+    let attempt = |options: &str| {
+        let (_, spec) = spec::parse(&format!("rfb:{address}{options}"), Role::Device).unwrap();
+        Rfb.open(&spec, Role::Device, None).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for _ in 0..5 {
+        assert!(attempt(&wrong).unwrap_err().contains("the password is wrong"));
+    }
+    assert!(
+        !attempt(&right).unwrap_err().contains("the password is wrong"),
+        "not even that one is heard now"
+    );
+}
+
+#[test]
 fn one_viewer_more_than_there_may_be_is_turned_away() {
     let (server, address) = serve(",viewers=1");
     let mut server = opened(server, [Format::Viewer, Format::Video]);
@@ -362,7 +384,7 @@ fn what_it_cannot_show_is_refused_with_what_to_do() {
     let geometry = Geometry::new(PixelFormat::Mjpeg, 16, 16).unwrap();
     let film = Header::frame(geometry).emit().to_vec();
     match server.push(IN, Message::new(now(), film)) {
-        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw ones"), "{problem}"),
+        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw pixels"), "{problem}"),
         other => panic!("{other:?}"),
     }
 }

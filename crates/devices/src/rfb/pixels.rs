@@ -2,9 +2,7 @@
 //! back.
 
 use super::protocol::Fault;
-
-/// Bytes of a pixel of ours: blue, green, red, and one that means nothing (`XR24`).
-pub(super) const PIXEL_BYTES: usize = 4;
+pub(super) use crate::bgrx::PIXEL_BYTES;
 
 /// Where one colour lies in a pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -108,6 +108,11 @@ impl Viewer {
         self.requested.or(self.continuous).is_some() && !self.damage.is_empty()
     }
 
+    /// Whether it failed to give the password.
+    pub(super) fn is_refused(&self) -> bool {
+        self.phase == Phase::Challenge
+    }
+
     /// Begins to talk. `challenge` is to be random; it is used if there is a password.
     pub(super) fn new(settings: &Settings, challenge: [u8; CHALLENGE_BYTES]) -> Viewer {
         Viewer {
@@ -120,7 +125,7 @@ impl Viewer {
             skip: 0,
             output: VERSION.to_vec(),
             written: 0,
-            encoder: Encoder::new(PixelFormat::OURS, 1),
+            encoder: Encoder::new(PixelFormat::OURS),
             encoding: Encoding::Raw,
             abilities: Abilities::default(),
             owed: Owed::default(),
