@@ -384,7 +384,7 @@ fn what_it_cannot_show_is_refused_with_what_to_do() {
     let geometry = Geometry::new(PixelFormat::Mjpeg, 16, 16).unwrap();
     let film = Header::frame(geometry).emit().to_vec();
     match server.push(IN, Message::new(now(), film)) {
-        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw pixels"), "{problem}"),
+        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw ones"), "{problem}"),
         other => panic!("{other:?}"),
     }
 }
