@@ -1,8 +1,9 @@
 //! Event nodes: what a device is, where it stands, and what it is told (`drivers/input/evdev.c`).
 
 use super::effect::KernelEffect;
-use super::{Axis, BITS_COUNT, Bits, Effect, Ids, READ, WRITE};
-use super::{code, ioctl_fill, ioctl_number, ioctl_struct, ioctl_text, ioctl_value};
+use super::{Axis, BITS_COUNT, Bits, Effect, Ids};
+use super::{code, ioctl_text};
+use crate::ioctl::{READ, WRITE, ioctl_fill, ioctl_number, ioctl_struct, ioctl_value};
 use std::io;
 use std::os::fd::BorrowedFd;
 

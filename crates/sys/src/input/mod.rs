@@ -12,9 +12,10 @@ pub mod uinput;
 pub use bits::{BITS_COUNT, Bits};
 pub use effect::{EFFECT_PARAMETERS_MAX, Effect, effect_parameters};
 
+use crate::ioctl::ioctl_fill;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 /// One event, without its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,66 +122,6 @@ fn parse_event(bytes: &[u8]) -> (u64, Event) {
     (seconds.saturating_mul(1_000_000_000).saturating_add(microseconds * 1000), event)
 }
 
-const READ: u32 = 2;
-const WRITE: u32 = 1;
-
-/// The number of an ioctl (`asm-generic/ioctl.h`).
-const fn ioctl_number(direction: u32, group: u8, number: u32, bytes: usize) -> libc::Ioctl {
-    ((direction << 30) | ((bytes as u32) << 16) | ((group as u32) << 8) | number) as libc::Ioctl
-}
-
-/// Calls an ioctl that reads or writes one `T` through a pointer.
-///
-/// # Safety
-/// The kernel must treat `number` as taking a pointer to a `T`, for which any bytes are a value, and must
-/// neither keep the pointer nor follow another one inside of the `T`.
-unsafe fn ioctl_struct<T>(
-    descriptor: BorrowedFd<'_>,
-    group: u8,
-    direction: u32,
-    number: u32,
-    value: &mut T,
-) -> io::Result<i32> {
-    let request = ioctl_number(direction, group, number, size_of::<T>());
-    // SAFETY: the pointer is to a live `T`, whose size is part of the request; the caller vouches for the rest.
-    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, std::ptr::from_mut(value)) })
-}
-
-/// Calls an ioctl that fills a slice, and returns what it answers: usually how many bytes it wrote.
-///
-/// # Safety
-/// As [`ioctl_struct`], for a slice of `T`.
-unsafe fn ioctl_fill<T>(
-    descriptor: BorrowedFd<'_>,
-    group: u8,
-    number: u32,
-    into: &mut [T],
-) -> io::Result<i32> {
-    let request = ioctl_number(READ, group, number, size_of_val(into));
-    // SAFETY: the pointer is to live memory of the length in the request; the caller vouches for the rest.
-    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, into.as_mut_ptr()) })
-}
-
-/// Calls an ioctl whose argument is a number.
-///
-/// # Safety
-/// The kernel must not take the argument for an address.
-unsafe fn ioctl_value(
-    descriptor: BorrowedFd<'_>,
-    request: libc::Ioctl,
-    value: libc::c_ulong,
-) -> io::Result<i32> {
-    // SAFETY: no memory is involved, as the caller vouches.
-    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, value) })
-}
-
-fn answer(result: libc::c_int) -> io::Result<i32> {
-    match result {
-        0.. => Ok(result),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// The text that an ioctl of `evdev` or `uinput` answers, without its closing zero.
 fn ioctl_text(descriptor: BorrowedFd<'_>, group: u8, number: u32) -> io::Result<String> {
     let mut bytes = [0u8; TEXT_BYTES_MAX];
@@ -193,6 +134,8 @@ fn ioctl_text(descriptor: BorrowedFd<'_>, group: u8, number: u32) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ioctl::{READ, WRITE, ioctl_number};
+    use std::os::fd::AsFd;
 
     #[test]
     fn structures_are_as_large_as_the_kernels() {

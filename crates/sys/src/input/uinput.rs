@@ -1,8 +1,9 @@
 //! Devices that a program makes (`drivers/input/misc/uinput.c`).
 
 use super::effect::KernelEffect;
-use super::{Axis, Effect, Ids, READ, WRITE};
-use super::{code, ioctl_number, ioctl_struct, ioctl_text, ioctl_value};
+use super::{Axis, Effect, Ids};
+use super::{code, ioctl_text};
+use crate::ioctl::{READ, WRITE, answer, ioctl_number, ioctl_struct, ioctl_value};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -96,7 +97,7 @@ fn set_bit(device: BorrowedFd<'_>, number: u32, bit: u16) -> io::Result<()> {
 pub fn set_physical_location(device: BorrowedFd<'_>, location: &CStr) -> io::Result<()> {
     // SAFETY: UI_SET_PHYS copies a string that ends with a zero, and keeps no pointer to it.
     let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), SET_PHYS, location.as_ptr()) };
-    super::answer(result).map(drop)
+    answer(result).map(drop)
 }
 
 /// Makes the device that was set up; its event node exists afterwards (UI_DEV_CREATE).

@@ -1,0 +1,67 @@
+//! Numbers of ioctls and the three ways to call one (`ioctl(2)`, `asm-generic/ioctl.h`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// The kernel writes what the argument points at.
+pub(crate) const READ: u32 = 2;
+/// The kernel reads what the argument points at.
+pub(crate) const WRITE: u32 = 1;
+
+/// The number of an ioctl (`asm-generic/ioctl.h`).
+pub(crate) const fn ioctl_number(direction: u32, group: u8, number: u32, bytes: usize) -> libc::Ioctl {
+    ((direction << 30) | ((bytes as u32) << 16) | ((group as u32) << 8) | number) as libc::Ioctl
+}
+
+/// Calls an ioctl that reads or writes one `T` through a pointer.
+///
+/// # Safety
+/// The kernel must treat `number` as taking a pointer to a `T`, for which any bytes are a value, and must
+/// neither keep the pointer nor follow another one inside of the `T`.
+pub(crate) unsafe fn ioctl_struct<T>(
+    descriptor: BorrowedFd<'_>,
+    group: u8,
+    direction: u32,
+    number: u32,
+    value: &mut T,
+) -> io::Result<i32> {
+    let request = ioctl_number(direction, group, number, size_of::<T>());
+    // SAFETY: the pointer is to a live `T`, whose size is part of the request; the caller vouches for the rest.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, std::ptr::from_mut(value)) })
+}
+
+/// Calls an ioctl that fills a slice, and returns what it answers: usually how many bytes it wrote.
+///
+/// # Safety
+/// As [`ioctl_struct`], for a slice of `T`.
+pub(crate) unsafe fn ioctl_fill<T>(
+    descriptor: BorrowedFd<'_>,
+    group: u8,
+    number: u32,
+    into: &mut [T],
+) -> io::Result<i32> {
+    let request = ioctl_number(READ, group, number, size_of_val(into));
+    // SAFETY: the pointer is to live memory of the length in the request; the caller vouches for the rest.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, into.as_mut_ptr()) })
+}
+
+/// Calls an ioctl whose argument is a number.
+///
+/// # Safety
+/// The kernel must not take the argument for an address.
+pub(crate) unsafe fn ioctl_value(
+    descriptor: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    value: libc::c_ulong,
+) -> io::Result<i32> {
+    // SAFETY: no memory is involved, as the caller vouches.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, value) })
+}
+
+/// What a system call answered, or why it failed.
+pub(crate) fn answer(result: libc::c_int) -> io::Result<i32> {
+    match result {
+        0.. => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

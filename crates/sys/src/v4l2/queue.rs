@@ -1,0 +1,294 @@
+//! The buffers that a camera's frames come in, shared with the driver by a mapping (`V4L2_MEMORY_MMAP`).
+//!
+//! A buffer belongs to the driver while it is queued, and to whoever holds its [`Frame`] from when it is taken until
+//! the frame is dropped, which queues it again. So a frame is read where the driver left it, without a copy, and
+//! there are never more of them than buffers.
+
+use super::layout::*;
+use super::{Direction, ask, is, stream};
+use crate::ioctl::{READ, WRITE};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// `V4L2_BUF_FLAG_ERROR`.
+const FLAG_ERROR: u32 = 0x40;
+/// `V4L2_BUF_FLAG_LAST`.
+const FLAG_LAST: u32 = 0x0010_0000;
+/// `V4L2_BUF_FLAG_TIMESTAMP_MASK` and `_MONOTONIC`.
+const FLAG_TIME_MASK: u32 = 0xe000;
+const FLAG_TIME_MONOTONIC: u32 = 0x2000;
+
+/// Nobody's: the driver does not write it, and nobody reads it.
+const IDLE: u8 = 0;
+/// The driver's.
+const QUEUED: u8 = 1;
+/// Of whoever holds its frame.
+const HELD: u8 = 2;
+
+/// One buffer in this process's memory.
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is memory by address, and unmapped only when its one owner goes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; it is read only by the holder of its frame.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this address and length, and no frame outlives it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+struct Buffer {
+    mapping: Mapping,
+    owner: AtomicU8,
+}
+
+struct Inner {
+    node: OwnedFd,
+    buffers: Vec<Buffer>,
+    queued: AtomicUsize,
+    /// Held while buffers are queued or streaming begins or ends, so that what is dropped meanwhile is queued
+    /// exactly if frames flow.
+    flows: Mutex<bool>,
+    /// Only the driver writes to the buffers.
+    is_private: bool,
+}
+
+/// A camera's buffers.
+pub struct Queue {
+    inner: Arc<Inner>,
+}
+
+/// A frame in its buffer. Dropped, it gives the buffer back to the driver.
+pub struct Frame {
+    inner: Arc<Inner>,
+    index: usize,
+    /// Bytes that the driver wrote.
+    pub used_bytes: usize,
+    /// The driver's number of the frame; a number left out is a frame that it had no buffer for.
+    pub sequence: u32,
+    /// Nanoseconds of the monotonic clock when it was captured; `None` if the driver stamps otherwise.
+    pub captured_ns: Option<u64>,
+    /// The driver says that it is not as it should be.
+    pub is_damaged: bool,
+    /// No other follows before the format is set anew.
+    pub is_last: bool,
+}
+
+/// A frame whose buffer nobody writes to until it is dropped: readable in place.
+pub struct StableFrame(Frame);
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} buffers, {} queued)", self.len(), self.queued())
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frame(buffer {}, {} bytes, number {})", self.index, self.used_bytes, self.sequence)
+    }
+}
+
+impl Queue {
+    /// Asks the driver for `count` buffers of its present format; it may give fewer or more. `is_private`: only the
+    /// driver writes to them, as all drivers of devices do; v4l2loopback is another program's hand. EBUSY: another
+    /// program has them, or frames of a former queue are still held.
+    pub fn new(node: OwnedFd, count: u32, is_private: bool) -> io::Result<Queue> {
+        let count = request(node.as_fd(), count)?;
+        let mut buffers = Vec::new();
+        for index in 0..count {
+            let mut buffer = kernel_buffer(index);
+            // SAFETY: VIDIOC_QUERYBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no pointer.
+            unsafe { ask(node.as_fd(), READ | WRITE, 9, &mut buffer)? };
+            let mapping = map(node.as_fd(), buffer.length as usize, buffer.offset.into())?;
+            buffers.push(Buffer { mapping, owner: AtomicU8::new(IDLE) });
+        }
+        if buffers.is_empty() {
+            return Err(Errno::NOMEM.into());
+        }
+        let inner =
+            Inner { node, buffers, queued: AtomicUsize::new(0), flows: Mutex::new(false), is_private };
+        Ok(Queue { inner: Arc::new(inner) })
+    }
+
+    /// How many buffers there are.
+    pub fn len(&self) -> usize {
+        self.inner.buffers.len()
+    }
+
+    /// Whether there is none, which does not happen.
+    pub fn is_empty(&self) -> bool {
+        self.inner.buffers.is_empty()
+    }
+
+    /// How many the driver has to write to.
+    pub fn queued(&self) -> usize {
+        self.inner.queued.load(Ordering::Acquire)
+    }
+
+    /// The camera.
+    pub fn node(&self) -> BorrowedFd<'_> {
+        self.inner.node.as_fd()
+    }
+
+    /// Gives the driver all buffers that nobody holds, and lets frames flow.
+    pub fn start(&self) -> io::Result<()> {
+        let mut flows = self.inner.lock();
+        for index in 0..self.len() {
+            self.inner.queue(index, IDLE)?;
+        }
+        stream(self.node(), Direction::Capture, true)?;
+        *flows = true;
+        Ok(())
+    }
+
+    /// Stops the frames; what the driver has filled and nobody took is lost. Frames that are held stay.
+    pub fn stop(&self) -> io::Result<()> {
+        let mut flows = self.inner.lock();
+        *flows = false;
+        stream(self.node(), Direction::Capture, false)?;
+        for buffer in &self.inner.buffers {
+            let was_queued =
+                buffer.owner.compare_exchange(QUEUED, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            self.inner.queued.fetch_sub(usize::from(was_queued), Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The oldest frame that nobody took; `None` if there is none now. EPIPE, EIO, EINVAL: frames do not flow.
+    pub fn take(&self) -> io::Result<Option<Frame>> {
+        let mut buffer = kernel_buffer(0);
+        // SAFETY: VIDIOC_DQBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no pointer.
+        match unsafe { ask(self.node(), READ | WRITE, 17, &mut buffer) } {
+            Ok(()) => {}
+            Err(error) if is(&error, Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let index = buffer.index as usize;
+        let known = self.inner.buffers.get(index).ok_or(Errno::IO)?;
+        // A driver that hands over what it did not have is not to be believed.
+        if known.owner.compare_exchange(QUEUED, HELD, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(Errno::IO.into());
+        }
+        self.inner.queued.fetch_sub(1, Ordering::AcqRel);
+        let is_monotonic = buffer.flags & FLAG_TIME_MASK == FLAG_TIME_MONOTONIC;
+        let nanoseconds = buffer.seconds.cast_unsigned().saturating_mul(1_000_000_000);
+        let nanoseconds =
+            nanoseconds.saturating_add(buffer.microseconds.cast_unsigned().saturating_mul(1000));
+        Ok(Some(Frame {
+            inner: self.inner.clone(),
+            index,
+            used_bytes: (buffer.used_bytes as usize).min(known.mapping.bytes),
+            sequence: buffer.sequence,
+            captured_ns: is_monotonic.then_some(nanoseconds),
+            is_damaged: buffer.flags & FLAG_ERROR != 0,
+            is_last: buffer.flags & FLAG_LAST != 0,
+        }))
+    }
+
+    /// Ends the queue; the driver gets its memory back unless a frame is held, and then when that is dropped.
+    pub fn end(self) -> io::Result<()> {
+        self.stop()?;
+        request(self.node(), 0).map(drop)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a buffer to the driver if it is `from`.
+    fn queue(&self, index: usize, from: u8) -> io::Result<()> {
+        let owner = &self.buffers[index].owner;
+        if owner.compare_exchange(from, QUEUED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Ok(());
+        }
+        let mut buffer = kernel_buffer(index as u32);
+        // SAFETY: VIDIOC_QBUF reads and writes a `struct v4l2_buffer`; the memory it names is nobody's any more.
+        match unsafe { ask(self.node.as_fd(), READ | WRITE, 15, &mut buffer) } {
+            Ok(()) => {
+                self.queued.fetch_add(1, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(error) => {
+                owner.store(IDLE, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Frame {
+    /// Copies from the front of the frame, as much as fits into both.
+    pub fn copy_to(&self, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.used_bytes);
+        let from = self.inner.buffers[self.index].mapping.start.as_ptr();
+        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. Where another program can
+        // write to it meanwhile, the bytes are some mixture: no reference to them is made.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), count) };
+        count
+    }
+
+    /// The same frame to be read in place, if only the driver writes to its buffer.
+    pub fn stable(self) -> Result<StableFrame, Frame> {
+        match self.inner.is_private {
+            true => Ok(StableFrame(self)),
+            false => Err(self),
+        }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        let flows = self.inner.lock();
+        match *flows {
+            // A camera that went away takes nothing back.
+            true => drop(self.inner.queue(self.index, HELD)),
+            false => self.inner.buffers[self.index].owner.store(IDLE, Ordering::Release),
+        }
+    }
+}
+
+impl AsRef<[u8]> for StableFrame {
+    fn as_ref(&self) -> &[u8] {
+        let frame = &self.0;
+        let start = frame.inner.buffers[frame.index].mapping.start.as_ptr();
+        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. The buffer is HELD, so it is
+        // not queued until this is dropped, and the driver, which alone writes to it, writes to queued ones only.
+        unsafe { std::slice::from_raw_parts(start, frame.used_bytes) }
+    }
+}
+
+fn kernel_buffer(index: u32) -> KernelBuffer {
+    KernelBuffer { index, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() }
+}
+
+/// Asks for so many buffers (`VIDIOC_REQBUFS`); answers how many there are now.
+fn request(node: BorrowedFd<'_>, count: u32) -> io::Result<u32> {
+    let mut request =
+        KernelRequest { count, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() };
+    // SAFETY: VIDIOC_REQBUFS reads and writes a `struct v4l2_requestbuffers`.
+    unsafe { ask(node, READ | WRITE, 8, &mut request)? };
+    // The kernel itself has at most 32 (`VIDEO_MAX_FRAME`).
+    Ok(request.count.min(32))
+}
+
+fn map(node: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<Mapping> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel chooses the address, so nothing that is there is replaced.
+    let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, node, offset)? };
+    let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok(Mapping { start, bytes })
+}
