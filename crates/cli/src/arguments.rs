@@ -56,6 +56,8 @@ pub(crate) enum Command {
     },
     /// Give a flow another pipeline while it runs: no message is lost, repeated or mixed
     Change(Change),
+    /// Show or set what an attached device has to be set, such as a camera's brightness
+    Control(Control),
     /// Run one module as a process: containers in, containers out
     Module(Module),
     /// Become another program, with nothing but what it needs
@@ -91,6 +93,17 @@ pub(crate) struct Change {
     /// With --insert: in front of which pair, from 0
     #[arg(long, value_name = "NUMBER", requires = "insert")]
     pub(crate) at: Option<usize>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Control {
+    /// Name of the device, as it is attached here (`outboard top` lists them)
+    pub(crate) name: String,
+    /// What it is set to: brightness=128; without any, what there is to be set is shown
+    #[arg(value_name = "NAME=VALUE")]
+    pub(crate) settings: Vec<String>,
     #[command(flatten)]
     pub(crate) json: Json,
 }

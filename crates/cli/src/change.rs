@@ -17,7 +17,7 @@ struct Changed<'a> {
 
 /// `outboard change`.
 pub(crate) fn change(words: Change) -> Result<(), Failure> {
-    let console = find(&words.name)?;
+    let console = find(&words.name, None)?;
     let Change { name, back, edit, at, json } = words;
     let edit = match (edit.via, edit.insert, edit.remove, edit.set) {
         (Some(text), ..) => Edit::Via(text),
@@ -44,14 +44,16 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
     }
 }
 
-/// The console of a process that has this device in use.
-fn find(name: &str) -> Result<PathBuf, Failure> {
+/// The console of a process that has this device in use, as a `share` or an `attach` where `role` says which.
+pub(crate) fn find(name: &str, role: Option<&str>) -> Result<PathBuf, Failure> {
     let failed = |error| Failure::Failed(format!("looking for what runs here: {error}"));
     let mut names = Vec::new();
     for console in consoles().map_err(failed)? {
-        let Ok(Answer::Status(Status { drivers, .. })) = ask(&console, &Operation::Stats {}) else {
+        let Ok(Answer::Status(status)) = ask(&console, &Operation::Stats {}) else { continue };
+        let Status { drivers, .. } = status;
+        if role.is_some_and(|role| role != status.role) {
             continue;
-        };
+        }
         if drivers.iter().any(|driver| driver.name == name) {
             return Ok(console);
         }
@@ -61,5 +63,6 @@ fn find(name: &str) -> Result<PathBuf, Failure> {
         true => "nothing is in use".into(),
         false => format!("there is: {}", names.join(", ")),
     };
-    Err(Failure::Failed(format!("no share or attach on this host has a device `{name}` in use; {there}")))
+    let role = role.unwrap_or("share or attach");
+    Err(Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}")))
 }

@@ -5,6 +5,7 @@ mod bench;
 mod catalogue;
 mod change;
 mod confined;
+mod control;
 mod demo;
 mod doctor;
 mod module;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
         Command::Top { once, json } => top::top(once, json.json),
         Command::Change(words) => change::change(words),
+        Command::Control(words) => control::control(words),
         Command::Module(words) => module::module(words),
         Command::Confined(words) => confined::confined(words),
         Command::Doctor { json } => doctor::doctor(json.json),

@@ -17,18 +17,21 @@ pub enum Format {
     Video,
     /// What somebody does at a screen that shows them (`wire::formats::viewer`).
     Viewer,
+    /// Settings of a device, such as the brightness of a camera (`wire::formats::controls`).
+    Controls,
     /// Samples.
     Audio,
 }
 
 impl Format {
-    const NAMES: [(&'static str, Format); 7] = [
+    const NAMES: [(&'static str, Format); 8] = [
         ("bytes", Format::Bytes),
         ("evdev", Format::Evdev),
         ("motion", Format::Motion),
         ("serial", Format::Serial),
         ("video", Format::Video),
         ("viewer", Format::Viewer),
+        ("controls", Format::Controls),
         ("audio", Format::Audio),
     ];
 

@@ -137,6 +137,9 @@ pub enum Ctl<'a> {
     Stage(u16, &'a [u8]),
     /// Asked of the other side's class: operation and arguments, as `Ask` on the control channel.
     Ask(u16, &'a [u8]),
+    /// What this host's user says to the partner, in words of its class (`brightness=128`); no words ask what can be
+    /// said. The answer is text, or [`PartnerError::Message`].
+    Say(&'a str),
     /// Figures for people and scripts.
     Report,
 }

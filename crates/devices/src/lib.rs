@@ -12,6 +12,7 @@ pub mod file;
 mod flows;
 pub mod null;
 pub mod pattern;
+mod pixels;
 mod plain;
 pub mod rfb;
 pub mod serial;
@@ -19,6 +20,7 @@ pub mod socket;
 pub mod spec;
 pub mod stdio;
 mod stream;
+pub mod v4l2;
 pub mod x11;
 pub mod y4m;
 
@@ -37,6 +39,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Unix,
     &socket::Tcp,
     &pattern::Pattern,
+    &v4l2::V4l2,
     &y4m::Y4m,
     &rfb::Rfb,
     &fb::Fb,

@@ -281,12 +281,23 @@ impl Attacher {
                     let step = self.ask_change(visitor, &name, back, &edit);
                     self.step(step);
                 }
+                Operation::Say { name, words } => self.say(visitor, &name, words),
             }
         }
         for (visitor, answer) in self.answers.drain(..) {
             console.answer(visitor, &answer, &mut self.poller);
         }
         self.console = Some(console);
+    }
+
+    /// Passes words on to what stands in for a device here.
+    fn say(&mut self, visitor: u64, name: &str, words: String) {
+        let number = self.drivers.iter().position(|driver| driver.name == name && driver.plans.is_some());
+        let command = number.map(|number| Command::Say { driver: number as u32, visitor, words });
+        if !command.is_some_and(|command| self.worker.send(command)) {
+            let problem = format!("no device `{name}` is in use here");
+            self.answers.push((visitor, Answer::Refused { problem }));
+        }
     }
 
     fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Step {
@@ -437,6 +448,7 @@ impl Attacher {
 
     fn handle_report(&mut self, report: Report, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
         match report {
+            Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),
             Report::Stats(all) => {
                 for (number, stats) in all {
                     if let Some(driver) = self.drivers.get_mut(number as usize) {

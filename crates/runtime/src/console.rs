@@ -46,6 +46,13 @@ pub enum Operation {
         /// What becomes of the pipeline.
         edit: Edit,
     },
+    /// Words for what stands in for this device here, or for the device.
+    Say {
+        /// The device.
+        name: String,
+        /// In words of its class; none ask what can be said.
+        words: String,
+    },
 }
 
 /// The answer to an [`Operation`].
@@ -60,11 +67,26 @@ pub enum Answer {
         /// The pipeline, canonical.
         pipeline: String,
     },
+    /// To [`Operation::Say`].
+    Said {
+        /// What the partner answered.
+        text: String,
+    },
     /// It cannot be done, and why.
     Refused {
         /// Why.
         problem: String,
     },
+}
+
+impl Answer {
+    /// To [`Operation::Say`].
+    pub(crate) fn said(result: Result<String, String>) -> Answer {
+        match result {
+            Ok(text) => Answer::Said { text },
+            Err(problem) => Answer::Refused { problem },
+        }
+    }
 }
 
 /// What a process runs.

@@ -396,6 +396,18 @@ impl Driver {
         }
     }
 
+    /// Says something to the partner in words of its class; its answer, or why it has none.
+    pub fn say(&mut self, words: &str) -> Result<String, String> {
+        let partner = self.partner.as_mut().ok_or("the device is gone")?;
+        match partner.ctl(FlowKey::DEFAULT, Ctl::Say(words)) {
+            Ok(CtlReply::Bytes(answer)) => Ok(String::from_utf8_lossy(&answer).into_owned()),
+            Ok(_) => Ok(String::new()),
+            Err(PartnerError::Unsupported(_)) => Err("it has no controls".into()),
+            Err(PartnerError::Message(problem)) => Err(problem),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Figures for people and scripts.
     pub fn stats(&mut self) -> DriverStats {
         let figures = |partner: Option<&mut Box<dyn Partner>>| match partner

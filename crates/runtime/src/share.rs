@@ -301,6 +301,11 @@ impl Sharer {
                     Some(console::Answer::Status(Status::of("share", drivers.collect())))
                 }
                 Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
+                Operation::Say { .. } => {
+                    let problem =
+                        "this host has the device itself: use its own tools, such as v4l2-ctl".into();
+                    Some(console::Answer::Refused { problem })
+                }
             };
             if let Some(answer) = answer {
                 console.answer(visitor, &answer, &mut self.poller);

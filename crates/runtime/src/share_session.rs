@@ -283,6 +283,8 @@ impl Session {
             drivers.get(&driver).and_then(|number| shared.get(number)).map(|device| device.name.clone())
         };
         match report {
+            // Only an attacher passes words on: a device has its own host's tools.
+            Report::Said { .. } => {}
             Report::Stats(all) => {
                 for (driver, stats) in all {
                     self.stats.insert(driver, (now(), stats.clone()));

@@ -120,6 +120,15 @@ pub enum Command {
         /// What its partner is made of.
         origin: PartnerOrigin,
     },
+    /// Say something to a driver's partner, for a visitor of the console.
+    Say {
+        /// The driver.
+        driver: u32,
+        /// Who asks.
+        visitor: u64,
+        /// In words of the partner's class.
+        words: String,
+    },
     /// Take a driver down.
     Remove {
         /// The driver.
@@ -140,6 +149,13 @@ pub enum Report {
         driver: u32,
         /// What.
         notice: Notice,
+    },
+    /// What a driver's partner answered to a visitor of the console, or why not.
+    Said {
+        /// Who asked.
+        visitor: u64,
+        /// The answer.
+        result: Result<String, String>,
     },
     /// Figures of all drivers.
     Stats(BTreeMap<u32, DriverStats>),
@@ -365,6 +381,12 @@ impl Loop {
                 if let Err(error) = result {
                     self.fail(driver, error);
                 }
+            }
+            Command::Say { driver, visitor, words } => {
+                let none = || Err("the device is gone".into());
+                let result =
+                    self.drivers.get_mut(&driver).map_or_else(none, |entry| entry.driver.say(&words));
+                self.backlog.push_back(Report::Said { visitor, result });
             }
             Command::Remove { driver } => {
                 if let Some(entry) = self.drivers.remove(&driver) {

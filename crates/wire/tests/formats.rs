@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use wire::WireError;
+use wire::formats::controls::{self, SETTINGS_MAX, Setting};
 use wire::formats::evdev::code::*;
 use wire::formats::evdev::{
     self, EFFECT_PARAMETERS_MAX, EFFECTS_MAX, EVENTS_MAX, Effect, Event, effect_parameters, is_motion,
@@ -10,6 +11,7 @@ use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
+const CONTROLS: &str = include_str!("../../../docs/formats-controls.md");
 const EVDEV: &str = include_str!("../../../docs/formats-evdev.md");
 const MOTION: &str = include_str!("../../../docs/formats-motion.md");
 const VIEWER: &str = include_str!("../../../docs/formats-viewer.md");
@@ -50,6 +52,26 @@ fn evdev_is_as_documented() {
         assert_eq!(update.to_bytes(), vector(EVDEV, title), "{title}");
         assert_eq!(Update::parse(&vector(EVDEV, title)), Ok(update), "{title}");
     }
+}
+
+#[test]
+fn controls_are_as_documented() {
+    use controls::Update;
+    let set = vec![Setting { id: 0x98_0900, value: 128 }, Setting { id: 0x98_0903, value: -1 }];
+    for (title, update) in [
+        ("Settings: brightness", Update::Settings(set)),
+        ("Settings: none", Update::Settings(Vec::new())),
+        ("Wanted: nobody", Update::Wanted(false)),
+    ] {
+        assert_eq!(update.to_bytes(), vector(CONTROLS, title), "{title}");
+        assert_eq!(Update::parse(&vector(CONTROLS, title)), Ok(update), "{title}");
+    }
+    for wrong in [&[0, 1, 0][..], &[1, 2], &[1, 0, 0], &[2], &[], &[0, 1, 1]] {
+        assert!(Update::parse(wrong).is_err(), "{wrong:?}");
+    }
+    let many = Update::Settings(vec![Setting { id: 1, value: 2 }; SETTINGS_MAX + 1]).to_bytes();
+    assert_eq!(many.len(), 3 + 12 * SETTINGS_MAX);
+    assert!(Update::parse(&many).is_ok());
 }
 
 #[test]
@@ -294,6 +316,9 @@ proptest! {
         let bytes = [vec![kind], rest].concat();
         if let Ok(update) = evdev::Update::parse(&bytes) {
             prop_assert_eq!(update.to_bytes(), bytes.clone());
+        }
+        if let Ok(update) = controls::Update::parse(&bytes) {
+            prop_assert_eq!(update.to_bytes(), &bytes[..]);
         }
         if let Ok(update) = motion::Update::parse(&bytes) {
             prop_assert_eq!(update.to_bytes(), bytes.clone());

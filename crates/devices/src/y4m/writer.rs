@@ -1,10 +1,11 @@
 //! The application's side: pictures to a stream of YUV4MPEG2.
 
 use super::header::{self, FRAME_LINE};
+use crate::pixels;
 use crate::stream::{Channel, Framing, Inlet, Takes};
 use buffers::Pool;
 use contract::{Body, Bytes, CtlReply, Message, PartnerError, Pushed, Readiness};
-use wire::formats::video::{Content, Geometry, Header, PixelFormat, unpack_yuyv};
+use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
 
 /// Pictures' worth of memory kept for use again.
 const PICTURES_KEPT: usize = 4;
@@ -25,7 +26,7 @@ impl Writer {
 
     /// The bytes of the stream for one message, and the geometry of what is in them.
     fn frame(&mut self, message: &Message) -> Result<(Body, Geometry), String> {
-        let (from, pixels) = picture(&message.body)?;
+        let (from, picture) = pixels::picture(&message.body)?;
         let to = written(&from)?;
         if let Some(first) = self.geometry.filter(|first| *first != to) {
             let (was, is) = (describe(&first), describe(&to));
@@ -39,7 +40,7 @@ impl Writer {
             body.push(Bytes::from(line));
         }
         body.push(Bytes::from_static(FRAME_LINE));
-        body.push(self.laid_out(&from, pixels, &to));
+        body.push(self.laid_out(&from, picture, &to));
         Ok((body, to))
     }
 
@@ -67,21 +68,6 @@ impl Writer {
     }
 }
 
-/// The whole picture in a message.
-fn picture(body: &Body) -> Result<(Geometry, Bytes), String> {
-    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than the header of a picture")?;
-    let header = Header::parse(&front).map_err(|error| format!("it is no picture: {error}"))?;
-    let mut rest = body.clone();
-    rest.skip_front(Header::BYTES);
-    let bytes = rest.into_bytes();
-    match header.parse_content(&bytes).map_err(|error| format!("the picture is not whole: {error}"))? {
-        Content::Frame(_) => Ok((header.geometry, bytes)),
-        _ => {
-            Err("YUV4MPEG2 has whole pictures only: have the device send frames instead of rectangles".into())
-        }
-    }
-}
-
 /// How pictures of this geometry are written.
 fn written(from: &Geometry) -> Result<Geometry, String> {
     let pixels = match from.pixels() {
@@ -104,20 +90,17 @@ fn describe(geometry: &Geometry) -> String {
     format!("{fourcc} of {}x{} at {numerator}/{denominator} Hz", geometry.width(), geometry.height())
 }
 
-/// Red, green and blue to planes of Y, Cb and Cr (ITU-R BT.601, Y from 16 to 235), in 256ths.
-fn separate<const BYTES: usize>(from: &Geometry, pixels: &[u8], into: &mut [u8], places: [usize; 3]) {
+/// Red, green and blue to planes of Y, Cb and Cr.
+fn separate<const BYTES: usize>(from: &Geometry, picture: &[u8], into: &mut [u8], places: [usize; 3]) {
     let width = from.width() as usize;
     let (luma, chroma) = into.split_at_mut(width * from.height() as usize);
     let (blue, red) = chroma.split_at_mut(luma.len());
     let chroma = blue.chunks_exact_mut(width).zip(red.chunks_exact_mut(width));
     let planes = luma.chunks_exact_mut(width).zip(chroma);
-    for (row, (luma, (blue, red))) in from.plane(0).rows(pixels).zip(planes) {
+    for (row, (luma, (blue, red))) in from.plane(0).rows(picture).zip(planes) {
         let into = luma.iter_mut().zip(blue.iter_mut().zip(red));
         for (pixel, (y, (cb, cr))) in row.as_chunks::<BYTES>().0.iter().zip(into) {
-            let [red, green, blue] = places.map(|place| i32::from(pixel[place]));
-            *y = ((66 * red + 129 * green + 25 * blue + (16 << 8) + 128) >> 8) as u8;
-            *cb = ((-38 * red - 74 * green + 112 * blue + (128 << 8) + 128) >> 8) as u8;
-            *cr = ((112 * red - 94 * green - 18 * blue + (128 << 8) + 128) >> 8) as u8;
+            [*y, *cb, *cr] = pixels::from_rgb(places.map(|place| pixel[place]));
         }
     }
 }

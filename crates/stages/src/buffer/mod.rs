@@ -53,7 +53,7 @@ fn plays(options: &Options) -> bool {
 /// Whether a full source takes no more, rather than discard.
 fn waits(options: &Options, format: &Format) -> bool {
     match options.text("full") {
-        "auto" => matches!(format, Format::Evdev | Format::Serial),
+        "auto" => matches!(format, Format::Evdev | Format::Serial | Format::Controls),
         chosen => chosen == "wait",
     }
 }

@@ -79,6 +79,7 @@ impl Pair for Latest {
         match format {
             Format::Serial => Err("it drops messages, and of a serial line each byte counts".into()),
             Format::Viewer => Err("it drops messages, and a key's release is not said twice".into()),
+            Format::Controls => Err("it drops messages, and each setting counts".into()),
             Format::Evdev | Format::Motion if !options.flag("merge") => Err(
                 "with merge=false it drops messages, and here each one counts (a key's release is not said \
                  twice)"

@@ -45,7 +45,7 @@ impl Pair for Periodic {
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            Format::Evdev | Format::Serial => {
+            Format::Evdev | Format::Serial | Format::Controls => {
                 Err("it drops messages, and here each one counts (a key's release is not said twice)".into())
             }
             _ => Ok(format.clone()),

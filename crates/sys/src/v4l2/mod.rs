@@ -93,8 +93,6 @@ pub enum Event {
     Control(u32),
     /// The pictures have another size now.
     SourceChange,
-    /// So many programs read what is put out here, of a driver that tells (v4l2loopback since 0.13).
-    Readers(u32),
     /// Something else.
     Other(u32),
 }
@@ -103,10 +101,6 @@ pub enum Event {
 const EVENT_CONTROL: u32 = 3;
 /// `V4L2_EVENT_SOURCE_CHANGE`.
 const EVENT_SOURCE_CHANGE: u32 = 5;
-/// `V4L2_EVENT_PRI_CLIENT_USAGE` of v4l2loopback.
-const EVENT_READERS: u32 = 0x0800_0000 + 0x08e0_0000 + 1;
-/// `V4L2_EVENT_SUB_FL_SEND_INITIAL`.
-const SEND_INITIAL: u32 = 1;
 
 /// Calls an ioctl of V4L2 again if a signal interrupted it.
 ///
@@ -260,13 +254,12 @@ pub fn set_interval(
 
 /// Wants to be told of these changes (`VIDIOC_SUBSCRIBE_EVENT`); EINVAL or ENOTTY if the driver does not tell.
 pub fn subscribe(node: BorrowedFd<'_>, event: Event) -> io::Result<()> {
-    let (kind, id, flags) = match event {
-        Event::Control(id) => (EVENT_CONTROL, id, 0),
-        Event::SourceChange => (EVENT_SOURCE_CHANGE, 0, 0),
-        Event::Readers(_) => (EVENT_READERS, 0, SEND_INITIAL),
-        Event::Other(kind) => (kind, 0, 0),
+    let (kind, id) = match event {
+        Event::Control(id) => (EVENT_CONTROL, id),
+        Event::SourceChange => (EVENT_SOURCE_CHANGE, 0),
+        Event::Other(kind) => (kind, 0),
     };
-    let mut subscription = KernelSubscription { kind, id, flags, ..Plain::zeroed() };
+    let mut subscription = KernelSubscription { kind, id, ..Plain::zeroed() };
     // SAFETY: VIDIOC_SUBSCRIBE_EVENT reads a `struct v4l2_event_subscription`.
     unsafe { ask(node, WRITE, 90, &mut subscription) }
 }
@@ -279,7 +272,6 @@ pub fn next_event(node: BorrowedFd<'_>) -> io::Result<Option<Event>> {
         Ok(()) => Ok(Some(match event.kind {
             EVENT_CONTROL => Event::Control(event.id),
             EVENT_SOURCE_CHANGE => Event::SourceChange,
-            EVENT_READERS => Event::Readers(event.content[0]),
             other => Event::Other(other),
         })),
         // ENOENT: no event waits, or none was asked for.

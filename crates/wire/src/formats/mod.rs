@@ -2,6 +2,7 @@
 //!
 //! The layouts are described in `docs/formats-*.md`, with byte vectors.
 
+pub mod controls;
 pub mod evdev;
 pub mod motion;
 pub mod video;

@@ -1,0 +1,37 @@
+//! `outboard control`: shows and sets what a device has to be set, asked of the `attach` that has it in use.
+
+use crate::arguments::Control;
+use crate::change::find;
+use crate::output::{Failure, print, printable};
+use runtime::console::{Answer, Operation, ask};
+use serde::Serialize;
+
+/// What `--json` tells.
+#[derive(Serialize)]
+struct Told<'a> {
+    name: &'a str,
+    controls: Vec<&'a str>,
+}
+
+/// `outboard control`.
+pub(crate) fn control(words: Control) -> Result<(), Failure> {
+    let Control { name, settings, json } = words;
+    let console = find(&name, Some("attach"))?;
+    let operation = Operation::Say { name: name.clone(), words: settings.join("\n") };
+    let answer = ask(&console, &operation)
+        .map_err(|error| Failure::Failed(format!("{}: no answer: {error}", console.display())))?;
+    match answer {
+        Answer::Said { text } => {
+            let controls: Vec<_> = text.lines().collect();
+            let text = match json.json {
+                true => serde_json::to_string(&Told { name: &name, controls })
+                    .map_err(|error| Failure::Failed(error.to_string()))?,
+                false if controls.is_empty() => format!("{} has nothing to be set", printable(&name)),
+                false => controls.into_iter().map(printable).collect::<Vec<_>>().join("\n"),
+            };
+            print(&format!("{text}\n"))
+        }
+        Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
+        other => Err(Failure::Failed(format!("{}: it answered {other:?}", console.display()))),
+    }
+}

@@ -1,0 +1,284 @@
+//! Pictures of one kind made of those of another: colours and planes changed, the size fitted with black at the edges.
+//!
+//! Everything goes by way of rows of full Y, Cb and Cr (ITU-R BT.601, Y from 16 to 235). That is not the fastest way
+//! between any two kinds, and one way for all of them; what lies right already is not brought here.
+
+use contract::{Body, Bytes};
+use wire::formats::video::{Content, Geometry, Header, PixelFormat};
+
+const BLACK: [u8; 3] = [16, 128, 128];
+
+/// The whole picture in a message; a person reads why there is none.
+pub(crate) fn picture(body: &Body) -> Result<(Geometry, Bytes), String> {
+    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than the header of a picture")?;
+    let header = Header::parse(&front).map_err(|error| format!("it is no picture: {error}"))?;
+    let mut rest = body.clone();
+    rest.skip_front(Header::BYTES);
+    let bytes = rest.into_bytes();
+    match header.parse_content(&bytes).map_err(|error| format!("the picture is not whole: {error}"))? {
+        Content::Frame(_) => Ok((header.geometry, bytes)),
+        _ => Err("whole pictures only: have the device send frames instead of rectangles".into()),
+    }
+}
+
+/// Red, green and blue to Y, Cb and Cr, in 256ths.
+pub(crate) fn from_rgb([red, green, blue]: [u8; 3]) -> [u8; 3] {
+    let [red, green, blue] = [red, green, blue].map(i32::from);
+    [
+        ((66 * red + 129 * green + 25 * blue + (16 << 8) + 128) >> 8) as u8,
+        ((-38 * red - 74 * green + 112 * blue + (128 << 8) + 128) >> 8) as u8,
+        ((112 * red - 94 * green - 18 * blue + (128 << 8) + 128) >> 8) as u8,
+    ]
+}
+
+/// The way back.
+fn to_rgb([y, cb, cr]: [u8; 3]) -> [u8; 3] {
+    let (y, cb, cr) = (298 * (i32::from(y) - 16), i32::from(cb) - 128, i32::from(cr) - 128);
+    let part = |value: i32| ((value + 128) >> 8).clamp(0, 255) as u8;
+    [part(y + 409 * cr), part(y - 100 * cb - 208 * cr), part(y + 516 * cb)]
+}
+
+/// Whether [`convert`] can make anything of such pictures, or such pictures of anything.
+pub(crate) fn is_convertible(pixels: PixelFormat) -> bool {
+    pixels != PixelFormat::Mjpeg
+}
+
+/// Draws a picture of geometry `from` into the middle of one of geometry `to`: what is too large is cut off, what is
+/// missing is black. Neither may be of [`PixelFormat::Mjpeg`]; `pixels` and `into` are as long as theirs say.
+pub(crate) fn convert(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut [u8]) {
+    let width = to.width() as usize;
+    let (mut read, mut drawn) = (vec![BLACK; from.width() as usize], vec![BLACK; width]);
+    // Two rows at a time, since Cb and Cr may belong to two.
+    let mut above = vec![BLACK; width];
+    let top = offset(from.height(), to.height());
+    let across = offset(from.width(), to.width());
+    for row in 0..to.height() as usize {
+        drawn.fill(BLACK);
+        if let Some(source) = usize::try_from(row as i64 - top).ok().filter(|y| *y < from.height() as usize) {
+            read_row(from, pixels, source, &mut read);
+            place(&read, &mut drawn, across);
+        }
+        let is_second = row % 2 == 1;
+        write_row(to, into, row, &drawn, is_second.then_some(&above[..]));
+        std::mem::swap(&mut above, &mut drawn);
+    }
+}
+
+/// A black picture.
+pub(crate) fn black(to: &Geometry, into: &mut [u8]) {
+    let row = vec![BLACK; to.width() as usize];
+    for number in 0..to.height() as usize {
+        write_row(to, into, number, &row, None);
+    }
+}
+
+/// Where something so long begins in the middle of something else; negative if it is longer. Even, so that pixels
+/// that share their colour stay together.
+fn offset(inner: u32, outer: u32) -> i64 {
+    (i64::from(outer) - i64::from(inner)) / 4 * 2
+}
+
+fn place(from: &[[u8; 3]], into: &mut [[u8; 3]], offset: i64) {
+    let (skip, start) = (usize::try_from(-offset).unwrap_or(0), usize::try_from(offset).unwrap_or(0));
+    let count = from.len().saturating_sub(skip).min(into.len().saturating_sub(start));
+    into[start..start + count].copy_from_slice(&from[skip..skip + count]);
+}
+
+/// One row of a plane.
+fn plane_row<'a>(geometry: &Geometry, pixels: &'a [u8], plane: usize, row: usize) -> &'a [u8] {
+    let plane = geometry.plane(plane);
+    let start = plane.offset + plane.stride * row;
+    &pixels[start..start + plane.row_bytes]
+}
+
+fn plane_row_mut<'a>(geometry: &Geometry, pixels: &'a mut [u8], plane: usize, row: usize) -> &'a mut [u8] {
+    let plane = geometry.plane(plane);
+    let start = plane.offset + plane.stride * row;
+    &mut pixels[start..start + plane.row_bytes]
+}
+
+fn read_row(geometry: &Geometry, pixels: &[u8], row: usize, into: &mut [[u8; 3]]) {
+    let first = plane_row(geometry, pixels, 0, row);
+    match geometry.pixels() {
+        PixelFormat::Gray8 => {
+            into.iter_mut().zip(first).for_each(|(into, gray)| *into = from_rgb([*gray; 3]));
+        }
+        PixelFormat::Rgb24 => {
+            into.iter_mut().zip(first.as_chunks::<3>().0).for_each(|(into, rgb)| *into = from_rgb(*rgb));
+        }
+        PixelFormat::Bgrx32 => {
+            let four = first.as_chunks::<4>().0;
+            into.iter_mut().zip(four).for_each(|(into, [b, g, r, _])| *into = from_rgb([*r, *g, *b]));
+        }
+        PixelFormat::Yuyv => {
+            for (pair, [left, cb, right, cr]) in into.chunks_mut(2).zip(first.as_chunks::<4>().0) {
+                pair.iter_mut().zip([left, right]).for_each(|(into, y)| *into = [*y, *cb, *cr]);
+            }
+        }
+        PixelFormat::I420 | PixelFormat::I422 | PixelFormat::I444 => {
+            let (across, down) = geometry.pixels().subsampling().unwrap_or((1, 1));
+            let (across, down) = (across as usize, down as usize);
+            let (cb, cr) =
+                (plane_row(geometry, pixels, 1, row / down), plane_row(geometry, pixels, 2, row / down));
+            for (x, (into, y)) in into.iter_mut().zip(first).enumerate() {
+                *into = [*y, cb[x / across], cr[x / across]];
+            }
+        }
+        PixelFormat::Mjpeg => {}
+    }
+}
+
+fn mean(values: impl Iterator<Item = u8>) -> u8 {
+    let (sum, count) = values.fold((0u32, 0u32), |(sum, count), value| (sum + u32::from(value), count + 1));
+    ((sum + count / 2) / count.max(1)) as u8
+}
+
+/// Writes a row, with the row above it if that shares its Cb and Cr.
+fn write_row(geometry: &Geometry, into: &mut [u8], row: usize, from: &[[u8; 3]], above: Option<&[[u8; 3]]>) {
+    let first = plane_row_mut(geometry, into, 0, row);
+    match geometry.pixels() {
+        PixelFormat::Gray8 => {
+            first.iter_mut().zip(from).for_each(|(into, [y, ..])| *into = to_rgb([*y, 128, 128])[0]);
+        }
+        PixelFormat::Rgb24 => {
+            first
+                .as_chunks_mut::<3>()
+                .0
+                .iter_mut()
+                .zip(from)
+                .for_each(|(into, pixel)| *into = to_rgb(*pixel));
+        }
+        PixelFormat::Bgrx32 => {
+            for (into, pixel) in first.as_chunks_mut::<4>().0.iter_mut().zip(from) {
+                let [red, green, blue] = to_rgb(*pixel);
+                *into = [blue, green, red, 255];
+            }
+        }
+        PixelFormat::Yuyv => {
+            for (into, pair) in first.as_chunks_mut::<4>().0.iter_mut().zip(from.chunks(2)) {
+                let colour = |part: usize| mean(pair.iter().map(|pixel| pixel[part]));
+                *into = [pair[0][0], colour(1), pair[pair.len() - 1][0], colour(2)];
+            }
+        }
+        PixelFormat::I420 | PixelFormat::I422 | PixelFormat::I444 => {
+            first.iter_mut().zip(from).for_each(|(into, [y, ..])| *into = *y);
+            let (across, down) = geometry.pixels().subsampling().unwrap_or((1, 1));
+            let (across, down) = (across as usize, down as usize);
+            let above = above.filter(|_| down == 2);
+            for plane in 1..=2 {
+                let chroma = plane_row_mut(geometry, into, plane, row / down);
+                for (x, into) in chroma.iter_mut().enumerate() {
+                    let part = |row: &'_ [[u8; 3]]| {
+                        let end = (x * across + across).min(row.len());
+                        mean(row[x * across..end].iter().map(|pixel| pixel[plane]))
+                    };
+                    *into = mean(std::iter::once(part(from)).chain(above.map(part)));
+                }
+            }
+        }
+        PixelFormat::Mjpeg => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KINDS: [PixelFormat; 7] = [
+        PixelFormat::Gray8,
+        PixelFormat::Rgb24,
+        PixelFormat::Bgrx32,
+        PixelFormat::Yuyv,
+        PixelFormat::I420,
+        PixelFormat::I422,
+        PixelFormat::I444,
+    ];
+
+    fn converted(from: &Geometry, pixels: &[u8], to: &Geometry) -> Vec<u8> {
+        let mut into = vec![0xee; to.bytes()];
+        convert(from, pixels, to, &mut into);
+        into
+    }
+
+    #[test]
+    fn colours_are_those_of_the_standard() {
+        for (rgb, ycbcr) in [
+            ([0, 0, 0], [16, 128, 128]),
+            ([255, 255, 255], [235, 128, 128]),
+            ([255, 0, 0], [82, 90, 240]),
+            ([0, 255, 0], [144, 54, 34]),
+            ([0, 0, 255], [41, 240, 110]),
+        ] {
+            assert_eq!(from_rgb(rgb), ycbcr, "{rgb:?}");
+            let back = to_rgb(ycbcr);
+            assert!(rgb.iter().zip(back).all(|(a, b)| a.abs_diff(b) <= 3), "{rgb:?} came back as {back:?}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_picture_stands_in_the_middle_of_black() {
+        let from = Geometry::new(PixelFormat::Gray8, 2, 2).unwrap();
+        let to = Geometry::new(PixelFormat::Gray8, 6, 4).unwrap();
+        let into = converted(&from, &[255; 4], &to);
+        let rows: Vec<&[u8]> = into.chunks(6).collect();
+        let line: &[u8] = &[0, 0, 255, 255, 0, 0];
+        assert!(rows == [line, line, &[0; 6], &[0; 6]] || rows == [&[0; 6], line, line, &[0; 6]], "{rows:?}");
+    }
+
+    #[test]
+    fn of_a_larger_picture_the_middle_is_seen() {
+        let from = Geometry::new(PixelFormat::Gray8, 8, 1).unwrap();
+        let to = Geometry::new(PixelFormat::Gray8, 4, 1).unwrap();
+        let into = converted(&from, &[0, 0, 255, 255, 255, 255, 0, 0], &to);
+        assert_eq!(into, [255; 4]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// One colour stays that colour by any way, whatever the sizes, within what rounding costs.
+        #[test]
+        fn one_colour_stays_one(
+            from in prop::sample::select(&KINDS[..]), to in prop::sample::select(&KINDS[..]),
+            size in (1u32..20, 1u32..20), gray in 16u8..236, padding in 0u32..9,
+        ) {
+            let (width, height) = size;
+            let tight = Geometry::new(from, width, height).unwrap();
+            let from = tight.with_stride(tight.stride() + padding * 2).unwrap();
+            let to = Geometry::new(to, width, height).unwrap();
+            let mut picture = vec![0; from.bytes()];
+            let shade = to_rgb([gray, 128, 128]);
+            let row = vec![from_rgb(shade); width as usize];
+            for number in 0..height as usize {
+                write_row(&from, &mut picture, number, &row, None);
+            }
+            let into = converted(&from, &picture, &to);
+            let mut read = vec![BLACK; width as usize];
+            for number in 0..height as usize {
+                read_row(&to, &into, number, &mut read);
+                for pixel in &read {
+                    prop_assert!(pixel[0].abs_diff(gray) <= 3, "{pixel:?} of {gray}");
+                    prop_assert!(pixel[1].abs_diff(128) <= 1 && pixel[2].abs_diff(128) <= 1, "{pixel:?}");
+                }
+            }
+        }
+
+        /// Any sizes: nothing out of bounds, and no byte is left as it was but what fills rows up.
+        #[test]
+        fn any_size_into_any_other(
+            from in prop::sample::select(&KINDS[..]), to in prop::sample::select(&KINDS[..]),
+            sizes in (1u32..24, 1u32..24, 1u32..24, 1u32..24), seed in any::<u8>(),
+        ) {
+            let from = Geometry::new(from, sizes.0, sizes.1).unwrap();
+            let to = Geometry::new(to, sizes.2, sizes.3).unwrap();
+            let pixels: Vec<u8> = (0..from.bytes()).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect();
+            let (mut once, mut again) = (vec![0; to.bytes()], vec![0xff; to.bytes()]);
+            convert(&from, &pixels, &to, &mut once);
+            convert(&from, &pixels, &to, &mut again);
+            prop_assert_eq!(once, again);
+            let mut dark = vec![0; to.bytes()];
+            black(&to, &mut dark);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Finding video nodes: all cameras, the one a user means, the same one again, and a free node for pictures.
+
+use super::properties::Properties;
+use crate::plain::os;
+use contract::{DeviceError, Listing};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use sys::v4l2::{self, CAPTURE, Capability, Direction, OUTPUT, STREAMING};
+
+const NODES: &str = "/dev";
+/// How v4l2loopback calls itself.
+pub(super) const LOOPBACK: &str = "v4l2 loopback";
+
+/// A video node that is open.
+pub(super) struct Node {
+    pub(super) path: PathBuf,
+    pub(super) descriptor: OwnedFd,
+    pub(super) capability: Capability,
+}
+
+impl Node {
+    pub(super) fn is_camera(&self) -> bool {
+        let wanted = CAPTURE | STREAMING;
+        self.capability.capabilities & wanted == wanted
+    }
+
+    /// Whether it takes pictures.
+    fn takes(&self) -> bool {
+        self.capability.capabilities & OUTPUT != 0
+    }
+
+    pub(super) fn is_loopback(&self) -> bool {
+        self.capability.driver == LOOPBACK
+    }
+
+    /// Whether somebody already puts pictures into it: only then its readers are told of a format.
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_loopback() && v4l2::format(self.descriptor.as_fd(), Direction::Capture).is_ok()
+    }
+}
+
+/// The video nodes there are, smallest number first.
+fn paths() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(NODES) else {
+        return Vec::new();
+    };
+    let mut numbers: Vec<u32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("video")?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| Path::new(NODES).join(format!("video{number}"))).collect()
+}
+
+/// Opens a node and asks what it is.
+pub(super) fn open(path: &Path) -> Result<Node, DeviceError> {
+    let refused = |error: io::Error| {
+        let advice = match Errno::from_io_error(&error) {
+            Some(Errno::ACCESS | Errno::PERM) => {
+                Some("add yourself to the group `video`: sudo usermod -aG video $USER, then log in again")
+            }
+            Some(Errno::NOTTY | Errno::INVAL | Errno::ISDIR) => {
+                Some("it is no video node; `outboard devices` lists the cameras there are")
+            }
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
+                Some("it is not plugged in; `outboard devices` lists what is")
+            }
+            _ => None,
+        };
+        os(format!("opening {}", path.display()), error, advice)
+    };
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(error.into()))?;
+    let capability = v4l2::capability(descriptor.as_fd()).map_err(refused)?;
+    Ok(Node { path: path.into(), descriptor, capability })
+}
+
+/// Every camera, and what looks like one and cannot be opened.
+pub(super) fn list() -> Vec<Listing> {
+    let listing = |path: PathBuf| {
+        let spec = format!("v4l2:{}", path.display());
+        match open(&path) {
+            Ok(node) if node.is_camera() => {
+                let summary = format!("{} ({})", node.capability.card, node.capability.bus);
+                Some(Listing { spec, summary, problem: None })
+            }
+            Ok(_) => None,
+            Err(error) => {
+                Some(Listing { spec, summary: "video node".into(), problem: Some(error.to_string()) })
+            }
+        }
+    };
+    paths().into_iter().filter_map(listing).collect()
+}
+
+/// The nodes that a target may stand for: a path, those of a name, or any.
+fn candidates(target: &str) -> Result<Vec<Node>, DeviceError> {
+    let named = target.strip_prefix("name=");
+    match (target, named) {
+        (path, None) if path.starts_with('/') => Ok(vec![open(Path::new(path))?]),
+        ("", _) => Ok(paths().iter().filter_map(|path| open(path).ok()).collect()),
+        (_, Some(name)) => {
+            let open = paths().into_iter().filter_map(|path| open(&path).ok());
+            Ok(open.filter(|node| node.capability.card == name).collect())
+        }
+        _ => Err(wrong(target, "write a path that begins with /, or name=NAME, or nothing".into())),
+    }
+}
+
+fn wrong(target: &str, problem: String) -> DeviceError {
+    DeviceError::Spec { what: format!("`v4l2:{target}`"), problem }
+}
+
+/// The camera that a target stands for; without one, the first there is.
+pub(super) fn camera(target: &str) -> Result<Node, DeviceError> {
+    let found = candidates(target)?.into_iter().find(Node::is_camera);
+    found.ok_or_else(|| wrong(target, "it is no camera; `outboard devices` lists those there are".into()))
+}
+
+/// The same camera after it went away: where it was, or by its name and place.
+pub(super) fn camera_again(target: &str, known: &Properties) -> Result<Node, DeviceError> {
+    let is_it =
+        |node: &Node| node.is_camera() && known.is_same_camera(&node.capability.card, &node.capability.bus);
+    let named = Path::new(target);
+    let others = paths().into_iter().filter(|path| path != named);
+    let all = target.starts_with('/').then_some(named.to_path_buf()).into_iter().chain(others);
+    let found = all.filter_map(|path| open(&path).ok()).find(is_it);
+    found.ok_or_else(|| wrong(target, format!("{} is not plugged in", known.card)))
+}
+
+/// The node that pictures go into; without a target, the first of v4l2loopback's that nobody uses.
+pub(super) fn sink(target: &str) -> Result<Node, DeviceError> {
+    let is_free =
+        |node: &Node| node.takes() && (!target.is_empty() || node.is_loopback() && !node.is_taken());
+    if let Some(node) = candidates(target)?.into_iter().find(is_free) {
+        return Ok(node);
+    }
+    Err(wrong(
+        target,
+        match target.is_empty() {
+            true => "no free node takes pictures: make one with v4l2loopback (Debian: apt install v4l2loopback-dkms; \
+                     modprobe v4l2loopback exclusive_caps=1)"
+                .into(),
+            false => "it takes no pictures: it is a camera, or another program puts pictures into it already".into(),
+        },
+    ))
+}

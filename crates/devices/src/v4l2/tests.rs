@@ -1,0 +1,210 @@
+use super::camera::Camera;
+use super::negotiate::Wanted;
+use super::node::{NodePartner, Parts};
+use super::properties::{Knob, Properties, settings};
+use crate::spec;
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Role, Time,
+};
+use proptest::prelude::*;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use sys::v4l2::controls::{Control, Kind};
+use wire::formats::controls::{Setting, Update};
+use wire::formats::video::{Geometry, Header, PixelFormat};
+
+fn knob(id: u32, kind: Kind, name: &str, range: (i64, i64), menu: &[(i64, &str)]) -> Knob {
+    let (minimum, maximum) = range;
+    let control = Control { id, kind, name: name.into(), minimum, maximum, step: 1, default: minimum };
+    Knob {
+        control,
+        value: minimum,
+        menu: menu.iter().map(|(value, word)| (*value, word.to_string())).collect(),
+    }
+}
+
+fn knobs() -> Vec<Knob> {
+    vec![
+        knob(1, Kind::Integer, "Brightness", (0, 255), &[]),
+        knob(2, Kind::Boolean, "White Balance, Automatic", (0, 1), &[]),
+        knob(3, Kind::Menu, "Power Line Frequency", (0, 2), &[(0, "Disabled"), (2, "60 Hz")]),
+        knob(4, Kind::Wide, "Far", (-1 << 40, 1 << 40), &[]),
+        knob(5, Kind::Bitmask, "Bits", (0, 0xffff), &[]),
+    ]
+}
+
+fn properties() -> Properties {
+    let geometry = Geometry::new(PixelFormat::Yuyv, 640, 480).unwrap().with_rate(30, 1);
+    Properties { card: "Lab".into(), bus: "usb-1".into(), geometry, knobs: knobs() }
+}
+
+fn nowhere() -> OwnedFd {
+    File::options().read(true).write(true).open("/dev/null").unwrap().into()
+}
+
+fn wanted() -> Wanted {
+    Wanted { size: None, rate_hz: None, pixels: None }
+}
+
+fn template(direction: Direction, format: Format) -> FlowTemplate {
+    FlowTemplate { direction, format, class: FlowClass::State }
+}
+
+#[test]
+fn properties_survive_their_bytes() {
+    let properties = properties();
+    assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties.clone()));
+    assert!(properties.is_same_camera("Lab", "usb-1") && !properties.is_same_camera("Lab", "usb-2"));
+    let twice = Properties { knobs: [knobs(), knobs()].concat(), ..properties.clone() };
+    assert!(Properties::parse(&twice.to_bytes()).is_err(), "the same control twice");
+    let mut upside_down = properties;
+    upside_down.knobs[0].control.minimum = 256;
+    assert!(Properties::parse(&upside_down.to_bytes()).is_err(), "a range without a value");
+}
+
+#[test]
+fn settings_are_read_as_people_write_them() {
+    let set = |id, value| Setting { id, value };
+    for (words, expected) in [
+        ("brightness=128", vec![set(1, 128)]),
+        ("(brightness=0, white_balance_automatic=on)", vec![set(1, 0), set(2, 1)]),
+        ("Power Line Frequency=60 Hz\nfar=-5", vec![set(3, 2), set(4, -5)]),
+        ("power_line_frequency=2,bits=0xf", vec![set(3, 2), set(5, 15)]),
+        ("", vec![]),
+    ] {
+        assert_eq!(settings(&knobs(), words), Ok(expected), "{words}");
+    }
+    for (words, part) in [
+        ("brightness=256", "takes 0 to 255"),
+        ("brightnes=1", "there is: brightness, white_balance_automatic"),
+        ("brightness", "write NAME=VALUE"),
+        ("power_line_frequency=1", "0 (Disabled), 2 (60 Hz)"),
+        ("white_balance_automatic=maybe", "on or off"),
+        ("bits=-1", "bits"),
+    ] {
+        let refusal = settings(&knobs(), words).unwrap_err();
+        assert!(refusal.contains(part), "{words}: {refusal}");
+    }
+    assert_eq!(settings(&[], "brightness=1").unwrap_err(), "this camera has no controls");
+}
+
+#[test]
+fn options_say_what_is_wanted() {
+    let of = |text: &str| Wanted::of(&spec::parse(text, Role::Device).unwrap().1.options);
+    assert_eq!(of("v4l2:/dev/video0"), Ok(wanted()));
+    let asked = Wanted { size: Some((1280, 720)), rate_hz: Some(30.0), pixels: Some(PixelFormat::Mjpeg) };
+    assert_eq!(of("v4l2:/dev/video0,size=1280x720,rate=30,pixels=MJPG"), Ok(asked));
+    for size in ["1280", "0x5", "99999x2", "ax2"] {
+        assert!(of(&format!("v4l2:/dev/video0,size={size}")).unwrap_err().contains("WIDTHxHEIGHT"), "{size}");
+    }
+    let several = spec::parse("v4l2:/dev/video1,set=(brightness=1,hue=2),start=always", Role::Application);
+    assert_eq!(several.unwrap().1.options.text("set"), "(brightness=1,hue=2)");
+}
+
+fn next(partner: &mut dyn Partner) -> Option<Update> {
+    match partner.pull(contract::FlowKey::DEFAULT, Pull::Yours).unwrap() {
+        Pulled::Message(_, mut message) => Some(Update::parse(message.body.as_slice()).unwrap()),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_a_user_says_goes_to_the_camera_and_is_said_again() {
+    let mut node = NodePartner::new(Parts {
+        name: "Lab at /dev/video10".into(),
+        node: nowhere(),
+        pictures: None,
+        wanted: wanted(),
+        knobs: knobs(),
+        settings: vec![Setting { id: 2, value: 1 }],
+        watch: None,
+    });
+    let flow = node.open(&template(Direction::Out, Format::Controls), &Attributes::default()).unwrap();
+    assert_eq!(next(&mut node), Some(Update::Settings(vec![Setting { id: 2, value: 1 }])));
+    assert_eq!(next(&mut node), None);
+    assert!(!node.readiness(flow, Direction::Out).now);
+
+    let CtlReply::Bytes(all) = node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("")).unwrap() else { panic!() };
+    let all = String::from_utf8(all).unwrap();
+    assert_eq!(all.lines().count(), knobs().len(), "{all}");
+    assert!(all.contains("white_balance_automatic=1"), "{all}");
+    node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=7")).unwrap();
+    node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=9")).unwrap();
+    assert!(node.readiness(flow, Direction::Out).now);
+    let both = Update::Settings(vec![Setting { id: 1, value: 9 }, Setting { id: 2, value: 1 }]);
+    assert_eq!(next(&mut node), Some(both.clone()));
+    let refusal = node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=900"));
+    assert!(matches!(refusal, Err(PartnerError::Message(_))), "{refusal:?}");
+    assert_eq!(next(&mut node), None);
+    node.ctl(flow, Ctl::Snapshot).unwrap();
+    assert_eq!(next(&mut node), Some(both));
+}
+
+#[test]
+fn a_node_refuses_what_it_cannot_show_and_says_why() {
+    let mut node = NodePartner::new(Parts {
+        name: "Lab".into(),
+        node: nowhere(),
+        pictures: Some(properties().geometry),
+        wanted: wanted(),
+        knobs: Vec::new(),
+        settings: Vec::new(),
+        watch: None,
+    });
+    let flow = node.open(&template(Direction::In, Format::Video), &Attributes::default()).unwrap();
+    assert!(node.open(&template(Direction::Out, Format::Controls), &Attributes::default()).is_err());
+    let mut frame = Body::from(vec![0; 4]);
+    frame.push_front(&Header::frame(Geometry::new(PixelFormat::Gray8, 2, 2).unwrap()).emit());
+    for (body, part) in
+        [(Body::new(), "shorter"), (Body::from(vec![9; 99]), "no picture"), (frame, "takes no pictures")]
+    {
+        match node.push(flow, Message::new(Time(1), body)) {
+            Err((PartnerError::Message(problem), _)) => assert!(problem.contains(part), "{problem}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_camera_takes_what_it_knows_and_rests_when_nobody_looks() {
+    let mut camera = Camera::new("Lab".into(), nowhere(), properties(), wanted(), 4, true);
+    let out = camera.open(&template(Direction::Out, Format::Video), &Attributes::default()).unwrap();
+    let back = camera.open(&template(Direction::In, Format::Controls), &Attributes::default()).unwrap();
+    let push = |camera: &mut Camera, bytes: Vec<u8>| {
+        camera.push(back, Message::new(Time(1), bytes)).map_err(|(error, _)| error)
+    };
+    assert!(camera.readiness(out, Direction::Out).now, "it is wanted until somebody says otherwise");
+    assert!(matches!(push(&mut camera, Update::Wanted(false).to_bytes()), Ok(Pushed::Taken)));
+    let readiness = camera.readiness(out, Direction::Out);
+    assert!(!readiness.now && readiness.at.is_none() && readiness.descriptors.iter().all(Option::is_none));
+    assert!(matches!(camera.pull(out, Pull::Yours), Ok(Pulled::Nothing)));
+    let unknown = Update::Settings(vec![Setting { id: 77, value: 1 }]).to_bytes();
+    assert!(matches!(push(&mut camera, unknown), Ok(Pushed::Taken)));
+    assert!(matches!(push(&mut camera, vec![9]), Err(PartnerError::Message(_))));
+    let Ok(CtlReply::Report(report)) = camera.ctl(out, Ctl::Report) else { panic!() };
+    assert!(report.contains(&("settings refused", 1.0)), "{report:?}");
+    push(&mut camera, Update::Wanted(true).to_bytes()).unwrap();
+    assert!(camera.pull(out, Pull::Yours).is_err(), "what is no camera gives no frames");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes of a stranger mean one thing or nothing.
+    #[test]
+    fn any_properties_are_answered(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = properties().to_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(properties) = Properties::parse(&bytes) {
+            prop_assert_eq!(properties.to_bytes(), &bytes[..]);
+        }
+        prop_assert!(Properties::parse(&bytes[..cut.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn any_words_are_answered(words in "\\PC{0,60}") {
+        let _ = settings(&knobs(), &words);
+    }
+}
