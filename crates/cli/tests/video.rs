@@ -164,6 +164,21 @@ fn a_live_program_writes_into_a_pipe_and_another_reads_from_one() {
     assert_eq!(seen.stdout.len(), 12 * 160 * 120 * 3 / 2);
 }
 
+/// The same film for five minutes is in `make prove`.
+#[test]
+fn a_film_crosses_the_network_whole_and_in_order() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("NOT TESTED: python3 is not installed");
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/film");
+    let played = Command::new(script).arg("2").env("OUTBOARD", env!("CARGO_BIN_EXE_outboard")).output().unwrap();
+    let said = String::from_utf8_lossy(&played.stdout);
+    assert!(played.status.success(), "{said}{}", String::from_utf8_lossy(&played.stderr));
+    let told: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!((&told["sent"], &told["arrived"], &told["lost"]), (&60.into(), &60.into(), &0.into()), "{told}");
+}
+
 #[test]
 fn pictures_made_here_are_found_right_and_other_pairs_are_refused() {
     let (source, sink) = ("pattern:format=video,rate=0,count=30", "pattern:format=video");
