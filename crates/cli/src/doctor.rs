@@ -66,6 +66,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             "attach --as uinput: keyboards, mice and gamepads for applications here",
             uinput(),
         ),
+        Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
@@ -129,6 +130,16 @@ fn uinput() -> Answer {
         Err(error) => Answer::missing(
             format!("{NODE}: {error}"),
             "sudo modprobe uinput; where there is no such module, install a kernel that has CONFIG_INPUT_UINPUT",
+        ),
+    }
+}
+
+fn v4l2loopback() -> Answer {
+    match Path::new("/sys/module/v4l2loopback").exists() {
+        true => Answer::ok("the module is loaded"),
+        false => Answer::limited(
+            "the module is not loaded",
+            "sudo apt install v4l2loopback-dkms; sudo modprobe v4l2loopback exclusive_caps=1",
         ),
     }
 }

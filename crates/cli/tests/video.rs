@@ -172,11 +172,16 @@ fn a_film_crosses_the_network_whole_and_in_order() {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/film");
-    let played = Command::new(script).arg("2").env("OUTBOARD", env!("CARGO_BIN_EXE_outboard")).output().unwrap();
+    let played =
+        Command::new(script).arg("2").env("OUTBOARD", env!("CARGO_BIN_EXE_outboard")).output().unwrap();
     let said = String::from_utf8_lossy(&played.stdout);
     assert!(played.status.success(), "{said}{}", String::from_utf8_lossy(&played.stderr));
     let told: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-    assert_eq!((&told["sent"], &told["arrived"], &told["lost"]), (&60.into(), &60.into(), &0.into()), "{told}");
+    assert_eq!(
+        (&told["sent"], &told["arrived"], &told["lost"]),
+        (&60.into(), &60.into(), &0.into()),
+        "{told}"
+    );
 }
 
 #[test]

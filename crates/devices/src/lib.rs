@@ -10,7 +10,9 @@ pub mod exec;
 pub mod fb;
 pub mod file;
 mod flows;
+pub mod mjpeg;
 pub mod null;
+mod pace;
 pub mod pattern;
 mod pixels;
 mod plain;
@@ -40,6 +42,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Tcp,
     &pattern::Pattern,
     &v4l2::V4l2,
+    &mjpeg::Mjpeg,
     &y4m::Y4m,
     &rfb::Rfb,
     &fb::Fb,

@@ -15,11 +15,21 @@ use contract::{
 };
 use reader::Reader;
 use rustix::fs::FileType;
+use std::os::fd::OwnedFd;
 use writer::Writer;
 
 /// The class.
 #[derive(Debug)]
 pub struct Y4m;
+
+/// Of all films.
+pub(crate) const LOOP_OPTION: OptionSpec = OptionSpec {
+    name: "loop",
+    kind: OptionKind::Flag,
+    default: "false",
+    scope: Scope::Local,
+    doc: "as a device: begins again at the end of the file",
+};
 
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
@@ -29,13 +39,7 @@ const OPTIONS: &[OptionSpec] = &[
         scope: Scope::Local,
         doc: "as a device: frames a second; auto: as the file says; 0: as fast as they are taken",
     },
-    OptionSpec {
-        name: "loop",
-        kind: OptionKind::Flag,
-        default: "false",
-        scope: Scope::Local,
-        doc: "as a device: begins again at the end of the file",
-    },
+    LOOP_OPTION,
 ];
 
 impl DeviceClass for Y4m {
@@ -68,34 +72,14 @@ impl DeviceClass for Y4m {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let descriptor = match (spec.target.as_str(), role) {
-            ("", Role::Device) => stdio::second(rustix::stdio::stdin(), &spec.class)?,
-            ("", Role::Application) => stdio::second(rustix::stdio::stdout(), &spec.class)?,
-            (path, role) => file::open(path, role, false)?,
-        };
-        if role == Role::Device && spec.options.flag("loop") {
-            let status = rustix::fs::fstat(&descriptor)
-                .map_err(|error| os(format!("opening {}", name(spec, role)), error, None))?;
-            if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-                return Err(DeviceError::Spec {
-                    what: format!("`y4m:{}`", spec.target),
-                    problem: "only a file can begin again: leave out `loop`".into(),
-                });
-            }
-        }
+        let descriptor = open_film(spec, role)?;
         let description = plain::description(spec, plain::video_flow(), self.application());
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let (role, spec) = (opened.role, opened.spec.clone());
-        let name = name(&spec, role);
-        let [descriptor] = plain::descriptors(opened)?;
-        let channel = match spec.target.as_str() {
-            "" => Channel::shared(descriptor),
-            _ => Channel::own(descriptor),
-        };
-        let channel = channel.map_err(|error| os(format!("preparing {name}"), error, None))?;
+        let (name, channel) = film_channel(opened)?;
         let rate_hz = (!spec.options.is_auto("rate")).then(|| spec.options.number("rate"));
         let (reader, writer) = match role {
             Role::Device => (Some(Reader::new(name, channel, rate_hz, spec.options.flag("loop"))), None),
@@ -112,4 +96,37 @@ fn name(spec: &DeviceSpec, role: Role) -> String {
         ("", Role::Application) => "standard output".into(),
         (path, _) => path.into(),
     }
+}
+
+/// Opens a film: a file, a FIFO, or standard input or output.
+pub(crate) fn open_film(spec: &DeviceSpec, role: Role) -> Result<OwnedFd, DeviceError> {
+    let descriptor = match (spec.target.as_str(), role) {
+        ("", Role::Device) => stdio::second(rustix::stdio::stdin(), &spec.class)?,
+        ("", Role::Application) => stdio::second(rustix::stdio::stdout(), &spec.class)?,
+        (path, role) => file::open(path, role, false)?,
+    };
+    if role == Role::Device && spec.options.flag("loop") {
+        let status = rustix::fs::fstat(&descriptor)
+            .map_err(|error| os(format!("opening {}", name(spec, role)), error, None))?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+            return Err(DeviceError::Spec {
+                what: format!("`{}:{}`", spec.class, spec.target),
+                problem: "only a file can begin again: leave out `loop`".into(),
+            });
+        }
+    }
+    Ok(descriptor)
+}
+
+/// The film that was opened, and what errors call it.
+pub(crate) fn film_channel(opened: Opened) -> Result<(String, Channel), DeviceError> {
+    let spec = opened.spec.clone();
+    let name = name(&spec, opened.role);
+    let [descriptor] = plain::descriptors(opened)?;
+    let channel = match spec.target.as_str() {
+        "" => Channel::shared(descriptor),
+        _ => Channel::own(descriptor),
+    };
+    let channel = channel.map_err(|error| os(format!("preparing {name}"), error, None))?;
+    Ok((name, channel))
 }

@@ -1,12 +1,12 @@
 //! The device: a stream of YUV4MPEG2 to pictures, at its own pace or another.
 
 use super::header::{self, FRAME_LINE};
+use crate::pace::{Pace, RATE_DEFAULT};
 use crate::stream::{Channel, Gives};
 use buffers::{Lease, Pool};
 use contract::{Body, Interest, Message, Next, PartnerError, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use std::time::Duration;
 use wire::formats::video::{Geometry, Header};
 
 /// Longest line of the stream, and what is read at once in search of its end.
@@ -15,8 +15,6 @@ const LINE_BYTES_MAX: usize = 4096;
 const READS_MAX: usize = 64;
 /// Pictures' worth of memory kept for use again.
 const PICTURES_KEPT: usize = 8;
-/// Frames a second where nobody says how many.
-const RATE_DEFAULT: (u32, u32) = (25, 1);
 
 /// Reads pictures into pooled memory, without a copy but for the little that came with a line.
 pub(super) struct Reader {
@@ -81,7 +79,7 @@ impl Reader {
         };
         let file_hz = f64::from(numerator) / f64::from(denominator);
         let rate_hz = self.rate_hz.unwrap_or(file_hz);
-        self.pace.period_ns = (rate_hz > 0.0).then(|| 1e9 / rate_hz);
+        self.pace.set_rate(rate_hz);
         if self.pool.capacity() != geometry.bytes() {
             self.pool = Pool::new(geometry.bytes(), PICTURES_KEPT);
         }
@@ -213,29 +211,6 @@ impl Gives for Reader {
 
     fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-/// When frames are due: one period after the other, counted from the last that came late, so that errors do
-/// not add up and a stream that pauses is not hurried afterwards.
-#[derive(Debug, Default)]
-struct Pace {
-    /// None: whenever a frame is there.
-    period_ns: Option<f64>,
-    start: Time,
-    since_start: u64,
-}
-
-impl Pace {
-    /// When the frame that is there `now` is due.
-    fn next(&mut self, now: Time) -> Time {
-        let after = |period_ns| Duration::from_nanos((self.since_start as f64 * period_ns) as u64);
-        let due = self.start.after(self.period_ns.map_or(Duration::ZERO, after));
-        if due < now {
-            (self.start, self.since_start) = (now, 0);
-        }
-        self.since_start += 1;
-        due.max(now)
     }
 }
 

@@ -1,0 +1,86 @@
+//! `mjpeg:PATH`: pictures as JPEG images, one behind the other.
+
+mod reader;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use crate::stream::{Channel, StreamPartner};
+use crate::{plain, y4m};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
+    Scope,
+};
+use reader::Reader;
+use writer::Writer;
+
+/// The class.
+#[derive(Debug)]
+pub struct Mjpeg;
+
+const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "as a device: images a second; auto: 25; 0: as fast as they are taken",
+    },
+    y4m::LOOP_OPTION,
+    OptionSpec {
+        name: "max",
+        kind: OptionKind::Size { min: 1 << 10, max: 60 << 20 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "as a device: bytes of an image, at most",
+    },
+];
+
+impl DeviceClass for Mjpeg {
+    fn name(&self) -> &'static str {
+        "mjpeg"
+    }
+
+    fn summary(&self) -> &'static str {
+        "pictures as JPEG images, in a file, a FIFO or a pipe, as cameras give them"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn target(&self) -> &'static str {
+        "[PATH]"
+    }
+
+    fn has_role(&self, _role: Role) -> bool {
+        true
+    }
+
+    fn application(&self) -> &'static str {
+        "mjpeg"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let descriptor = y4m::open_film(spec, role)?;
+        let description = plain::description(spec, plain::video_flow(), self.application());
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let (role, spec) = (opened.role, opened.spec.clone());
+        let (name, channel): (String, Channel) = y4m::film_channel(opened)?;
+        let rate_hz = (!spec.options.is_auto("rate")).then(|| spec.options.number("rate"));
+        let (loops, max) = (spec.options.flag("loop"), spec.options.size("max"));
+        let (reader, writer) = match role {
+            Role::Device => (Some(Reader::new(name, channel, rate_hz, loops, max)), None),
+            Role::Application => (None, Some(Writer::new(name, channel))),
+        };
+        Ok(Box::new(StreamPartner::of(Format::Video, reader, writer)))
+    }
+}

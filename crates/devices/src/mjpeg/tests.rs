@@ -1,0 +1,178 @@
+use super::scan::{Image, Scanner};
+use crate::file::tests::Scratch;
+use crate::stream::tests::{open, read_available};
+use contract::{
+    Attributes, Body, Direction, FlowClass, FlowTemplate, Format, Message, Partner, PartnerError, Pull,
+    Pulled, Role, Time,
+};
+use proptest::prelude::*;
+use std::fs::File;
+use std::io::Write;
+use testkit::partner::{Harness, conforms};
+use wire::formats::video::{Geometry, Header, PixelFormat};
+
+/// An image of 6x2 pixels, as far as anybody looks: its size, a restart and an escaped 0xff among the pixels, and a
+/// second scan, as progressive images have.
+fn image(number: u64) -> Vec<u8> {
+    let bytes = number.to_le_bytes();
+    let pixels: Vec<u8> = bytes.iter().flat_map(|byte| [*byte, 0xff, 0, 7]).collect();
+    [
+        &[0xff, 0xd8, 0xff, 0xe0, 0, 4, 0xff, 0xd9][..],
+        &[0xff, 0xff, 0xc2, 0, 9, 8, 0, 2, 0, 6, 1, 0],
+        &[0xff, 0xda, 0, 3, 1],
+        &pixels,
+        &[0xff, 0xd0, 3, 0xff, 0xda, 0, 2, 5, 0xff, 0xff, 0xd9],
+    ]
+    .concat()
+}
+
+fn body(number: u64) -> Vec<u8> {
+    let geometry = Geometry::new(PixelFormat::Mjpeg, 6, 2).unwrap();
+    [&Header::frame(geometry.with_rate(0, 1)).emit()[..], &image(number)].concat()
+}
+
+fn template(direction: Direction) -> FlowTemplate {
+    FlowTemplate { direction, format: Format::Video, class: FlowClass::Reliable }
+}
+
+/// A stream in a FIFO, at one end or the other.
+struct Stream {
+    _scratch: Scratch,
+    partner: Box<dyn Partner>,
+    far: Option<File>,
+    direction: Direction,
+    fed: u64,
+}
+
+impl Stream {
+    fn new(role: Role) -> Stream {
+        let scratch = Scratch::new();
+        let (path, held) = scratch.fifo("film");
+        let (options, direction) = match role {
+            Role::Device => (",rate=0", Direction::Out),
+            Role::Application => ("", Direction::In),
+        };
+        let partner = open(&format!("mjpeg:{path}{options}"), role);
+        Stream { _scratch: scratch, partner, far: Some(File::from(held)), direction, fed: 0 }
+    }
+}
+
+impl Harness for Stream {
+    fn partner(&mut self) -> &mut dyn Partner {
+        self.partner.as_mut()
+    }
+
+    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
+        (direction == self.direction).then(|| template(direction))
+    }
+
+    fn feed(&mut self) -> Option<Vec<u8>> {
+        self.fed += 1;
+        self.far.as_mut()?.write_all(&image(self.fed)).unwrap();
+        Some(body(self.fed))
+    }
+
+    fn end(&mut self) -> bool {
+        self.far = None;
+        true
+    }
+
+    fn body(&self, number: u64) -> Vec<u8> {
+        body(number)
+    }
+
+    fn seen(&self, body: &[u8]) -> Vec<u8> {
+        body[Header::BYTES..].to_vec()
+    }
+
+    fn taken(&mut self) -> Option<Vec<u8>> {
+        self.far.as_mut().filter(|_| self.direction == Direction::In).map(read_available)
+    }
+}
+
+#[test]
+fn a_device_conforms() {
+    conforms(|| Stream::new(Role::Device));
+}
+
+#[test]
+fn an_application_conforms() {
+    conforms(|| Stream::new(Role::Application));
+}
+
+/// The first error of a device on a file of these bytes; none if it ends well.
+fn error(bytes: &[u8], options: &str) -> Option<PartnerError> {
+    let scratch = Scratch::new();
+    let path = scratch.path("film");
+    std::fs::write(&path, bytes).unwrap();
+    let mut partner = open(&format!("mjpeg:{path},rate=0{options}"), Role::Device);
+    let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
+    loop {
+        match partner.pull(key, Pull::Yours) {
+            Ok(Pulled::End) => return None,
+            Ok(_) => {}
+            Err(error) => return Some(error),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_film_is_an_error_that_says_where() {
+    let two = [image(1), image(2)].concat();
+    assert!(error(&two, "").is_none());
+    for (bytes, options, part) in [
+        (&b"no film"[..], "", "image 0: no JPEG"),
+        (&two[..two.len() - 1], "", "image 1: the stream ends within it"),
+        (&[two.clone(), vec![0]].concat(), "", "image 2"),
+        (&[&image(1)[..20], &vec![0; 5000]].concat(), ",max=1KiB", "image 0"),
+        (&[0xff, 0xd8, 0xff, 0xd9], "", "before it says its size"),
+        (&[0xff, 0xd8, 0xff, 0xe0, 0, 0, 0, 0], "", "without a length"),
+    ] {
+        let error = error(bytes, options).expect(part).to_string();
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn pictures_that_are_no_jpeg_are_refused() {
+    let scratch = Scratch::new();
+    let mut partner = open(&format!("mjpeg:{}", scratch.path("film")), Role::Application);
+    let key = partner.open(&template(Direction::In), &Attributes::default()).unwrap();
+    let mut gray = Body::from(vec![1]);
+    gray.push_front(&Header::frame(Geometry::new(PixelFormat::Gray8, 1, 1).unwrap()).emit());
+    match partner.push(key, Message::new(Time(1), gray)) {
+        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("only JPEG"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However a stream comes in pieces, the same images are found.
+    #[test]
+    fn images_are_found_in_any_pieces(cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
+        let film = [image(1), image(u64::MAX)].concat();
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(film.len())).chain([film.len()]).collect();
+        ends.sort_unstable();
+        let (mut scanner, mut start, mut found) = (Scanner::default(), 0, Vec::new());
+        for end in ends {
+            while let Some(image) = scanner.find(&film[start..end.max(start)]).unwrap() {
+                start += image.length;
+                found.push(image);
+            }
+        }
+        let length = film.len() / 2;
+        prop_assert_eq!(found, vec![Image { length, width: 6, height: 2 }; 2]);
+    }
+
+    /// Any bytes behind the beginning of an image: no panic, and nothing longer than what is there.
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200), marks in prop::collection::vec(any::<prop::sample::Index>(), 0..20)) {
+        let mut film = [vec![0xff, 0xd8], bytes].concat();
+        marks.iter().for_each(|mark| { let at = mark.index(film.len()); film[at] = 0xff; });
+        if let Ok(Some(image)) = Scanner::default().find(&film) {
+            prop_assert!(image.length <= film.len());
+        }
+    }
+}
