@@ -3,6 +3,7 @@
 
 use super::capture::Capture;
 use super::client::{Client, Packet};
+use super::clipboard::Clipboard;
 use super::display::{Extensions, PATIENCE};
 use super::keyboard::{Act, Keyboard};
 use super::layout::LayoutQuery;
@@ -28,6 +29,7 @@ pub(super) struct DevicePartner {
     extensions: Extensions,
     root: xproto::Window,
     capture: Capture,
+    clipboard: Clipboard,
     keyboard: Keyboard,
     layout: LayoutQuery,
     /// Where the pointer was put, and its buttons that are down.
@@ -60,6 +62,7 @@ impl DevicePartner {
         let extensions = Extensions::find(&mut client, deadline).map_err(&begun)?;
         let capture =
             Capture::new(&mut client, extensions, screen.root, memory, options, deadline).map_err(&begun)?;
+        let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&begun)?;
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&begun)?);
         Ok(DevicePartner {
@@ -68,6 +71,7 @@ impl DevicePartner {
             extensions,
             root: screen.root,
             capture,
+            clipboard,
             keyboard,
             layout: LayoutQuery::default(),
             pointer: (0, 0),
@@ -93,7 +97,11 @@ impl DevicePartner {
                     self.ready.extend(message);
                 }
                 Packet::Error(request, _) => self.capture.handle_error(request)?,
-                Packet::Event(event) => self.capture.handle_event(&mut self.client, &event, now())?,
+                Packet::Event(event) => {
+                    if !self.clipboard.handle_event(&mut self.client, &event)? {
+                        self.capture.handle_event(&mut self.client, &event, now())?;
+                    }
+                }
             }
         }
         self.client.flush()
@@ -113,6 +121,10 @@ impl DevicePartner {
         self.inputs += 1;
         match event {
             Event::Refresh => self.capture.want_whole(),
+            Event::Text(text) => {
+                let is_offered = self.clipboard.offer(&mut self.client, text);
+                self.refused += u64::from(!is_offered);
+            }
             _ if self.extensions.xtest.is_none() => self.refused += 1,
             Event::Key { keysym, pressed: true } => match self.keyboard.press(keysym) {
                 Some(acts) => self.act(acts),
@@ -123,7 +135,7 @@ impl DevicePartner {
                 self.act(acts);
             }
             Event::Pointer { x, y, buttons } => self.point((x, y), buttons),
-            Event::Text(_) | Event::Size { .. } => self.refused += 1,
+            Event::Size { .. } => self.refused += 1,
         }
     }
 

@@ -3,6 +3,7 @@
 mod application;
 mod capture;
 mod client;
+mod clipboard;
 mod device;
 mod dial;
 mod display;

@@ -8,7 +8,7 @@ use contract::{
     PartnerError, Pull, Pulled, Pushed, Role, Time,
 };
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
@@ -40,6 +40,19 @@ fn start(command: &mut Command) -> Option<Program> {
     }
 }
 
+/// The next line that a program prints, which it does soon, or the rest of one; empty if it ended.
+fn next_line(output: &mut BufReader<ChildStdout>) -> String {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    if output.buffer().is_empty() {
+        let timeout = Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(output.get_ref(), PollFlags::IN)], Some(&timeout));
+        assert!(ready.unwrap() > 0, "it says nothing");
+    }
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    line
+}
+
 /// A server without a screen of glass.
 struct Server {
     program: Program,
@@ -54,9 +67,8 @@ impl Server {
     fn start_with(size: &str, more: &[&str]) -> Option<Server> {
         let arguments = ["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", size];
         let mut program = start(Command::new("Xvfb").args(arguments).args(more))?;
-        let mut number = String::new();
         let output = program.0.stdout.take().expect("it is a pipe");
-        BufReader::new(output).read_line(&mut number).unwrap();
+        let number = next_line(&mut BufReader::new(output));
         Some(Server { program, display: format!(":{}", number.trim()) })
     }
 
@@ -477,25 +489,68 @@ fn an_unmodified_program_gets_what_is_typed_even_what_no_key_has() {
     let mut device = server.device("");
     device.until("its window", |screen| !screen.parts.is_empty());
     device.say(Event::Pointer { x: 100, y: 50, buttons: 0 });
-    let typed = [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51];
-    for keysym in typed {
-        device.type_key(keysym);
+    let mut is_press = false;
+    let is_modifier = |keysym: &u32| (0xffe1..=0xffee).contains(keysym) || *keysym == 0xfe03;
+    // One after the other: a program that is still starting might miss what becomes of its keyboard meanwhile.
+    for typed in [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51] {
+        device.type_key(typed);
+        let got = loop {
+            let line = next_line(&mut output);
+            assert!(!line.is_empty(), "xev ended before {typed:#x}");
+            // "KeyPress event, serial 28, ...", and below "    state 0x0, keycode 38 (keysym 0x61, a), same_screen YES,".
+            if !line.starts_with(' ') {
+                is_press = line.starts_with("KeyPress");
+            }
+            let keysym = line.split("(keysym 0x").nth(1).and_then(|rest| rest.split(',').next());
+            let keysym = keysym.filter(|_| is_press).map(|hex| u32::from_str_radix(hex, 16).unwrap());
+            if let Some(keysym) = keysym.filter(|keysym| !is_modifier(keysym)) {
+                break keysym;
+            }
+        };
+        assert_eq!(got, typed);
     }
-    let (mut got, mut line, mut is_press) = (Vec::new(), String::new(), false);
-    while got.len() < typed.len() {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "xev ended after {got:x?}");
-        // "KeyPress event, serial 28, ...", and below "    state 0x0, keycode 38 (keysym 0x61, a), same_screen YES,".
-        if !line.starts_with(' ') {
-            is_press = line.starts_with("KeyPress");
-        }
-        let keysym = line.split("(keysym 0x").nth(1).and_then(|rest| rest.split(',').next());
-        let keysym = keysym.filter(|_| is_press).map(|hex| u32::from_str_radix(hex, 16).unwrap());
-        let is_modifier = |keysym: &u32| (0xffe1..=0xffee).contains(keysym) || *keysym == 0xfe03;
-        got.extend(keysym.filter(|keysym| !is_modifier(keysym)));
-    }
-    assert_eq!(got, typed);
     assert_eq!(device.figure("inputs refused"), 0.0);
+}
+
+#[test]
+fn text_is_offered_on_the_clipboard() {
+    let Some(server) = Server::start("64x48x24") else { return };
+    let (mut painter, mut device) = (server.painter(), server.device(""));
+    device.until("the first picture", |screen| screen.frames == 1);
+    device.say(Event::Text("déjà vu".into()));
+    device.say(Event::Refresh);
+    device.until("that is done", |screen| screen.frames == 2);
+    let deadline = Instant::now() + WATCHDOG;
+    let client = &mut painter.client;
+    let mut atom = |name: &[u8]| {
+        let request = client.ask(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
+        super::display::answer::<InternAtomReply>(client, request, deadline).unwrap().atom
+    };
+    let (clipboard, utf8, property) = (atom(b"CLIPBOARD"), atom(b"UTF8_STRING"), atom(b"HERE"));
+    for (selection, target, expected) in [
+        (clipboard, utf8, "déjà vu".as_bytes()),
+        (AtomEnum::PRIMARY.into(), AtomEnum::STRING.into(), b"d\xe9j\xe0 vu"),
+    ] {
+        let (requestor, time) = (painter.root, 0);
+        painter
+            .client
+            .send(ConvertSelectionRequest { requestor, selection, target, property, time }.serialize());
+        let got = loop {
+            let (window, type_, delete) = (painter.root, 0, true);
+            let get = GetPropertyRequest { delete, window, property, type_, long_offset: 0, long_length: 99 };
+            let request = painter.client.ask(get.serialize());
+            let reply: GetPropertyReply =
+                super::display::answer(&mut painter.client, request, deadline).unwrap();
+            if reply.type_ == target {
+                break reply.value;
+            }
+            device.step().unwrap();
+        };
+        assert_eq!(got, expected);
+    }
+    let long = "x".repeat(wire::formats::viewer::TEXT_BYTES_MAX);
+    device.say(Event::Text(long));
+    assert_eq!(device.figure("inputs refused"), 1.0);
 }
 
 #[test]
