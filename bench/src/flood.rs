@@ -30,16 +30,25 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What one turn brought.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
-    nanoseconds: u64,
+pub(crate) struct Turn {
+    pub(crate) nanoseconds: u64,
     received_bytes: u64,
     sent_bytes: u64,
-    used: Used,
+    pub(crate) used: Used,
+}
+
+/// What is sent in a turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) messages: usize,
+    pub(crate) message_bytes: usize,
+    /// Most that may be on its way.
+    pub(crate) window_bytes: u64,
 }
 
 /// Times a turn, from when everything is built (which `act` says by its argument) until the last byte came.
 fn turn(
-    messages: usize,
+    sent_bytes: usize,
     window: &Window,
     act: impl FnOnce(&dyn Fn()) -> Result<(), Failure>,
 ) -> Result<Turn, Failure> {
@@ -48,22 +57,22 @@ fn turn(
     Ok(Turn {
         nanoseconds: window.received_ns().saturating_sub(begun.get()),
         received_bytes: window.received_bytes(),
-        sent_bytes: (messages * MESSAGE_BYTES) as u64,
+        sent_bytes: sent_bytes as u64,
         used,
     })
 }
 
 /// A turn of ours.
-fn our_turn(
+pub(crate) fn our_turn(
     setting: &Setting,
     link: &Link,
     sockets: [OwnedFd; 2],
-    messages: usize,
-    window_bytes: u64,
+    load: Load,
 ) -> Result<Turn, Failure> {
     let window = Window::default();
-    let in_flight = InFlight::new(window.clone(), window_bytes);
-    let flood = Flood::new(Place::new(setting, 0), Body::from(vec![7; MESSAGE_BYTES]), messages, in_flight);
+    let in_flight = InFlight::new(window.clone(), load.window_bytes);
+    let body = Body::from(vec![7; load.message_bytes]);
+    let flood = Flood::new(Place::new(setting, 0), body, load.messages, in_flight);
     let count = Count::new(Place::new(setting, 1), window.clone());
     let [near, far] = sockets;
     let hosts =
@@ -72,7 +81,8 @@ fn our_turn(
         setting.be_broker();
         begin();
     };
-    turn(messages, &window, |begin| ours::run(link, hosts, || begun(begin)).map(drop))
+    let sent_bytes = load.messages * load.message_bytes;
+    turn(sent_bytes, &window, |begin| ours::run(link, hosts, || begun(begin)).map(drop))
 }
 
 /// A turn of bare sockets: `sender` and `receiver` on a processor each.
@@ -83,7 +93,7 @@ fn bare_turn(
     sender: impl FnOnce() -> Result<(), Failure> + Send,
     receiver: impl FnOnce() -> Result<(), Failure> + Send,
 ) -> Result<Turn, Failure> {
-    turn(messages, window, |begin| {
+    turn(messages * MESSAGE_BYTES, window, |begin| {
         thread::scope(|scope| {
             let receiver = scope.spawn(|| {
                 setting.settle(1);
@@ -104,7 +114,8 @@ fn bare_turn(
 
 fn our_tcp(setting: &Setting) -> Result<Turn, Failure> {
     let (near, far) = connection(setting)?;
-    our_turn(setting, &tcp(setting, false)?, [near.into(), far.into()], TCP_MESSAGES, u64::MAX)
+    let load = Load { messages: TCP_MESSAGES, message_bytes: MESSAGE_BYTES, window_bytes: u64::MAX };
+    our_turn(setting, &tcp(setting, false)?, [near.into(), far.into()], load)
 }
 
 fn bare_tcp(setting: &Setting) -> Result<Turn, Failure> {
@@ -141,8 +152,10 @@ fn our_udp(setting: &Setting) -> Result<Turn, Failure> {
         format: Format::Bytes,
         class: FlowClass::Timely,
         both_ways: false,
+        traced: None,
     };
-    our_turn(setting, &link, [near.into(), far.into()], UDP_MESSAGES, WINDOW_BYTES)
+    let load = Load { messages: UDP_MESSAGES, message_bytes: MESSAGE_BYTES, window_bytes: WINDOW_BYTES };
+    our_turn(setting, &link, [near.into(), far.into()], load)
 }
 
 fn bare_udp(setting: &Setting) -> Result<Turn, Failure> {

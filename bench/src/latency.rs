@@ -33,7 +33,14 @@ pub(crate) fn connection(setting: &Setting) -> Result<(TcpStream, TcpStream), Fa
 pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
     let options = Options::check(Tcp.options(), [("congestion", setting.congestion.as_str())])?;
     let format = Format::Bytes;
-    Ok(Link { transports: [&Tcp, &Tcp], options, format, class: FlowClass::Reliable, both_ways })
+    Ok(Link {
+        transports: [&Tcp, &Tcp],
+        options,
+        format,
+        class: FlowClass::Reliable,
+        both_ways,
+        traced: None,
+    })
 }
 
 /// What a thread of ours left behind.
@@ -42,6 +49,11 @@ pub(crate) fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T, Failure>>
 }
 
 fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> {
+    our_turn(setting, &tcp(setting, true)?, size, count)
+}
+
+/// A turn of ours.
+pub(crate) fn our_turn(setting: &Setting, link: &Link, size: usize, count: usize) -> Result<Times, Failure> {
     let (near, far) = connection(setting)?;
     let (results, times) = std::sync::mpsc::channel();
     let ping = Ping::new(Place::new(setting, 0), Body::from(vec![7; size]), WARM_UP, count, results);
@@ -50,7 +62,7 @@ fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> 
         Host { device: Box::new(ping), socket: near.into() },
         Host { device: Box::new(echo), socket: far.into() },
     ];
-    ours::run(&tcp(setting, true)?, hosts, || setting.be_broker())?;
+    ours::run(link, hosts, || setting.be_broker())?;
     Ok(times.recv()?)
 }
 

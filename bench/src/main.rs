@@ -23,6 +23,7 @@ mod partner;
 mod plot;
 mod skew;
 mod soak;
+mod trace_cost;
 
 use chapter6::ChapterSetting;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -58,6 +59,7 @@ enum Experiment {
     Batching(ChapterSetting),
     Latency(Setting),
     Flood(Setting),
+    TraceCost(Setting),
     Partner,
     Isolate,
     Links(links_chain::LinksSetting),
@@ -179,6 +181,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Batching(setting) => chapter6::run(setting, chapter6::batching)?,
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
+        Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,

@@ -7,8 +7,9 @@ use pipeline::Pipeline;
 use runtime::driver::{FlowPlan, LinkFacts, Notice};
 use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use runtime::{DriverStats, Limits};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::control::{FlowClass, FlowDirection};
 
@@ -16,6 +17,8 @@ use wire::control::{FlowClass, FlowDirection};
 const DRIVER: u32 = 0;
 /// Longer than any turn takes.
 const WATCHDOG: Duration = Duration::from_secs(120);
+/// Time between two collections of what was traced, as `outboard trace` has it.
+const TRACE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// One host: what it has, and its end of the data connection.
 pub(crate) struct Host {
@@ -32,6 +35,8 @@ pub(crate) struct Link {
     pub(crate) class: FlowClass,
     /// Whether the far host's device answers.
     pub(crate) both_ways: bool,
+    /// Both hosts are traced: one message in so many.
+    pub(crate) traced: Option<NonZeroU32>,
 }
 
 impl Link {
@@ -62,13 +67,17 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
         // Both hosts are this one: there is no offset between their clocks.
         ask(worker, Command::Facts(LinkFacts::default()))?;
         ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
+        if link.traced.is_some() {
+            ask(worker, Command::Trace { driver: DRIVER, one_in: link.traced })?;
+        }
         sockets.push((worker, host.socket));
     }
     begun();
     for (worker, socket) in sockets {
         ask(worker, Command::Link { driver: DRIVER, socket })?;
     }
-    let mut broker = Broker { workers: &workers, poller: Poller::new()?, stats: [None, None] };
+    let mut broker =
+        Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: link.traced };
     broker.carry(|broker| broker.stats.iter().all(Option::is_some))?;
     let [near, far] = broker.stats;
     Ok([near.unwrap_or_default(), far.unwrap_or_default()])
@@ -83,17 +92,27 @@ struct Broker<'a> {
     workers: &'a [Worker; 2],
     poller: Poller,
     stats: [Option<DriverStats>; 2],
+    traced: Option<NonZeroU32>,
 }
 
 impl Broker<'_> {
     /// Carries messages between the hosts until `done`.
     fn carry(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        let mut asked = Instant::now();
         while !done(self) {
             for worker in self.workers {
                 self.poller.want(worker.wakes(), true, false);
             }
-            if !self.poller.wait(Some(WATCHDOG))? {
+            let patience = self.traced.map_or(WATCHDOG, |_| TRACE_INTERVAL);
+            if !self.poller.wait(Some(patience))? && self.traced.is_none() {
                 return Err("nothing moves any more".into());
+            }
+            if self.traced.is_some() && asked.elapsed() >= TRACE_INTERVAL {
+                asked = Instant::now();
+                let one_in = self.traced;
+                self.workers
+                    .iter()
+                    .try_for_each(|worker| ask(worker, Command::Trace { driver: DRIVER, one_in }))?;
             }
             for here in 0..2 {
                 self.workers[here].clear();
@@ -118,6 +137,7 @@ impl Broker<'_> {
             }
             Report::Notice { notice: Notice::FlowEnded(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
+            Report::Trace { .. } => Ok(()),
             Report::Stats(mut stats) => {
                 self.stats[here] = stats.remove(&DRIVER);
                 Ok(())

@@ -52,6 +52,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ),
     experiment("latency", "One-way time of a message over loopback TCP, beside a bare ping-pong"),
     experiment("flood", "Messages of 1 MB as fast as they go, over TCP and UDP, beside bare sockets"),
+    experiment(
+        "trace-cost",
+        "What `outboard trace` costs: off, one message in 64, and every message, in turns",
+    ),
     experiment("partner", "Tables 3 and 4 of the Partner paper: what the partner vector costs"),
     experiment("isolate", "What a stage in a process of its own costs, isolated or not, beside a call"),
     experiment(

@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use experiments::EXPERIMENTS;
 use runtime::config::DEFAULT_LISTEN;
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// Use any I/O device from any machine, with applications that don't know.
@@ -54,6 +55,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Show where the time of messages goes inside this host: each stage, system call and wait, live
+    Trace(Trace),
     /// Give a flow another pipeline while it runs: no message is lost, repeated or mixed
     Change(Change),
     /// Show or set what an attached device has to be set, such as a camera's brightness
@@ -79,6 +82,34 @@ pub(crate) enum Command {
     },
     /// Print the manual page, roff
     Man,
+}
+
+/// A sample of the messages is stamped at every hand-over, and the table says how long what lies between took:
+/// p50, p90, p99 and longest, microseconds, by the messages' size.
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Only this device's flows (`outboard top` lists them)
+    pub(crate) name: Option<String>,
+    /// Which messages: one in so many
+    #[arg(long, value_name = "1/N", default_value = "1/64", value_parser = one_in)]
+    pub(crate) sample: NonZeroU32,
+    /// Trace this long, then show it once [default: until q is pressed; 10 with --perfetto]
+    #[arg(long, value_name = "N")]
+    pub(crate) seconds: Option<f64>,
+    /// Write a trace file for https://ui.perfetto.dev or chrome://tracing: each message, each part of its way
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// Put the other host's trace file into this one's too, its times by this host's clock
+    #[arg(long, value_name = "FILE", requires = "perfetto")]
+    pub(crate) with: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+/// `1/64`.
+fn one_in(text: &str) -> Result<NonZeroU32, String> {
+    let count = text.strip_prefix("1/").and_then(|count| count.parse().ok());
+    count.ok_or_else(|| format!("`{text}` is not 1/N with N from 1 to {}, such as 1/64", u32::MAX))
 }
 
 #[derive(Debug, Args)]

@@ -14,6 +14,7 @@ mod services;
 mod shell;
 mod terminal;
 mod top;
+mod trace;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Run { file, report } => services::run(&file, &report),
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
         Command::Top { once, json } => top::top(once, json.json),
+        Command::Trace(words) => trace::trace(&words),
         Command::Change(words) => change::change(words),
         Command::Control(words) => control::control(words),
         Command::Module(words) => module::module(words),

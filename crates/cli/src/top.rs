@@ -28,6 +28,8 @@ struct Flow {
     peer: String,
     linked: bool,
     present: bool,
+    /// Whether `outboard trace` looks at it.
+    traced: bool,
     /// `None` until there are two readings.
     messages_per_second: Option<f64>,
     bytes_per_second: Option<f64>,
@@ -159,6 +161,7 @@ fn flow(
         peer: driver.peer.clone(),
         linked: driver.stats.linked,
         present: driver.stats.present,
+        traced: driver.stats.traced,
         messages_per_second: rates.map(|rates| rates.0),
         bytes_per_second: rates.map(|rates| rates.1),
         delay_p50_ms: delay_ms(1),
@@ -181,7 +184,7 @@ fn draw(view: &View) -> Vec<String> {
     }
     for flow in &view.flows {
         lines.push(row(flow));
-        let state = [(!flow.linked, "no link"), (!flow.present, "no device")];
+        let state = [(!flow.linked, "no link"), (!flow.present, "no device"), (flow.traced, "traced")];
         lines.extend(state.iter().filter(|(is, _)| *is).map(|(_, what)| format!("    {what}")));
         lines.extend(flow.drops.iter().map(|(reason, count)| format!("    {count} dropped: {reason}")));
         for stage in &flow.stages {

@@ -27,6 +27,8 @@ pub struct Attributes {
     pub droppable: bool,
     /// It only repeats what was true once.
     pub stale: bool,
+    /// By what its trace knows it, if it is traced; else 0.
+    pub mark: u32,
 }
 
 impl Message {

@@ -142,6 +142,58 @@ pub enum Ctl<'a> {
     Say(&'a str),
     /// Figures for people and scripts.
     Report,
+    /// To a transport whose records are traced.
+    Watch(Watch),
+}
+
+/// What is asked of a transport whose records are traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// Have the kernel note when it has what, where it can.
+    Begin,
+    /// No longer.
+    End,
+    /// The record that is pushed next: when does the kernel pass it on?
+    Next,
+    /// Tell: [`CtlReply::Progress`].
+    Progress,
+}
+
+/// How far a transport's records have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Records pushed since the connection began.
+    pub pushed: u64,
+    /// So many of them the kernel has whole.
+    pub written: u64,
+    /// When the kernel had what was received last, if it tells.
+    pub arrived: Option<Time>,
+    /// Where the kernel had a watched record, if it told since; there may be more to tell.
+    pub told: Option<Told>,
+    /// More will be told by itself.
+    pub expects: bool,
+}
+
+/// Where the kernel had a watched record, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Its number among the records pushed, from 1.
+    pub record: u64,
+    /// Where.
+    pub moment: Moment,
+    /// When.
+    pub at: Time,
+}
+
+/// Places in the kernel that a record passes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// The packet scheduler.
+    Scheduled,
+    /// The network's driver.
+    Sent,
+    /// The peer's kernel.
+    Acknowledged,
 }
 
 /// The answer to a control operation.
@@ -157,6 +209,8 @@ pub enum CtlReply {
     Bytes(Vec<u8>),
     /// Figures.
     Report(Vec<crate::Report>),
+    /// To [`Watch::Progress`].
+    Progress(Progress),
 }
 
 /// What a descriptor is waited for.

@@ -7,6 +7,7 @@
 use crate::error::PipelineError;
 use crate::outlet::Outlet;
 use crate::parsed::{PairUse, Pipeline};
+use crate::trace::{Point, Trace};
 use contract::{
     Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report, Shape, StageError,
     Time,
@@ -19,6 +20,9 @@ pub const REFUSED: &str = "refused by the stage";
 
 /// What a message is counted as that found no room behind a side port.
 pub const SIDE_FULL: &str = "no room behind the side port";
+
+/// Marked messages that a stage is known to hold; of more, the oldest are no longer traced.
+const MARKS_MAX: usize = 256;
 
 /// Makes one half of a pair for a flow of this format, behind the link that the pair asks for.
 pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
@@ -71,10 +75,12 @@ pub struct ChainOut {
     pub sides: Vec<SideMessage>,
     /// What went wrong. A message that caused it is in `drops` too, as [`REFUSED`].
     pub errors: Vec<ChainError>,
+    /// The path's trace, while it is traced.
+    pub trace: Option<Box<Trace>>,
 }
 
 impl ChainOut {
-    /// Whether there is nothing in it.
+    /// Whether there is nothing in it for the caller to drain.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
             && self.controls.is_empty()
@@ -117,6 +123,36 @@ struct Slot {
     outlets: Vec<(Port, Arc<dyn Outlet>)>,
     /// What first went wrong, and whether that was told.
     error: Option<(String, bool)>,
+    /// Marked messages that went in, by when they were created: what the stage makes of them may bear no mark.
+    marks: VecDeque<(Time, u32)>,
+}
+
+impl Slot {
+    /// A marked message goes in.
+    fn note(&mut self, message: &Message) {
+        if self.marks.is_empty() {
+            self.marks.reserve_exact(MARKS_MAX);
+        } else if self.marks.len() == MARKS_MAX {
+            self.marks.pop_front();
+        }
+        self.marks.push_back((message.created, message.attributes.mark));
+    }
+
+    /// A message came out: if it is the first that came of a marked one, it bears the mark.
+    fn trace(&mut self, message: &mut Message, trace: &mut Trace) {
+        let Message { created, attributes, body } = message;
+        let is_it = |(of, mark): &(Time, u32)| match attributes.mark {
+            0 => of == created,
+            known => *mark == known,
+        };
+        attributes.mark = match self.marks.iter().position(is_it).and_then(|place| self.marks.remove(place)) {
+            Some((_, mark)) => {
+                trace.stamp(mark, Point::Left(self.pair as u16), body.len());
+                mark
+            }
+            None => 0,
+        };
+    }
 }
 
 /// One half of a pipeline.
@@ -165,7 +201,8 @@ impl Chain {
             let is_fan = matches!(used.pair.shape(&used.options), Shape::Fan(_));
             let (outbox, waiting) = (Outbox::default(), VecDeque::new());
             let outlets = pipeline.outlets_of(used);
-            slots.push(Slot { pair, name, is_fan, link, outbox, waiting, outlets, error: None });
+            let (error, marks) = (None, VecDeque::new());
+            slots.push(Slot { pair, name, is_fan, link, outbox, waiting, outlets, error, marks });
         }
         if half == Half::Sink {
             slots.reverse();
@@ -339,7 +376,13 @@ impl Chain {
 
     fn hand_waiting(&mut self, index: usize, waiting: Waiting, now: Time, out: &mut ChainOut) {
         match waiting {
-            Waiting::Message(message) => self.hand_message(index, message, now, out),
+            Waiting::Message(message) => {
+                if let Some(trace) = out.trace.as_deref_mut().filter(|_| message.attributes.mark != 0) {
+                    let point = Point::Waited(self.slots[index].pair as u16);
+                    trace.stamp(message.attributes.mark, point, message.body.len());
+                }
+                self.hand_message(index, message, now, out);
+            }
             Waiting::Gap => {
                 self.hand(index, Input::Gap(Port::MAIN), now, out);
                 self.feed_gap(index + 1, now, out);
@@ -349,6 +392,9 @@ impl Chain {
 
     fn hand_message(&mut self, index: usize, message: Message, now: Time, out: &mut ChainOut) {
         let slot = &mut self.slots[index];
+        if message.attributes.mark != 0 {
+            slot.note(&message);
+        }
         let result = slot.link.hand(Input::Message(Port::MAIN, message), now, &mut slot.outbox);
         if result.is_err() {
             let (pair, name) = (slot.pair, slot.name);
@@ -379,7 +425,10 @@ impl Chain {
                 |drop: contract::Drop| NamedDrop { pair, name, reason: drop.reason, count: drop.count };
             out.drops.extend(outbox.drops.drain(..).map(named));
         }
-        while let Some((port, message)) = self.slots[index].outbox.messages.pop_front() {
+        while let Some((port, mut message)) = self.slots[index].outbox.messages.pop_front() {
+            if let Some(trace) = out.trace.as_deref_mut().filter(|_| is_fan || port == Port::MAIN) {
+                self.slots[index].trace(&mut message, trace);
+            }
             match port {
                 _ if is_fan => self.feed(index + 1, message, now, out),
                 Port::MAIN => self.feed(index + 1, message, now, out),

@@ -16,6 +16,7 @@
 //! - [`Chain`]: one half of a pipeline, running.
 //! - [`Joined`]: several flows that meet, each through a pipeline of its own.
 //! - [`Outlet`]: where what leaves a pair by a side port goes.
+//! - [`Trace`]: when messages of a sample passed which points of their path.
 
 mod chain;
 mod edit;
@@ -25,6 +26,7 @@ mod outlet;
 mod parsed;
 mod requirement;
 mod syntax;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -39,3 +41,4 @@ pub use outlet::{NamedOutlet, Outlet, side_port};
 pub use parsed::{Isolation, LINKS, LinkKind, Origin, PairUse, Pipeline};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};
+pub use trace::{Point, Stamp, Stamps, Trace};

@@ -14,12 +14,14 @@ use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
 use crate::stats::DriverStats;
+use crate::trace::Tracing;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::{Edit, Pipeline};
 use session::{Handshake, Limits};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -126,6 +128,7 @@ pub struct Attacher {
     worker: Worker,
     /// Where it is asked what it does; none if there is no place for it.
     console: Option<Console>,
+    tracing: Tracing,
     poller: Poller,
     drivers: Vec<Driver>,
     changes: Changes,
@@ -171,6 +174,7 @@ impl Attacher {
             attempt: 0,
             worker,
             console: Console::open().ok(),
+            tracing: Tracing::default(),
             poller,
             drivers: drivers.collect(),
             changes: Changes::default(),
@@ -282,6 +286,10 @@ impl Attacher {
                     self.step(step);
                 }
                 Operation::Say { name, words } => self.say(visitor, &name, words),
+                Operation::Trace { asker, name, one_in } => {
+                    let answer = self.trace(asker, name.as_deref(), one_in);
+                    console.answer(visitor, &answer, &mut self.poller);
+                }
             }
         }
         for (visitor, answer) in self.answers.drain(..) {
@@ -298,6 +306,18 @@ impl Attacher {
             let problem = format!("no device `{name}` is in use here");
             self.answers.push((visitor, Answer::Refused { problem }));
         }
+    }
+
+    /// Answers with what was traced until now, and has it go on.
+    fn trace(&mut self, asker: u64, name: Option<&str>, one_in: Option<NonZeroU32>) -> Answer {
+        let is_named = |driver: &Driver| name.is_none_or(|name| driver.name == name);
+        if self.drivers.iter().any(is_named) && !self.tracing.ask(asker, one_in, now()) {
+            return Answer::traced_already();
+        }
+        for (driver, _) in (0..).zip(&self.drivers).filter(|(_, driver)| is_named(driver)) {
+            let _ = self.worker.send(Command::Trace { driver, one_in });
+        }
+        self.tracing.answer(asker, "attach")
     }
 
     fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Step {
@@ -455,6 +475,12 @@ impl Attacher {
                         driver.stats = (now(), stats.clone());
                         tell(Event::Stats { name: driver.name.clone(), stats: Box::new(stats) });
                     }
+                }
+            }
+            Report::Trace { driver, flows } => {
+                if let Some(driver) = self.drivers.get(driver as usize) {
+                    let peer = self.peer.to_string();
+                    self.tracing.add(flows.into_iter().map(|flow| flow.named(&driver.name, &peer)));
                 }
             }
             Report::Notice { driver: number, notice } => {

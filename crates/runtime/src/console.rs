@@ -5,6 +5,7 @@
 
 use crate::local_socket::{directory, is_stale, listen, write_line};
 use crate::stats::DriverStats;
+use crate::trace::FlowTrace;
 use pipeline::Edit;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, getuid};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -53,6 +55,16 @@ pub enum Operation {
         /// In words of its class; none ask what can be said.
         words: String,
     },
+    /// When messages of a sample passed which points of their paths: a [`Traced`]. The first question begins it;
+    /// when none has come for 3 s, it ends. One process asks at a time.
+    Trace {
+        /// A number of the asking process's own.
+        asker: u64,
+        /// Only this device's flows.
+        name: Option<String>,
+        /// One message in so many; none is the end of it.
+        one_in: Option<NonZeroU32>,
+    },
 }
 
 /// The answer to an [`Operation`].
@@ -72,11 +84,24 @@ pub enum Answer {
         /// What the partner answered.
         text: String,
     },
+    /// To [`Operation::Trace`].
+    Traced(Traced),
     /// It cannot be done, and why.
     Refused {
         /// Why.
         problem: String,
     },
+}
+
+/// What was traced since the last answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Traced {
+    /// `share` or `attach`.
+    pub role: String,
+    /// Its process id.
+    pub process: i32,
+    /// Its flows.
+    pub flows: Vec<FlowTrace>,
 }
 
 impl Answer {
@@ -86,6 +111,11 @@ impl Answer {
             Ok(text) => Answer::Said { text },
             Err(problem) => Answer::Refused { problem },
         }
+    }
+
+    /// To who traces what another traces already.
+    pub(crate) fn traced_already() -> Answer {
+        Answer::Refused { problem: "another process traces it already: end that one first".into() }
     }
 }
 

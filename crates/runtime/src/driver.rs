@@ -6,12 +6,14 @@
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::stats::DriverStats;
+use crate::trace::{FlowTrace, LEASE};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest,
-    Offset, Partner, PartnerError, Readiness, Role, Site, Time,
+    Offset, Partner, PartnerError, Readiness, Role, Site, Time, Watch,
 };
 use pipeline::Pipeline;
 use session::Limits;
+use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
@@ -97,6 +99,8 @@ pub struct Driver {
     facts: Option<LinkFacts>,
     partner_unflushed: bool,
     transport_unflushed: bool,
+    /// While its flows are traced: until then, if nobody asks again.
+    traced_until: Option<Time>,
 }
 
 /// When to run a driver again.
@@ -142,6 +146,7 @@ impl Driver {
             facts: None,
             partner_unflushed: false,
             transport_unflushed: false,
+            traced_until: None,
         };
         driver.rebuild(role, flows, lossy, limits)?;
         Ok(driver)
@@ -188,6 +193,9 @@ impl Driver {
     pub fn handle_link(&mut self, transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
         self.transport = Some(transport);
         self.transport_unflushed = false;
+        if self.traced_until.is_some() {
+            self.watch(Watch::Begin);
+        }
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_link(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }
@@ -289,6 +297,9 @@ impl Driver {
 
     /// Moves what can be moved; says whether anything did, so that it is worth running again.
     pub fn run(&mut self, now: Time, poller: &mut Poller, notices: &mut Vec<Notice>) -> bool {
+        if self.traced_until.is_some_and(|until| now >= until) {
+            self.end_trace();
+        }
         let mut progress = false;
         let (mut pushed, mut sent) = (false, false);
         let mut failure = None;
@@ -312,12 +323,22 @@ impl Driver {
                 Ok(unflushed) => self.partner_unflushed = unflushed,
                 Err(error) => failure = Some(PathError::Partner(error)),
             }
+            if let Some(incoming) = self.incoming.as_mut().filter(|_| !self.partner_unflushed) {
+                incoming.trace_delivered();
+            }
         }
-        if sent || self.transport_unflushed {
+        let writes = sent || self.transport_unflushed;
+        if writes {
+            if let Some(outgoing) = self.outgoing.as_mut() {
+                outgoing.trace_writing();
+            }
             match flush(self.transport.as_mut()) {
                 Ok(unflushed) => self.transport_unflushed = unflushed,
                 Err(error) => failure = Some(PathError::Transport(error)),
             }
+        }
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.trace_written(self.transport.as_mut(), writes && !self.transport_unflushed);
         }
         if let Some(failure) = failure {
             progress |= self.handle_failure(failure, now, poller, notices);
@@ -408,6 +429,40 @@ impl Driver {
         }
     }
 
+    /// Traces one message in `one_in`, or goes on with it, until nobody has asked for a while, or none is asked
+    /// for; gives what was stamped since the last time.
+    pub fn trace(&mut self, one_in: Option<NonZeroU32>, now: Time) -> Vec<FlowTrace> {
+        let Some(one_in) = one_in else {
+            self.end_trace();
+            return Vec::new();
+        };
+        if self.traced_until.replace(now.after(LEASE)).is_none() {
+            self.watch(Watch::Begin);
+        }
+        let offset_ns = self.facts.map(|facts| facts.offset.0);
+        let outgoing = self.outgoing.as_mut().and_then(|outgoing| outgoing.trace(one_in));
+        let incoming = self.incoming.as_mut().and_then(|incoming| incoming.trace(one_in));
+        outgoing.into_iter().chain(incoming).map(|flow| FlowTrace { offset_ns, ..flow }).collect()
+    }
+
+    fn end_trace(&mut self) {
+        self.traced_until = None;
+        self.watch(Watch::End);
+        if let Some(outgoing) = self.outgoing.as_mut() {
+            outgoing.end_trace();
+        }
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.end_trace();
+        }
+    }
+
+    /// A transport whose kernel tells nothing is traced without it.
+    fn watch(&mut self, what: Watch) {
+        if let Some(transport) = self.transport.as_mut() {
+            let _ = transport.ctl(FlowKey::DEFAULT, Ctl::Watch(what));
+        }
+    }
+
     /// Figures for people and scripts.
     pub fn stats(&mut self) -> DriverStats {
         let figures = |partner: Option<&mut Box<dyn Partner>>| match partner
@@ -421,6 +476,7 @@ impl Driver {
         DriverStats {
             linked: self.transport.is_some(),
             present: self.partner.is_some(),
+            traced: self.traced_until.is_some(),
             outgoing: self.outgoing.as_ref().map(Outgoing::stats),
             incoming: self.incoming.as_ref().map(Incoming::stats),
             partner: figures(self.partner.as_mut()),

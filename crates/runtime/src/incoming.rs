@@ -6,12 +6,14 @@ use crate::feedback::Teller;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use crate::switch::Next;
+use crate::trace::{self, FlowTrace};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
-use pipeline::{Chain, Pipeline};
+use pipeline::{Chain, Pipeline, Point};
 use session::{Limits, Received, SinkFlow};
+use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::{BODY_BYTES_MAX, Control, RecordHeader};
@@ -26,6 +28,11 @@ const MISSING_INTERVAL: Duration = Duration::from_millis(20);
 const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(5)];
 /// How long after its end a timely flow still waits for late records.
 const LATE_WAIT: Duration = Duration::from_millis(500);
+/// Marked messages that wait for the partner's flush; of more, the end is not seen.
+const HANDED_MAX: usize = 1024;
+
+/// When a read of the network began, and when the kernel had what it brought.
+type Read = (Time, Option<Time>);
 
 pub(crate) struct Incoming {
     plan: FlowPlan,
@@ -52,6 +59,9 @@ pub(crate) struct Incoming {
     next: Option<Next>,
     /// When what is still missing of a timely flow's epoch is waited for no longer, once another follows.
     over_at: Option<Time>,
+    /// While traced: the sequence that comes next if nothing is lost, and what waits for the partner's flush.
+    expected: u64,
+    handed: Vec<u32>,
 }
 
 impl Incoming {
@@ -84,6 +94,8 @@ impl Incoming {
             drops: DropCounts::default(),
             next: None,
             over_at: None,
+            expected: 0,
+            handed: Vec::new(),
         })
     }
 
@@ -281,6 +293,7 @@ impl Incoming {
             }
             if let Some(message) = self.sink.poll() {
                 self.unacknowledged_bytes += message.body.len();
+                self.segment.stamp(&message, Point::Ordered);
                 self.segment.feed(message, now);
                 continue;
             }
@@ -297,8 +310,12 @@ impl Incoming {
             }
             budget -= 1;
             let Some(transport) = transport.as_mut() else { break };
+            let read_at = self.read_begins();
             match transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)? {
-                Pulled::Message(_, record) => self.take_record(record, facts, now, notices)?,
+                Pulled::Message(_, record) => {
+                    let read = read_at.map(|at| (at, trace::arrival(transport.as_mut())));
+                    self.take_record(record, read, facts, now, notices)?;
+                }
                 Pulled::End => return Err(PathError::Closed),
                 _ => break,
             }
@@ -328,10 +345,18 @@ impl Incoming {
         };
         while let Some(message) = self.segment.out.messages.pop_front() {
             self.delays.record(message.created, now);
+            self.segment.stamp(&message, Point::Handing);
+            let mark = message.attributes.mark;
             match partner.push(self.key, message) {
                 Ok(Pushed::Taken) => {
                     self.delivered += 1;
                     moved.pushed = true;
+                    if let Some(trace) = self.segment.out.trace.as_deref_mut().filter(|_| mark != 0) {
+                        trace.stamp(mark, Point::Handed, 0);
+                        if self.handed.len() < HANDED_MAX {
+                            self.handed.push(mark);
+                        }
+                    }
                 }
                 Ok(Pushed::Full(message)) => {
                     self.segment.out.messages.push_front(message);
@@ -353,6 +378,7 @@ impl Incoming {
     fn take_record(
         &mut self,
         mut record: Message,
+        read: Option<Read>,
         facts: LinkFacts,
         now: Time,
         notices: &mut Vec<Notice>,
@@ -367,6 +393,7 @@ impl Incoming {
             return Err(wrong(format!("a record of flow {} with a wrong flow or length", header.flow)));
         }
         record.created = Time(header.container.created).shifted(facts.offset);
+        self.trace_received(&mut record, &header, read);
         match self.sink.handle(&header, record) {
             Received::NewEpoch(record) => {
                 self.begin(header.epoch, now, notices);
@@ -376,6 +403,48 @@ impl Incoming {
             Received::Accepted | Received::Repeated | Received::Overflow => {}
         }
         Ok(())
+    }
+
+    /// When a read of the network begins whose record is sampled.
+    fn read_begins(&self) -> Option<Time> {
+        let trace = self.segment.out.trace.as_deref()?;
+        trace.picks(self.expected).then(|| trace.now())
+    }
+
+    fn trace_received(&mut self, record: &mut Message, header: &RecordHeader, read: Option<Read>) {
+        let Some(trace) = self.segment.out.trace.as_deref_mut() else { return };
+        self.expected = header.sequence.wrapping_add(1);
+        let read = read.filter(|_| trace.picks(header.sequence));
+        if let (Some(mark), Some((read_at, arrived_at))) = (trace.pass(read.is_some()), read) {
+            record.attributes.mark = mark;
+            trace.stamp_at(mark, Point::Made, record.created);
+            if let Some(arrived_at) = arrived_at {
+                trace.stamp_at(mark, Point::Arrived, arrived_at);
+            }
+            trace.stamp_at(mark, Point::Read, read_at);
+            trace.stamp_number(mark, Point::Received, record.body.len(), (header.epoch, header.sequence));
+        }
+    }
+
+    /// The partner has written what it has taken.
+    pub(crate) fn trace_delivered(&mut self) {
+        for mark in self.handed.drain(..) {
+            if let Some(trace) = self.segment.out.trace.as_deref_mut() {
+                trace.stamp(mark, Point::Delivered, 0);
+            }
+        }
+    }
+
+    /// Traces one message in `one_in`, or goes on with it; what was traced since the last time.
+    pub(crate) fn trace(&mut self, one_in: NonZeroU32) -> Option<FlowTrace> {
+        self.handed.reserve(HANDED_MAX);
+        self.segment.trace(one_in, &self.plan, Half::Sink)
+    }
+
+    /// Nobody asks any more.
+    pub(crate) fn end_trace(&mut self) {
+        self.segment.out.trace = None;
+        self.handed = Vec::new();
     }
 
     /// Ends the flow here once everything before its end was handed on.

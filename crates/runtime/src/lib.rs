@@ -34,6 +34,7 @@ mod share_join;
 mod share_session;
 mod stats;
 mod switch;
+pub mod trace;
 pub mod worker;
 
 pub use agree::Pipelines;
@@ -46,7 +47,7 @@ pub use junction::hub::{HubOptions, HubPolicy, HubStats};
 pub use junction::joint::{Joint, JointPort, JointStats};
 pub use keys::read_key_file;
 pub use module::{ModuleEnd, ModuleRequest, RunPlace, run_module, serve_module};
-pub use pipeline::Edit;
+pub use pipeline::{Edit, Point, Stamp, Stamps};
 pub use segment::build_chain;
 pub use session::Limits;
 pub use share::{DeviceChoice, MakePartner, ShareDevice, ShareRequest, Sharer};

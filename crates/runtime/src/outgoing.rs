@@ -5,12 +5,14 @@ use crate::feedback::{Known, Reader};
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use crate::switch::Switch;
+use crate::trace::{self, Departures, FlowTrace};
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Time,
 };
-use pipeline::{Chain, Pipeline};
+use pipeline::{Chain, Pipeline, Point};
 use session::{Admission, Limits, SourceFlow};
+use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::{BODY_BYTES_MAX, Control};
@@ -41,6 +43,8 @@ pub(crate) struct Outgoing {
     drops: DropCounts,
     /// The pipeline changes.
     switch: Option<Switch>,
+    /// Traced records on their way out.
+    departures: Departures,
 }
 
 impl Outgoing {
@@ -69,6 +73,7 @@ impl Outgoing {
             feedback: Reader::default(),
             drops: DropCounts::default(),
             switch: None,
+            departures: Departures::default(),
         })
     }
 
@@ -94,6 +99,7 @@ impl Outgoing {
     pub(crate) fn handle_link(&mut self, around: Surroundings<'_>) {
         self.end_told = false;
         self.begun = true;
+        self.departures.handle_link();
         match self.plan.class {
             FlowClass::Timely => self.restart(around),
             FlowClass::State if self.silent => {}
@@ -237,12 +243,16 @@ impl Outgoing {
             let Some(partner) = partner.as_mut().filter(|_| self.begun || self.is_dropping(false)) else {
                 break;
             };
+            let read_at = self.read_begins();
             match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
                 Pulled::Message(_, message) if self.is_dropping(transport.is_some()) => {
                     self.drops.add("link down", 1);
                     drop(message);
                 }
-                Pulled::Message(_, message) => self.segment.feed(message, now),
+                Pulled::Message(_, mut message) => {
+                    self.trace_received(&mut message, read_at);
+                    self.segment.feed(message, now);
+                }
                 Pulled::End => {
                     self.ended = true;
                     moved.progress = true;
@@ -324,7 +334,10 @@ impl Outgoing {
                         continue;
                     }
                     Some(message) => match self.source.admit(message, now) {
-                        Admission::Record(record) => record,
+                        Admission::Record(record) => {
+                            self.trace_numbered(&record);
+                            record
+                        }
                         Admission::Full(message) => {
                             self.segment.out.messages.push_front(message);
                             return Ok(false);
@@ -332,8 +345,17 @@ impl Outgoing {
                     },
                 },
             };
+            let mark = record.attributes.mark;
+            if mark != 0 && self.segment.out.trace.is_some() {
+                self.departures.push(mark, transport, now);
+            }
             match transport.push(FlowKey(self.plan.flow), record) {
-                Ok(Pushed::Taken) => moved.pushed = true,
+                Ok(Pushed::Taken) => {
+                    moved.pushed = true;
+                    if let Some(trace) = self.segment.out.trace.as_deref_mut().filter(|_| mark != 0) {
+                        self.departures.pushed(mark, transport, trace);
+                    }
+                }
                 Ok(Pushed::Full(record)) => {
                     self.unsent = Some(record);
                     return Ok(false);
@@ -344,6 +366,47 @@ impl Outgoing {
                 }
             }
         }
+    }
+
+    /// When a read of the device begins whose message is sampled.
+    fn read_begins(&self) -> Option<Time> {
+        let trace = self.segment.out.trace.as_deref()?;
+        trace.picks(self.departures.expected(self.source.next_sequence())).then(|| trace.now())
+    }
+
+    fn trace_received(&mut self, message: &mut Message, read_at: Option<Time>) {
+        if let Some(trace) = self.segment.out.trace.as_deref_mut() {
+            self.departures.read(self.source.next_sequence());
+            trace::receive(trace, message, read_at);
+        }
+    }
+
+    fn trace_numbered(&mut self, record: &Message) {
+        let mark = record.attributes.mark;
+        if let Some(trace) = self.segment.out.trace.as_deref_mut().filter(|_| mark != 0) {
+            let number = (self.source.epoch(), self.source.next_sequence() - 1);
+            trace.stamp_number(mark, Point::Numbered, record.body.len(), number);
+        }
+    }
+
+    /// The transport is about to be flushed.
+    pub(crate) fn trace_writing(&mut self) {
+        self.departures.writing(self.segment.out.trace.as_deref());
+    }
+
+    /// The transport may have written something since, and everything if `is_flushed`.
+    pub(crate) fn trace_written(&mut self, transport: Option<&mut Box<dyn Partner>>, is_flushed: bool) {
+        self.departures.written(transport, is_flushed, self.segment.out.trace.as_deref_mut());
+    }
+
+    /// Traces one message in `one_in`, or goes on with it; what was traced since the last time.
+    pub(crate) fn trace(&mut self, one_in: NonZeroU32) -> Option<FlowTrace> {
+        self.segment.trace(one_in, &self.plan, Half::Source)
+    }
+
+    /// Nobody asks any more.
+    pub(crate) fn end_trace(&mut self) {
+        self.segment.out.trace = None;
     }
 
     /// Without a link: messages go to the store while it has room, or end here.

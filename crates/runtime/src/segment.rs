@@ -1,12 +1,14 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
-use crate::driver::Wake;
+use crate::driver::{FlowPlan, Wake};
 use crate::stats::StageStats;
+use crate::trace::{self, FlowTrace};
 use crate::{isolation, random};
 use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
-use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError, REFUSED};
+use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -186,7 +188,9 @@ impl Segment {
         }
         drops.add(reason, (self.out.messages.len() + self.chain.kept()) as u64);
         self.settle(drops);
+        let trace = self.out.trace.take();
         *self = fresh;
+        self.out.trace = trace;
     }
 
     /// What stages say to their other halves: number of the pair and bytes.
@@ -218,6 +222,24 @@ impl Segment {
             Some(format!("nothing that came could be used, `{}` refused {count} messages{why}", stage.name))
         };
         self.report().into_iter().find_map(refuses)
+    }
+
+    /// Traces one message in `one_in`, or goes on with it; what was traced since the last time.
+    pub(crate) fn trace(&mut self, one_in: NonZeroU32, plan: &FlowPlan, half: Half) -> Option<FlowTrace> {
+        match self.out.trace.as_deref_mut().filter(|trace| trace.one_in() == one_in) {
+            Some(trace) => Some(FlowTrace::new(plan, half, trace)),
+            None => {
+                self.out.trace = Some(trace::begin(one_in));
+                None
+            }
+        }
+    }
+
+    /// When this happens to a message: if that is marked and its path is traced.
+    pub(crate) fn stamp(&mut self, message: &Message, point: Point) {
+        if let Some(trace) = self.out.trace.as_deref_mut().filter(|_| message.attributes.mark != 0) {
+            trace.stamp(message.attributes.mark, point, message.body.len());
+        }
     }
 
     /// Figures and choices of every stage.

@@ -12,12 +12,14 @@ use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_session::{Session, Turn};
+use crate::trace::Tracing;
 use contract::{Description, DeviceError, Partner, Role, Time};
 use pipeline::Edit;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -111,6 +113,7 @@ pub struct Sharer {
     door: Option<Door>,
     /// Where it is asked what it does; none if there is no place for it.
     console: Option<Console>,
+    tracing: Tracing,
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
@@ -145,6 +148,7 @@ impl Sharer {
             shared,
             door,
             console: Console::open().ok(),
+            tracing: Tracing::default(),
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
@@ -291,6 +295,20 @@ impl Sharer {
         }
     }
 
+    /// Answers with what was traced until now, and has it go on.
+    fn trace(&mut self, asker: u64, name: Option<&str>, one_in: Option<NonZeroU32>) -> console::Answer {
+        let traced = self.sessions.values_mut().flat_map(|session| session.traced.drain(..));
+        self.tracing.add(traced);
+        let named = |session: &'_ Session| session.named(name, &self.shared).next().is_some();
+        if self.sessions.values().any(named) && !self.tracing.ask(asker, one_in, now()) {
+            return console::Answer::traced_already();
+        }
+        for session in self.sessions.values() {
+            session.trace(session.named(name, &self.shared), one_in);
+        }
+        self.tracing.answer(asker, "share")
+    }
+
     /// Answers who asks what it does.
     fn attend_console(&mut self) {
         let Some(mut console) = self.console.take() else { return };
@@ -306,6 +324,7 @@ impl Sharer {
                         "this host has the device itself: use its own tools, such as v4l2-ctl".into();
                     Some(console::Answer::Refused { problem })
                 }
+                Operation::Trace { asker, name, one_in } => Some(self.trace(asker, name.as_deref(), one_in)),
             };
             if let Some(answer) = answer {
                 console.answer(visitor, &answer, &mut self.poller);

@@ -13,12 +13,14 @@ use crate::random;
 use crate::registry;
 use crate::share::{ShareRequest, now};
 use crate::stats::DriverStats;
+use crate::trace::FlowTrace;
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{FlowDirection, Options, Role, Time};
 use pipeline::Edit;
 use session::Limits;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -53,6 +55,8 @@ pub(crate) struct Session {
     changes: Changes,
     /// For who asked at the console.
     pub(crate) answers: Vec<(u64, Answer)>,
+    /// What its worker told since somebody asked for it.
+    pub(crate) traced: Vec<FlowTrace>,
     /// Their last figures, and when these came.
     stats: BTreeMap<u32, (Time, DriverStats)>,
     /// Peers of datagram links, so that a repeated introduction is only confirmed again.
@@ -96,6 +100,7 @@ impl Session {
             plans: BTreeMap::new(),
             changes: Changes::default(),
             answers: Vec::new(),
+            traced: Vec::new(),
             stats: BTreeMap::new(),
             datagram_peers: BTreeMap::new(),
             limits,
@@ -200,6 +205,18 @@ impl Session {
         self.command(Command::Stats);
     }
 
+    /// Its drivers on the device of this name, or all.
+    pub(crate) fn named(&self, name: Option<&str>, shared: &Offers) -> impl Iterator<Item = u32> {
+        let is_named =
+            move |number| name.is_none_or(|name| shared.get(number).is_some_and(|d| d.name == name));
+        self.drivers.iter().filter(move |(_, number)| is_named(number)).map(|(driver, _)| *driver)
+    }
+
+    /// Has these drivers' flows traced.
+    pub(crate) fn trace(&self, drivers: impl Iterator<Item = u32>, one_in: Option<NonZeroU32>) {
+        drivers.for_each(|driver| self.command(Command::Trace { driver, one_in }));
+    }
+
     fn command(&self, command: Command) {
         // A worker that takes no command is found out by its silence towards the peer.
         let _ = self.worker.send(command);
@@ -291,6 +308,11 @@ impl Session {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::Stats { name, stats: Box::new(stats) });
                     }
+                }
+            }
+            Report::Trace { driver, flows } => {
+                if let Some(name) = name_of(&self.drivers, driver) {
+                    self.traced.extend(flows.into_iter().map(|flow| flow.named(&name, &self.peer)));
                 }
             }
             Report::Notice { driver, notice } => match notice {

@@ -12,6 +12,9 @@ pub struct DriverStats {
     pub linked: bool,
     /// Whether its device or node is there.
     pub present: bool,
+    /// Whether somebody traces it.
+    #[serde(default)]
+    pub traced: bool,
     /// The flow that starts here.
     pub outgoing: Option<FlowStats>,
     /// The flow that ends here.

@@ -6,12 +6,14 @@
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use crate::stats::DriverStats;
+use crate::trace::FlowTrace;
 use buffers::{Ring, RingFull};
 use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, Time, TransportClass};
 use pipeline::Pipeline;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -136,6 +138,13 @@ pub enum Command {
     },
     /// Report figures.
     Stats,
+    /// Trace a driver's flows, or go on with it, and report what was traced since the last time.
+    Trace {
+        /// The driver.
+        driver: u32,
+        /// One message in so many; none is the end of it.
+        one_in: Option<NonZeroU32>,
+    },
     /// Take everything down and end.
     Stop,
 }
@@ -159,6 +168,13 @@ pub enum Report {
     },
     /// Figures of all drivers.
     Stats(BTreeMap<u32, DriverStats>),
+    /// What was traced of one driver.
+    Trace {
+        /// The driver.
+        driver: u32,
+        /// Its flows.
+        flows: Vec<FlowTrace>,
+    },
 }
 
 /// A broker's handle on a worker; dropping it ends the worker.
@@ -396,6 +412,12 @@ impl Loop {
             Command::Stats => {
                 let stats = self.drivers.iter_mut().map(|(number, entry)| (*number, entry.driver.stats()));
                 self.backlog.push_back(Report::Stats(stats.collect()));
+            }
+            Command::Trace { driver, one_in } => {
+                if let Some(entry) = self.drivers.get_mut(&driver) {
+                    let flows = entry.driver.trace(one_in, now);
+                    self.backlog.push_back(Report::Trace { driver, flows });
+                }
             }
             Command::Stop => {}
         }

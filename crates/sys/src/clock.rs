@@ -15,6 +15,30 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Longest time, nanoseconds, between two readings of clocks that are compared, and how often they are read.
+const COMPARE_NS_MAX: u64 = 1000;
+const COMPARE_TRIES: usize = 4;
+
+/// A moment of the system's clock (CLOCK_REALTIME), on which the kernel's network times are, on the boot clock:
+/// right as long as nobody has set the system's clock in between.
+pub fn real_to_boot_ns(real_ns: u64) -> u64 {
+    let compare = || {
+        let before = boot_ns();
+        let real = clock_gettime(ClockId::Realtime);
+        let since = (real.tv_sec as u64 * 1_000_000_000 + real.tv_nsec as u64).wrapping_sub(real_ns);
+        (boot_ns() - before, before.wrapping_sub(since))
+    };
+    // Whoever loses the processor in between compares badly.
+    let mut best = compare();
+    for _ in 1..COMPARE_TRIES {
+        if best.0 <= COMPARE_NS_MAX {
+            break;
+        }
+        best = best.min(compare());
+    }
+    best.1
+}
+
 /// Nanoseconds of processor time this process has used (CLOCK_PROCESS_CPUTIME_ID).
 pub fn process_cpu_ns() -> u64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,6 +1,8 @@
 //! Sockets: receiving into memory that was never zeroed, and datagrams in batches that the kernel cuts and
-//! joins (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`).
+//! joins (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`). When the kernel had what, it tells where it is asked to
+//! (`SO_TIMESTAMPING`, the kernel's `networking/timestamping.rst`).
 
+use crate::clock::real_to_boot_ns;
 use bytes::BytesMut;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
@@ -16,6 +18,18 @@ pub const SEGMENTS_MAX: usize = 64;
 /// Numbers of `linux/udp.h`, of which libc names none for glibc.
 const UDP_SEGMENT: libc::c_int = 103;
 const UDP_GRO: libc::c_int = 104;
+
+/// Times of the kernel's own making, with numbers and without the data again.
+const TIMES_KEPT: u32 =
+    libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+/// Of a stream, numbers count from the byte that is written next (Linux 6.2).
+const TIMES_OF_STREAM: u32 = 1 << 16;
+/// Which times one call asks for.
+const TIMES_ASKED: u32 =
+    libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_TX_ACK;
+/// Numbers of `linux/errqueue.h`: what a time is of.
+const TOLD_SCHEDULED: u32 = 1;
+const TOLD_ACKNOWLEDGED: u32 = 2;
 
 /// Where received bytes go: behind what `buffer` holds, at most `limit` of them and never beyond its capacity.
 #[derive(Debug)]
@@ -48,13 +62,32 @@ impl Room<'_> {
 
 /// Receives from a stream into `rooms`, one after the other, without waiting. 0 is the end of the stream
 /// (or no room). Errors as of `recvmsg(2)`; none to receive is `WouldBlock`.
-pub fn receive<const N: usize>(socket: impl AsFd, mut rooms: [Room<'_>; N]) -> io::Result<usize> {
-    let mut vector = rooms.each_mut().map(Room::iovec);
+pub fn receive<const N: usize>(socket: impl AsFd, rooms: [Room<'_>; N]) -> io::Result<usize> {
     // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    receive_rooms(socket.as_fd(), rooms, &mut unsafe { std::mem::zeroed() })
+}
+
+/// [`receive`], and when the kernel had the last of it, nanoseconds of the system's clock ([`real_to_boot_ns`]
+/// makes the boot clock's of them), if it was told to [`keep_times`].
+pub fn receive_timed<const N: usize>(
+    socket: impl AsFd,
+    rooms: [Room<'_>; N],
+) -> io::Result<(usize, Option<u64>)> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut header = control.header();
+    let received = receive_rooms(socket.as_fd(), rooms, &mut header)?;
+    Ok((received, told(&header).at_real_ns))
+}
+
+fn receive_rooms<const N: usize>(
+    socket: BorrowedFd<'_>,
+    mut rooms: [Room<'_>; N],
+    header: &mut libc::msghdr,
+) -> io::Result<usize> {
+    let mut vector = rooms.each_mut().map(Room::iovec);
     header.msg_iov = vector.as_mut_ptr();
     header.msg_iovlen = N as _;
-    let received = receive_message(socket.as_fd(), &mut header)?;
+    let received = receive_message(socket, header, 0)?;
     let mut left = received;
     for room in &mut rooms {
         let here = left.min(room.bytes());
@@ -74,36 +107,76 @@ pub struct Received {
     pub segment: usize,
     /// Whether there was more than fitted; what was over is lost.
     pub truncated: bool,
+    /// When the kernel had it, nanoseconds of the system's clock ([`real_to_boot_ns`] makes the boot clock's of
+    /// them), if it was told to [`keep_times`].
+    pub arrived_real_ns: Option<u64>,
 }
 
-/// Room for the one control message that is expected, aligned as the kernel wants it.
+/// Bytes for the control messages that one call has or brings.
+const CONTROL_BYTES: usize = 256;
+
+/// Room for them, aligned as the kernel wants it.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_BYTES]);
+
+impl Control {
+    /// The header of a message with this room and nothing else.
+    fn header(&mut self) -> libc::msghdr {
+        // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_control = self.0.as_mut_ptr().cast();
+        header.msg_controllen = self.0.len() as _;
+        header
+    }
+
+    /// Puts a control message behind `used` bytes of others; says how many there are then.
+    fn put<const N: usize>(&mut self, used: usize, level: i32, kind: i32, value: [u8; N]) -> usize {
+        let mut header = self.header();
+        header.msg_control = self.0[used..].as_mut_ptr().cast();
+        header.msg_controllen = (CONTROL_BYTES - used) as _;
+        // SAFETY: what is left of the room is larger than this message, or indexing had failed, as `N` is a few
+        // bytes, and `used` is a sum of whole messages, so that it is aligned for the next.
+        unsafe {
+            let message = libc::CMSG_FIRSTHDR(&header);
+            (*message).cmsg_level = level;
+            (*message).cmsg_type = kind;
+            (*message).cmsg_len = libc::CMSG_LEN(N as u32) as _;
+            libc::CMSG_DATA(message).cast::<[u8; N]>().write_unaligned(value);
+            used + libc::CMSG_SPACE(N as u32) as usize
+        }
+    }
+}
 
 /// Receives one datagram, or several of one size that the kernel joined (see [`join_datagrams`]), behind what
 /// `into` holds, without waiting. 64 KiB of spare capacity hold whatever comes.
 pub fn receive_datagrams(socket: impl AsFd, into: &mut BytesMut) -> io::Result<Received> {
     let mut room = Room { buffer: into, limit: usize::MAX };
     let mut vector = [room.iovec()];
-    let mut control = Control([0; 64]);
-    // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut header = control.header();
     header.msg_iov = vector.as_mut_ptr();
     header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
-    let bytes = receive_message(socket.as_fd(), &mut header)?.min(room.bytes());
+    let bytes = receive_message(socket.as_fd(), &mut header, 0)?.min(room.bytes());
     // SAFETY: the kernel wrote `bytes` bytes from the start of the room.
     unsafe { room.filled(bytes) };
-    let segment = segment_size(&header).filter(|size| *size > 0).unwrap_or(bytes);
-    Ok(Received { bytes, segment, truncated: header.msg_flags & libc::MSG_TRUNC != 0 })
+    let told = told(&header);
+    Ok(Received {
+        bytes,
+        segment: told.segment.filter(|size| *size > 0).unwrap_or(bytes),
+        truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+        arrived_real_ns: told.at_real_ns,
+    })
 }
 
-fn receive_message(socket: BorrowedFd<'_>, header: &mut libc::msghdr) -> io::Result<usize> {
+fn receive_message(
+    socket: BorrowedFd<'_>,
+    header: &mut libc::msghdr,
+    flags: libc::c_int,
+) -> io::Result<usize> {
     loop {
         // SAFETY: every pointer in the header is to memory of the caller's that outlives the call, with its
         // length beside it; the kernel writes only there.
-        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), header, libc::MSG_DONTWAIT) };
+        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), header, libc::MSG_DONTWAIT | flags) };
         match usize::try_from(count) {
             Ok(count) => return Ok(count),
             Err(_) => match io::Error::last_os_error() {
@@ -114,23 +187,49 @@ fn receive_message(socket: BorrowedFd<'_>, header: &mut libc::msghdr) -> io::Res
     }
 }
 
-fn segment_size(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel filled the header's control bytes, which are alive; the macros stay within them, and
-    // a message of this level, type and length holds a C int at its data, which may lie unaligned.
-    unsafe {
-        let mut message = libc::CMSG_FIRSTHDR(header);
-        while let Some(found) = message.as_ref() {
-            if found.cmsg_level == libc::SOL_UDP
-                && found.cmsg_type == UDP_GRO
-                && found.cmsg_len >= libc::CMSG_LEN(size_of::<libc::c_int>() as u32) as usize
-            {
-                let size = libc::CMSG_DATA(message).cast::<libc::c_int>().read_unaligned();
-                return usize::try_from(size).ok();
+/// What the kernel said beside the data.
+#[derive(Debug, Default)]
+struct Beside {
+    segment: Option<usize>,
+    at_real_ns: Option<u64>,
+    error: Option<libc::sock_extended_err>,
+}
+
+fn told(header: &libc::msghdr) -> Beside {
+    let mut told = Beside::default();
+    // SAFETY: the kernel filled the header's control bytes, which are alive; the macros stay within them.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: the macros give null or a message within those bytes.
+    while let Some(message) = unsafe { next.as_ref() } {
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_UDP, UDP_GRO) => {
+                told.segment = content::<libc::c_int>(message).and_then(|size| usize::try_from(size).ok());
             }
-            message = libc::CMSG_NXTHDR(header, message);
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
+                let times = content::<[libc::timespec; 3]>(message);
+                let ns = times
+                    .map(|[software, ..]| software.tv_sec as u64 * 1_000_000_000 + software.tv_nsec as u64);
+                told.at_real_ns = ns.filter(|ns| *ns > 0);
+            }
+            (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
+                told.error = content::<libc::sock_extended_err>(message);
+            }
+            _ => {}
         }
+        // SAFETY: as above.
+        next = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    None
+    told
+}
+
+/// What a control message says, if it is as long as that.
+fn content<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
+    // SAFETY: a message has as many bytes behind its header as it says, and the kernel put plain C structures
+    // of integers there, for which every bit pattern is one; they may lie unaligned.
+    unsafe {
+        (message.cmsg_len >= libc::CMSG_LEN(size_of::<T>() as u32) as usize)
+            .then(|| libc::CMSG_DATA(message).cast::<T>().read_unaligned())
+    }
 }
 
 /// Sends `slices` as one run of bytes of a stream, or as one datagram, without waiting and without SIGPIPE.
@@ -145,42 +244,201 @@ pub fn send(socket: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
 /// Sends `slices` as datagrams of `segment` bytes each, the last of what is left, in one system call: all or
 /// none. At most [`SEGMENTS_MAX`] of them and 64 KiB. A kernel or device that cannot answers EIO or EINVAL.
 pub fn send_datagrams(socket: impl AsFd, slices: &[IoSlice<'_>], segment: u16) -> io::Result<usize> {
-    let mut control = Control([0; 64]);
-    // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    send_message(socket.as_fd(), slices, Some(segment), false)
+}
+
+/// [`send`], or [`send_datagrams`] if there is a `segment`, and the kernel is asked when it hands on the last
+/// byte: [`sent_time`] tells. To be used on a socket that [`keep_times`].
+pub fn send_timed(socket: impl AsFd, slices: &[IoSlice<'_>], segment: Option<u16>) -> io::Result<usize> {
+    send_message(socket.as_fd(), slices, segment, true)
+}
+
+fn send_message(
+    socket: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+    segment: Option<u16>,
+    is_timed: bool,
+) -> io::Result<usize> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut used = 0;
+    if let Some(segment) = segment {
+        used = control.put(used, libc::SOL_UDP, UDP_SEGMENT, segment.to_ne_bytes());
+    }
+    if is_timed {
+        used = control.put(used, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, TIMES_ASKED.to_ne_bytes());
+    }
+    let mut header = control.header();
     header.msg_iov = slices.as_ptr().cast_mut().cast();
     header.msg_iovlen = slices.len() as _;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: the control buffer is larger than one message of two bytes and aligned for its header; `IoSlice`
-    // is guaranteed to be laid out like `iovec`, and the kernel only reads through it.
-    let count = unsafe {
-        header.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
-        let message = libc::CMSG_FIRSTHDR(&header);
-        (*message).cmsg_level = libc::SOL_UDP;
-        (*message).cmsg_type = UDP_SEGMENT;
-        (*message).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
-        libc::CMSG_DATA(message).cast::<u16>().write_unaligned(segment);
-        libc::sendmsg(socket.as_fd().as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
+    header.msg_controllen = used as _;
+    // SAFETY: `IoSlice` is guaranteed to be laid out like `iovec`, and the kernel only reads through it; the
+    // control bytes outlive the call and their number is given.
+    let count =
+        unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Has the kernel note when data comes ([`receive_timed`], [`Received::arrived_real_ns`]) and, of what is sent by
+/// [`send_timed`], when it leaves; or, if not `on`, only that. An error says that this kernel does not.
+pub fn keep_times(socket: impl AsFd, is_stream: bool, on: bool) -> io::Result<()> {
+    let stream = if is_stream { TIMES_OF_STREAM } else { 0 };
+    let arrivals = if on { libc::SOF_TIMESTAMPING_RX_SOFTWARE } else { 0 };
+    let flags = (TIMES_KEPT | arrivals | stream) as libc::c_int;
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
+}
+
+/// Where in the kernel data is that was sent by [`send_timed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SentMoment {
+    /// It entered the packet scheduler.
+    Scheduled,
+    /// It was handed to the network's driver.
+    Driver,
+    /// The peer's kernel has it, and all before it (TCP).
+    Acknowledged,
+}
+
+/// What the kernel tells of one call of [`send_timed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentTime {
+    /// Of a stream: how many bytes, since [`keep_times`], went before its last byte. Else: how many such calls
+    /// went before.
+    pub number: u32,
+    /// What.
+    pub moment: SentMoment,
+    /// When, nanoseconds of the boot clock.
+    pub at_ns: u64,
+}
+
+/// The next thing that the kernel has to tell of what was sent; `None` if there is nothing now. While there is
+/// something, whoever waits for the socket is woken.
+pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
+    loop {
+        let mut control = Control([0; CONTROL_BYTES]);
+        let mut header = control.header();
+        match receive_message(socket.as_fd(), &mut header, libc::MSG_ERRQUEUE) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // Other errors of the network stand in the same queue: the next call on the socket tells of them too.
+        if let Beside { at_real_ns: Some(at_real_ns), error: Some(error), .. } = told(&header)
+            && error.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING
+        {
+            let moment = match error.ee_info {
+                TOLD_SCHEDULED => SentMoment::Scheduled,
+                TOLD_ACKNOWLEDGED => SentMoment::Acknowledged,
+                _ => SentMoment::Driver,
+            };
+            let at_ns = real_to_boot_ns(at_real_ns);
+            return Ok(Some(SentTime { number: error.ee_data, moment, at_ns }));
+        }
+    }
 }
 
 /// Lets the kernel join datagrams of one size that came together (UDP_GRO), for [`receive_datagrams`].
 /// Errors as of `setsockopt(2)` where the kernel has no such thing.
 pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
+    set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1)
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the option's value lives through the call, and its length is given.
     let result = unsafe {
         libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_UDP,
-            UDP_GRO,
-            std::ptr::from_ref(&on).cast(),
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(&value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::boot_ns;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::time::{Duration, Instant};
+
+    /// What the kernel tells of the call made last, in order, until it was acknowledged or handed on.
+    fn told_of(socket: impl AsFd, last: SentMoment) -> Vec<SentTime> {
+        let (since, mut all) = (Instant::now(), Vec::new());
+        while !all.iter().any(|told: &SentTime| told.moment == last) {
+            assert!(since.elapsed() < Duration::from_secs(20), "{all:?}");
+            all.extend(sent_time(&socket).unwrap());
+        }
+        all
+    }
+
+    /// Counting from the byte that is written next is new; what a kernel does not have is not tested on it.
+    fn is_told(socket: impl AsFd, is_stream: bool) -> bool {
+        let result = keep_times(socket, is_stream, true);
+        if let Err(error) = &result {
+            eprintln!("SKIPPED: this kernel keeps no such times: {error}");
+        }
+        result.is_ok()
+    }
+
+    #[test]
+    fn the_kernel_tells_when_bytes_of_a_stream_left_and_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.write_all(&[1; 1000]).unwrap();
+        if !is_told(&near, true) || !is_told(&far, true) {
+            return;
+        }
+        near.write_all(&[2; 100]).unwrap();
+        let before = boot_ns();
+        assert_eq!(send_timed(&near, &[IoSlice::new(&[3; 50])], None).unwrap(), 50);
+        let told = told_of(&near, SentMoment::Acknowledged);
+        let after = boot_ns();
+        assert!(told.iter().all(|told| told.number == 149), "{told:?}");
+        assert!(told.iter().any(|told| told.moment == SentMoment::Driver), "{told:?}");
+        // The two clocks are not read at once.
+        let slack = 1_000_000;
+        assert!(told.iter().all(|told| (before - slack..after + slack).contains(&told.at_ns)), "{told:?}");
+        let mut arrived = None;
+        let since = Instant::now();
+        // The kernel begins to note arrivals a moment after it was told to.
+        while arrived.is_none() && since.elapsed() < Duration::from_secs(20) {
+            let mut buffer = BytesMut::with_capacity(4096);
+            near.write_all(&[4; 10]).unwrap();
+            let room = Room { buffer: &mut buffer, limit: usize::MAX };
+            arrived = receive_timed(&far, [room]).map_or(None, |(_, arrived)| arrived.map(real_to_boot_ns));
+        }
+        assert!(arrived.is_some_and(|at| at > before && at < boot_ns() + slack), "{arrived:?}");
+        keep_times(&far, true, false).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_tells_when_datagrams_left_and_came() {
+        let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        if !is_told(&near, false) || !is_told(&far, false) {
+            return;
+        }
+        send(&near, &[IoSlice::new(b"not asked for")]).unwrap();
+        for (number, segment) in [(0, None), (1, Some(100))] {
+            send_timed(&near, &[IoSlice::new(&[5; 250])], segment).unwrap();
+            let told = told_of(&near, SentMoment::Driver);
+            assert!(told.iter().all(|told| told.number == number), "{told:?}");
+        }
+        let since = Instant::now();
+        loop {
+            let mut buffer = BytesMut::with_capacity(1 << 16);
+            send(&near, &[IoSlice::new(b"x")]).unwrap();
+            if receive_datagrams(&far, &mut buffer).is_ok_and(|received| received.arrived_real_ns.is_some()) {
+                break;
+            }
+            assert!(since.elapsed() < Duration::from_secs(20), "no time of arrival");
+        }
     }
 }

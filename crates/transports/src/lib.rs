@@ -11,6 +11,7 @@ pub mod tcp;
 #[cfg(test)]
 mod test_records;
 pub mod udp;
+mod watch;
 
 use contract::TransportClass;
 

@@ -62,6 +62,7 @@ fn together(held: &[Message]) -> Attributes {
         key: key.filter(|_| all().all(|a| a.key == key)),
         droppable: all().all(|a| a.droppable),
         stale: all().all(|a| a.stale),
+        mark: held.first().map_or(0, |first| first.attributes.mark),
     }
 }
 

@@ -6,6 +6,7 @@ mod tests;
 
 use crate::outgoing::{Limits, Outgoing, check_record};
 use crate::socket;
+use crate::watch::Watch;
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message, Next,
     OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Scope,
@@ -132,6 +133,8 @@ struct TcpPartner {
     sending: Sending,
     receiving: Receiving,
     counts: Counts,
+    /// Once somebody traced.
+    watch: Option<Box<Watch>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +182,7 @@ impl TcpPartner {
             sending: Sending::Open,
             receiving: Receiving::Full,
             counts: Counts::default(),
+            watch: None,
         }
     }
 
@@ -199,11 +203,18 @@ impl TcpPartner {
             let chunks = self.outgoing.records.iter().flat_map(|(_, record)| record.chunks());
             slices.extend(chunks.take(SLICES_MAX).map(IoSlice::new));
             self.counts.send_calls += 1;
-            match sys::net::send(&self.socket, &slices) {
+            let result = match self.watch.as_deref_mut() {
+                None => sys::net::send(&self.socket, &slices),
+                Some(watch) => watch.send(self.socket.as_fd(), &slices, None),
+            };
+            match result {
                 Ok(count) => {
                     drop(slices);
                     self.counts.sent += self.outgoing.sent(count);
                     self.counts.sent_bytes += count as u64;
+                    if let Some(watch) = self.watch.as_deref_mut() {
+                        watch.written(self.counts.sent);
+                    }
                 }
                 Err(error) if socket::is_not_now(&error) => return Ok(()),
                 Err(error) => return Err(self.failed(error)),
@@ -243,7 +254,15 @@ impl TcpPartner {
     fn receive(&mut self) -> Result<(), PartnerError> {
         self.counts.receive_calls += 1;
         let socket = &self.socket;
-        match self.inbox.receive(|rooms| sys::net::receive(socket, rooms)) {
+        let watch = self.watch.as_deref_mut().filter(|watch| watch.is_on());
+        let received = self.inbox.receive(|rooms| match watch {
+            None => sys::net::receive(socket, rooms),
+            Some(watch) => sys::net::receive_timed(socket, rooms).map(|(received, arrived_real_ns)| {
+                watch.arrived_real_ns = arrived_real_ns;
+                received
+            }),
+        });
+        match received {
             Ok((0, _)) => self.receiving = Receiving::Ended,
             Ok((_, true)) => {}
             // The rest of a large record is on its way: it pays to ask once more before waiting.
@@ -328,7 +347,11 @@ impl Partner for TcpPartner {
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
-            _ => Err(PartnerError::Unsupported("this operation")),
+            operation => {
+                let watch = self.watch.get_or_insert_with(|| Box::new(Watch::new(true)));
+                let progress = (self.counts.sent + self.outgoing.records.len() as u64, self.counts.sent);
+                watch.answer(operation, self.socket.as_fd(), progress)
+            }
         }
     }
 

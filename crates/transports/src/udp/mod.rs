@@ -7,6 +7,7 @@ mod tests;
 
 use crate::outgoing::{Limits as OutgoingLimits, Outgoing, check_record};
 use crate::socket;
+use crate::watch::Watch;
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
@@ -170,6 +171,8 @@ struct UdpPartner {
     /// Flow of the record in the slot.
     flow: FlowKey,
     counts: Counts,
+    /// Once somebody traced.
+    watch: Option<Box<Watch>>,
 }
 
 /// How a record is split. Its identity is taken off; which part is next follows from what is left.
@@ -289,6 +292,7 @@ impl UdpPartner {
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             counts: Counts::default(),
+            watch: None,
         }
     }
 
@@ -304,12 +308,11 @@ impl UdpPartner {
             let batch = Batch::plan(&self.outgoing, self.part_bytes, datagrams_max);
             let (count, slices) = batch.slices(&self.outgoing);
             self.counts.send_calls += 1;
-            let result = match count {
-                1 => sys::net::send(&self.socket, &slices),
-                _ => {
-                    let segment = (batch.parts[0] + Fragment::BYTES) as u16;
-                    sys::net::send_datagrams(&self.socket, &slices, segment)
-                }
+            let segment = (count > 1).then(|| (batch.parts[0] + Fragment::BYTES) as u16);
+            let result = match (self.watch.as_deref_mut(), segment) {
+                (Some(watch), segment) => watch.send(self.socket.as_fd(), &slices, segment),
+                (None, None) => sys::net::send(&self.socket, &slices),
+                (None, Some(segment)) => sys::net::send_datagrams(&self.socket, &slices, segment),
             };
             drop(slices);
             match result {
@@ -330,6 +333,9 @@ impl UdpPartner {
             let bytes = batch.parts[..count].iter().sum();
             self.counts.sent += self.outgoing.sent(bytes);
             self.counts.sent_bytes += bytes as u64;
+            if let Some(watch) = self.watch.as_deref_mut() {
+                watch.written(self.counts.sent);
+            }
         }
         Ok(())
     }
@@ -384,6 +390,9 @@ impl UdpPartner {
                 error => return Err(self.failed(error)),
             }
         };
+        if let Some(watch) = self.watch.as_deref_mut() {
+            watch.arrived_real_ns = received.arrived_real_ns;
+        }
         let slab = Slab { number: self.slab_number, bytes: SLAB_BYTES };
         let mut datagrams = self.slab.split().freeze();
         if received.truncated {
@@ -522,7 +531,11 @@ impl Partner for UdpPartner {
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
-            _ => Err(PartnerError::Unsupported("this operation")),
+            operation => {
+                let watch = self.watch.get_or_insert_with(|| Box::new(Watch::new(false)));
+                let progress = (self.counts.sent + self.outgoing.records.len() as u64, self.counts.sent);
+                watch.answer(operation, self.socket.as_fd(), progress)
+            }
         }
     }
 
