@@ -9,6 +9,8 @@ mod properties;
 mod tests;
 mod watch;
 
+pub use properties::Properties;
+
 use crate::plain::os;
 use camera::Camera;
 use contract::{
@@ -18,7 +20,6 @@ use contract::{
 use discovery::Node;
 use negotiate::Wanted;
 use node::{NodePartner, Parts};
-use properties::Properties;
 use std::os::fd::{AsFd, OwnedFd};
 use watch::Watch;
 use wire::formats::controls::Setting;

@@ -29,7 +29,7 @@ pub(super) struct Knob {
 
 /// A camera's name, pictures and controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Properties {
+pub struct Properties {
     /// Its name.
     pub(super) card: String,
     /// Where it is plugged in.
@@ -68,7 +68,7 @@ impl Properties {
     }
 
     /// Reads the layout.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
+    pub fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
         let mut reader = Reader::new(bytes);
         match reader.u8("layout version")? {
             LAYOUT => {}
@@ -91,7 +91,7 @@ impl Properties {
     }
 
     /// The bytes of [`Properties::parse`].
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.u8(LAYOUT).text(&self.card).text(&self.bus).raw(&Header::frame(self.geometry).emit());
         writer.u16(self.knobs.len() as u16);
