@@ -84,8 +84,10 @@ impl Axis {
             }
             Scale::Logarithmic => {
                 let smallest = values.filter(|value| *value > 0.0).fold(largest, f64::min);
-                let [from, to] = [smallest.log10().floor(), largest.log10().ceil()];
-                Axis { scale, ends: [from, to.max(from + 1.0)], step: 1.0, places }
+                // It ends where the values do; numbers stand at the powers below.
+                let [from, to] = [smallest.log10().floor(), largest.log10()];
+                let to = if to < from + 1.0 { from + 1.0 } else { to };
+                Axis { scale, ends: [from, to], step: 1.0, places }
             }
         }
     }
@@ -101,7 +103,7 @@ impl Axis {
 
     /// Values that get a number and, up the picture, a line.
     fn ticks(&self) -> impl Iterator<Item = f64> {
-        let count = ((self.ends[1] - self.ends[0]) / self.step).round() as u32;
+        let count = ((self.ends[1] - self.ends[0]) / self.step + 1e-9).floor() as u32;
         (0..=count).map(move |number| {
             let value = self.ends[0] + f64::from(number) * self.step;
             if self.scale == Scale::Linear { value } else { 10f64.powf(value) }

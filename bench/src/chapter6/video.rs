@@ -33,27 +33,42 @@ fn block(setting: &ChapterSetting, side: usize) -> Block {
     setting.block(side * side * PIXEL_BYTES, FRAMES)
 }
 
+/// The time between painted frames of the far host's camera.
+fn painted(network: &Network, side: usize, block: &Block) -> Result<Times, Failure> {
+    let (results, times) = channel();
+    let painter = Box::new(Painter::new(block, results)?);
+    network.attach(&format!("camera-{side}"), painter, &times)
+}
+
+/// The same of bare sockets, size by size.
+fn bare(network: &Network, blocks: &[Block]) -> Result<Vec<Times>, Failure> {
+    let paint = |block: &Block| {
+        let socket = network.connect()?;
+        network.here(|| paint(socket, block))
+    };
+    blocks.iter().map(paint).collect()
+}
+
 /// Section 6.9.1: 0 to 8 pairs.
 pub(crate) fn video(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let (sides, pairs) = (sides(setting), ChapterSetting::or(&setting.pairs, 0..=8));
+    let blocks: Vec<Block> = sides.iter().map(|side| block(setting, *side)).collect();
     let mut rows = Vec::new();
     Network::each(setting, &sides, |network| {
         for link in setting.links() {
             progress(&format!("video, {}, {}", network.kind, link.name()));
-            for side in &sides {
-                let block = block(setting, *side);
-                let (mut ours, mut limit) = (vec![Times::default(); pairs.len()], Times::default());
-                for _ in 0..setting.rounds.max(1) {
-                    let socket = network.connect()?;
-                    limit.append(&network.here(|| paint(socket, &block))?);
-                    for (pairs, ours) in pairs.iter().zip(&mut ours) {
-                        let (results, times) = channel();
-                        let painter = Box::new(Painter::new(&block, results)?);
-                        network.set_pipeline(&link.pipeline(*pairs))?;
-                        ours.append(&network.attach(&format!("camera-{side}"), painter, &times)?);
+            let (mut ours, mut limit) = (vec![vec![Times::default(); sides.len()]; pairs.len()], Vec::new());
+            for _ in 0..setting.rounds.max(1) {
+                join(&mut limit, bare(network, &blocks)?);
+                for (pairs, ours) in pairs.iter().zip(&mut ours) {
+                    network.set_pipeline(&link.pipeline(*pairs))?;
+                    for ((side, block), ours) in sides.iter().zip(&blocks).zip(ours) {
+                        ours.append(&painted(network, *side, block)?);
                     }
                 }
-                for (pairs, ours) in pairs.iter().zip(&ours) {
+            }
+            for (pairs, ours) in pairs.iter().zip(&ours) {
+                for ((side, ours), limit) in sides.iter().zip(ours).zip(&limit) {
                     let params = params! {
                         "network": network.kind.name(), "side": side, "link": link.name(), "pairs": pairs,
                     };
@@ -63,7 +78,7 @@ pub(crate) fn video(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
                         LinkKind::Shm => Some(&paper::FRAMES_SHARED),
                     };
                     let paper = grid.and_then(|grid| grid.at(&pairs.to_string(), *side as u64));
-                    rows.push(Row::of_times("video", params, ours, Some(&limit), paper));
+                    rows.push(Row::of_times("video", params, ours, Some(limit), paper));
                 }
             }
         }
