@@ -69,7 +69,6 @@ enum Experiment {
     Compose(compose::ComposeSetting),
     Skew(skew::SkewSetting),
     Auto(auto::AutoSetting),
-    /// What each level of `compress` takes, by content: the constants that its `auto` goes by
     Efforts,
     /// One process of a bare chain of `links`
     #[command(hide = true)]

@@ -39,11 +39,12 @@ fn every_experiment_gives_rows_pictures_and_its_part_of_the_page() {
         measured.insert(row["experiment"].as_str().unwrap());
     }
     let mut expected = BTreeSet::from([
+        "batching",
+        "device",
         "end-to-end",
         "single-machine",
-        "throughput",
-        "device",
         "stages",
+        "throughput",
         "video",
         "video-single",
     ]);

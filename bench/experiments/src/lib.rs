@@ -77,4 +77,8 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment("compose", "Random pipelines of pairs over two hosts and a bad network"),
     experiment("skew", "Figure 4.5 of the dissertation: two devices whose clocks drift, at one sink"),
     experiment("auto", "What `auto` costs beside every fixed setting, on six networks, in virtual time"),
+    experiment(
+        "efforts",
+        "What each level of `compress` takes, by content: the constants that its `auto` goes by",
+    ),
 ];

@@ -2,7 +2,7 @@
 
 use super::figures;
 use super::network::NetworkKind;
-use super::{ChapterSetting, LinkKind, Row, device, end_to_end, machine, page, progress, throughput, video};
+use super::{ChapterSetting, Row, device, end_to_end, machine, page, progress, throughput, video};
 use crate::Failure;
 use crate::jitter::{self, JitterSetting};
 use clap::Args;
@@ -63,7 +63,7 @@ static EXPERIMENTS: [Experiment; 11] = [
     experiment("stages, single machine", machine::stages, 2, &[100, 100_000], 20),
     experiment("video", video::video, 1, &[100], 20),
     experiment("video-single", video::video_single, 1, &[100], 20),
-    experiment("batching", batching, 1, &[100], 20),
+    experiment("batching", video::batching, 1, &[100], 20),
 ];
 
 /// Both parts of `stages`.
@@ -99,15 +99,6 @@ fn rhythm(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     jitter::rows(&own, &mut |line| progress(line.trim_end()))
 }
 
-/// Table 6.14, where there is shared memory.
-fn batching(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
-    if setting.links().contains(&LinkKind::Shm) {
-        return video::batching(setting);
-    }
-    progress("SKIPPED batching: the link `shm` is not there");
-    Ok(Vec::new())
-}
-
 /// What of the setting a quick run has.
 fn quick(setting: &ChapterSetting, experiment: &Experiment) -> ChapterSetting {
     ChapterSetting {
@@ -130,9 +121,11 @@ pub(crate) fn run(setting: &AllSetting) -> Result<Value, Failure> {
     for experiment in &EXPERIMENTS {
         let own = match setting.quick {
             true => quick(&setting.chapter, experiment),
-            false => {
-                ChapterSetting { seconds: setting.chapter.seconds.min(SECONDS), ..setting.chapter.clone() }
-            }
+            false => ChapterSetting {
+                seconds: setting.chapter.seconds.min(SECONDS),
+                rounds: experiment.rounds,
+                ..setting.chapter.clone()
+            },
         };
         progress(&format!("{} at {:.0} s", experiment.name, begun.elapsed().as_secs_f64()));
         match (experiment.measure)(&own) {

@@ -142,11 +142,6 @@ impl LinkKind {
             _ => vec![format!("@{} {pair}", self.name()); pairs].join(" | "),
         }
     }
-
-    /// Whether this program has such a link.
-    fn is_there(self) -> bool {
-        parse(&self.pipeline(1)).is_ok()
-    }
 }
 
 /// A pipeline of this host's own.
@@ -161,7 +156,7 @@ pub(crate) struct ChapterSetting {
     /// need root
     #[arg(long = "network", value_delimiter = ',', default_values_t = NetworkKind::EVERY)]
     pub(crate) networks: Vec<NetworkKind>,
-    /// Links of the pairs [default: those there are]
+    /// Links of the pairs [default: all]
     #[arg(long = "link", value_delimiter = ',')]
     pub(crate) links: Vec<LinkKind>,
     /// Numbers of pairs, where an experiment varies them [default: as the dissertation]
@@ -216,12 +211,9 @@ impl ChapterSetting {
         use_outboard()
     }
 
-    /// The links to measure: those asked for, or all there are.
+    /// The links to measure: those asked for, or all.
     pub(crate) fn links(&self) -> Vec<LinkKind> {
-        match self.links.is_empty() {
-            true => LinkKind::value_variants().iter().copied().filter(|link| link.is_there()).collect(),
-            false => self.links.clone(),
-        }
+        ChapterSetting::or(&self.links, LinkKind::value_variants().iter().copied())
     }
 
     /// The dissertation's values, or those asked for instead.

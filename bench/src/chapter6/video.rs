@@ -180,9 +180,6 @@ pub(crate) fn video_single(setting: &ChapterSetting) -> Result<Vec<Row>, Failure
 /// Section 6.9.2, table 6.14: one pair in shared memory, 1 to 10 slots, one processor; beside them as many slots as
 /// `auto` takes.
 pub(crate) fn batching(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
-    if !setting.links().contains(&LinkKind::Shm) {
-        return Err("the link `shm` is not there, or was not asked for".into());
-    }
     let sides = sides(setting);
     let mut rows = Vec::new();
     Network::each(setting, &[], |network| {
