@@ -46,6 +46,11 @@ pub trait Link: Send {
         0
     }
 
+    /// Whether messages may go past it: its stage passes each on as it is ([`Stage::passes`](crate::Stage::passes)).
+    fn passes(&self) -> bool {
+        false
+    }
+
     /// Messages that would be lost with the link.
     fn kept(&self) -> usize {
         0

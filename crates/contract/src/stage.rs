@@ -153,6 +153,12 @@ pub trait Stage: Send {
         0
     }
 
+    /// Whether all it ever does is to pass on each message as it is, at once, by the main port: then it need not be
+    /// called for messages at all.
+    fn passes(&self) -> bool {
+        false
+    }
+
     /// Figures for people and scripts.
     fn report(&self) -> Vec<Report> {
         Vec::new()

@@ -46,6 +46,10 @@ impl Link for Direct {
         self.stage.held()
     }
 
+    fn passes(&self) -> bool {
+        self.stage.passes()
+    }
+
     fn report(&self) -> Vec<Report> {
         self.stage.report()
     }

@@ -116,6 +116,8 @@ struct Slot {
     name: &'static str,
     /// All its ports go on in this flow.
     is_fan: bool,
+    /// Messages go past it, since its stage has nothing to do.
+    passes: bool,
     link: Box<dyn Link>,
     outbox: Outbox,
     waiting: VecDeque<Waiting>,
@@ -201,8 +203,8 @@ impl Chain {
             let is_fan = matches!(used.pair.shape(&used.options), Shape::Fan(_));
             let (outbox, waiting) = (Outbox::default(), VecDeque::new());
             let outlets = pipeline.outlets_of(used);
-            let (error, marks) = (None, VecDeque::new());
-            slots.push(Slot { pair, name, is_fan, link, outbox, waiting, outlets, error, marks });
+            let (passes, error, marks) = (link.passes(), None, VecDeque::new());
+            slots.push(Slot { pair, name, is_fan, passes, link, outbox, waiting, outlets, error, marks });
         }
         if half == Half::Sink {
             slots.reverse();
@@ -349,6 +351,9 @@ impl Chain {
 
     /// Hands a message to the stage at `index` if it has room, and what that makes to those behind it.
     fn feed(&mut self, index: usize, message: Message, now: Time, out: &mut ChainOut) {
+        // A message that is traced goes the whole way.
+        let may_pass = message.attributes.mark == 0;
+        let index = index + self.slots[index..].iter().take_while(|slot| may_pass && slot.passes).count();
         match self.slots.get_mut(index) {
             None => out.messages.push_back(message),
             Some(slot) if slot.waiting.is_empty() && slot.link.has_room() => {

@@ -201,9 +201,11 @@ impl Pipeline {
             return Err(PipelineError::new(&self.text, used.place.clone(), problem));
         }
         let first = self.pairs.first().and_then(|used| Some((used, ways(used)?)));
-        if let Some((used, _)) = first.filter(|(used, _)| used.isolation.is_some()) {
+        let is_away = |used: &PairUse| used.link_of(Half::Source) != LinkKind::Direct;
+        if let Some((used, _)) = first.filter(|(used, _)| is_away(used)) {
             let problem = format!(
-                "`{}` cannot be isolated where it divides a device among hosts: a process of its own has one output",
+                "`{}` must be called (`@direct`, and not isolated) where it divides a device among hosts: a process \
+                 of its own has one output",
                 used.pair.name()
             );
             return Err(PipelineError::new(&self.text, used.place.clone(), problem));

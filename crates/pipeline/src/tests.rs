@@ -398,6 +398,19 @@ fn a_peer_chooses_no_link_and_names_nothing_local() {
 }
 
 #[test]
+fn messages_go_past_stages_that_have_nothing_to_do_and_what_else_is_said_does_not() {
+    let mut chain = source("null | letter(b) | null | hold(count=2) | null");
+    let mut out = ChainOut::default();
+    chain.handle(message("x"), Time(0), &mut out);
+    assert!(out.is_empty());
+    chain.handle(message("y"), Time(0), &mut out);
+    assert_eq!(texts(&mut out), ["bx", "by"]);
+    chain.handle_control(0, b"?", Time(0), &mut out);
+    assert_eq!(out.errors.len(), 1, "it still answers for itself");
+    assert_eq!(chain.report().len(), 5);
+}
+
+#[test]
 fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
     let kinds = |text: &str| {
         let kind = |used: &PairUse| used.link_of(Half::Source);

@@ -161,8 +161,17 @@ impl Partner for Paths {
             }),
         };
         let at = paths().filter_map(|(_, path)| path.segment.poll_timeout()).min();
-        let mut descriptors = paths().flat_map(|(_, path)| path.segment.descriptors());
-        let descriptors = [descriptors.next(), descriptors.next()];
-        Readiness { now: ready, descriptors, at }
+        // A link looks a moment longer before its caller waits: where nothing is to be waited for, it is not asked.
+        if ready {
+            return Readiness::now().or_at(at);
+        }
+        let (mut descriptors, mut now) = ([None; 2], false);
+        let mut free = descriptors.iter_mut();
+        for readiness in paths().flat_map(|(_, path)| path.segment.readiness()) {
+            now |= readiness.now;
+            let waited_for = readiness.descriptors.into_iter().flatten();
+            waited_for.zip(free.by_ref()).for_each(|(descriptor, free)| *free = Some(descriptor));
+        }
+        Readiness { now, descriptors, at }
     }
 }

@@ -4,12 +4,11 @@ use crate::driver::{FlowPlan, Wake};
 use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
 use crate::{isolation, random};
-use contract::{Feedback, Format, Half, Interest, Link, Message, Readiness, Site, StageError, Time};
+use contract::{Feedback, Format, Half, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::control::CONTROL_BODY_BYTES_MAX;
@@ -167,9 +166,9 @@ impl Segment {
         self.chain.readiness().for_each(|readiness| wake.add(poller, readiness));
     }
 
-    /// Readable when stages in processes of their own made something.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Interest)> {
-        self.chain.readiness().flat_map(|readiness| readiness.descriptors.into_iter().flatten())
+    /// When stages in processes of their own made something.
+    pub(crate) fn readiness(&self) -> impl Iterator<Item = Readiness<'_>> {
+        self.chain.readiness()
     }
 
     /// What went wrong with modules' processes since the last call, as it is told to people.

@@ -24,8 +24,14 @@ const EVENTS_AT_ONCE: usize = 64;
 /// any poller being told.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
-/// What a descriptor is waited for: to read, to write.
-type Interests = (bool, bool);
+/// What a descriptor is waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Interests {
+    read: bool,
+    write: bool,
+    /// Only what came since the last wait counts.
+    news: bool,
+}
 
 /// Descriptors that one thread waits for. It remembers what the kernel was told, so that waiting for the
 /// same descriptors again costs one system call.
@@ -53,7 +59,13 @@ impl Poller {
     /// The coming wait is also for this descriptor.
     pub fn want(&mut self, descriptor: BorrowedFd<'_>, read: bool, write: bool) {
         let interests = self.wanted.entry(descriptor.as_raw_fd()).or_default();
-        *interests = (interests.0 | read, interests.1 | write);
+        (interests.read, interests.write) = (interests.read | read, interests.write | write);
+    }
+
+    /// The coming wait is also for the next signal of an [`Event`](crate::event::Event), which needs no clearing: one
+    /// that an earlier wait ended by does not end this one (EPOLLET, `epoll(7)`).
+    pub fn want_signal(&mut self, event: BorrowedFd<'_>) {
+        self.wanted.insert(event.as_raw_fd(), Interests { read: true, write: false, news: true });
     }
 
     /// Forgets a descriptor; to be called before one is closed that was ever wanted, since the number
@@ -93,7 +105,8 @@ impl Poller {
             if known == Some(interests) {
                 continue;
             }
-            let flags = flags(interests.0, interests.1);
+            let mut flags = flags(interests.read, interests.write);
+            flags.set(EventFlags::ET, interests.news);
             // SAFETY: the number was taken from a live descriptor by `want`, in this same round.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let data = EventData::new_u64(number as u64);
@@ -220,6 +233,21 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_signal_ends_one_wait() {
+        let (event, mut poller) = (crate::event::Event::new().unwrap(), Poller::new().unwrap());
+        let mut wait = || {
+            poller.want_signal(event.as_fd());
+            poller.wait(Some(Duration::ZERO)).unwrap()
+        };
+        assert!(!wait());
+        event.signal();
+        assert!(wait() && !wait(), "once");
+        event.signal();
+        event.signal();
+        assert!(wait() && !wait(), "and again");
+    }
 
     /// The number of a closed set comes back as another set: whoever waits for that one must be woken.
     #[test]

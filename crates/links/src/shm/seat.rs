@@ -404,13 +404,13 @@ impl Seat {
 
     /// After it.
     pub fn wake_up(&mut self, now: Time) {
-        if std::mem::take(&mut self.sleeps) && self.block.wake_up(self.process) {
-            self.bells[OWN].clear();
+        if std::mem::take(&mut self.sleeps) {
+            self.block.wake_up(self.process);
         }
         self.spin.woke(now);
     }
 
-    /// Readable when this process was woken.
+    /// Signalled when this process is woken ([`sys::poller::Poller::want_signal`]).
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bells[OWN].as_fd()
     }

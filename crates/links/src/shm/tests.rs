@@ -115,7 +115,7 @@ fn work(mut seat: Seat, work: Work) {
                 if seat.is_blocked() {
                     std::thread::sleep(Duration::from_millis(1));
                 } else if !seat.go_to_sleep(now).unwrap() {
-                    poller.want(seat.bell(), true, false);
+                    poller.want_signal(seat.bell());
                     poller.wait(Some(WATCHDOG)).unwrap();
                 }
                 seat.wake_up(now());

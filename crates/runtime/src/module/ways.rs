@@ -153,7 +153,7 @@ impl Ways {
                 if reads && seat.go_to_sleep(now).map_err(broken)? {
                     wake = Some(Time::ZERO);
                 }
-                poller.want(seat.bell(), true, false);
+                poller.want_signal(seat.bell());
             }
         }
         Ok(wake)

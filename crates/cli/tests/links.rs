@@ -1,0 +1,46 @@
+//! The same flows over every link, with the real program: whichever carries them, the same bytes come out.
+
+mod support;
+
+use std::fs;
+use support::{Scratch, outboard};
+
+/// Pairs that pass on, join, change, cut and hold what they are given.
+const PIPELINES: [&str; 5] = [
+    "null",
+    "null | null | null",
+    "bundle(count=7) | compress",
+    "compress(lz4) | bundle(count=3, wait=1ms) | null",
+    "buffer(mode=play, delay=5ms) | bundle(count=2)",
+];
+
+#[test]
+fn what_comes_out_is_the_same_over_every_link() {
+    let scratch = Scratch::new();
+    for (size, count) in [(0, 40), (100, 2000), (5000, 500), (700_000, 12)] {
+        let pattern = format!("pattern:size={size},count={count},rate=0");
+        let [expected, out] = ["expected", "out"].map(|name| scratch.path(name));
+        outboard(&["connect", &pattern, &format!("file:{expected}")]).done();
+        for pipeline in PIPELINES {
+            for link in ["@direct: ", "@pipe: ", "@shm: "] {
+                let via = format!("{link}{pipeline}");
+                outboard(&["connect", &pattern, &format!("file:{out}"), "--via", &via]).done();
+                assert!(fs::read(&out).unwrap() == fs::read(&expected).unwrap(), "{pattern} through {via}");
+            }
+        }
+    }
+}
+
+/// One slot, or a few, and a stage that holds more messages than there are.
+#[test]
+fn few_slots_slow_a_flow_down_and_stop_none() {
+    let scratch = Scratch::new();
+    let pattern = "pattern:size=3000,count=300,rate=0";
+    let [expected, out] = ["expected", "out"].map(|name| scratch.path(name));
+    outboard(&["connect", pattern, &format!("file:{expected}")]).done();
+    for slots in [1, 3] {
+        let via = format!("@shm: null(slots={slots}) | bundle(count=40, slots={slots}, wait=1s)");
+        outboard(&["connect", pattern, &format!("file:{out}"), "--via", &via]).done();
+        assert!(fs::read(&out).unwrap() == fs::read(&expected).unwrap(), "{via}");
+    }
+}
