@@ -204,8 +204,8 @@ impl Pipeline {
         let is_away = |used: &PairUse| used.link_of(Half::Source) != LinkKind::Direct;
         if let Some((used, _)) = first.filter(|(used, _)| is_away(used)) {
             let problem = format!(
-                "`{}` must be called (`@direct`, and not isolated) where it divides a device among hosts: a process \
-                 of its own has one output",
+                "`{}` cannot be isolated, nor on a pipe or in shared memory, where it divides a device among \
+                 hosts: a process of its own has one output",
                 used.pair.name()
             );
             return Err(PipelineError::new(&self.text, used.place.clone(), problem));
