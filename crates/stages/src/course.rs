@@ -90,7 +90,7 @@ impl Course {
         if is_same && place.sequence - next >= JUMP_MAX {
             return Fit::Nowhere;
         }
-        match self.rival.filter(|rival| !self.is_contradicted && self.agree(*rival, place)) {
+        match self.rival.filter(|rival| !self.is_contradicted && self.agree(*rival, place, is_same)) {
             Some(rival) => self.begin(place, Some(rival), now),
             None => {
                 (self.rival, self.is_contradicted) = (Some(place), false);
@@ -105,8 +105,12 @@ impl Course {
         Fit::Begins { rival, before }
     }
 
-    fn agree(&self, one: Place, other: Place) -> bool {
-        one.start == other.start && one.sequence.abs_diff(other.sequence) < self.reach
+    /// Whether both say the same of where the flow is. Of a start that is known, a message's copies and parts say it
+    /// only once: all of them crossed at the same time, and may have been altered alike.
+    fn agree(&self, one: Place, other: Place, is_known_start: bool) -> bool {
+        one.start == other.start
+            && one.sequence.abs_diff(other.sequence) < self.reach
+            && !(is_known_start && one.sequence == other.sequence)
     }
 
     /// Whether it is of the flow that is known.

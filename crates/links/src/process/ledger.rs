@@ -442,10 +442,6 @@ impl Ledger {
             {
                 self.kept_bytes -= kept.container.len();
                 death.poison = 1;
-                match self.kept.get_mut(front) {
-                    Some(next) => next.has_gap = true,
-                    None => self.gap_waits = true,
-                }
                 let reason = "killed the module three times";
                 self.drops.push(Drop { reason, count: 1 });
             }
@@ -465,6 +461,13 @@ impl Ledger {
         }
         let handed = self.handed;
         self.restart(self.first);
+        // With its history the next process knows what was before; without, it is told that there was something.
+        if death.poison > 0 || (!self.has_history && self.committed > 0) {
+            match self.kept.get_mut((self.committed - self.first) as usize) {
+                Some(next) => next.has_gap = true,
+                None => self.gap_waits = true,
+            }
+        }
         self.void = if self.has_history { self.left } else { 0 };
         death.again = (handed.saturating_sub(self.committed) as usize).min(self.unfinished());
         death

@@ -273,6 +273,22 @@ fn a_message_that_was_first_in_line_at_three_deaths_is_dropped_by_name() {
 }
 
 #[test]
+fn the_next_process_is_told_that_something_was_before_it() {
+    let mut ledger = handed(&[1, 2], false, false);
+    ledger.die(0, false);
+    assert_eq!(ledger.next_gap(), None, "nothing was");
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    ledger.take(message(1)).unwrap();
+    ledger.die(0, false);
+    assert_eq!(ledger.next_gap(), Some(0));
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    ledger.take(message(2)).unwrap();
+    ledger.die(0, false);
+    ledger.admit(message(3), 0);
+    assert_eq!(ledger.next_gap(), Some(0), "also where nothing waits");
+}
+
+#[test]
 fn what_was_not_read_killed_nobody() {
     let mut ledger = handed(&[1, 2], false, false);
     for _ in 0..10 {

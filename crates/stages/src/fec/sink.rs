@@ -55,6 +55,8 @@ pub(super) struct Sink {
     late: u64,
     /// Missing messages of source halves that are forgotten.
     missing_before: u64,
+    /// Something was before all that this half has seen.
+    is_made_anew: bool,
 }
 
 impl Half {
@@ -82,6 +84,7 @@ impl Sink {
             twice: 0,
             late: 0,
             missing_before: 0,
+            is_made_anew: false,
         }
     }
 
@@ -99,7 +102,7 @@ impl Sink {
         }
         let begun = match header.part {
             // Nothing was before the beginning.
-            _ if group == 0 => (0, 0),
+            _ if group == 0 && !self.is_made_anew => (0, 0),
             Part::Data { place, .. } => (group, place),
             Part::Parity { .. } => (group + 1, 0),
         };
@@ -244,6 +247,11 @@ impl Stage for Sink {
         self.account(index, header.group, before);
         self.tell(now, out);
         result
+    }
+
+    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+        self.is_made_anew |= self.halves.is_empty();
+        Ok(())
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {

@@ -66,6 +66,22 @@ fn layout() {
 }
 
 #[test]
+fn a_sink_half_made_anew_makes_nothing_again_that_was_before_it() {
+    let given = &[("data", "3"), ("parity", "1")];
+    let made = group(given, &[b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]);
+    for (is_made_anew, expected) in [(false, 3), (true, 2)] {
+        let (mut sink, mut out) = (sink(given), Outbox::default());
+        if is_made_anew {
+            sink.handle_gap(Port::MAIN, Time::ZERO, &mut out).unwrap();
+        }
+        for message in &made[1..] {
+            feed(&mut *sink, message.clone(), &mut out).unwrap();
+        }
+        assert_eq!(sent(&mut out).len(), expected, "made anew: {is_made_anew}");
+    }
+}
+
+#[test]
 fn messages_go_at_once_and_parity_when_the_group_is_full_or_waited() {
     let mut run = TwoHalves::new(
         &Fec,
