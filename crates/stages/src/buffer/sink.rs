@@ -126,14 +126,18 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let released = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a count has 8 bytes, not {}", control.len())))?;
         let released = u64::from_le_bytes(released);
-        if released > self.granted.max(self.seen) {
+        if released.saturating_sub(self.granted.max(self.seen)) > AHEAD_MAX {
             return Err(StageError::Control(format!("{released} released, {} asked for", self.granted)));
         }
-        if released > self.seen {
+        if self.granted < released && self.seen == 0 {
+            // A half before this one asked for them and has them.
+            (self.seen, self.granted) = (released, released);
+            self.request(now, out);
+        } else if released > self.seen {
             self.released = Some((released, now.after(self.lost_after)));
         }
         Ok(())

@@ -245,6 +245,31 @@ fn what_the_control_channel_loses_is_said_again() {
 }
 
 #[test]
+fn a_sink_half_made_anew_asks_for_what_follows() {
+    let options = options(&Buffer, &[("min", "1"), ("max", "2")]);
+    let mut source = Buffer.source(&options, &Format::Bytes, &Site::default()).unwrap();
+    let mut out = Outbox::default();
+    source.handle_control(&9u64.to_le_bytes(), Time(0), &mut out).unwrap();
+    for _ in 0..12 {
+        source.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
+    }
+    assert_eq!(out.messages.len(), 9);
+    out = Outbox::default();
+    // The half that had them is gone.
+    let mut sink = Buffer.sink(&options, &Format::Bytes, &Site::default()).unwrap();
+    sink.handle_timeout(Time(5), &mut out).unwrap();
+    for _ in 0..2 {
+        let request = out.controls.pop().unwrap();
+        source.handle_control(&request, Time(5), &mut out).unwrap();
+        if let Some(released) = out.controls.pop() {
+            sink.handle_control(&released, Time(5), &mut out).unwrap();
+        }
+    }
+    assert_eq!(out.messages.len(), 2);
+    assert_eq!(sink.report().iter().find(|(name, _)| *name == "lost").unwrap().1, 0.0);
+}
+
+#[test]
 fn a_lying_half_is_refused() {
     let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
