@@ -37,6 +37,9 @@ pub(crate) struct AutoSetting {
     svg: Option<PathBuf>,
 }
 
+/// What `auto` may cost, the best fixed setting on the network being 1.
+const RATIO_MAX: f64 = 1.1;
+
 /// An adaptive pair, its fixed settings, and what is measured.
 struct Subject {
     pair: &'static str,
@@ -268,6 +271,27 @@ impl Sweep {
                 self.over_all(&self.auto),
                 best.value,
                 self.over_all(best)
+            );
+            self.print_missed(best);
+        }
+    }
+
+    /// Says where `auto` is not what it is to be: near the best fixed setting on each network, and better than
+    /// every single one over all.
+    fn print_missed(&self, best: &Row) {
+        let far = NETWORKS.iter().zip(self.ratios(&self.auto)).filter(|(_, ratio)| *ratio > RATIO_MAX);
+        for (network, ratio) in far {
+            println!(
+                "**Missed**: on {}, {:.0} % above the best fixed setting.\n",
+                network.name,
+                (ratio - 1.0) * 100.0
+            );
+        }
+        let (auto, fixed) = (self.over_all(&self.auto), self.over_all(best));
+        if auto >= fixed {
+            println!(
+                "**Missed**: over all, {auto:.3} is not better than {fixed:.3}, of {} alone.\n",
+                best.value
             );
         }
     }

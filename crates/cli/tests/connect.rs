@@ -1,7 +1,8 @@
 //! Every source to every sink, by a raw path (paper P, figure 3), with the real program.
 //!
-//! Sources and sinks are those of the table: a class without an entry here fails the test. `evdev` and `uinput` need
-//! kernel devices, and are joined in the virtual machine (`tests/vm`).
+//! Sources and sinks are those of the table: a class without an entry here fails the test. `evdev`, `uinput` and `v4l2`
+//! need kernel devices, and are joined in the virtual machine (`tests/vm`); screens never end, and are joined in the
+//! tests of `crates/devices`.
 
 mod support;
 
@@ -84,8 +85,13 @@ fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Option<Source> {
             std::fs::write(&path, film(&content)).unwrap();
             Source { content: pictures(&film(&content)), ..plain(format!("y4m:{path},rate=0")) }
         }
-        // Needs a kernel device.
-        "evdev" => return None,
+        "mjpeg" => {
+            let path = scratch.path("images");
+            std::fs::write(&path, images(&content)).unwrap();
+            Source { content: compressed(&images(&content)), ..plain(format!("mjpeg:{path},rate=0")) }
+        }
+        // Need a kernel device, or a screen.
+        "evdev" | "v4l2" | "x11" | "rfb" | "fb" => return None,
         other => panic!("the source `{other}` is not tested here: add it"),
     })
 }
@@ -140,8 +146,10 @@ fn sink(class: &str, scratch: &Scratch, source_class: &str) -> Option<Sink> {
         // It takes pictures alone.
         "y4m" if source_class == "y4m" => format!("y4m:{output}"),
         "y4m" => return None,
-        // Needs a kernel device.
-        "uinput" => return None,
+        "mjpeg" if source_class == "mjpeg" => format!("mjpeg:{output}"),
+        "mjpeg" => return None,
+        // Need a kernel device, or a screen.
+        "uinput" | "v4l2" | "window" | "rfb" | "fb" => return None,
         other => panic!("the sink `{other}` is not tested here: add it"),
     };
     Some(Sink { spec, output: Some(output) })
@@ -161,6 +169,25 @@ fn pictures(film: &[u8]) -> Vec<u8> {
     let start = film.iter().position(|byte| *byte == b'\n').map_or(film.len(), |end| end + 1);
     let frames = film[start..].chunks_exact(b"FRAME\n".len() + geometry.bytes());
     frames.flat_map(|frame| [&header, &frame[b"FRAME\n".len()..]].concat()).collect()
+}
+
+/// The frame of one JPEG image, as far as anybody looks: where it begins, its size, its only scan, where it ends.
+const IMAGE_START: [u8; 18] = [0xff, 0xd8, 0xff, 0xc2, 0, 9, 8, 0, 2, 0, 6, 1, 0, 0xff, 0xda, 0, 3, 1];
+const IMAGE_END: [u8; 2] = [0xff, 0xd9];
+const IMAGE_BYTES: usize = 1000;
+
+/// Bytes as JPEG images, one behind the other.
+fn images(bytes: &[u8]) -> Vec<u8> {
+    let unmarked = |chunk: &[u8]| chunk.iter().map(|byte| *byte & 0x7f).collect::<Vec<_>>();
+    let image = |chunk: &[u8]| [&IMAGE_START[..], &unmarked(chunk), &IMAGE_END].concat();
+    bytes.chunks_exact(IMAGE_BYTES).flat_map(image).collect()
+}
+
+/// The messages that such images are, as far as they are whole.
+fn compressed(images: &[u8]) -> Vec<u8> {
+    let header = Header::frame(Geometry::new(PixelFormat::Mjpeg, 6, 2).unwrap().with_rate(0, 1)).emit();
+    let images = images.chunks_exact(IMAGE_START.len() + IMAGE_BYTES + IMAGE_END.len());
+    images.flat_map(|image| [&header, image].concat()).collect()
 }
 
 /// Writes to a file what comes, in a thread.
@@ -237,6 +264,7 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
             sink.output.as_ref().map(|output| std::fs::read(output).unwrap_or_default()).unwrap_or_default();
         match sink_class {
             "y4m" => pictures(&all),
+            "mjpeg" => compressed(&all),
             _ if source.fed.is_some() && !is_terminal => untyped(&all),
             _ => all,
         }

@@ -116,9 +116,11 @@ impl Trace {
         (self.clock)()
     }
 
-    /// Whether the message of this number is sampled, by Fibonacci hashing: evenly, and in step with nothing.
+    /// Whether the message of this number is sampled: by the mixing of SplitMix64, in step with nothing.
     pub fn picks(&self, number: u64) -> bool {
-        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 <= self.threshold
+        let mut mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed >> 32) as u32 <= self.threshold
     }
 
     /// A message passes; if it is sampled, its mark.
