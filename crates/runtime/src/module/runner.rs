@@ -264,11 +264,14 @@ impl Runner {
         Ok(handled)
     }
 
-    /// Whether a frame waits whose place has come.
+    /// Whether a frame waits whose place has come. A stage that takes nothing more may do so until the other half
+    /// speaks: then it hears it at once.
     fn has_frame(&self) -> bool {
-        self.phase != Phase::Finishing
-            && !self.flushed
-            && self.control.peek().is_some_and(|(at, _)| self.talk == Talk::Half || *at <= self.inputs)
+        let has_come = |(at, frame): &(u64, ModuleFrame)| {
+            let is_said = matches!(frame, ModuleFrame::Peer(_));
+            self.talk == Talk::Half || *at <= self.inputs || is_said && !self.stage.has_room()
+        };
+        self.phase != Phase::Finishing && !self.flushed && self.control.peek().is_some_and(has_come)
     }
 
     fn handle_frames(&mut self, now: Time) -> Result<(), RuntimeError> {
