@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use sys::v4l2::controls::{self, Control, Kind};
 use wire::formats::controls::{SETTINGS_MAX, Setting};
-use wire::formats::video::{Geometry, Header};
+use wire::formats::video::{self, Geometry, Header};
 use wire::{Reader, WireError, Writer};
 
 /// Version of the layout.
@@ -75,7 +75,10 @@ impl Properties {
             other => return Err(WireError::Value { what: "layout version", value: other.into() }),
         }
         let (card, bus) = (parse_text(&mut reader, "card")?, parse_text(&mut reader, "bus")?);
-        let geometry = Header::parse(reader.bytes("picture", Header::BYTES)?)?.geometry;
+        let Header { kind, geometry } = Header::parse(reader.bytes("picture", Header::BYTES)?)?;
+        if kind != video::Kind::Frame {
+            return Err(WireError::Value { what: "kind of picture", value: kind as u64 });
+        }
         let count = reader.count("controls", SETTINGS_MAX)?;
         let mut knobs: Vec<Knob> = Vec::with_capacity(count);
         for _ in 0..count {
