@@ -181,6 +181,7 @@ impl Runner {
             }
         }
         self.handle_frames(now)?;
+        self.look_for_partner()?;
         self.look_for_end(now)?;
         self.vouch()?;
         self.ways.flush(now)?;
@@ -200,14 +201,6 @@ impl Runner {
         }
         if std::mem::replace(&mut self.control_is_due, matches!(self.ways, Ways::Pipes(..))) {
             self.control.receive().map_err(control_failed)?;
-        }
-        if self.talk == Talk::Half
-            && self.control.has_ended()
-            && self.nature.half == Half::Source
-            && self.nature.promises.needs_control
-            && self.phase == Phase::Running
-        {
-            return Err(RuntimeError::Peer("the other half of this pair has ended".into()));
         }
         Ok(always_ready)
     }
@@ -341,6 +334,19 @@ impl Runner {
         if self.talk == Talk::Runner {
             self.control.send(self.outputs, &ModuleFrame::drop(reason, count));
         }
+    }
+
+    /// A source half whose other half has gone, and whose last words were heard, has nobody to work for.
+    fn look_for_partner(&self) -> Result<(), RuntimeError> {
+        if self.talk == Talk::Half
+            && self.control.has_ended()
+            && self.nature.half == Half::Source
+            && self.nature.promises.needs_control
+            && self.phase == Phase::Running
+        {
+            return Err(RuntimeError::Peer("the other half of this pair has ended".into()));
+        }
+        Ok(())
     }
 
     /// What has ended is told to the stage; once all has, it may give out what it holds in its time.
