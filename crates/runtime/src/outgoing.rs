@@ -20,6 +20,17 @@ use wire::{BODY_BYTES_MAX, Control};
 /// Messages taken in one run, so that a busy flow leaves the others their turn.
 const BURST: usize = 64;
 
+/// What the other host makes of what a flow says that is not reliable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// It is not heard, so it may not hear us: what is made now is worthless to it.
+    Silent,
+    /// It is heard, but what it knows is not to be relied on. Once it is linked too, the next epoch begins.
+    Stale,
+    /// It knows, or will be told, everything of this epoch.
+    Following,
+}
+
 pub(crate) struct Outgoing {
     plan: FlowPlan,
     key: FlowKey,
@@ -28,10 +39,7 @@ pub(crate) struct Outgoing {
     lossy: bool,
     /// A record that the transport had no room for.
     unsent: Option<Message>,
-    /// The other host cannot hear us: what is made now is worthless to it.
-    silent: bool,
-    /// What the sink knows of a state flow is not to be relied on, until the next epoch begins.
-    stale: bool,
+    audience: Audience,
     /// There was a link.
     begun: bool,
     ended: bool,
@@ -63,8 +71,7 @@ impl Outgoing {
             source,
             lossy,
             unsent: None,
-            silent: false,
-            stale: true,
+            audience: Audience::Stale,
             begun: false,
             ended: false,
             drained: false,
@@ -82,8 +89,8 @@ impl Outgoing {
     fn is_dropping(&self, linked: bool) -> bool {
         match self.plan.class {
             FlowClass::Reliable => false,
-            FlowClass::State => self.silent || self.stale,
-            FlowClass::Timely => self.silent || !linked,
+            FlowClass::State => self.audience != Audience::Following,
+            FlowClass::Timely => self.audience == Audience::Silent || !linked,
         }
     }
 
@@ -100,29 +107,26 @@ impl Outgoing {
         self.end_told = false;
         self.begun = true;
         self.departures.handle_link();
-        match self.plan.class {
-            FlowClass::Timely => self.restart(around),
-            FlowClass::State if self.silent => {}
-            FlowClass::State if self.stale => self.restart(around),
-            _ => {
+        match (self.plan.class, self.audience) {
+            (FlowClass::Reliable, _) | (FlowClass::State, Audience::Following) => {
                 self.unsent = None;
                 self.source.handle_link(around.now);
                 self.tell_epoch(around.notices);
             }
+            _ => self.begin_anew(around),
         }
     }
 
     pub(crate) fn handle_silence(&mut self) {
-        self.silent = true;
-        self.stale = true;
+        self.audience = Audience::Silent;
     }
 
     /// The other host is heard again. What was dropped meanwhile it may never have missed, if only its words
     /// were lost and not ours: so it is told where things stand.
     pub(crate) fn handle_heard(&mut self, around: Surroundings<'_>) {
-        let was_silent = std::mem::take(&mut self.silent);
-        if was_silent && self.plan.class != FlowClass::Reliable && around.transport.is_some() {
-            self.restart(around);
+        if self.audience == Audience::Silent {
+            self.audience = Audience::Stale;
+            self.begin_anew(around);
         }
     }
 
@@ -138,7 +142,7 @@ impl Outgoing {
     /// The device is back: a state flow says where things stand now.
     pub(crate) fn handle_partner(&mut self, around: Surroundings<'_>) {
         if self.plan.class == FlowClass::State {
-            self.restart(around);
+            self.begin_anew(around);
         }
     }
 
@@ -151,7 +155,7 @@ impl Outgoing {
                 self.source.handle_missing(*epoch, ranges);
             }
             Control::Resync { flow, epoch } if *flow == self.plan.flow && *epoch == self.source.epoch() => {
-                self.restart(around);
+                self.begin_anew(around);
             }
             Control::Changed { flow, epoch, refusal } if *flow == self.plan.flow => {
                 self.switch
@@ -187,6 +191,18 @@ impl Outgoing {
         (bytes + self.source.unacknowledged_bytes()) as u64
     }
 
+    /// What the other host knows is not to be relied on: the next epoch begins, now or as soon as it is heard and
+    /// linked. Whichever of the two comes last finds the flow stale.
+    fn begin_anew(&mut self, around: Surroundings<'_>) {
+        if self.plan.class == FlowClass::Reliable || self.audience == Audience::Silent {
+            return;
+        }
+        self.audience = Audience::Stale;
+        if around.transport.is_some() {
+            self.restart(around);
+        }
+    }
+
     /// Begins the next epoch with fresh stages and, for a state flow, with where things stand.
     fn restart(&mut self, around: Surroundings<'_>) {
         let before = self.source.epoch();
@@ -207,7 +223,7 @@ impl Outgoing {
         self.segment.replace(fresh, "epoch given up", around.now, &mut self.drops);
         self.drops.add("epoch given up", self.source.restart_at(epoch));
         self.end_told = false;
-        self.stale = false;
+        self.audience = Audience::Following;
         self.tell_epoch(around.notices);
         if self.plan.class == FlowClass::State
             && let Some(partner) = around.partner
