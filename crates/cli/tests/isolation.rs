@@ -118,6 +118,20 @@ fn a_run_on_shared_memory_goes_on_when_its_processes_are_killed() {
     assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
 }
 
+/// What a stage drops on purpose is counted once, however often the processes are killed before they vouched for it.
+#[test]
+fn each_message_is_delivered_or_counted_once_when_stages_that_drop_are_killed() {
+    const COUNT: usize = 400;
+    for pipeline in ["@shm: periodic(period=35ms) | compress", "@pipe periodic(period=35ms)"] {
+        let pattern = format!("pattern:size=1000,count={COUNT},rate=100");
+        let (came, told) = survive(&Scratch::new(), &pattern, pipeline, 10);
+        let counts = told["drops"].as_object().unwrap().values();
+        let dropped: u64 = counts.map(|count| count.as_u64().unwrap()).sum();
+        assert!(dropped > 0, "{pipeline}: {told}");
+        assert_eq!(came.len() / 1000 + dropped as usize, COUNT, "{pipeline}: {told}");
+    }
+}
+
 #[test]
 fn a_link_that_a_pair_cannot_have_is_refused_before_anything_starts() {
     for (via, why) in [

@@ -27,7 +27,8 @@ pub(super) enum Event {
     Output(Message),
     /// So many of what was handed over is finished, in what came so far.
     Covers(u64),
-    Frame(usize, ModuleFrame),
+    /// Of which stage, its place, and what it says.
+    Frame(usize, u64, ModuleFrame),
     Line(usize, String),
 }
 
@@ -133,14 +134,16 @@ impl Child {
         let names: Vec<u64> = ready.collect();
         let mut ended = Vec::new();
         for (stage, member) in self.members.iter_mut().enumerate() {
-            let mut said = |said| {
-                take(match said {
-                    Said::Frame(frame) => Event::Frame(stage, frame),
-                    Said::Line(line) => Event::Line(stage, line),
-                })
-            };
+            let mut said = |said| take(event(stage, said));
             if member.read(&names, &mut said).map_err(|what| Blame { stage, what })? {
                 ended.push(stage);
+            }
+        }
+        // What a stage said of messages that the one behind has covered counts, whoever ended.
+        if !ended.is_empty() {
+            for (stage, member) in self.members.iter_mut().enumerate() {
+                let mut said = |said| take(event(stage, said));
+                member.read_control(true, &mut said).map_err(|what| Blame { stage, what })?;
             }
         }
         match &mut self.carrier {
@@ -266,6 +269,13 @@ impl Drop for Child {
         if let Carrier::Shared(lane) = &self.carrier {
             self.set.remove(lane.bell());
         }
+    }
+}
+
+fn event(stage: usize, said: Said) -> Event {
+    match said {
+        Said::Frame(at, frame) => Event::Frame(stage, at, frame),
+        Said::Line(line) => Event::Line(stage, line),
     }
 }
 

@@ -4,13 +4,17 @@
 //! before that is withheld. When it dies, what was withheld is void and what was kept is handed to the next
 //! process, so that whatever leaves the ledger left it once, in order. A process that never says `done` is
 //! one-in-one-out: its output number n finishes its input number n. A message that was first in line, and read,
-//! at [`DEATHS_MAX`] deaths is dropped.
+//! at [`DEATHS_MAX`] deaths is dropped. What the process itself drops counts once the inputs it belongs to are
+//! finished; before that it is void like an output.
+//!
+//! What the host knows of a message ([`Attributes`]) does not cross to the process. It is put back on the first
+//! output that was created when an unfinished input was.
 //!
 //! Where a process needs all that went before (it decodes with a history), inputs belong to an *era*: they are
-//! kept to the era's end, a new process is handed all of them again, and as many of its outputs as had left
-//! already are void. Where the era has grown too long to be kept, what remains of it dies with its process.
+//! kept to the era's end, a new process is handed all of them again, and as many of its outputs, and of its drops, as
+//! had left already are void. Where the era has grown too long to be kept, what remains of it dies with its process.
 
-use contract::{Body, Drop, Message};
+use contract::{Attributes, Body, Drop, Message, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -28,6 +32,12 @@ const SLICES_MAX: usize = 64;
 
 /// `done`s that wait for the outputs they vouch for; more are merged.
 const DONES_MAX: usize = 1024;
+
+/// Reasons for drops that wait to be vouched for.
+const TOLD_MAX: usize = 1024;
+
+/// Unfinished inputs among which the one is looked for that an output came of.
+const LOOKED_AT_MAX: usize = 256;
 
 /// How much is kept and handed over ahead.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +70,16 @@ struct Kept {
     has_gap: bool,
     deaths: u32,
     outside_deaths: u32,
+    /// What the host knows of it, if that is anything, by when it was created.
+    known: Option<(Time, Attributes)>,
+}
+
+/// Messages that the process says it dropped.
+struct Told {
+    stage: usize,
+    drop: Drop,
+    /// They belong to its first so many inputs; `None`: to those that it says next are done.
+    until: Option<u64>,
 }
 
 /// What a death cost.
@@ -119,6 +139,14 @@ pub(super) struct Ledger {
     says_done: bool,
     dones: VecDeque<(u64, u64)>,
     last_done: (u64, u64),
+    told: Vec<Told>,
+    /// What was vouched for of those, by stage.
+    told_drops: Vec<(usize, Drop)>,
+    /// Messages of this era that were so counted, and as many of its next that were already.
+    counted: u64,
+    void_drops: u64,
+    /// Inputs of which something is known.
+    known: usize,
     /// What may leave.
     ready: VecDeque<Message>,
     drops: Vec<Drop>,
@@ -158,6 +186,11 @@ impl Ledger {
             says_done,
             dones: VecDeque::new(),
             last_done: (0, 0),
+            told: Vec::new(),
+            told_drops: Vec::new(),
+            counted: 0,
+            void_drops: 0,
+            known: 0,
             ready: VecDeque::new(),
             drops: Vec::new(),
         }
@@ -170,13 +203,17 @@ impl Ledger {
             return self.drops.push(Drop { reason, count: 1 });
         }
         self.newest_era = era;
-        let Message { created, body: mut container, .. } = message;
+        let Message { created, attributes, body: mut container } = message;
+        // A mark is its trace's, which follows it by itself.
+        let attributes = Attributes { mark: 0, ..attributes };
+        let known = (attributes != Attributes::default()).then_some((created, attributes));
+        self.known += usize::from(known.is_some());
         let length = container.len() as u32;
         container.push_front(&Container { length, created: created.0 }.emit());
         self.kept_bytes += container.len();
         self.ahead_bytes += container.len();
         let has_gap = std::mem::take(&mut self.gap_waits);
-        self.kept.push_back(Kept { container, era, has_gap, deaths: 0, outside_deaths: 0 });
+        self.kept.push_back(Kept { container, era, has_gap, deaths: 0, outside_deaths: 0, known });
     }
 
     /// Something was lost before the next input.
@@ -343,6 +380,7 @@ impl Ledger {
         }
         self.says_done = true;
         self.last_done = (inputs, outputs);
+        self.place_told(inputs);
         if self.dones.len() >= DONES_MAX {
             self.dones.pop_back();
         }
@@ -356,11 +394,54 @@ impl Ledger {
         self.take_done(inputs, self.read)
     }
 
+    /// A stage of the process says that it dropped messages: of its first `until` inputs, or of those that it says
+    /// next are done.
+    pub(super) fn take_drop(&mut self, stage: usize, drop: Drop, until: Option<u64>) -> Result<(), Rubbish> {
+        let place = |told: &Told| (told.stage, told.drop.reason, told.until);
+        match self.told.iter().position(|told| place(told) == (stage, drop.reason, until)) {
+            Some(index) => {
+                let count = &mut self.told[index].drop.count;
+                *count = count.saturating_add(drop.count);
+            }
+            None if self.told.len() < TOLD_MAX => self.told.push(Told { stage, drop, until }),
+            None => return Err(Rubbish("it dropped messages without saying that they are done".into())),
+        }
+        // It may be heard after what covers it.
+        if until.is_some() {
+            self.count_told(self.finished - self.begun);
+        }
+        Ok(())
+    }
+
+    /// What it told of since belongs to its first so many inputs.
+    fn place_told(&mut self, inputs: u64) {
+        self.told.iter_mut().for_each(|told| _ = told.until.get_or_insert(inputs));
+    }
+
+    /// The process's first so many inputs are finished: what it dropped of them counts.
+    fn count_told(&mut self, inputs: u64) {
+        for told in self.told.extract_if(.., |told| told.until.is_some_and(|until| until <= inputs)) {
+            let void = told.drop.count.min(self.void_drops);
+            self.void_drops -= void;
+            let count = told.drop.count - void;
+            self.counted += count;
+            self.told_drops.push((told.stage, Drop { count, ..told.drop }));
+        }
+    }
+
+    /// What the process dropped and vouched for since the last call, by stage.
+    pub(super) fn told_drops(&mut self) -> impl Iterator<Item = (usize, Drop)> {
+        self.told_drops.drain(..).filter(|(_, drop)| drop.count > 0)
+    }
+
     /// Lets go of what is vouched for.
     fn settle(&mut self) {
         let mut finished = None;
         match self.says_done {
-            false => finished = Some((self.read, self.read)),
+            false => {
+                self.place_told(self.read);
+                finished = Some((self.read, self.read));
+            }
             true => {
                 while let Some(done) =
                     self.dones.front().copied().filter(|(_, outputs)| *outputs <= self.read)
@@ -371,20 +452,40 @@ impl Ledger {
             }
         }
         let Some((inputs, outputs)) = finished else { return };
-        self.commit(self.begun + inputs);
         self.let_go(outputs);
+        self.count_told(inputs);
+        self.commit(self.begun + inputs);
     }
 
     fn let_go(&mut self, outputs: u64) {
         while self.vouched < outputs
-            && let Some(message) = self.withheld.pop_front()
+            && let Some(mut message) = self.withheld.pop_front()
         {
             self.withheld_bytes -= message.body.len();
             self.vouched += 1;
             if self.vouched > self.void {
                 self.left += 1;
+                self.put_back(&mut message);
                 self.ready.push_back(message);
             }
+        }
+    }
+
+    /// Puts back on an output what is known of the input that it came of.
+    fn put_back(&mut self, output: &mut Message) {
+        if self.known == 0 {
+            return;
+        }
+        let from = (self.committed - self.first) as usize;
+        let until = self.kept.len().min(from + LOOKED_AT_MAX);
+        let mut inputs = self.kept.range_mut(from..until);
+        let is_it =
+            |kept: &Option<(Time, Attributes)>| kept.is_some_and(|(created, _)| created == output.created);
+        let Some(input) = inputs.find(|kept| is_it(&kept.known)) else { return };
+        output.attributes = input.known.map_or(output.attributes, |(_, attributes)| attributes);
+        // Of two created at once, the next output came of the other.
+        if inputs.next().is_some_and(|next| is_it(&next.known)) {
+            (input.known, self.known) = (None, self.known - 1);
         }
     }
 
@@ -414,6 +515,7 @@ impl Ledger {
     fn forget_first(&mut self) {
         if let Some(kept) = self.kept.pop_front() {
             self.kept_bytes -= kept.container.len();
+            self.known -= usize::from(kept.known.is_some());
             self.first += 1;
         }
     }
@@ -441,6 +543,7 @@ impl Ledger {
                 && let Some(kept) = self.kept.remove(front)
             {
                 self.kept_bytes -= kept.container.len();
+                self.known -= usize::from(kept.known.is_some());
                 death.poison = 1;
                 let reason = "killed the module three times";
                 self.drops.push(Drop { reason, count: 1 });
@@ -468,7 +571,7 @@ impl Ledger {
                 None => self.gap_waits = true,
             }
         }
-        self.void = if self.has_history { self.left } else { 0 };
+        (self.void, self.void_drops) = if self.has_history { (self.left, self.counted) } else { (0, 0) };
         death.again = (handed.saturating_sub(self.committed) as usize).min(self.unfinished());
         death
     }
@@ -480,6 +583,8 @@ impl Ledger {
             self.drops.push(Drop { reason, count: self.handed - self.committed });
         }
         self.let_go(self.read);
+        self.place_told(u64::MAX);
+        self.count_told(u64::MAX);
         self.begin_era();
     }
 
@@ -493,6 +598,7 @@ impl Ledger {
         self.restart(self.first);
         (self.era, self.is_torn, self.is_lost) = (era, false, false);
         (self.void, self.left, self.early_deaths) = (0, 0, 0);
+        (self.void_drops, self.counted) = (0, 0);
     }
 
     fn restart(&mut self, first: u64) {
@@ -503,6 +609,7 @@ impl Ledger {
         self.withheld.clear();
         (self.withheld_bytes, self.read, self.vouched) = (0, 0, 0);
         self.dones.clear();
+        self.told.clear();
         self.last_done = (0, 0);
     }
 

@@ -1,5 +1,5 @@
 use super::ledger::{Death, Ledger, Limits, Rubbish};
-use contract::{Message, Time};
+use contract::{Attributes, Drop, Message, Time};
 use proptest::prelude::*;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -13,8 +13,22 @@ enum Work {
     Several(u64),
     /// So many inputs are one output, their sum.
     Sum(usize),
-    /// The inputs are differences: outputs are sums of all inputs of the era.
+    /// The inputs are differences: outputs are sums of all inputs of the era. Of some it drops the output.
     History,
+    /// It drops some inputs, and tells of it by their place, or behind others and before the next done.
+    Drops { by_place: bool },
+}
+
+/// Whether the output of this input is dropped, where any is.
+fn is_dropped(value: u64) -> bool {
+    value.is_multiple_of(3)
+}
+
+/// A frame of a process.
+#[derive(Debug)]
+enum Said {
+    Drop(Option<u64>),
+    Done(u64, u64),
 }
 
 /// A process as the ledger sees it: bytes in, outputs and dones out, each when they please.
@@ -26,7 +40,7 @@ struct Process {
     inputs: u64,
     made: u64,
     outputs: VecDeque<u64>,
-    dones: VecDeque<(u64, u64)>,
+    said: VecDeque<Said>,
 }
 
 impl Process {
@@ -44,7 +58,7 @@ impl Process {
             Work::Several(count) => {
                 self.outputs.extend((0..count).map(|_| value));
                 self.made += count;
-                self.dones.push_back((self.inputs, self.made));
+                self.say_done();
             }
             Work::Sum(count) => {
                 self.held.push(value);
@@ -54,17 +68,34 @@ impl Process {
             }
             Work::History => {
                 self.sum += value;
-                self.outputs.push_back(self.sum);
+                self.give_or_drop(value, self.sum, None);
+            }
+            Work::Drops { by_place } => self.give_or_drop(value, value, by_place.then_some(self.inputs)),
+        }
+    }
+
+    fn give_or_drop(&mut self, input: u64, output: u64, place: Option<u64>) {
+        match is_dropped(input) {
+            true => self.said.push_back(Said::Drop(place)),
+            false => {
+                self.outputs.push_back(output);
                 self.made += 1;
-                self.dones.push_back((self.inputs, self.made));
             }
         }
+        // A done may stand for several.
+        if input.is_multiple_of(2) {
+            self.say_done();
+        }
+    }
+
+    fn say_done(&mut self) {
+        self.said.push_back(Said::Done(self.inputs, self.made));
     }
 
     fn give_held(&mut self) {
         self.outputs.push_back(self.held.drain(..).sum());
         self.made += 1;
-        self.dones.push_back((self.inputs, self.made));
+        self.say_done();
     }
 
     fn end(&mut self, work: Work) {
@@ -74,6 +105,7 @@ impl Process {
         if !self.held.is_empty() {
             self.give_held();
         }
+        self.say_done();
     }
 }
 
@@ -102,10 +134,16 @@ fn give_output(ledger: &mut Ledger, process: &mut Process) {
     }
 }
 
-fn give_done(ledger: &mut Ledger, process: &mut Process) {
-    if let Some((inputs, outputs)) = process.dones.pop_front() {
-        ledger.take_done(inputs, outputs).unwrap();
+fn give_said(ledger: &mut Ledger, process: &mut Process) {
+    match process.said.pop_front() {
+        Some(Said::Done(inputs, outputs)) => ledger.take_done(inputs, outputs).unwrap(),
+        Some(Said::Drop(place)) => ledger.take_drop(0, Drop { reason: "dropped", count: 1 }, place).unwrap(),
+        None => {}
     }
+}
+
+fn dropped(ledger: &mut Ledger) -> u64 {
+    ledger.told_drops().map(|(_, drop)| drop.count).sum()
 }
 
 /// The process ends well once it was handed everything of its era.
@@ -114,9 +152,9 @@ fn end(ledger: &mut Ledger, process: &mut Process, work: Work) {
         hand_over(ledger, process, usize::MAX);
     }
     process.end(work);
-    while !process.outputs.is_empty() || !process.dones.is_empty() {
+    while !process.outputs.is_empty() || !process.said.is_empty() {
         give_output(ledger, process);
-        give_done(ledger, process);
+        give_said(ledger, process);
     }
     ledger.end();
     *process = Process::default();
@@ -127,6 +165,7 @@ fn expected(work: Work, inputs: &[(u64, u32)]) -> Vec<u64> {
     match work {
         Work::Silent => values.collect(),
         Work::Several(count) => values.flat_map(|value| (0..count).map(move |_| value)).collect(),
+        Work::Drops { .. } => values.filter(|value| !is_dropped(*value)).collect(),
         Work::Sum(count) => {
             values.collect::<Vec<_>>().chunks(count).map(|chunk| chunk.iter().sum()).collect()
         }
@@ -137,7 +176,9 @@ fn expected(work: Work, inputs: &[(u64, u32)]) -> Vec<u64> {
                 now = *era;
                 sum
             };
-            inputs.iter().map(add).collect()
+            let sums: Vec<_> = inputs.iter().map(add).collect();
+            let kept = sums.into_iter().zip(inputs).filter(|(_, (value, _))| !is_dropped(*value));
+            kept.map(|(sum, _)| sum).collect()
         }
     }
 }
@@ -171,6 +212,7 @@ fn work() -> impl Strategy<Value = Work> {
         (0..4u64).prop_map(Work::Several),
         (1..5usize).prop_map(Work::Sum),
         Just(Work::History),
+        any::<bool>().prop_map(|by_place| Work::Drops { by_place }),
     ]
 }
 
@@ -178,14 +220,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// Killed wherever it is, whatever it had read, given or vouched for: nothing is lost, nothing comes
-    /// twice, and the order is kept.
+    /// twice, the order is kept, and what the process drops is counted once.
     #[test]
     fn kills_lose_and_repeat_nothing(work in work(), steps in prop::collection::vec(step(), 0..400)) {
         let has_history = matches!(work, Work::History);
         let says_done = !matches!(work, Work::Silent);
         let mut ledger = Ledger::new(Limits::default(), says_done, has_history);
         let mut process = Process::default();
-        let (mut inputs, mut out) = (Vec::new(), Vec::new());
+        let (mut inputs, mut out, mut drops) = (Vec::new(), Vec::new(), 0);
         let (mut era, mut deaths_in_row) = (1, 0);
         for step in steps {
             let committed = ledger.committed();
@@ -200,7 +242,7 @@ proptest! {
                 Step::HandOver(bytes) => hand_over(&mut ledger, &mut process, bytes),
                 Step::Work => process.work(work),
                 Step::Output => give_output(&mut ledger, &mut process),
-                Step::Done => give_done(&mut ledger, &mut process),
+                Step::Done => give_said(&mut ledger, &mut process),
                 Step::Kill if deaths_in_row < 11 => {
                     deaths_in_row += 1;
                     let death = ledger.die(0, true);
@@ -216,12 +258,17 @@ proptest! {
                 end(&mut ledger, &mut process, work);
             }
             out.extend(std::iter::from_fn(|| ledger.ready()).map(value));
+            drops += dropped(&mut ledger);
         }
         while ledger.unfinished() > 0 || ledger.has_next() {
             end(&mut ledger, &mut process, work);
             out.extend(std::iter::from_fn(|| ledger.ready()).map(value));
         }
+        drops += dropped(&mut ledger);
         prop_assert_eq!(out, expected(work, &inputs));
+        let drops_any = matches!(work, Work::History | Work::Drops { .. });
+        let of_inputs = inputs.iter().filter(|(value, _)| drops_any && is_dropped(*value)).count();
+        prop_assert_eq!(drops, of_inputs as u64);
         prop_assert_eq!(ledger.drops().count(), 0);
         prop_assert!(ledger.is_idle() && ledger.waiting() == 0);
     }
@@ -230,7 +277,7 @@ proptest! {
     #[test]
     fn rubbish_is_named_or_harmless(
         says_done: bool, has_history: bool,
-        steps in prop::collection::vec((0..7u8, 0..50u64, 0..50u64), 0..200),
+        steps in prop::collection::vec((0..8u8, 0..50u64, 0..50u64), 0..200),
     ) {
         let limits = Limits { kept_messages: 20, kept_bytes: 2000, ahead_messages: 4, ahead_bytes: 200 };
         let mut ledger = Ledger::new(limits, says_done, has_history);
@@ -242,6 +289,10 @@ proptest! {
                 3 => if ledger.take(message(a)).is_err() { ledger.die(0, false); },
                 4 => if ledger.take_done(a, b).is_err() { ledger.die(0, false); },
                 5 => { ledger.die(0, false); }
+                6 => {
+                    let place = (a % 2 == 0).then_some(b);
+                    let _ = ledger.take_drop(0, Drop { reason: "dropped", count: a }, place);
+                }
                 _ => if !ledger.has_next() { ledger.end() },
             }
             prop_assert!(ledger.unfinished() <= 20 && ledger.waiting() <= ledger.place() as usize);
@@ -340,7 +391,7 @@ fn an_era_too_long_to_be_kept_dies_with_its_process_and_the_next_one_is_whole() 
         ledger.admit(message(value), 0);
         hand_over(&mut ledger, &mut process, usize::MAX);
         process.work(Work::History);
-        give_done(&mut ledger, &mut process);
+        give_said(&mut ledger, &mut process);
         give_output(&mut ledger, &mut process);
     }
     assert!(ledger.is_long());
@@ -365,4 +416,46 @@ fn a_full_ledger_says_so_until_there_is_room() {
     assert!(!ledger.has_room());
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
     assert!(ledger.has_room());
+}
+
+#[test]
+fn a_drop_counts_with_what_it_belongs_to_however_late_it_is_heard() {
+    let mut ledger = handed(&[1, 2, 3], true, false);
+    let tell = |ledger: &mut Ledger, place| {
+        ledger.take_drop(0, Drop { reason: "dropped", count: 1 }, Some(place)).unwrap();
+    };
+    tell(&mut ledger, 2);
+    ledger.take_covers(1).unwrap();
+    assert_eq!(dropped(&mut ledger), 0, "the second is not finished");
+    tell(&mut ledger, 1);
+    assert_eq!(dropped(&mut ledger), 1);
+    ledger.die(0, true);
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    tell(&mut ledger, 1);
+    ledger.take_covers(1).unwrap();
+    assert_eq!(dropped(&mut ledger), 1, "said by two processes, counted once");
+}
+
+#[test]
+fn what_is_known_of_a_message_is_put_back_on_what_came_of_it() {
+    let known = |priority| Attributes { priority, key: Some(7), droppable: true, ..Attributes::default() };
+    let mut ledger = Ledger::new(Limits::default(), true, false);
+    // Two were created at once, of one nothing is known.
+    for (created, priority) in [(1, 1), (2, 2), (2, 3), (4, 0), (5, 5)] {
+        let attributes = if priority > 0 { known(priority) } else { Attributes::default() };
+        ledger.admit(Message { attributes: Attributes { mark: 9, ..attributes }, ..message(created) }, 0);
+    }
+    let came = |ledger: &mut Ledger, created: u64| ledger.take(message(created)).unwrap();
+    for _ in 0..2 {
+        hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+        came(&mut ledger, 1);
+        ledger.die(0, true);
+    }
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    // One of its own making comes between.
+    [1, 2, 3, 2, 4, 5].iter().for_each(|created| came(&mut ledger, *created));
+    ledger.take_done(5, 6).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| ledger.ready()).map(|message| message.attributes).collect();
+    let none = Attributes::default();
+    assert_eq!(all, [known(1), known(2), none, known(3), none, known(5)]);
 }

@@ -30,7 +30,8 @@ pub(super) const NAMES: u64 = 8;
 
 /// What a process said.
 pub(super) enum Said {
-    Frame(ModuleFrame),
+    /// Its place, and what it says.
+    Frame(u64, ModuleFrame),
     Line(String),
 }
 
@@ -128,15 +129,16 @@ impl Member {
         Ok(has_ended)
     }
 
-    fn read_control(
+    /// Reads what it says there: what there is now, or `to_the_end` of it.
+    pub(super) fn read_control(
         &mut self,
         to_the_end: bool,
         take: &mut impl FnMut(Said) -> Result<(), Rubbish>,
     ) -> Result<(), Rubbish> {
         while let Some(control) = &self.control {
             let more = self.frames.fill(control);
-            while let Some(frame) = self.frames.next()? {
-                take(Said::Frame(frame))?;
+            while let Some((at, frame)) = self.frames.next()? {
+                take(Said::Frame(at, frame))?;
             }
             match more {
                 Ok(0) => {

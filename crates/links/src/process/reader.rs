@@ -113,8 +113,8 @@ impl Frames {
         self.buffer.fill(descriptor)
     }
 
-    /// The next whole frame.
-    pub(super) fn next(&mut self) -> Result<Option<ModuleFrame>, Rubbish> {
+    /// The next whole frame, and its place.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, ModuleFrame)>, Rubbish> {
         let wrong = |error: wire::WireError| Rubbish(format!("what it said is no control frame: {error}"));
         let Some((header, rest)) = self.buffer.unused().split_at_checked(MODULE_HEADER_BYTES) else {
             return Ok(None);
@@ -123,7 +123,7 @@ impl Frames {
         let Some(body) = rest.get(..header.length as usize) else { return Ok(None) };
         let frame = ModuleFrame::parse(header.kind, body).map_err(wrong)?;
         self.buffer.used += MODULE_HEADER_BYTES + header.length as usize;
-        Ok(Some(frame))
+        Ok(Some((header.at, frame)))
     }
 }
 

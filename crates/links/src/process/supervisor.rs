@@ -5,7 +5,7 @@ use super::ledger::{Ledger, Rubbish};
 use super::window::Window;
 use super::{Module, SharedRun, reason};
 use crate::shm::{self, Geometry};
-use contract::{Feedback, Half, Input, Message, Outbox, Port, StageError, Time};
+use contract::{Drop, Feedback, Half, Input, Message, Outbox, Port, StageError, Time};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -279,7 +279,7 @@ impl Supervisor {
     /// Reads from the processes and writes to them.
     fn look(&mut self, now: Time) -> Found {
         let State::Running(child) = &mut self.state else { return Found::Alive };
-        let (ledger, places) = (&mut self.ledger, &mut self.places);
+        let (ledger, places, is_shared) = (&mut self.ledger, &mut self.places, self.shared.is_some());
         let mut has_moved = false;
         let status = child.read(now, |event| {
             match event {
@@ -291,7 +291,12 @@ impl Supervisor {
                     has_moved = true;
                     ledger.take_covers(inputs)?;
                 }
-                Event::Frame(stage, frame) => {
+                Event::Frame(stage, at, ModuleFrame::Drop { count, reason }) => {
+                    has_moved = true;
+                    let reason = reason::interned(&reason).unwrap_or("dropped by its module");
+                    ledger.take_drop(stage, Drop { reason, count }, is_shared.then_some(at))?;
+                }
+                Event::Frame(stage, _, frame) => {
                     has_moved |= !matches!(frame, ModuleFrame::Report(_));
                     take_frame(frame, ledger, &mut places[stage])?;
                 }
@@ -434,6 +439,9 @@ impl Supervisor {
             out.send(Port::MAIN, message);
         }
         out.drops.extend(self.ledger.drops());
+        for (stage, drop) in self.ledger.told_drops() {
+            self.places[stage].outbox.drops.push(drop);
+        }
         if self.ledger.is_long() {
             self.renew_from_source();
         }
@@ -626,10 +634,6 @@ fn take_frame(frame: ModuleFrame, ledger: &mut Ledger, place: &mut Place) -> Res
                 body.insert(0, STAGE_TAG);
             }
             place.outbox.control(body);
-        }
-        ModuleFrame::Drop { count, reason } => {
-            let reason = reason::interned(&reason).unwrap_or("dropped by its module");
-            place.outbox.drop_counted(reason, count);
         }
         ModuleFrame::Report(report) => {
             if place.told.problem.is_empty() && !report.problem.is_empty() {

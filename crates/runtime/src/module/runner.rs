@@ -60,6 +60,8 @@ pub(super) struct Runner {
     pub(super) talk: Talk,
     out: Outbox,
     drops: DropCounts,
+    /// Drops that the runner is told of with the next done.
+    untold: DropCounts,
     /// What was wrong with the first container that the stage refused.
     refusal: Option<StageError>,
     /// Containers handled, and ports whose end the stage was told.
@@ -106,6 +108,7 @@ impl Runner {
             talk,
             out: Outbox::default(),
             drops: DropCounts::default(),
+            untold: DropCounts::default(),
             refusal: None,
             inputs: 0,
             ended,
@@ -332,7 +335,14 @@ impl Runner {
     fn drop_counted(&mut self, reason: &str, count: u64) {
         self.drops.add(reason, count);
         if self.talk == Talk::Runner {
-            self.control.send(self.outputs, &ModuleFrame::drop(reason, count));
+            self.untold.add(reason, count);
+        }
+    }
+
+    /// Tells the runner what was dropped; it counts with what is said done next, at `at`.
+    fn tell_drops(&mut self, at: u64) {
+        for (reason, count) in std::mem::take(&mut self.untold.counts) {
+            self.control.send(at, &ModuleFrame::drop(&reason, count));
         }
     }
 
@@ -401,9 +411,10 @@ impl Runner {
             return;
         }
         let (Some(inputs), outputs) = (self.finished_inputs(), self.outputs) else { return };
-        if Some((inputs, outputs)) != self.done || self.flushed {
+        if Some((inputs, outputs)) != self.done || self.flushed || !self.untold.counts.is_empty() {
             self.done = Some((inputs, outputs));
             self.flushed = false;
+            self.tell_drops(outputs);
             self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
         }
     }
@@ -411,13 +422,23 @@ impl Runner {
     /// In a run, the same is said with the messages themselves: what is finished completes what the last of it did.
     fn vouch(&mut self) -> Result<(), RuntimeError> {
         let finished = self.finished_inputs();
-        let Ways::Run(seat, _) = &mut self.ways else { return Ok(()) };
-        let failed = |links::shm::Broken(what)| RuntimeError::Peer(format!("shared memory: {what}"));
+        if !matches!(self.ways, Ways::Run(..)) {
+            return Ok(());
+        }
         let mut last = None;
         while let Some((input, covers)) = self.covers.pop_front_if(|(input, _)| Some(*input) <= finished) {
             last = Some((input, covers));
         }
-        if let Some((_, covers)) = last.filter(|(input, covers)| Some(*input) == finished && *covers > 0) {
+        let covered = last.filter(|(input, covers)| Some(*input) == finished && *covers > 0);
+        // The host has it before what covers it.
+        let is_end = self.flushed && self.phase == Phase::Finishing;
+        if !self.untold.counts.is_empty() && (covered.is_some() || is_end) {
+            self.tell_drops(covered.map_or(0, |(_, covers)| covers));
+            self.control.flush().map_err(control_failed)?;
+        }
+        let Ways::Run(seat, _) = &mut self.ways else { return Ok(()) };
+        let failed = |links::shm::Broken(what)| RuntimeError::Peer(format!("shared memory: {what}"));
+        if let Some((_, covers)) = covered {
             seat.cover(covers).map_err(failed)?;
         }
         if std::mem::take(&mut self.flushed) && self.phase == Phase::Finishing {
