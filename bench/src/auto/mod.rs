@@ -24,10 +24,10 @@ pub(crate) struct AutoSetting {
     #[arg(long, default_value_t = 130)]
     seconds: u64,
     /// Runs of each setting on each network
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     seeds: u64,
     /// The first seed
-    #[arg(long, default_value_t = 501)]
+    #[arg(long, default_value_t = 2001, value_parser = clap::value_parser!(u64).range(..1 << 62))]
     first_seed: u64,
     /// Only this pair
     #[arg(long)]
@@ -138,6 +138,8 @@ fn loss_cost(journey: &Journey, _: &Traffic) -> f64 {
 struct Row {
     value: &'static str,
     costs: Vec<f64>,
+    /// The cost of each run on every network.
+    runs: Vec<Vec<f64>>,
     /// What `auto` stood at when the last run ended, on each network.
     stood_at: Vec<String>,
 }
@@ -151,10 +153,17 @@ struct Sweep {
     declared: &'static str,
     /// On each network, the fixed setting that costs least.
     best: Vec<usize>,
+    first_seed: u64,
 }
 
 pub(crate) fn run(setting: &AutoSetting) -> Result<Value, Failure> {
     let mut sweeps = Vec::new();
+    println!(
+        "Seeds {} to {}, {} s of virtual time each.\n",
+        setting.first_seed,
+        setting.first_seed + setting.seeds.saturating_sub(1),
+        setting.seconds
+    );
     for subject in &SUBJECTS {
         if setting.pair.as_deref().is_none_or(|pair| pair == subject.pair) {
             let sweep = sweep(subject, setting)?;
@@ -189,7 +198,7 @@ fn sweep(subject: &'static Subject, setting: &AutoSetting) -> Result<Sweep, Fail
         costs.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index)
     };
     let best = (0..NETWORKS.len()).map(cheapest).collect();
-    Ok(Sweep { subject, auto, fixed, declared, best })
+    Ok(Sweep { subject, auto, fixed, declared, best, first_seed: setting.first_seed })
 }
 
 fn measure(
@@ -200,22 +209,23 @@ fn measure(
 ) -> Result<Row, Failure> {
     let one = |text: &'static str| text.split_once('=').unwrap_or((subject.option, text));
     let given: Vec<_> = subject.given.iter().copied().chain(value.split(", ").map(one)).collect();
-    let (mut costs, mut stood_at) = (Vec::new(), Vec::new());
+    let (mut runs, mut stood_at) = (Vec::new(), Vec::new());
     for network in &NETWORKS {
-        let mut total = 0.0;
+        let mut costs = Vec::new();
         let mut choice = String::new();
         for seed in setting.first_seed..setting.first_seed + setting.seeds {
             let journey = journey::run(pair, &given, &subject.traffic, network, setting.seconds, seed)
                 .map_err(|error| {
                     format!("{}({value}) on {}, seed {seed}: {error}", pair.name(), network.name)
                 })?;
-            total += (subject.cost)(&journey, &subject.traffic);
+            costs.push((subject.cost)(&journey, &subject.traffic));
             choice = journey.choices.first().map_or(String::new(), |choice| choice.value.to_string());
         }
-        costs.push(total / setting.seeds as f64);
+        runs.push(costs);
         stood_at.push(choice);
     }
-    Ok(Row { value, costs, stood_at })
+    let mean = |costs: &Vec<f64>| costs.iter().sum::<f64>() / costs.len() as f64;
+    Ok(Row { value, costs: runs.iter().map(mean).collect(), runs, stood_at })
 }
 
 impl Sweep {
@@ -272,7 +282,26 @@ impl Sweep {
                 best.value,
                 self.over_all(best)
             );
+            self.print_worst();
             self.print_missed(best);
+        }
+    }
+
+    /// Says which run `auto` did worst in, beside what is best on that network in the mean.
+    fn print_worst(&self) {
+        let beside = |network: usize| {
+            self.auto.runs[network].iter().zip(&self.fixed[self.best[network]].runs[network])
+        };
+        let runs = (0..NETWORKS.len())
+            .flat_map(|network| beside(network).zip(self.first_seed..).map(move |run| (network, run)));
+        // Of a cost of zero none is a multiple.
+        let ratio = |auto: f64, fixed: f64| if fixed > 0.0 { auto / fixed } else { 1.0 };
+        let worst = runs.max_by(|(_, (a, _)), (_, (b, _))| ratio(*a.0, *a.1).total_cmp(&ratio(*b.0, *b.1)));
+        if let Some((network, ((auto, fixed), seed))) = worst {
+            println!(
+                "The worst run of auto: on {}, seed {seed}, {auto:.3} beside {fixed:.3}.\n",
+                NETWORKS[network].name
+            );
         }
     }
 

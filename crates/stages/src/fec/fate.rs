@@ -1,5 +1,6 @@
 //! What became of groups: what the sink half reports, and what the source half remembers of it.
 
+use super::header::SLOW;
 use std::collections::BTreeMap;
 
 /// Different fates that are remembered.
@@ -20,6 +21,8 @@ pub(super) struct Fate {
     pub(super) parity_lost: u8,
     /// With how few parity messages all would have come, if with those it had.
     pub(super) enough: Option<u8>,
+    /// Whether it began while messages took longer than usual.
+    pub(super) is_slow: bool,
 }
 
 impl Fate {
@@ -28,18 +31,20 @@ impl Fate {
 
     pub(super) fn to_bytes(self, groups: u16) -> [u8; Self::BYTES] {
         let [low, high] = groups.to_le_bytes();
-        [self.size, self.lost, self.parity, self.parity_lost, self.enough.unwrap_or(u8::MAX), low, high]
+        let parity = self.parity | if self.is_slow { SLOW } else { 0 };
+        [self.size, self.lost, parity, self.parity_lost, self.enough.unwrap_or(u8::MAX), low, high]
     }
 
     pub(super) fn from_bytes(bytes: [u8; Self::BYTES], data_max: usize) -> Option<(Fate, f64)> {
         let [size, lost, parity, parity_lost, enough, low, high] = bytes;
+        let (parity, is_slow) = (parity & !SLOW, parity & SLOW != 0);
         let enough = (enough != u8::MAX).then_some(enough);
         let fits = usize::from(size) <= data_max
             && size > 0
             && lost <= size
             && parity_lost <= parity
             && enough.is_none_or(|enough| enough <= parity);
-        let fate = Fate { size, lost, parity, parity_lost, enough };
+        let fate = Fate { size, lost, parity, parity_lost, enough, is_slow };
         fits.then(|| (fate, u16::from_le_bytes([low, high]).into()))
     }
 
@@ -155,12 +160,12 @@ mod tests {
     }
 
     fn fate(lost: u8, parity: u8, parity_lost: u8, enough: Option<u8>) -> Fate {
-        Fate { size: 8, lost, parity, parity_lost, enough }
+        Fate { size: 8, lost, parity, parity_lost, enough, is_slow: false }
     }
 
     #[test]
     fn reports_come_back() {
-        for fate in [fate(1, 2, 1, Some(2)), fate(2, 2, 1, None)] {
+        for fate in [fate(1, 2, 1, Some(2)), Fate { is_slow: true, ..fate(2, 2, 1, None) }] {
             assert_eq!(Fate::from_bytes(fate.to_bytes(500), 8), Some((fate, 500.0)));
             assert_eq!(Fate::from_bytes(fate.to_bytes(500), 7), None);
         }

@@ -8,6 +8,8 @@ use reed_solomon_simd::ReedSolomonDecoder;
 pub(super) struct Group {
     /// How many parity messages it has.
     pub(super) parity: u8,
+    /// Whether it began while messages took longer than usual.
+    pub(super) is_slow: bool,
     /// How many messages it has, if that is known.
     size: Option<u8>,
     /// The messages given out, a bit each.
@@ -36,9 +38,10 @@ struct Kept {
 }
 
 impl Group {
-    pub(super) fn new(parity: u8, repairs_from: u8) -> Self {
+    pub(super) fn new(parity: u8, is_slow: bool, repairs_from: u8) -> Self {
         Group {
             parity,
+            is_slow,
             size: None,
             given: 0,
             came: 0,
@@ -71,7 +74,7 @@ impl Group {
         };
         // At most as many as there are, which fits.
         let parity_lost = self.parity - self.parity_came.count_ones() as u8;
-        Fate { size, lost, parity: self.parity, parity_lost, enough }
+        Fate { size, lost, parity: self.parity, parity_lost, enough, is_slow: self.is_slow }
     }
 
     /// How many messages it has at least.

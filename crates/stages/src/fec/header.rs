@@ -7,6 +7,8 @@ use contract::{Body, StageError};
 pub(super) const SHARD_BYTES: usize = 12;
 /// The place from which on messages are parity.
 const PARITY_PLACE: u8 = 128;
+/// Marks a number of parity messages as that of a group which began while messages took longer than usual.
+pub(super) const SLOW: u8 = 128;
 
 /// Which message this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub(super) struct Header {
     pub(super) group: u64,
     /// How many parity messages the group has.
     pub(super) parity: u8,
+    /// Whether messages took longer than usual when the group began, as far as the source half knew.
+    pub(super) is_slow: bool,
     pub(super) part: Part,
 }
 
@@ -51,7 +55,7 @@ impl Header {
         let mut bytes = [0; 14];
         bytes[..4].copy_from_slice(&self.half.to_le_bytes());
         bytes[4..12].copy_from_slice(&self.group.to_le_bytes());
-        bytes[12..].copy_from_slice(&[place, self.parity]);
+        bytes[12..].copy_from_slice(&[place, self.parity | if self.is_slow { SLOW } else { 0 }]);
         body.push_front(&bytes);
     }
 
@@ -62,6 +66,7 @@ impl Header {
         let half = u32::from_le_bytes(body.take_front().ok_or_else(short)?);
         let group = u64::from_le_bytes(body.take_front().ok_or_else(short)?);
         let [place, parity] = body.take_front().ok_or_else(short)?;
+        let (parity, is_slow) = (parity & !SLOW, parity & SLOW != 0);
         let part = match place.checked_sub(PARITY_PLACE) {
             None => Part::Data { place, after: i64::from_le_bytes(body.take_front().ok_or_else(short)?) },
             Some(place) => Part::Parity { place, data: body.take_front::<1>().ok_or_else(short)?[0] },
@@ -72,7 +77,7 @@ impl Header {
             Part::Data { place, .. } if place >= data_max => Err(wrong("its group is larger than agreed")),
             Part::Parity { data, .. } if data > data_max => Err(wrong("its group is larger than agreed")),
             Part::Parity { place, data } if place >= parity || data == 0 => Err(wrong("it is in no group")),
-            part => Ok(Header { half, group, parity, part }),
+            part => Ok(Header { half, group, parity, is_slow, part }),
         }
     }
 }

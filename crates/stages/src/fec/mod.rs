@@ -4,6 +4,7 @@
 mod fate;
 mod group;
 mod header;
+mod pace;
 mod sink;
 mod source;
 mod strength;

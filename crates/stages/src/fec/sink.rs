@@ -4,6 +4,7 @@ use super::GROUPS_HELD;
 use super::fate::Fate;
 use super::group::Group;
 use super::header::{Header, Part};
+use super::pace::Pace;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
 use std::cmp::Ordering;
@@ -20,8 +21,9 @@ const HALVES_MAX: usize = 4;
 const SETTLED_AFTER: usize = 8;
 /// Different fates that a report tells of.
 const FATES_MAX: usize = 128;
-/// Time between two reports to the source half.
+/// Time between two reports to the source half, and the least where the pace changes.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
 /// What came of one source half.
 struct Half {
@@ -48,8 +50,8 @@ pub(super) struct Sink {
     scratch: Vec<u8>,
     /// Bytes kept by all groups.
     bytes: usize,
-    /// Where parity is left to the source half: of how many groups what became, and when it is told next.
-    fates: Option<(BTreeMap<Fate, u16>, Time)>,
+    /// Where parity is left to the source half: what it is told.
+    fates: Option<Told>,
     repaired: u64,
     twice: u64,
     late: u64,
@@ -57,6 +59,18 @@ pub(super) struct Sink {
     missing_before: u64,
     /// Something was before all that this half has seen.
     is_made_anew: bool,
+}
+
+/// What the source half is told.
+#[derive(Default)]
+struct Told {
+    /// Of how many groups what became, since the last word.
+    fates: BTreeMap<Fate, u16>,
+    /// When the last word was given.
+    at: Option<Time>,
+    pace: Pace,
+    /// What the last word said.
+    was_slow: bool,
 }
 
 impl Half {
@@ -79,7 +93,7 @@ impl Sink {
             decoder: None,
             scratch: Vec::new(),
             bytes: 0,
-            fates: options.is_auto("parity").then(|| (BTreeMap::new(), Time::ZERO)),
+            fates: options.is_auto("parity").then(Told::default),
             repaired: 0,
             twice: 0,
             late: 0,
@@ -131,7 +145,7 @@ impl Sink {
             Ordering::Equal => half.begun.1,
             Ordering::Greater => 0,
         };
-        half.groups.insert(header.group, Group::new(header.parity, repairs_from));
+        half.groups.insert(header.group, Group::new(header.parity, header.is_slow, repairs_from));
         // One that has come up to where the next begins is whole, though its parity is lost.
         if let Some((first, group)) = half.groups.range_mut(..header.group).next_back()
             && u64::from(group.given()) == header.group - first
@@ -140,8 +154,8 @@ impl Sink {
             group.set_size(group.size());
             self.bytes -= before - group.bytes();
         }
-        if let Some((fates, _)) = &mut self.fates {
-            half.settle(fates, self.data);
+        if let Some(told) = &mut self.fates {
+            half.settle(&mut told.fates, self.data);
         }
         true
     }
@@ -164,15 +178,20 @@ impl Sink {
         }
     }
 
-    /// Tells the source half what became of groups, now and then.
+    /// Tells the source half what became of groups, now and then, and at once when the pace changes.
     fn tell(&mut self, now: Time, out: &mut Outbox) {
-        let Some((fates, due)) = &mut self.fates else { return };
-        if now < *due || fates.is_empty() {
+        let Some(told) = &mut self.fates else { return };
+        let is_slow = told.pace.is_slow();
+        let has_changed = is_slow != told.was_slow;
+        let interval = if has_changed { REPORT_INTERVAL_MIN } else { REPORT_INTERVAL };
+        if told.at.is_some_and(|at| now.since(at) < interval) || !has_changed && told.fates.is_empty() {
             return;
         }
-        let entries = std::mem::take(fates).into_iter().take(FATES_MAX);
-        let report: Vec<u8> = entries.flat_map(|(fate, groups)| fate.to_bytes(groups)).collect();
-        *due = now.after(REPORT_INTERVAL);
+        let entries = std::mem::take(&mut told.fates).into_iter().take(FATES_MAX);
+        let mut report = vec![u8::from(is_slow)];
+        report.extend(entries.flat_map(|(fate, groups)| fate.to_bytes(groups)));
+        told.at = Some(now);
+        told.was_slow = is_slow;
         out.control(report);
     }
 }
@@ -193,7 +212,14 @@ impl Half {
             // What is missing to the next are whole groups. More lost at once say no more of what would help.
             let missing = span.saturating_sub(fate.size.into());
             let parity = group.parity;
-            let gone = Fate { size: data, lost: data, parity, parity_lost: parity, enough: None };
+            let gone = Fate {
+                size: data,
+                lost: data,
+                parity,
+                parity_lost: parity,
+                enough: None,
+                is_slow: fate.is_slow,
+            };
             (0..missing.div_ceil(data.into()).min(SETTLED_AFTER as u64)).for_each(|_| count(gone));
             self.settled = first + 1;
         }
@@ -217,13 +243,16 @@ impl Stage for Sink {
             return Ok(());
         }
         let Some(group) = self.halves[index].groups.get_mut(&header.group) else { return Ok(()) };
-        if group.parity != header.parity {
+        if (group.parity, group.is_slow) != (header.parity, header.is_slow) {
             return Err(StageError::Input("its group has another number of parity messages".into()));
         }
         let before = (group.bytes(), group.given());
         let result = match header.part {
             Part::Data { place, after } => match group.take(place, after, &message) {
                 Ok(true) => {
+                    if let Some(told) = &mut self.fates {
+                        told.pace.see(now.signed_since(message.created));
+                    }
                     out.send(port, message);
                     Ok(())
                 }

@@ -19,6 +19,8 @@ struct Group {
     created: Time,
     /// How many parity messages will follow.
     parity: u8,
+    /// Whether it began while messages took longer than usual.
+    is_slow: bool,
     due: Time,
     /// Creation after the first, and the body.
     messages: Vec<(i64, Body)>,
@@ -87,7 +89,8 @@ impl Source {
             let mut body = Body::from(Bytes::copy_from_slice(shard));
             // Both counts are at most their options', which fit.
             let part = Part::Parity { place, data: data as u8 };
-            Header { half: self.half, group: group.first, parity: group.parity, part }.put(&mut body);
+            let Group { first, parity, is_slow, .. } = group;
+            Header { half: self.half, group: first, parity, is_slow, part }.put(&mut body);
             let mut message = Message::new(group.created, body);
             message.attributes.droppable = true;
             out.send(Port::MAIN, message);
@@ -98,7 +101,8 @@ impl Source {
 
     fn begin(&self, created: Time, now: Time, parity: u8) -> Group {
         let due = now.after(self.wait);
-        Group { first: self.messages, created, parity, due, messages: Vec::new(), longest: 0 }
+        let is_slow = self.strength.is_slow();
+        Group { first: self.messages, created, parity, is_slow, due, messages: Vec::new(), longest: 0 }
     }
 
     /// Sends a message as the next of `group`.
@@ -111,7 +115,8 @@ impl Source {
         let kept = if group.parity > 0 { body.clone() } else { Body::new() };
         group.messages.push((after, kept));
         let part = Part::Data { place, after };
-        Header { half: self.half, group: group.first, parity: group.parity, part }.put(&mut body);
+        let Group { first, parity, is_slow, .. } = *group;
+        Header { half: self.half, group: first, parity, is_slow, part }.put(&mut body);
         self.messages += 1;
         out.send(Port::MAIN, Message { created, attributes, body });
     }

@@ -266,18 +266,55 @@ fn auto_takes_as_much_as_the_network_asks_for() {
 }
 
 #[test]
+fn while_interference_holds_messages_up_there_is_more_parity() {
+    let calm = Params { jitter_ns: 2_000_000, ..network(0) };
+    let disturbed = Params { jitter_ns: 40_000_000, ..network(250_000) };
+    let mut run = TwoHalves::new(&Fec, &[], &Format::Bytes, calm.clone(), 11);
+    let parity = |run: &TwoHalves| run.figure(Half::Source, "parity");
+    for turn in 0..8 {
+        send(&mut run, 3000);
+        let usual = parity(&run);
+        run.configure(disturbed.clone());
+        send(&mut run, 200);
+        assert!(turn < 4 || parity(&run) >= usual + 4.0, "{turn}: {usual} {}", parity(&run));
+        run.configure(calm.clone());
+    }
+}
+
+#[test]
+fn a_source_half_hears_at_once_but_not_too_often() {
+    let (mut source, mut sink, mut out) = (source(&[]), sink(&[]), Outbox::default());
+    let mut words = Vec::new();
+    for number in 0..4000u64 {
+        feed(&mut *source, Message::new(Time::from_millis(number), vec![7]), &mut out).unwrap();
+        // From 2000 on the pace changes as often as it can.
+        let transit_ms = if number > 2000 && number % 5 == 0 { 900 } else { 2 };
+        for message in sent(&mut out) {
+            let now = Time::from_millis(number + transit_ms);
+            sink.handle(Port::MAIN, message, now, &mut out).unwrap();
+            words.extend(out.controls.drain(..).map(|word| (number, word[0])));
+        }
+        sent(&mut out);
+    }
+    let slow: Vec<u64> = words.iter().filter(|(_, slow)| *slow == 1).map(|(number, _)| *number).collect();
+    assert_eq!(slow[0], 2005, "{slow:?}");
+    assert!(words.len() < 120, "{}", words.len());
+}
+
+#[test]
 fn it_says_what_it_chose_and_why() {
     let mut source = source(&[]);
     assert_eq!(source.choices()[0].value, Value::Integer(1));
     let feedback = Feedback { received: 95, lost: 5, ..Feedback::default() };
     let mut out = Outbox::default();
     source.handle_feedback(&feedback, Time(1), &mut out).unwrap();
-    let report = [[8, 0, 1, 0, 0, 70, 0], [8, 1, 1, 0, 1, 25, 0], [8, 2, 1, 0, 255, 5, 0]].concat();
+    let fates = [[8, 0, 1, 0, 0, 70, 0], [8, 1, 1, 0, 1, 25, 0], [8, 2, 1, 0, 255, 5, 0]].concat();
+    let report = [&[0], &fates[..]].concat();
     source.handle_control(&report, Time(1), &mut out).unwrap();
     let choice = source.choices().remove(0);
     assert_eq!((choice.option, &choice.value), ("parity", &Value::Integer(3)));
     assert!(choice.why.starts_with("4.38 % of messages lost on the way"), "{}", choice.why);
-    for wrong in [&[9, 0, 1, 0, 0, 1, 0][..], &report[..8]] {
+    for wrong in [&[0, 9, 0, 1, 0, 0, 1, 0][..], &report[..9], &[2], &[]] {
         assert!(matches!(source.handle_control(wrong, Time(2), &mut out), Err(StageError::Control(_))));
     }
     assert!(
