@@ -214,11 +214,12 @@ pub(crate) fn source(updates: usize) -> Result<(), Failure> {
         name: Some("mouse".into()),
         pipelines,
         hub: Default::default(),
+        allow: Vec::new(),
     };
     let request = ShareRequest {
         devices: vec![device],
         listen: ADDRESS.parse()?,
-        insecure: true,
+        trust: None,
         limits: limits(),
         host: "a".into(),
     };
@@ -244,7 +245,7 @@ pub(crate) fn sink(pipeline: &str) -> Result<(), Failure> {
         address: ADDRESS.into(),
         transport: TransportPlan { class, options: Options::defaults(class.options())? },
         targets: vec![target],
-        insecure: true,
+        trust: None,
         limits: limits(),
         host: "b".into(),
     };

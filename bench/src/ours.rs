@@ -74,7 +74,7 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
     }
     begun();
     for (worker, socket) in sockets {
-        ask(worker, Command::Link { driver: DRIVER, socket })?;
+        ask(worker, Command::Link { driver: DRIVER, socket, keys: None })?;
     }
     let mut broker =
         Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: link.traced };

@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         .expect("its own options");
     let (peer, ours) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
         .expect("a pair of sockets");
-    let mut partner = udp.partner(ours, &options).expect("a partner");
+    let mut partner = udp.partner(ours, &options, None).expect("a partner");
     let mut reader = Reader::new(bytes);
     loop {
         let Ok(length) = reader.u16("length") else { break };

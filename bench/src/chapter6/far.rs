@@ -140,12 +140,12 @@ pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
         setting.sides.iter().map(|side| (format!("camera-{side}"), DeviceChoice::Spec(camera(*side))));
     let share = |(name, device): (String, DeviceChoice)| {
         let pipelines = pipelines(&setting.via, answers(&name))?;
-        Ok(ShareDevice { device, name: Some(name), pipelines, hub: Default::default() })
+        Ok(ShareDevice { device, name: Some(name), pipelines, hub: Default::default(), allow: Vec::new() })
     };
     let request = ShareRequest {
         devices: devices.chain(cameras).map(share).collect::<Result<_, Failure>>()?,
         listen: SocketAddr::new(setting.address, 0),
-        insecure: true,
+        trust: None,
         limits: limits(),
         host: "far".into(),
     };

@@ -248,7 +248,7 @@ impl Network {
             address: format!("{}:{}", self.far.ports.address, self.far.ports.share),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
             targets: vec![target],
-            insecure: true,
+            trust: None,
             limits: limits(),
             host: "near".into(),
         };

@@ -281,11 +281,17 @@ pub(crate) fn share(
     };
     let make = bench.clone();
     let device = DeviceChoice::Own(description, Arc::new(move || Ok(make.partner(Direction::Out))));
-    let device = ShareDevice { device, name: Some(NAME.into()), pipelines, hub: HubPolicy::default() };
+    let device = ShareDevice {
+        device,
+        name: Some(NAME.into()),
+        pipelines,
+        hub: HubPolicy::default(),
+        allow: Vec::new(),
+    };
     let request = ShareRequest {
         devices: vec![device],
         listen: any(),
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "a".into(),
     };
@@ -316,7 +322,7 @@ pub(crate) fn attach(
         address: address.to_string(),
         transport: TransportPlan { class, options },
         targets: vec![target],
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "b".into(),
     };

@@ -9,8 +9,10 @@ mod body;
 mod pool;
 mod recycler;
 mod ring;
+mod window;
 
 pub use body::{Body, HEAD_BYTES};
 pub use pool::{Lease, Pool};
 pub use recycler::Recycler;
 pub use ring::{Ring, RingFull};
+pub use window::Window;

@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Share(Share),
     /// Use devices of another host
     Attach(Attach),
+    /// Make two hosts known to each other, by a code that one shows and the other is told
+    Pair(Pair),
+    /// List, rename, restrict and remove the hosts that this one knows
+    Peers(Peers),
     /// Join two partners of this host, without a network
     Connect(Connect),
     /// Do what a TOML file says, in the words of the command line, as a service
@@ -189,6 +193,9 @@ pub(crate) struct Share {
     /// [default: as its pipeline says]
     #[arg(long, value_name = "POLICY")]
     pub(crate) hub: Option<String>,
+    /// A peer that may see and open it, once for each [default: all that are paired (`outboard peers`)]
+    #[arg(long, value_name = "PEER")]
+    pub(crate) allow: Vec<String>,
     /// Where to listen, for TCP and UDP alike
     #[arg(long, value_name = "TRANSPORT://ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
@@ -196,6 +203,57 @@ pub(crate) struct Share {
     pub(crate) session: Session,
     #[command(flatten)]
     pub(crate) report: Report,
+}
+
+/// `outboard pair` shows a code, `outboard pair CODE@HOST` on the other host completes it. From then on each knows
+/// the other's key.
+#[derive(Debug, Args)]
+pub(crate) struct Pair {
+    /// What the other host shows: CODE@HOST[:PORT]
+    #[arg(value_name = "CODE@HOST")]
+    pub(crate) with: Option<String>,
+    /// Where to wait for the other host [default: 0.0.0.0:7845, or another port where that is taken]
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "with")]
+    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Peers {
+    #[command(subcommand)]
+    pub(crate) action: Option<PeersAction>,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PeersAction {
+    /// List them (so does `outboard peers` alone)
+    List,
+    /// Call one otherwise
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name
+        new: String,
+    },
+    /// Let one see and open only these devices of this host, by their names; none: nothing
+    Restrict {
+        /// Its name
+        name: String,
+        /// The devices
+        #[arg(value_name = "DEVICE")]
+        devices: Vec<String>,
+        /// All that is shared with it again
+        #[arg(long, conflicts_with = "devices")]
+        all: bool,
+    },
+    /// Know one no longer: its sessions end
+    Remove {
+        /// Its name
+        name: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -308,7 +366,8 @@ pub(crate) struct Via {
 
 #[derive(Debug, Args)]
 pub(crate) struct Session {
-    /// Go beyond this machine although hosts cannot be told apart yet: said on both sides
+    /// Ask nobody who they are, and hide nothing: anyone who reaches the port may use what is shared, anyone on the
+    /// way may read and change it. Said on both sides
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Silence of the other host after which what depends on it goes neutral: keys up, axes centred

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod module;
 mod output;
+mod pair;
 mod services;
 mod shell;
 mod terminal;
@@ -23,6 +24,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
+        Command::Pair(words) => pair::pair(words),
+        Command::Peers(words) => pair::peers(words),
         Command::Devices { json } => catalogue::devices(json.json),
         Command::Share(words) => services::share(words),
         Command::Attach(words) => services::attach(words),

@@ -111,6 +111,15 @@ pub(crate) fn printable(text: &str) -> String {
 fn describe(event: &Event) -> String {
     match event {
         Event::Listening { address } => format!("listening on {address}"),
+        Event::Insecure { address } => format!(
+            "WARNING: --insecure: anyone who reaches {address} may use what is there, and anyone on the way may read and \
+             change it"
+        ),
+        Event::Knows { peers } if peers.is_empty() => {
+            "no host is paired yet: `outboard pair` here, and what it says there".into()
+        }
+        Event::Knows { peers } => format!("known here: {}", peers.join(", ")),
+        Event::Warning { problem } => format!("WARNING: {problem}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),
         Event::Joined { process } => format!("joined the share that runs already (process {process})"),

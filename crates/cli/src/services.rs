@@ -97,6 +97,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         require: words.require,
         ports: words.via.ports,
         hub: words.hub,
+        allow: words.allow,
         listen: Some(words.listen),
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),

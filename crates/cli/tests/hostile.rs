@@ -24,9 +24,15 @@ struct Flow {
 
 impl Flow {
     fn start() -> Flow {
-        let (share, address) = Service::share("pattern:rate=250", &["--limit", "greeting=2s"]);
-        let mut attach =
-            Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
+        let (share, address) = Service::share("pattern:rate=250", &["--insecure", "--limit", "greeting=2s"]);
+        let mut attach = Service::start(&[
+            "attach",
+            &format!("{address}/pattern"),
+            "--as",
+            "pattern",
+            "--stats",
+            "--insecure",
+        ]);
         attach.wait("attached");
         let mut flow = Flow { share, attach, address };
         flow.check();

@@ -18,11 +18,14 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
     refused(&["share", "stdout"], &["stdout cannot be shared"]);
     refused(&["share", "pattern:size=-1"], &["`-1` is not a value of `size`"]);
     refused(&["share", "pattern", "--listen", "smoke://x"], &["there is no transport `smoke`", "tcp, udp"]);
-    refused(&["share", "pattern", "--listen", "0.0.0.0:0"], &["--insecure"]);
+    refused(
+        &["share", "pattern", "--allow", "nobody"],
+        &["no host called `nobody` is paired", "outboard pair"],
+    );
+    refused(&["share", "pattern", "--allow", "x", "--insecure"], &["`allow`", "`insecure`"]);
     refused(&["share", "pattern", "--silence", "soon"], &["`soon` is not a value of `silence`"]);
     refused(&["share", "pattern", "--limit", "sessions=0"], &["`0` is not a value of `sessions`"]);
     refused(&["attach", "host"], &["`host` names no device of a host"]);
-    refused(&["attach", "192.0.2.1/x", "--as", "null"], &["--insecure"]);
     refused(&["attach", "a/x", "b/y", "--as", "null"], &["give one for each, or none"]);
     refused(&["attach", "a/x", "--as", "stdin"], &["stdin cannot be attached"]);
     refused(

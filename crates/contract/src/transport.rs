@@ -1,6 +1,6 @@
 //! Transports: network modules. A transport is a partner whose messages are whole records.
 
-use crate::{OptionSpec, Options, Partner, PartnerError};
+use crate::{OptionSpec, Options, Partner, PartnerError, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -11,6 +11,15 @@ pub struct DatagramFacts {
     pub may_lose: bool,
     /// Whether records may overtake each other.
     pub may_reorder: bool,
+}
+
+/// What seals one data connection: a key a direction, which no other connection has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealKeys {
+    /// Of what this side sends.
+    pub sending: Secret,
+    /// Of what this side receives.
+    pub receiving: Secret,
 }
 
 /// A kind of transport: one row in the table of `transports`.
@@ -36,6 +45,12 @@ pub trait TransportClass: Sync {
     /// A socket towards `peer`, not yet introduced; connecting goes on in the background.
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError>;
 
-    /// The partner that moves records over a connected socket whose preamble has been said.
-    fn partner(&self, socket: OwnedFd, options: &Options) -> Result<Box<dyn Partner>, PartnerError>;
+    /// The partner that moves records over a connected socket whose preamble has been said; sealed with these
+    /// keys, or bare without any.
+    fn partner(
+        &self,
+        socket: OwnedFd,
+        options: &Options,
+        keys: Option<&SealKeys>,
+    ) -> Result<Box<dyn Partner>, PartnerError>;
 }

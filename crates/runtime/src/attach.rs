@@ -5,7 +5,7 @@ use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, Status};
 use crate::control_link::{ControlLink, LinkError};
-use crate::dial::{Dialled, Dialling, greet};
+use crate::dial::{Dialled, Dialling, Expected, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -15,6 +15,7 @@ use crate::registry;
 use crate::share::now;
 use crate::stats::DriverStats;
 use crate::trace::Tracing;
+use crate::trust::{Known, PeerKey, Trust};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::{Edit, Pipeline};
@@ -25,9 +26,9 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
+use wire::{Control, Preamble};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,8 +71,8 @@ pub struct AttachRequest {
     pub transport: TransportPlan,
     /// The devices.
     pub targets: Vec<AttachTarget>,
-    /// Whether the other host may be one that nobody knows.
-    pub insecure: bool,
+    /// Who is known, of whom the other host has to be one; without it, whoever is there (`--insecure`).
+    pub trust: Option<Trust>,
     /// Bounds.
     pub limits: Limits,
     /// This host's name, for people.
@@ -117,7 +118,13 @@ impl Driver {
 
 /// A running `attach`.
 pub struct Attacher {
+    /// As the user says it, without its port.
+    place: String,
     peer: SocketAddr,
+    /// Whom this host knows, unless it takes whoever is there.
+    known: Option<Known>,
+    /// The other host's key, once it showed it: from then on it is no other.
+    key: Option<PeerKey>,
     transport: TransportPlan,
     limits: Limits,
     host: String,
@@ -142,13 +149,15 @@ pub struct Attacher {
 impl Attacher {
     /// Connects, and asks for the devices.
     pub fn start(request: AttachRequest) -> Result<Attacher, RuntimeError> {
-        let peers = resolve(&request.address)?;
-        if let Some(peer) = peers.iter().find(|peer| !peer.ip().is_loopback() && !request.insecure) {
-            return Err(RuntimeError::Usage(format!(
-                "{peer} is another machine, and hosts cannot be told apart yet: anyone on the way could read and \
-                 change what is sent. Say --insecure on both sides to do it all the same"
-            )));
-        }
+        let known = request.trust.map(Known::new).transpose()?;
+        let (place, port) = request.address.rsplit_once(':').unwrap_or((&request.address, ""));
+        let place = place.trim_matches(['[', ']']).to_string();
+        // A host that is called so here is looked for where it was met, if nobody else knows the name.
+        let met = known.as_ref().and_then(|known| known.peers().named(&place)?.address.clone());
+        let peers = match (resolve(&request.address), met) {
+            (Err(_), Some(met)) => resolve(&crate::config::with_port_of(&met, port))?,
+            (found, _) => found?,
+        };
         let worker = Worker::start("attach", request.limits.clone())
             .map_err(|e| RuntimeError::os("starting a worker", e))?;
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
@@ -165,7 +174,10 @@ impl Attacher {
             stats: Default::default(),
         });
         let mut attacher = Attacher {
+            place,
             peer: peers[0],
+            known,
+            key: None,
             transport: request.transport,
             link: ControlLink::new(&request.limits, now()),
             limits: request.limits,
@@ -197,6 +209,10 @@ impl Attacher {
 
     /// Serves until all flows have ended, or `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
+        match self.peer_name() {
+            None => tell(Event::Insecure { address: self.peer.to_string() }),
+            Some(name) => tell(Event::PeerJoined { peer: format!("{name} ({})", self.peer) }),
+        }
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut broken = None;
         let result = loop {
@@ -232,6 +248,9 @@ impl Attacher {
             if now() >= stats_at {
                 let _ = self.worker.send(Command::Stats);
                 stats_at = now().after(STATS_INTERVAL);
+                if let Err(error) = self.refresh_known() {
+                    break Err(error);
+                }
             }
             self.dial();
             self.attend_console();
@@ -373,11 +392,37 @@ impl Attacher {
         self.drivers.iter().filter(|driver| driver.plans.is_some()).map(one).collect()
     }
 
+    /// What the other host is called here, if it is known.
+    fn peer_name(&self) -> Option<&str> {
+        self.known.as_ref()?.name_of(self.key.as_ref()?)
+    }
+
+    /// What another process changed of whom this host knows comes into force.
+    fn refresh_known(&mut self) -> Result<(), RuntimeError> {
+        let Some(known) = &mut self.known else { return Ok(()) };
+        known.refresh()?;
+        match self.peer_name() {
+            Some(_) => Ok(()),
+            None => Err(RuntimeError::Peer(format!("{} is not known here any more", self.place))),
+        }
+    }
+
     /// Connects and introduces this host; opens or resumes the session.
     fn connect(&mut self, timeout: Duration, patience: Duration) -> Result<(), RuntimeError> {
         self.attempt += 1;
         let handshake = Handshake::new(self.host.clone(), self.session, self.link.received(), self.attempt);
-        let (stream, welcomed) = greet(self.peer, &handshake, timeout, patience)?;
+        let patience = Patience { connect: timeout, step: patience };
+        let check = |key: &PeerKey| match (&self.known, self.key) {
+            (_, Some(before)) if before != *key => Err("another host answers there than before".into()),
+            (Some(known), None) => known.expect(&self.place, key),
+            _ => Ok(()),
+        };
+        let expected = match &self.known {
+            None => Expected::Anyone,
+            Some(known) => Expected::Known(&known.trust, &check),
+        };
+        let (stream, welcomed) = greet(self.peer, &expected, &handshake, patience)?;
+        self.key = stream.peer();
         self.link.disconnect(&mut self.poller);
         let _ = self.worker.send(Command::LinksLost);
         if !welcomed.resumed {
@@ -660,11 +705,19 @@ impl Attacher {
         for (number, driver) in self.drivers.iter_mut().enumerate() {
             let number = number as u32;
             let Some(dialling) = driver.dialling.as_mut() else { continue };
-            match dialling.run(session, number, &mut self.poller, now()) {
+            let link = &mut self.link;
+            let mut introduce = || match link.keys() {
+                None => (Preamble::Data { session, driver: number }.emit().to_vec(), None),
+                Some(keys) => {
+                    let (introduction, keys) = keys.introduce(number);
+                    (introduction.emit().to_vec(), Some(keys))
+                }
+            };
+            match dialling.run(&mut introduce, &mut self.poller, now()) {
                 Dialled::Waiting => {}
-                Dialled::Ready(socket) => {
+                Dialled::Ready(socket, keys) => {
                     driver.dialling = None;
-                    let _ = self.worker.send(Command::Link { driver: number, socket });
+                    let _ = self.worker.send(Command::Link { driver: number, socket, keys });
                 }
             }
         }

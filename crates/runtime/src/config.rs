@@ -22,6 +22,7 @@ use crate::junction::outlet;
 use crate::keys::read_key_file;
 use crate::registry;
 use crate::share::{DeviceChoice, ShareDevice, ShareRequest};
+use crate::trust::Trust;
 use crate::worker::TransportPlan;
 use contract::{OptionKind, OptionSpec, Options, Role, Scope};
 use pipeline::Joined;
@@ -34,7 +35,7 @@ use std::time::Duration;
 /// The port that nobody has to write.
 pub const DEFAULT_PORT: u16 = 7845;
 /// Where `share` listens, unless it is told otherwise.
-pub const DEFAULT_LISTEN: &str = "tcp://127.0.0.1:7845";
+pub const DEFAULT_LISTEN: &str = "tcp://0.0.0.0:7845";
 /// How records travel, unless it is said otherwise.
 const DEFAULT_TRANSPORT: &str = "tcp";
 
@@ -61,6 +62,9 @@ pub struct ShareWords {
     pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
     pub listen: Option<String>,
+    /// Names of the peers that may see and open it; none: all that are known.
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub allow: Vec<String>,
     /// Whether peers are let in that nobody knows.
     #[serde(default)]
     pub insecure: bool,
@@ -148,7 +152,7 @@ impl RunFile {
         for (index, words) in self.share.iter().enumerate() {
             let request = words.request().map_err(|error| place(error, "share", index, &words.device))?;
             match requests.iter_mut().find(|known| known.listen == request.listen) {
-                Some(known) if known.insecure != request.insecure || known.limits != request.limits => {
+                Some(known) if known.trust != request.trust || known.limits != request.limits => {
                     let problem =
                         format!("another [[share]] on {} differs in `insecure` or `limits`", known.listen);
                     return Err(place(RuntimeError::Usage(problem), "share", index, &words.device));
@@ -200,11 +204,29 @@ impl ShareWords {
             name: self.name.clone(),
             pipelines,
             hub: hub.map_err(|problem| RuntimeError::Usage(format!("hub: {problem}")))?.unwrap_or_default(),
+            allow: self.allow.clone(),
         };
+        let trust = trust(self.insecure)?;
+        match &trust {
+            None if !self.allow.is_empty() => {
+                let problem =
+                    "`allow` names peers, and with `insecure` nobody is asked who comes: say one of them";
+                return Err(RuntimeError::Usage(problem.into()));
+            }
+            None => {}
+            Some(trust) => {
+                let peers = trust.peers()?;
+                if let Some(unknown) = self.allow.iter().find(|name| peers.named(name).is_none()) {
+                    return Err(RuntimeError::Usage(format!(
+                        "no host called `{unknown}` is paired; `outboard peers` lists them, `outboard pair` adds one"
+                    )));
+                }
+            }
+        }
         Ok(ShareRequest {
             devices: vec![device],
             listen: listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))?,
-            insecure: self.insecure,
+            trust,
             limits: limits(self.limits.as_deref())?,
             host: host_name(),
         })
@@ -277,7 +299,7 @@ impl AttachWords {
                     address: origin.address,
                     transport: transport_plan(origin.transport, self.transport.as_deref())?,
                     targets: vec![target],
-                    insecure: self.insecure,
+                    trust: trust(self.insecure)?,
                     limits: limits(self.limits.as_deref())?,
                     host: host_name(),
                 }),
@@ -295,6 +317,11 @@ impl ConnectWords {
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
         pipelines(words, self.key_file.as_deref(), &self.ports)
     }
+}
+
+/// Who is known to this user, unless nobody is asked.
+fn trust(insecure: bool) -> Result<Option<Trust>, RuntimeError> {
+    (!insecure).then(Trust::open).transpose()
 }
 
 fn pipelines(
@@ -355,12 +382,19 @@ fn split_transport(text: &str) -> Result<(&str, &str), RuntimeError> {
 }
 
 /// The host with its port. An IPv6 address stands in brackets where it has one.
-fn with_port(host: &str) -> String {
+pub fn with_port(host: &str) -> String {
     let bare_v6 = host.parse::<std::net::Ipv6Addr>().is_ok();
     match host.rsplit_once(':') {
-        _ if bare_v6 => format!("[{host}]:{DEFAULT_PORT}"),
-        Some((_, port)) if port.parse::<u16>().is_ok() => host.into(),
-        _ => format!("{host}:{DEFAULT_PORT}"),
+        Some((_, port)) if !bare_v6 && port.parse::<u16>().is_ok() => host.into(),
+        _ => with_port_of(host, &DEFAULT_PORT.to_string()),
+    }
+}
+
+/// A host without a port, with this one.
+pub(crate) fn with_port_of(host: &str, port: &str) -> String {
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(_) => format!("[{host}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
     }
 }
 

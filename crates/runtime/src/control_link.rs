@@ -1,15 +1,18 @@
-//! A session's control channel over its TCP connection, and what is known through it: liveness and clock.
+//! A session's control channel over its connection, and what is known through it: liveness and clock.
 
 use crate::driver::LinkFacts;
+use crate::trust::PeerKey;
+use crate::trust::channel::ControlStream;
+use crate::trust::link_keys::LinkKeys;
 use contract::Time;
 use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
 use wire::Control;
+use wire::preamble::Introduction;
 
 /// Pings at the beginning that follow each other five times as fast.
 const HURRIED_PINGS: u32 = 16;
@@ -31,7 +34,9 @@ pub(crate) enum LinkError {
 /// The control channel of one session, with or without a connection.
 pub(crate) struct ControlLink {
     channel: ControlChannel,
-    stream: Option<TcpStream>,
+    stream: Option<ControlStream>,
+    /// What seals the data connections that belong to the connection, if it is secure.
+    keys: Option<LinkKeys>,
     clock: ClockEstimator,
     liveness: Liveness,
     ping_interval: Duration,
@@ -45,6 +50,7 @@ impl ControlLink {
         ControlLink {
             channel: ControlChannel::new(limits.control_bytes),
             stream: None,
+            keys: None,
             clock: ClockEstimator::new(),
             liveness: Liveness::new(limits.silence, now),
             ping_interval: limits.ping_interval,
@@ -56,14 +62,16 @@ impl ControlLink {
     /// Goes on over a new connection, saying `first` on it; `theirs` numbered messages came to the peer.
     pub(crate) fn connect(
         &mut self,
-        stream: TcpStream,
+        stream: ControlStream,
         theirs: u64,
         first: Option<&Control>,
         now: Time,
     ) -> Result<(), LinkError> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
+        stream.set_nonblocking()?;
+        stream.socket().set_nodelay(true)?;
         self.channel.resume(theirs, first)?;
+        // While a stranger is still greeted there are none.
+        self.keys = if stream.peer().is_some() { stream.link_keys()? } else { None };
         self.stream = Some(stream);
         self.liveness.handle_heard(now);
         self.ping_at = now;
@@ -72,13 +80,34 @@ impl ControlLink {
 
     /// Lets go of the connection.
     pub(crate) fn disconnect(&mut self, poller: &mut Poller) {
-        if let Some(stream) = self.stream.take() {
-            poller.forget(stream.as_fd());
-        }
+        drop(self.take_stream(poller));
+    }
+
+    /// Lets go of the connection and gives it.
+    pub(crate) fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
+        self.keys = None;
+        let stream = self.stream.take()?;
+        poller.forget(stream.as_fd());
+        Some(stream)
+    }
+
+    /// The key that the other host showed, if the connection is secure.
+    pub(crate) fn peer(&self) -> Option<PeerKey> {
+        self.stream.as_ref()?.peer()
+    }
+
+    /// What seals the data connections; `None` if they are bare, or there is no connection.
+    pub(crate) fn keys(&mut self) -> Option<&mut LinkKeys> {
+        self.keys.as_mut()
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         self.stream.is_some()
+    }
+
+    /// Whether the other end of this very connection said this.
+    pub(crate) fn is_proven(&self, said: &Introduction) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.is_proven(said))
     }
 
     /// Numbered messages that came.
@@ -112,7 +141,15 @@ impl ControlLink {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        match stream.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what was said still waits here to be sent.
+    fn is_waiting(&self) -> bool {
+        !self.channel.front().is_empty() || self.stream.as_ref().is_some_and(ControlStream::is_waiting)
     }
 
     /// The next message for the session; pings, their answers and what is waiting to be written are dealt with
@@ -153,7 +190,7 @@ impl ControlLink {
     pub(crate) fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
         if self.stream.is_some() && now >= self.ping_at {
             // While the peer takes nothing, more pings would only fill the queue.
-            if self.channel.front().is_empty() {
+            if !self.is_waiting() {
                 self.ping_id = self.ping_id.wrapping_add(1);
                 let received = self.channel.received();
                 self.send(&Control::Ping { id: self.ping_id, sent: sys::clock::boot_ns(), received })?;
@@ -196,7 +233,7 @@ impl ControlLink {
 
     pub(crate) fn want(&self, poller: &mut Poller) {
         if let Some(stream) = &self.stream {
-            poller.want(stream.as_fd(), true, !self.channel.front().is_empty());
+            poller.want(stream.as_fd(), true, self.is_waiting());
         }
     }
 }

@@ -20,6 +20,21 @@ pub enum Event {
         /// Where.
         address: String,
     },
+    /// Whoever reaches this host, or is on the way to the other, may do as it likes (`--insecure`).
+    Insecure {
+        /// Where.
+        address: String,
+    },
+    /// Only hosts that are paired are let in.
+    Knows {
+        /// Their names.
+        peers: Vec<String>,
+    },
+    /// Something is not as it should be, and it goes on.
+    Warning {
+        /// What.
+        problem: String,
+    },
     /// A device is offered.
     Offered {
         /// Its name in the catalogue.

@@ -1,8 +1,8 @@
 //! Keys of a driver's flows: agreed on when it is opened (X25519, RFC 7748; HKDF-SHA-256, RFC 5869), and
 //! bound to a key file where both hosts have one.
 //!
-//! Who only listens learns nothing. Until hosts are paired, who stands between them can agree with each: a
-//! key file shuts that out, for the pairs that use the key.
+//! Who only listens learns nothing. Between hosts that are not paired, who stands between them can agree with each:
+//! a key file shuts that out, for the pairs that use the key.
 
 use crate::error::RuntimeError;
 use contract::{FlowDirection, Secret, Shared, Site};
@@ -97,7 +97,7 @@ pub fn read_key_file(path: &Path) -> Result<Secret, RuntimeError> {
     if let Ok(key) = <[u8; KEY_BYTES]>::try_from(&bytes[..]) {
         return Ok(Secret(key));
     }
-    parse_hex(bytes.trim_ascii()).ok_or_else(|| {
+    parse_hex(bytes.trim_ascii()).map(Secret).ok_or_else(|| {
         RuntimeError::Usage(format!(
             "key file {name}: it has {} bytes, and a key is 32 bytes or 64 hexadecimal digits; \
              `head -c 32 /dev/urandom >{name}` makes one",
@@ -106,7 +106,8 @@ pub fn read_key_file(path: &Path) -> Result<Secret, RuntimeError> {
     })
 }
 
-fn parse_hex(digits: &[u8]) -> Option<Secret> {
+/// 32 bytes written as 64 hexadecimal digits.
+pub(crate) fn parse_hex(digits: &[u8]) -> Option<[u8; KEY_BYTES]> {
     if digits.len() != 2 * KEY_BYTES || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }
@@ -115,7 +116,7 @@ fn parse_hex(digits: &[u8]) -> Option<Secret> {
     for (byte, at) in key.iter_mut().zip((0..).step_by(2)) {
         *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
     }
-    Some(Secret(key))
+    Some(key)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod share_session;
 mod stats;
 mod switch;
 pub mod trace;
+pub mod trust;
 pub mod worker;
 
 pub use agree::Pipelines;

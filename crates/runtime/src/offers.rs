@@ -34,6 +34,8 @@ pub(crate) struct User {
 /// A device on offer.
 pub(crate) struct Shared {
     pub(crate) name: String,
+    /// Names of the peers that may see it; empty: all that are known.
+    pub(crate) allow: Vec<String>,
     source: Source,
     pub(crate) description: Description,
     pub(crate) pipelines: Pipelines,
@@ -240,6 +242,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
     let reopen_at = Time::ZERO;
     Ok(Shared {
         name,
+        allow: device.allow.clone(),
         source,
         description,
         pipelines,

@@ -11,8 +11,10 @@ use crate::junction::hub::HubPolicy;
 use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
-use crate::share_session::{Session, Turn};
+use crate::share_session::{Session, Turn, Who};
 use crate::trace::Tracing;
+use crate::trust::channel::{ControlStream, SecureStream};
+use crate::trust::{Known, Permit, Trust};
 use contract::{Description, DeviceError, Partner, Role, Time};
 use pipeline::Edit;
 use session::Limits;
@@ -25,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::preamble::SessionToken;
+use wire::preamble::{Introduction, SessionToken};
 use wire::{Control, Preamble};
 
 /// Ports that are tried where any will do.
@@ -56,6 +58,8 @@ pub struct ShareDevice {
     pub pipelines: Pipelines,
     /// Who may use it at once.
     pub hub: HubPolicy,
+    /// Names of the peers that may see and open it; empty: all that are known.
+    pub allow: Vec<String>,
 }
 
 /// What to share, and where.
@@ -65,8 +69,8 @@ pub struct ShareRequest {
     pub devices: Vec<ShareDevice>,
     /// Where to listen; TCP and UDP alike.
     pub listen: SocketAddr,
-    /// Whether peers are let in that nobody knows.
-    pub insecure: bool,
+    /// Who is known and let in; without it, whoever comes (`--insecure`).
+    pub trust: Option<Trust>,
     /// Bounds.
     pub limits: Limits,
     /// This host's name, for people.
@@ -77,8 +81,10 @@ pub struct ShareRequest {
 struct Greeting {
     stream: TcpStream,
     peer: SocketAddr,
-    bytes: [u8; Preamble::BYTES],
+    bytes: [u8; Introduction::BYTES],
     filled: usize,
+    /// Bytes of its preamble, or of its introduction once it began one.
+    needed: usize,
     until: Time,
     /// After a control preamble: the channel on which its `Hello` is awaited.
     control: Option<ControlLink>,
@@ -104,6 +110,8 @@ fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
 /// A running `share`.
 pub struct Sharer {
     request: ShareRequest,
+    /// Whom this host knows, unless it lets in whoever comes.
+    known: Option<Known>,
     listener: TcpListener,
     udp: UdpSocket,
     address: SocketAddr,
@@ -122,13 +130,7 @@ pub struct Sharer {
 impl Sharer {
     /// Opens the devices and begins to listen.
     pub fn start(request: ShareRequest) -> Result<Sharer, RuntimeError> {
-        if !request.listen.ip().is_loopback() && !request.insecure {
-            return Err(RuntimeError::Usage(format!(
-                "listening on {} would let anyone in who reaches it: hosts cannot be told apart yet. Say \
-                 --insecure to do it all the same, or listen on 127.0.0.1 and bring a tunnel",
-                request.listen
-            )));
-        }
+        let known = request.trust.clone().map(Known::new).transpose()?;
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
         let (listener, udp) = listen(request.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -141,6 +143,7 @@ impl Sharer {
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         Ok(Sharer {
             request,
+            known,
             listener,
             udp,
             address,
@@ -163,6 +166,10 @@ impl Sharer {
     /// Serves until `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
         tell(Event::Listening { address: self.address.to_string() });
+        match &self.known {
+            None => tell(Event::Insecure { address: self.address.to_string() }),
+            Some(known) => tell(Event::Knows { peers: known.names() }),
+        }
         for device in self.shared.values() {
             tell(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
@@ -181,6 +188,7 @@ impl Sharer {
             self.find_devices(tell);
             if now() >= stats_at {
                 self.sessions.values().for_each(Session::ask_stats);
+                self.refresh_known(tell);
                 for device in self.shared.values() {
                     if let Some(hub) = device.hub_stats() {
                         tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
@@ -237,8 +245,16 @@ impl Sharer {
                 self.dismiss(oldest, "too many connections that say nothing", tell);
             }
             let until = now().after(self.request.limits.greeting);
-            let bytes = [0; Preamble::BYTES];
-            self.greetings.push_back(Greeting { stream, peer, bytes, filled: 0, until, control: None });
+            let (bytes, needed) = ([0; Introduction::BYTES], Preamble::BYTES);
+            self.greetings.push_back(Greeting {
+                stream,
+                peer,
+                bytes,
+                filled: 0,
+                needed,
+                until,
+                control: None,
+            });
         }
     }
 
@@ -254,6 +270,7 @@ impl Sharer {
                     self.welcome(greeting, resume, (received, attempt), host, tell);
                 }
                 Ok(Some(Heard::Data { session, driver })) => self.link(greeting, session, driver, tell),
+                Ok(Some(Heard::Introduction(said))) => self.link_sealed(greeting, &said, tell),
                 Err(reason) => self.dismiss(greeting, &reason, tell),
             }
         }
@@ -348,8 +365,8 @@ impl Sharer {
             return Err(RuntimeError::Usage(problem.into()));
         }
         let request = asked.words.request()?;
-        let listens = (self.address, self.request.insecure, &self.request.limits);
-        if listens != (request.listen, request.insecure, &request.limits) {
+        let listens = (self.address, self.known.is_none(), &self.request.limits);
+        if listens != (request.listen, request.trust.is_none(), &request.limits) {
             return Err(RuntimeError::Usage(format!(
                 "the share that runs already listens on {} and differs in that, in --insecure or in its limits: \
                  say the same, or --listen on another port",
@@ -395,36 +412,60 @@ impl Sharer {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            match greeting.stream.read(&mut greeting.bytes[greeting.filled..]) {
+            match greeting.stream.read(&mut greeting.bytes[greeting.filled..greeting.needed]) {
                 Ok(0) => return Err("it closed before it introduced itself".into()),
                 Ok(count) => greeting.filled += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.to_string()),
             }
-            if greeting.filled < Preamble::BYTES {
+            if greeting.filled < greeting.needed {
                 continue;
             }
-            match Preamble::parse(&greeting.bytes).map_err(|error| error.to_string())? {
-                Preamble::Data { session, driver } => return Ok(Some(Heard::Data { session, driver })),
-                Preamble::Control => {
-                    let mut control = ControlLink::new(&self.request.limits, now());
-                    let stream = greeting.stream.try_clone().map_err(|error| error.to_string())?;
-                    self.poller.forget(greeting.stream.as_fd());
-                    control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
-                    greeting.control = Some(control);
+            let said = &greeting.bytes[..greeting.filled];
+            let stream = match (Preamble::parse(said).map_err(|error| error.to_string())?, &self.known) {
+                (Preamble::Data { session, driver }, None) => {
+                    return Ok(Some(Heard::Data { session, driver }));
                 }
-            }
+                (Preamble::SecureData { .. }, Some(_)) if greeting.filled == Introduction::BYTES => {
+                    let said = Introduction::parse(said).map_err(|error| error.to_string())?;
+                    return Ok(Some(Heard::Introduction(said)));
+                }
+                (Preamble::SecureData { .. }, Some(_)) => {
+                    greeting.needed = Introduction::BYTES;
+                    continue;
+                }
+                (Preamble::Control, None) => greeting.stream.try_clone().map(ControlStream::Bare),
+                (Preamble::SecureControl, Some(known)) => {
+                    let stream = greeting.stream.try_clone();
+                    let stream = stream.and_then(|stream| SecureStream::accept(stream, &known.trust));
+                    stream.map(|stream| ControlStream::Secure(Box::new(stream)))
+                }
+                (Preamble::Control | Preamble::Data { .. }, Some(_)) => return Err(WANTS_TO_KNOW.into()),
+                (Preamble::SecureControl | Preamble::SecureData { .. }, None) => {
+                    return Err(IS_INSECURE.into());
+                }
+                (Preamble::Pairing, _) => return Err(PAIRS_ELSEWHERE.into()),
+            };
+            let mut control = ControlLink::new(&self.request.limits, now());
+            self.poller.forget(greeting.stream.as_fd());
+            let stream = stream.map_err(|error| error.to_string())?;
+            control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
+            greeting.control = Some(control);
         }
     }
 
     fn dismiss(&mut self, mut greeting: Greeting, reason: &str, tell: &mut dyn FnMut(Event)) {
         self.poller.forget(greeting.stream.as_fd());
-        if let Some(mut control) = greeting.control.take() {
-            control.disconnect(&mut self.poller);
-        }
+        let goodbye = Control::Goodbye { reason: reason.into() };
         // Whoever speaks some Outboard understands a `Goodbye`; nobody waits for it to arrive.
-        let _ = io::Write::write(&mut greeting.stream, &Control::Goodbye { reason: reason.into() }.emit());
+        match greeting.control.take() {
+            Some(mut control) => {
+                let _ = control.send(&goodbye);
+                control.disconnect(&mut self.poller);
+            }
+            None => drop(io::Write::write(&mut greeting.stream, &goodbye.emit())),
+        }
         tell(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
     }
 
@@ -436,19 +477,31 @@ impl Sharer {
         host: String,
         tell: &mut dyn FnMut(Event),
     ) {
-        if let Some(mut control) = greeting.control.take() {
-            control.disconnect(&mut self.poller);
-        }
-        let known =
-            resume.and_then(|token| self.sessions.iter().find(|(_, s)| s.token == token).map(|(id, _)| *id));
-        let peer = format!("{host} ({})", greeting.peer);
-        if let Some(session) = known.and_then(|id| self.sessions.get_mut(&id)) {
+        let key = greeting.control.as_ref().and_then(ControlLink::peer);
+        self.refresh_known(tell);
+        let (name, permit) = match (&self.known, &key) {
+            (None, _) => (host, Permit::All),
+            (Some(known), Some(key)) => match (known.name_of(key), known.permit(key)) {
+                (Some(name), Some(permit)) => (name.to_string(), permit),
+                _ => {
+                    let reason = format!(
+                        "this host does not know the other (key {}): make them known to each other with `outboard pair`",
+                        key.short()
+                    );
+                    return self.dismiss(greeting, &reason, tell);
+                }
+            },
+            (Some(_), None) => return self.dismiss(greeting, WANTS_TO_KNOW, tell),
+        };
+        let token = |session: &Session| resume == Some(session.token) && session.key == key;
+        let found = self.sessions.iter().find(|(_, session)| token(session)).map(|(id, _)| *id);
+        let peer = format!("{name} ({})", greeting.peer);
+        if let Some(session) = found.and_then(|id| self.sessions.get_mut(&id)) {
             if !session.is_newer(attempt) {
                 return self.dismiss(greeting, "a later connection of this session came before it", tell);
             }
-            if let Err(error) =
-                session.resume(greeting.stream, received, &self.request.host, &mut self.poller, tell)
-            {
+            let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
+            if let Err(error) = session.resume(stream, received, &self.request.host, &mut self.poller, tell) {
                 tell(Event::Refused { peer, reason: error.to_string() });
             }
             return;
@@ -456,11 +509,11 @@ impl Sharer {
         if self.sessions.len() >= self.request.limits.sessions {
             return self.dismiss(greeting, "this host serves as many peers as it may already", tell);
         }
+        let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
         let id = self.next_session;
         self.next_session += 1;
-        let begun =
-            Session::begin(id, peer.clone(), (greeting.stream, attempt), &self.request, &mut self.poller);
-        match begun {
+        let who = Who { peer: peer.clone(), key, permit };
+        match Session::begin(id, who, (stream, attempt), &self.request, &mut self.poller) {
             Ok(session) => {
                 self.sessions.insert(id, session);
                 tell(Event::PeerJoined { peer });
@@ -469,33 +522,85 @@ impl Sharer {
         }
     }
 
+    /// What another process changed of whom this host knows comes into force: who is known no longer has to go, and
+    /// who may open less loses the rest.
+    fn refresh_known(&mut self, tell: &mut dyn FnMut(Event)) {
+        let Some(known) = &mut self.known else { return };
+        match known.refresh() {
+            Ok(false) => return,
+            Ok(true) => tell(Event::Knows { peers: known.names() }),
+            Err(error) => tell(Event::Warning { problem: format!("nobody is known: {error}") }),
+        }
+        let mut forgotten = Vec::new();
+        for (id, session) in &mut self.sessions {
+            match session.key.and_then(|key| known.permit(&key)) {
+                Some(permit) => session.permit(permit, &mut self.shared, tell),
+                None => forgotten.push(*id),
+            }
+        }
+        for id in forgotten {
+            if let Some(mut session) = self.sessions.remove(&id) {
+                let reason = "this host does not know the other any more";
+                session.say_goodbye(reason, &mut self.poller);
+                let peer = session.end(&mut self.shared, &mut self.poller);
+                tell(Event::PeerLeft { peer, reason: reason.into() });
+            }
+        }
+    }
+
     fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, tell: &mut dyn FnMut(Event)) {
         self.poller.forget(greeting.stream.as_fd());
         match self.sessions.values_mut().find(|session| session.token == token) {
-            Some(session) => session.link(driver, OwnedFd::from(greeting.stream)),
+            Some(session) => session.link(driver, OwnedFd::from(greeting.stream), None),
+            None => self.dismiss(greeting, "no such session", tell),
+        }
+    }
+
+    fn link_sealed(&mut self, greeting: Greeting, said: &Introduction, tell: &mut dyn FnMut(Event)) {
+        self.poller.forget(greeting.stream.as_fd());
+        let found = self.sessions.values_mut().find_map(|session| {
+            let keys = session.accept(said)?;
+            Some((session, keys))
+        });
+        match found {
+            Some((session, keys)) => {
+                session.link(said.driver, OwnedFd::from(greeting.stream), Some(keys));
+            }
             None => self.dismiss(greeting, "no such session", tell),
         }
     }
 
     /// Datagram transports introduce themselves by a first datagram; each gets a socket of its own.
     fn introduce_datagrams(&mut self) {
-        let mut bytes = [0; Preamble::BYTES + 1];
+        let mut bytes = [0; Introduction::BYTES + 1];
         while let Ok((count, peer)) = self.udp.recv_from(&mut bytes) {
-            let Ok(Preamble::Data { session, driver }) = Preamble::parse(&bytes[..count]) else { continue };
-            if count != Preamble::BYTES {
-                continue;
-            }
-            let Some(session) = self.sessions.values_mut().find(|known| known.token == session) else {
-                continue;
-            };
-            if session.confirm_datagram_link(driver, peer) {
-                continue;
-            }
-            if let Ok(socket) = bind_udp(self.address).and_then(|socket| {
-                rustix::net::connect(&socket, &peer)?;
-                Ok(socket)
-            }) {
-                session.link_datagrams(driver, peer, socket);
+            let bytes = &bytes[..count];
+            match (Preamble::parse(bytes), &self.known) {
+                (Ok(Preamble::Data { session, driver }), None) if count == Preamble::BYTES => {
+                    let is_its = |known: &&mut Session| known.token == session;
+                    let Some(session) = self.sessions.values_mut().find(is_its) else { continue };
+                    if session.confirm_datagram_link(driver, peer) {
+                        continue;
+                    }
+                    if let Ok(socket) = connect_udp(self.address, peer) {
+                        session.link_datagrams(driver, peer, socket, None);
+                    }
+                }
+                (Ok(Preamble::SecureData { .. }), Some(_)) => {
+                    let Ok(said) = Introduction::parse(bytes) else { continue };
+                    let is_its = |known: &&mut Session| known.is_proven(&said);
+                    let Some(session) = self.sessions.values_mut().find(is_its) else { continue };
+                    match session.accept(&said) {
+                        Some(keys) => {
+                            if let Ok(socket) = connect_udp(self.address, peer) {
+                                session.link_datagrams(said.driver, peer, socket, Some(keys));
+                            }
+                        }
+                        // Said again, as it may be that it was not heard.
+                        None => drop(session.confirm_datagram_link(said.driver, peer)),
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -549,7 +654,22 @@ impl Sharer {
     }
 }
 
+impl Greeting {
+    /// Its connection, with all that came over it.
+    fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
+        self.control.take()?.take_stream(poller)
+    }
+}
+
+/// What is said to who comes otherwise than it has to.
+const WANTS_TO_KNOW: &str = "this host wants to know who comes: make the two known to each other with `outboard pair`, \
+                             or say --insecure on both sides";
+const IS_INSECURE: &str = "this host shares with --insecure: say --insecure on both sides, or on neither";
+const PAIRS_ELSEWHERE: &str =
+    "`outboard share` listens here: say `outboard pair` on that host, and use the port that it says";
+
 enum Heard {
+    Introduction(Introduction),
     Hello { resume: Option<SessionToken>, received: u64, attempt: u32, host: String },
     Data { session: SessionToken, driver: u32 },
 }
@@ -577,6 +697,13 @@ fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), RuntimeErro
              write whole paths, or start both in one directory"
         ))),
     }
+}
+
+/// A socket of this port for datagrams of one peer.
+fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = bind_udp(address)?;
+    rustix::net::connect(&socket, &peer)?;
+    Ok(socket)
 }
 
 fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {

@@ -14,19 +14,21 @@ use crate::registry;
 use crate::share::{ShareRequest, now};
 use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
+use crate::trust::channel::ControlStream;
+use crate::trust::{PeerKey, Permit};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
-use contract::{FlowDirection, Options, Role, Time};
+use contract::{FlowDirection, Options, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::Control;
 use wire::control::{CatalogueEntry, FLOWS_MAX, PublicKey};
-use wire::preamble::SessionToken;
+use wire::preamble::{Introduction, SessionToken};
 
 /// How long a device that is taken from a silent user has to be let go of.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,6 +41,15 @@ pub(crate) enum Turn {
     Over(String),
 }
 
+/// Whose session it is.
+pub(crate) struct Who {
+    /// Name and address.
+    pub(crate) peer: String,
+    /// The key that it showed; `None` where nobody is asked for one.
+    pub(crate) key: Option<PeerKey>,
+    pub(crate) permit: Permit,
+}
+
 /// One peer's session.
 pub(crate) struct Session {
     id: u64,
@@ -46,6 +57,9 @@ pub(crate) struct Session {
     /// Number of the peer's last connection.
     attempt: u32,
     peer: String,
+    /// What it is known by: only that key resumes the session.
+    pub(crate) key: Option<PeerKey>,
+    permit: Permit,
     link: ControlLink,
     worker: Worker,
     /// Driver numbers to the numbers of shared devices.
@@ -73,8 +87,8 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn begin(
         id: u64,
-        peer: String,
-        (stream, attempt): (TcpStream, u32),
+        who: Who,
+        (stream, attempt): (ControlStream, u32),
         request: &ShareRequest,
         poller: &mut Poller,
     ) -> Result<Session, RuntimeError> {
@@ -93,7 +107,9 @@ impl Session {
             id,
             token,
             attempt,
-            peer,
+            peer: who.peer,
+            key: who.key,
+            permit: who.permit,
             link,
             worker,
             drivers: BTreeMap::new(),
@@ -121,7 +137,7 @@ impl Session {
     /// The peer came back on a new connection.
     pub(crate) fn resume(
         &mut self,
-        stream: TcpStream,
+        stream: ControlStream,
         received: u64,
         host: &str,
         poller: &mut Poller,
@@ -149,9 +165,9 @@ impl Session {
     }
 
     /// A data connection for one driver came.
-    pub(crate) fn link(&mut self, driver: u32, socket: OwnedFd) {
+    pub(crate) fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>) {
         if self.drivers.contains_key(&driver) {
-            self.command(Command::Link { driver, socket });
+            self.command(Command::Link { driver, socket, keys });
             // A failing control channel shows when the session is next served.
             let _ = self.link.send(&Control::Linked { driver });
         }
@@ -167,9 +183,38 @@ impl Session {
     }
 
     /// A datagram link for one driver came from `peer`.
-    pub(crate) fn link_datagrams(&mut self, driver: u32, peer: SocketAddr, socket: OwnedFd) {
+    pub(crate) fn link_datagrams(
+        &mut self,
+        driver: u32,
+        peer: SocketAddr,
+        socket: OwnedFd,
+        keys: Option<SealKeys>,
+    ) {
         self.datagram_peers.insert(driver, peer);
-        self.link(driver, socket);
+        self.link(driver, socket, keys);
+    }
+
+    /// Whether the peer said this over the control channel that this session has now.
+    pub(crate) fn is_proven(&self, said: &Introduction) -> bool {
+        self.link.is_proven(said)
+    }
+
+    /// What seals a data connection that is introduced so; `None` unless the peer did, now and for the first time.
+    pub(crate) fn accept(&mut self, said: &Introduction) -> Option<SealKeys> {
+        self.link.keys()?.accept(said)
+    }
+
+    /// The peer may open these devices from now on; what it has of others is taken from it.
+    pub(crate) fn permit(&mut self, permit: Permit, shared: &mut Offers, tell: &mut dyn FnMut(Event)) {
+        self.permit = permit;
+        let is_kept = |number: &u64| {
+            shared.get(number).is_none_or(|device| self.permit.covers(&device.name, &device.allow))
+        };
+        let lost: Vec<_> =
+            self.drivers.iter().filter(|(_, number)| !is_kept(number)).map(|(driver, _)| *driver).collect();
+        for driver in lost {
+            self.dispossess(driver, "it is not shared with this host any more", shared, tell);
+        }
     }
 
     /// A device that this session uses is back.
@@ -373,10 +418,15 @@ impl Session {
                     summary: device.description.summary.clone(),
                     present: device.present,
                 };
-                self.link.send(&Control::Catalogue { entries: shared.values().map(entry).collect() })
+                let seen = shared.values().filter(|device| self.permit.covers(&device.name, &device.allow));
+                let entries = seen.map(entry).collect();
+                self.link.send(&Control::Catalogue { entries })
             }
             Control::Open { ref name, .. }
-                if shared.values_mut().any(|device| device.name == *name && device.want()) =>
+                if shared.values_mut().any(|device| {
+                    let may = self.permit.covers(&device.name, &device.allow);
+                    device.name == *name && may && device.want()
+                }) =>
             {
                 if self.waiting.len() < self.limits.drivers {
                     self.waiting.push((now().after(TAKE_INTERVAL), message));
@@ -489,9 +539,18 @@ impl Session {
         if self.drivers.len() >= self.limits.drivers || driver > u32::MAX / FLOWS_MAX as u32 - 1 {
             return Err("this session has as many devices open as it may".into());
         }
-        let names = || shared.values().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-        let missing = format!("no device `{name}` is shared here; there is: {}", names());
-        let (&number, device) = shared.iter_mut().find(|(_, device)| device.name == name).ok_or(missing)?;
+        // What the peer may not open is not there for it.
+        let mut seen =
+            shared.iter_mut().filter(|(_, device)| self.permit.covers(&device.name, &device.allow));
+        let mut names = Vec::new();
+        let found = seen.find(|(_, device)| {
+            names.push(device.name.clone());
+            device.name == name
+        });
+        let Some((&number, device)) = found else {
+            let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
+        };
         if device.is_full() {
             return Err(match device.users.len() {
                 1 => format!("`{name}` is in use by another peer"),

@@ -8,7 +8,7 @@ use crate::registry;
 use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use buffers::{Ring, RingFull};
-use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, Time, TransportClass};
+use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, SealKeys, Time, TransportClass};
 use pipeline::Pipeline;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -69,6 +69,8 @@ pub enum Command {
         driver: u32,
         /// The socket.
         socket: OwnedFd,
+        /// What seals it, unless it is bare.
+        keys: Option<SealKeys>,
     },
     /// The data connections are of no more use.
     LinksLost,
@@ -362,7 +364,7 @@ impl Loop {
                     self.fail(driver, error);
                 }
             }
-            Command::Link { driver, socket } => self.link(driver, socket, now),
+            Command::Link { driver, socket, keys } => self.link(driver, socket, keys, now),
             Command::LinksLost => {
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_link_lost(&mut self.poller));
             }
@@ -423,9 +425,9 @@ impl Loop {
         }
     }
 
-    fn link(&mut self, driver: u32, socket: OwnedFd, now: Time) {
+    fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>, now: Time) {
         let Some(entry) = self.drivers.get_mut(&driver) else { return };
-        match entry.transport.class.partner(socket, &entry.transport.options) {
+        match entry.transport.class.partner(socket, &entry.transport.options, keys.as_ref()) {
             Ok(transport) => {
                 entry.driver.handle_link_lost(&mut self.poller);
                 self.one(driver, |driver, notices| driver.handle_link(transport, now, notices));

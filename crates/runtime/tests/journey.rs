@@ -61,7 +61,7 @@ fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
     let request = ShareRequest {
         devices: vec![device],
         listen,
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "a".into(),
     };
@@ -91,7 +91,7 @@ impl Lab {
             address: relay.address().to_string(),
             transport: TransportPlan { class, options },
             targets: vec![target],
-            insecure: false,
+            trust: None,
             limits: Limits::default(),
             host: "b".into(),
         };
@@ -362,7 +362,7 @@ fn a_refusal_says_why() {
         address: lab.relay.address().to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         targets: vec![target],
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "c".into(),
     };
@@ -391,7 +391,7 @@ fn a_silent_user_loses_its_device_to_who_asks_for_it() {
         address: first.sharer.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         targets: vec![target],
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "c".into(),
     };

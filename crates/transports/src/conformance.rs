@@ -3,7 +3,7 @@
 //! A transport carries whatever flows its session numbers, so it refuses none; the session's part, to open
 //! flows and to know which are, is played here.
 
-use crate::test_records::{partner, pattern, record};
+use crate::test_records::{partner, pattern, record, sealed_partners};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time, TransportClass,
@@ -84,8 +84,12 @@ struct Two {
 }
 
 impl Two {
-    fn new(class: &dyn TransportClass, sockets: [OwnedFd; 2], is_stream: bool) -> Two {
-        let [here, there] = sockets.map(|socket| partner(class, socket, &[("outbox", "64")]));
+    fn new(class: &dyn TransportClass, sockets: [OwnedFd; 2], is_stream: bool, sealed: bool) -> Two {
+        let options = [("outbox", "64")];
+        let [here, there] = match sealed {
+            false => sockets.map(|socket| partner(class, socket, &options)),
+            true => sealed_partners(class, sockets, &options),
+        };
         Two { here: Opened { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
     }
 }
@@ -125,20 +129,24 @@ impl Harness for Two {
 
 #[test]
 fn tcp_conforms() {
-    conforms(|| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-        let here = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-        let (there, _) = listener.accept().expect("accept");
-        Two::new(&crate::tcp::Tcp, [here.into(), there.into()], true)
-    });
+    for sealed in [false, true] {
+        conforms(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+            let here = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+            let (there, _) = listener.accept().expect("accept");
+            Two::new(&crate::tcp::Tcp, [here.into(), there.into()], true, sealed)
+        });
+    }
 }
 
 #[test]
 fn udp_conforms() {
-    conforms(|| {
-        let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
-        here.connect(there.local_addr().expect("address")).expect("connect");
-        there.connect(here.local_addr().expect("address")).expect("connect");
-        Two::new(&crate::udp::Udp, [here.into(), there.into()], false)
-    });
+    for sealed in [false, true] {
+        conforms(|| {
+            let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
+            here.connect(there.local_addr().expect("address")).expect("connect");
+            there.connect(here.local_addr().expect("address")).expect("connect");
+            Two::new(&crate::udp::Udp, [here.into(), there.into()], false, sealed)
+        });
+    }
 }

@@ -6,6 +6,9 @@
 #[cfg(test)]
 mod conformance;
 mod outgoing;
+mod seal;
+#[cfg(test)]
+mod seal_tests;
 mod socket;
 pub mod tcp;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Records and partners for the tests of every transport.
 
 use contract::{
-    Body, Bytes, Ctl, CtlReply, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, Time,
-    TransportClass,
+    Body, Bytes, Ctl, CtlReply, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, SealKeys, Secret,
+    Time, TransportClass,
 };
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -30,7 +30,21 @@ pub(crate) fn partner(
     given: &[(&str, &str)],
 ) -> Box<dyn Partner> {
     let options = Options::check(class.options(), given.iter().copied()).expect("options");
-    class.partner(socket.into(), &options).expect("partner")
+    class.partner(socket.into(), &options, None).expect("partner")
+}
+
+/// Both ends of a sealed connection.
+pub(crate) fn sealed_partners(
+    class: &dyn TransportClass,
+    sockets: [OwnedFd; 2],
+    given: &[(&str, &str)],
+) -> [Box<dyn Partner>; 2] {
+    let options = Options::check(class.options(), given.iter().copied()).expect("options");
+    let [one, other] = [Secret([1; 32]), Secret([2; 32])];
+    let here = SealKeys { sending: one.clone(), receiving: other.clone() };
+    let there = SealKeys { sending: other, receiving: one };
+    let mut keys = [here, there].into_iter();
+    sockets.map(|socket| class.partner(socket, &options, keys.next().as_ref()).expect("partner"))
 }
 
 /// Pushes a record that there must be room for in time, and flushes.

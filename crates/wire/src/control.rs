@@ -708,7 +708,7 @@ fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
 }
 
 /// As much of a text for people as a message takes.
-fn cut(text: &str, limit: usize) -> &str {
+pub(crate) fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 

@@ -9,6 +9,7 @@ pub mod container;
 pub mod control;
 pub mod formats;
 pub mod module;
+pub mod pairing;
 pub mod preamble;
 pub mod record;
 
@@ -20,7 +21,7 @@ pub use preamble::Preamble;
 pub use record::RecordHeader;
 
 /// The version of everything in this room. Peers with another version are told so and dropped.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// Largest body of one message, in bytes, unless an option sets less.
 pub const BODY_BYTES_MAX: usize = 64 << 20;

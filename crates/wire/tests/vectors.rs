@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use std::path::Path;
 use wire::formats::video;
 use wire::module::MODULE_HEADER_BYTES;
-use wire::preamble::SessionToken;
+use wire::pairing::Pairing;
+use wire::preamble::{Introduction, SessionToken};
 use wire::{
     BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, WireError,
 };
@@ -74,10 +75,39 @@ fn check<T: Debug>(
 #[test]
 fn preamble() {
     let token = |preamble: &Preamble| match preamble {
-        Preamble::Control => None,
         Preamble::Data { session, .. } => Some(*session),
+        _ => None,
     };
     check("preamble.txt", Preamble::parse, |preamble| preamble.emit().to_vec(), token);
+}
+
+#[test]
+fn pairing() {
+    let parse = |bytes: &[u8]| {
+        let (length, frame) = bytes.split_first_chunk().expect("a vector is a whole frame");
+        assert_eq!(Pairing::frame_bytes(*length), Ok(frame.len()));
+        Pairing::parse(frame)
+    };
+    let vectors = check("pairing.txt", parse, Pairing::emit, |_| None);
+    let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
+    let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[2]).collect();
+    assert!(kinds.into_iter().eq(1..=5), "pairing.txt: a kind without a vector");
+}
+
+#[test]
+fn an_introduction_is_written_as_it_is_read() {
+    let introduction = Introduction { channel: [7; 16], driver: 3, number: 0x0102_0304, proof: [9; 32] };
+    let bytes = introduction.emit();
+    let preamble = Preamble::SecureData { channel: [7; 16], driver: 3 }.emit();
+    assert_eq!(bytes.to_vec(), [&preamble[..], &[4, 3, 2, 1], &[9; 32]].concat());
+    assert_eq!(Introduction::parse(&bytes), Ok(introduction));
+    for cut in 0..bytes.len() {
+        assert!(Introduction::parse(&bytes[..cut]).is_err(), "{cut} bytes");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert_eq!(Introduction::parse(&longer), Err(WireError::Trailing { what: "introduction", left: 1 }));
+    let other = [&Preamble::Control.emit()[..], &[0; 36]].concat();
+    assert!(Introduction::parse(&other).is_err());
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Demo {
                     application: ApplicationChoice::Partner(Box::new(Application::new(&notes))),
                     pipelines,
                 }],
-                insecure: false,
+                trust: None,
                 limits: Limits::default(),
                 host: host_name(),
             };
@@ -250,11 +250,12 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
         name: Some(name.into()),
         pipelines: Pipelines::default(),
         hub: HubPolicy::Exclusive,
+        allow: Vec::new(),
     };
     Sharer::start(ShareRequest {
         devices: names.map(device).into(),
         listen: ANY_PORT,
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: host_name(),
     })

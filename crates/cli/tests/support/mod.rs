@@ -83,6 +83,13 @@ impl Ended {
         self
     }
 
+    /// Ended with this status, and said this on standard error.
+    #[track_caller]
+    pub(crate) fn refused_with(self, code: i32, says: &str) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        assert!(self.stderr.contains(says), "not said: {says:?} in:\n{}", self.stderr);
+    }
+
     /// Ended with this status, and said all of these on standard error.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, says: &[&str]) {
@@ -97,6 +104,7 @@ impl Ended {
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
     command.env("XDG_RUNTIME_DIR", RUNTIME_DIRECTORY);
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -166,7 +174,12 @@ pub(crate) struct Service {
 impl Service {
     /// Starts the program with `--json`.
     pub(crate) fn start(arguments: &[&str]) -> Service {
-        let mut child = command(arguments).arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
+        Service::start_as(command(arguments))
+    }
+
+    /// Runs this command with `--json`.
+    pub(crate) fn start_as(mut command: Command) -> Service {
+        let mut child = command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
         let events = read_events(child.stdout.take().unwrap());
         Service { child, events, seen: Vec::new() }
     }

@@ -54,7 +54,7 @@ pub(super) fn connect(
         },
         false => dial(&plan, text, address)?,
     };
-    let transport = plan.class.partner(socket, &plan.options);
+    let transport = plan.class.partner(socket, &plan.options, None);
     let transport = transport.map_err(|error| RuntimeError::Unreachable(format!("{text}: {error}")))?;
     Ok(Some(Records { transport, slot: PullSlot::default(), sequence: 0 }))
 }

@@ -200,7 +200,7 @@ pub(crate) fn share_via(
     let request = ShareRequest {
         devices: vec![ShareDevice { device: own, name: Some("bench".into()), pipelines, hub }],
         listen,
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "a".into(),
     };
@@ -223,7 +223,7 @@ pub(crate) fn request(address: SocketAddr, application: &Handle, via: Option<&st
         address: address.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         targets: vec![target],
-        insecure: false,
+        trust: None,
         limits: Limits::default(),
         host: "b".into(),
     }

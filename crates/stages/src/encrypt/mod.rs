@@ -6,7 +6,6 @@ mod sink;
 mod source;
 #[cfg(test)]
 mod tests;
-mod window;
 
 use crate::agreed;
 use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError};

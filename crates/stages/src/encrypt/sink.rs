@@ -1,7 +1,7 @@
 //! The half that opens, and takes nothing altered and nothing twice.
 
 use super::seal::{HEADER_BYTES, Header, Key, Salt, TAG_BYTES, cipher};
-use super::window::Window;
+use buffers::Window;
 use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Secret, Stage, StageError, Time};
 use ring::aead::Algorithm;
 use std::collections::VecDeque;

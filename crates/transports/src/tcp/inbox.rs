@@ -6,7 +6,6 @@
 
 use buffers::Recycler;
 use bytes::BytesMut;
-use contract::Body;
 use std::io;
 use sys::net::Room;
 use wire::{RecordHeader, WireError};
@@ -32,6 +31,8 @@ const LARGES_KEPT_MAX: usize = 16;
 #[derive(Debug)]
 pub(super) struct Inbox {
     body_bytes_max: usize,
+    /// Bytes behind each record that its header does not count: its tag.
+    tag_bytes: usize,
     /// Received and not given out yet.
     slab: BytesMut,
     slabs: Recycler,
@@ -53,11 +54,12 @@ struct Large {
 }
 
 impl Inbox {
-    /// An inbox for records with bodies of at most `body_bytes_max`, that keeps at most `kept_bytes_max`
-    /// of memory for large records when there is none.
-    pub(super) fn new(body_bytes_max: usize, kept_bytes_max: usize) -> Self {
+    /// An inbox for records with bodies of at most `body_bytes_max` and `tag_bytes` behind each, that keeps at
+    /// most `kept_bytes_max` of memory for large records when there is none.
+    pub(super) fn new(body_bytes_max: usize, tag_bytes: usize, kept_bytes_max: usize) -> Self {
         Inbox {
             body_bytes_max,
+            tag_bytes,
             slab: BytesMut::with_capacity(SLAB_BYTES),
             slabs: Recycler::new(SLABS_KEPT_MAX, SLABS_KEPT_MAX * SLAB_BYTES),
             ahead_bytes: READ_BYTES_MAX,
@@ -71,7 +73,7 @@ impl Inbox {
     pub(super) fn has_next(&self) -> bool {
         match (&self.large, self.slab_header()) {
             (Some(large), _) => large.buffer.len() == large.bytes,
-            (None, Some(Ok(header))) => self.slab.len() >= record_bytes(&header),
+            (None, Some(Ok(header))) => self.slab.len() >= self.record_bytes(&header),
             (None, Some(Err(_))) => true,
             (None, None) => false,
         }
@@ -88,13 +90,13 @@ impl Inbox {
     }
 
     /// The next whole record and its flow, if it is there. After an error the stream cannot go on.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Body)>, WireError> {
+    pub(super) fn next(&mut self) -> Result<Option<(u32, BytesMut)>, WireError> {
         if self.large.is_none() {
             let Some(header) = self.slab_header() else { return Ok(None) };
             let header = header?;
-            let bytes = record_bytes(&header);
+            let bytes = self.record_bytes(&header);
             if self.slab.len() >= bytes {
-                return Ok(Some((header.flow, Body::from(self.slab.split_to(bytes).freeze()))));
+                return Ok(Some((header.flow, self.slab.split_to(bytes))));
             }
             if bytes <= SMALL_BYTES_MAX {
                 return Ok(None);
@@ -131,6 +133,11 @@ impl Inbox {
         Ok((received, received == offered))
     }
 
+    /// Bytes of a whole record, its tag included.
+    fn record_bytes(&self, header: &RecordHeader) -> usize {
+        RecordHeader::BYTES + header.container.length as usize + self.tag_bytes
+    }
+
     fn slab_header(&self) -> Option<Result<RecordHeader, WireError>> {
         (self.slab.len() >= RecordHeader::BYTES).then(|| RecordHeader::parse(&self.slab, self.body_bytes_max))
     }
@@ -143,13 +150,13 @@ impl Inbox {
         self.large = Some(Large { flow, bytes, buffer });
     }
 
-    fn finish_large(&mut self) -> Option<(u32, Body)> {
+    fn finish_large(&mut self) -> Option<(u32, BytesMut)> {
         let mut large = self.large.take_if(|large| large.buffer.len() == large.bytes)?;
         self.proven_bytes = self.proven_bytes.max(large.bytes);
         let capacity = large.buffer.capacity();
-        let record = large.buffer.split().freeze();
+        let record = large.buffer.split();
         self.larges.retire(large.buffer, capacity);
-        Some((large.flow, Body::from(record)))
+        Some((large.flow, record))
     }
 
     /// Makes room in the slab for the rest of any small record, and for reading ahead.
@@ -173,8 +180,4 @@ impl Large {
             self.buffer.reserve(left.min(self.buffer.len()));
         }
     }
-}
-
-fn record_bytes(header: &RecordHeader) -> usize {
-    RecordHeader::BYTES + header.container.length as usize
 }

@@ -5,12 +5,13 @@ mod inbox;
 mod tests;
 
 use crate::outgoing::{Limits, Outgoing, check_record};
+use crate::seal::{Seal, TAG_BYTES};
 use crate::socket;
 use crate::watch::Watch;
 use contract::{
-    Attributes, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message, Next,
-    OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Scope,
-    Time, TransportClass,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Scope, SealKeys, Time, TransportClass,
 };
 use inbox::Inbox;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
@@ -102,9 +103,14 @@ impl TransportClass for Tcp {
         Ok(socket)
     }
 
-    fn partner(&self, socket: OwnedFd, options: &Options) -> Result<Box<dyn Partner>, PartnerError> {
+    fn partner(
+        &self,
+        socket: OwnedFd,
+        options: &Options,
+        keys: Option<&SealKeys>,
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         tune(&socket, options)?;
-        Ok(Box::new(TcpPartner::new(socket, options)))
+        Ok(Box::new(TcpPartner::new(socket, options, keys)))
     }
 }
 
@@ -125,6 +131,8 @@ struct TcpPartner {
     socket: OwnedFd,
     peer: String,
     body_bytes_max: usize,
+    /// What seals the records, unless they travel bare.
+    seal: Option<Box<Seal>>,
     outgoing: Outgoing<()>,
     inbox: Inbox,
     slot: PullSlot,
@@ -166,17 +174,19 @@ struct Counts {
 }
 
 impl TcpPartner {
-    fn new(socket: OwnedFd, options: &Options) -> Self {
+    fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
         let body_bytes_max = options.size("max");
+        let tag_bytes = if keys.is_some() { TAG_BYTES } else { 0 };
         TcpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
             body_bytes_max,
+            seal: keys.map(|keys| Box::new(Seal::new(keys))),
             outgoing: Outgoing::new(Limits {
                 records_max: options.count("outbox"),
                 bytes_max: options.size("outbox_bytes"),
             }),
-            inbox: Inbox::new(body_bytes_max, options.size("keep")),
+            inbox: Inbox::new(body_bytes_max, tag_bytes, options.size("keep")),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             sending: Sending::Open,
@@ -232,11 +242,16 @@ impl TcpPartner {
     fn next(&mut self) -> Result<Next, PartnerError> {
         for _ in 0..RECEIVE_CALLS_MAX {
             let next = self.inbox.next();
-            if let Some((flow, body)) = next.map_err(|error| self.broken(&error.to_string()))? {
+            if let Some((flow, mut record)) = next.map_err(|error| self.broken(&error.to_string()))? {
                 self.flow = FlowKey(flow);
                 self.counts.received += 1;
-                self.counts.received_bytes += body.len() as u64;
-                return Ok(Next::Message(Message::new(Time::ZERO, body)));
+                self.counts.received_bytes += record.len() as u64;
+                if let Some(seal) = &mut self.seal
+                    && seal.opener.record(&mut record).is_err()
+                {
+                    return Err(self.broken("a record was altered on the way, or is not of this session"));
+                }
+                return Ok(Next::Message(Message::new(Time::ZERO, Body::from(record.freeze()))));
             }
             match self.receiving {
                 Receiving::Full => self.receive()?,
@@ -318,7 +333,11 @@ impl Partner for TcpPartner {
                 return Ok(Pushed::Full(message));
             }
         }
-        self.outgoing.push((), message.body);
+        let record = match &mut self.seal {
+            None => message.body,
+            Some(seal) => seal.sealer.record(&message.body),
+        };
+        self.outgoing.push((), record);
         if self.outgoing.bytes >= BURST_BYTES {
             // The message is taken: an error shows again at the next push or flush.
             let _ = self.flush();

@@ -6,14 +6,15 @@ mod reassembly;
 mod tests;
 
 use crate::outgoing::{Limits as OutgoingLimits, Outgoing, check_record};
+use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal, Sealer};
 use crate::socket;
 use crate::watch::Watch;
 use buffers::Recycler;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Scope, Time, TransportClass,
+    Scope, SealKeys, Time, TransportClass,
 };
 use fragment::{Fragment, ID_BYTES, RecordId};
 use reassembly::{Limits, Reassembly, Slab};
@@ -25,6 +26,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::net::SEGMENTS_MAX;
+use wire::preamble::Introduction;
 
 /// Bytes that are sent without waiting for the end of a burst: about one batch.
 const BURST_BYTES: usize = 60 << 10;
@@ -138,12 +140,17 @@ impl TransportClass for Udp {
         socket::dial(SocketType::DGRAM, peer)
     }
 
-    fn partner(&self, socket: OwnedFd, options: &Options) -> Result<Box<dyn Partner>, PartnerError> {
+    fn partner(
+        &self,
+        socket: OwnedFd,
+        options: &Options,
+        keys: Option<&SealKeys>,
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         let bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), bytes, bytes)?;
         // Without it, each datagram is received by itself.
         let _ = sys::net::join_datagrams(&socket);
-        Ok(Box::new(UdpPartner::new(socket, options)))
+        Ok(Box::new(UdpPartner::new(socket, options, keys)))
     }
 }
 
@@ -153,6 +160,12 @@ struct UdpPartner {
     socket: OwnedFd,
     peer: String,
     body_bytes_max: usize,
+    /// What seals the datagrams, unless they travel bare.
+    seal: Option<Box<Seal>>,
+    /// The batch on its way, sealed.
+    sealed: Vec<u8>,
+    /// Bytes of a datagram beside its part of the record.
+    around_bytes: usize,
     /// Most bytes of a record in one datagram.
     part_bytes: usize,
     outgoing: Outgoing<Split>,
@@ -194,6 +207,10 @@ struct Counts {
     receive_calls: u64,
     /// Datagrams whose end was cut off.
     truncated: u64,
+    /// Datagrams that the seal does not open: altered, or from somebody else.
+    altered: u64,
+    /// Datagrams that came sealed once before.
+    replayed: u64,
 }
 
 /// Datagrams at the front of what waits that one call sends: all of one size but the last.
@@ -202,20 +219,47 @@ struct Batch {
     headers: SmallVec<[[u8; Fragment::BYTES]; SEGMENTS_MAX]>,
     /// Bytes of the records in each.
     parts: SmallVec<[usize; SEGMENTS_MAX]>,
-    /// Bytes of all datagrams, headers included.
+    /// Bytes of all datagrams, with what is around the parts.
     bytes: usize,
+}
+
+/// Goes through the bytes of records, one behind the other.
+struct Cursor<'a, Chunks> {
+    chunks: Chunks,
+    chunk: &'a [u8],
+}
+
+impl<'a, Chunks: Iterator<Item = &'a [u8]>> Cursor<'a, Chunks> {
+    /// Takes the next `left` bytes, piece by piece.
+    fn take(&mut self, mut left: usize, mut take: impl FnMut(&'a [u8])) {
+        while left > 0 {
+            if self.chunk.is_empty() {
+                let Some(next) = self.chunks.next() else { break };
+                self.chunk = next;
+            }
+            let (here, rest) = self.chunk.split_at(left.min(self.chunk.len()));
+            take(here);
+            left -= here.len();
+            self.chunk = rest;
+        }
+    }
 }
 
 impl Batch {
     /// Plans the next datagrams that one call can send, at most `datagrams_max`.
-    fn plan(outgoing: &Outgoing<Split>, part_bytes: usize, datagrams_max: usize) -> Batch {
+    fn plan(
+        outgoing: &Outgoing<Split>,
+        part_bytes: usize,
+        around_bytes: usize,
+        datagrams_max: usize,
+    ) -> Batch {
         let mut batch = Batch::default();
         for (split, record) in &outgoing.records {
             let mut left = record.len();
             while left > 0 {
                 let part = left.min(part_bytes);
                 let first = *batch.parts.first().unwrap_or(&part);
-                let size = part + Fragment::BYTES;
+                let size = part + around_bytes;
                 if part > first
                     || batch.bytes + size > BATCH_BYTES_MAX && batch.bytes > 0
                     || batch.parts.len() == datagrams_max
@@ -238,22 +282,11 @@ impl Batch {
     /// The slices of the batch. It is cut short where it has more than one call takes.
     fn slices<'a>(&'a self, outgoing: &'a Outgoing<Split>) -> (usize, SmallVec<[IoSlice<'a>; 256]>) {
         let mut slices = SmallVec::new();
-        let mut chunks = outgoing.records.iter().flat_map(|(_, record)| record.chunks());
-        let mut chunk: &[u8] = &[];
+        let mut records = Batch::bytes_of(outgoing);
         for (i, (header, &part)) in self.headers.iter().zip(&self.parts).enumerate() {
             let whole = slices.len();
             slices.push(IoSlice::new(header));
-            let mut left = part;
-            while left > 0 {
-                if chunk.is_empty() {
-                    let Some(next) = chunks.next() else { break };
-                    chunk = next;
-                }
-                let (here, rest) = chunk.split_at(left.min(chunk.len()));
-                slices.push(IoSlice::new(here));
-                left -= here.len();
-                chunk = rest;
-            }
+            records.take(part, |piece| slices.push(IoSlice::new(piece)));
             if slices.len() > sys::net::SLICES_MAX {
                 slices.truncate(whole);
                 return (i, slices);
@@ -261,16 +294,37 @@ impl Batch {
         }
         (self.parts.len(), slices)
     }
+
+    fn bytes_of(outgoing: &Outgoing<Split>) -> Cursor<'_, impl Iterator<Item = &[u8]>> {
+        Cursor { chunks: outgoing.records.iter().flat_map(|(_, record)| record.chunks()), chunk: &[] }
+    }
+
+    /// The batch sealed. One that did not go is sealed anew, under new numbers.
+    fn seal(&self, outgoing: &Outgoing<Split>, sealer: &mut Sealer, to: &mut Vec<u8>) {
+        to.clear();
+        let mut records = Batch::bytes_of(outgoing);
+        let mut pieces = SmallVec::<[&[u8]; 16]>::new();
+        for (header, &part) in self.headers.iter().zip(&self.parts) {
+            pieces.clear();
+            pieces.push(header);
+            records.take(part, |piece| pieces.push(piece));
+            sealer.datagram(pieces.iter().copied(), to);
+        }
+    }
 }
 
 impl UdpPartner {
-    fn new(socket: OwnedFd, options: &Options) -> Self {
+    fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
         let body_bytes_max = options.size("max");
+        let around_bytes = Fragment::BYTES + if keys.is_some() { DATAGRAM_BYTES } else { 0 };
         UdpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
             body_bytes_max,
-            part_bytes: options.size("datagram") - Fragment::BYTES,
+            seal: keys.map(|keys| Box::new(Seal::new(keys))),
+            sealed: Vec::new(),
+            around_bytes,
+            part_bytes: options.size("datagram") - around_bytes,
             outgoing: Outgoing::new(OutgoingLimits {
                 records_max: options.count("outbox"),
                 bytes_max: options.size("outbox_bytes"),
@@ -305,10 +359,16 @@ impl UdpPartner {
         let mut refusals = 0;
         while !self.outgoing.is_empty() {
             let datagrams_max = if self.can_batch { SEGMENTS_MAX } else { 1 };
-            let batch = Batch::plan(&self.outgoing, self.part_bytes, datagrams_max);
-            let (count, slices) = batch.slices(&self.outgoing);
+            let batch = Batch::plan(&self.outgoing, self.part_bytes, self.around_bytes, datagrams_max);
+            let (count, slices) = match &mut self.seal {
+                None => batch.slices(&self.outgoing),
+                Some(seal) => {
+                    batch.seal(&self.outgoing, &mut seal.sealer, &mut self.sealed);
+                    (batch.parts.len(), [IoSlice::new(&self.sealed)].into_iter().collect())
+                }
+            };
             self.counts.send_calls += 1;
-            let segment = (count > 1).then(|| (batch.parts[0] + Fragment::BYTES) as u16);
+            let segment = (count > 1).then(|| (batch.parts[0] + self.around_bytes) as u16);
             let result = match (self.watch.as_deref_mut(), segment) {
                 (Some(watch), segment) => watch.send(self.socket.as_fd(), &slices, segment),
                 (None, None) => sys::net::send(&self.socket, &slices),
@@ -394,7 +454,7 @@ impl UdpPartner {
             watch.arrived_real_ns = received.arrived_real_ns;
         }
         let slab = Slab { number: self.slab_number, bytes: SLAB_BYTES };
-        let mut datagrams = self.slab.split().freeze();
+        let mut datagrams = self.slab.split();
         if received.truncated {
             self.counts.truncated += 1;
             return Ok(true);
@@ -406,9 +466,31 @@ impl UdpPartner {
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
             self.counts.received_datagrams += 1;
-            self.reassembly.datagram(datagram, slab, now);
+            if let Some(datagram) = self.open(datagram) {
+                self.reassembly.datagram(datagram, slab, now);
+            }
         }
         Ok(true)
+    }
+
+    /// What is in a datagram, if it is one of the peer's that did not come yet.
+    fn open(&mut self, mut datagram: BytesMut) -> Option<Bytes> {
+        let Some(seal) = &mut self.seal else { return Some(datagram.freeze()) };
+        // A peer that is not sure it was heard introduces itself again.
+        if datagram.len() == Introduction::BYTES && Introduction::parse(&datagram).is_ok() {
+            return None;
+        }
+        match seal.opener.datagram(&mut datagram) {
+            Ok(bytes) => Some(datagram.freeze().slice(NUMBER_BYTES..NUMBER_BYTES + bytes)),
+            Err(NotOpened::Altered) => {
+                self.counts.altered += 1;
+                None
+            }
+            Err(NotOpened::Repeated) => {
+                self.counts.replayed += 1;
+                None
+            }
+        }
     }
 
     /// Whether the next part of a record is likely to come at once. Asking again then beats sleeping: a wake-up
@@ -436,6 +518,8 @@ impl UdpPartner {
             ("repeated_datagrams", records.repeated as f64),
             ("malformed_datagrams", records.malformed as f64),
             ("truncated_datagrams", counts.truncated as f64),
+            ("altered_datagrams", counts.altered as f64),
+            ("replayed_datagrams", counts.replayed as f64),
             ("waiting", self.outgoing.records.len() as f64),
             ("waiting_bytes", self.outgoing.bytes as f64),
         ])

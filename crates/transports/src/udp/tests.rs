@@ -36,7 +36,7 @@ fn datagrams(record: &Body, part_bytes: usize) -> Vec<Bytes> {
     outgoing.push(Split { id, count }, rest);
     let mut datagrams = Vec::new();
     while !outgoing.is_empty() {
-        let batch = Batch::plan(&outgoing, part_bytes, SEGMENTS_MAX);
+        let batch = Batch::plan(&outgoing, part_bytes, Fragment::BYTES, SEGMENTS_MAX);
         let (count, slices) = batch.slices(&outgoing);
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         let sizes: Vec<_> = batch.parts[..count].iter().map(|part| part + Fragment::BYTES).collect();
@@ -155,7 +155,7 @@ fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
     for can_batch in [true, false] {
         let (here, there) = pair();
         let options = Options::check(&OPTIONS, [("datagram", "1472")]).expect("options");
-        let mut here = UdpPartner::new(here.into(), &options);
+        let mut here = UdpPartner::new(here.into(), &options, None);
         here.can_batch = can_batch;
         let mut there = partner(&Udp, there, &[]);
         for (i, length) in [0, 1, 24, 1000, 1440, 1441, 20_000, 100_000, 24].into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 /// Remembers the last counters, at least as many as asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Window {
+pub struct Window {
     words: Box<[u64]>,
     /// Counters behind the highest that are told apart.
     size: u64,
@@ -11,24 +11,25 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(size: usize) -> Self {
+    /// Tells the last `size` counters apart.
+    pub fn new(size: usize) -> Self {
         // One word more than the window, as the newest is seldom full.
         Window { words: vec![0; size.div_ceil(64) + 1].into(), size: size as u64, next: 0 }
     }
 
     /// One more than the highest counter that came.
-    pub(super) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// Whether `counter` is within the window and did not come yet.
-    pub(super) fn is_new(&self, counter: u64) -> bool {
+    pub fn is_new(&self, counter: u64) -> bool {
         let (word, bit) = self.place(counter);
         counter >= self.next || (self.next - counter <= self.size && self.words[word] & bit == 0)
     }
 
     /// `counter` came.
-    pub(super) fn insert(&mut self, counter: u64) {
+    pub fn insert(&mut self, counter: u64) {
         if counter >= self.next {
             let fresh = self.next.div_ceil(64)..=counter / 64;
             for word in fresh.take(self.words.len()) {

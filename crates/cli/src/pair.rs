@@ -1,0 +1,188 @@
+//! `outboard pair` and `outboard peers`: makes hosts known to each other, and says which are.
+
+use crate::arguments::{Pair, Peers, PeersAction};
+use crate::output::{Events, Failure, print, print_json, printable};
+use crate::services::stop_on_signals;
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
+use runtime::config::{DEFAULT_PORT, host_name, with_port};
+use runtime::trust::{CODE_LIFETIME, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
+use runtime::{RuntimeError, Stop};
+use serde::Serialize;
+use std::io::{self, IsTerminal};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+impl From<PairError> for Failure {
+    fn from(error: PairError) -> Self {
+        match error {
+            PairError::Code(_) => Failure::Usage(error.to_string()),
+            PairError::Trust(error) => error.into(),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+/// What `pair --json` tells, one object a line.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum Told<'a> {
+    /// A code is shown.
+    Code { code: &'a str, address: SocketAddr, command: &'a str },
+    /// Somebody guessed wrong.
+    WrongGuess { left: usize },
+    /// The other host is known from now on.
+    Paired { name: &'a str, key: &'a PeerKey },
+}
+
+/// `outboard pair [CODE@HOST]`.
+pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
+    let events = Events::new(words.json.json, false, false);
+    let trust = Trust::open()?;
+    let Paired { name, key } = match &words.with {
+        None => show(trust, words.listen.as_deref(), &events, words.json.json)?,
+        Some(with) => complete(&trust, with)?,
+    };
+    let text = format!(
+        "paired with {name} (key {}): each may open what the other shares. `outboard peers` restricts it, renames it, \
+         removes it",
+        key.short()
+    );
+    events.tell_result(&Told::Paired { name: &name, key: &key }, &text);
+    Ok(())
+}
+
+/// Shows a code and waits for the other host.
+fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Result<Paired, Failure> {
+    let offer = match listen {
+        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?)?,
+        // `share` may have the port that nobody has to write: any other serves.
+        None => {
+            let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            match Offer::new(trust.clone(), any(DEFAULT_PORT)) {
+                Err(PairError::Trust(RuntimeError::Os { error, .. }))
+                    if error.kind() == io::ErrorKind::AddrInUse =>
+                {
+                    Offer::new(trust, any(0))?
+                }
+                offer => offer?,
+            }
+        }
+    };
+    let stop = Stop::new()?;
+    stop_on_signals(&stop)?;
+    let (code, address) = (offer.code(), offer.address());
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => own_address().map_or_else(host_name, |ip| ip.to_string()),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        ip => ip.to_string(),
+    };
+    let place = if address.port() == DEFAULT_PORT { host } else { format!("{host}:{}", address.port()) };
+    let command = format!("outboard pair {code}@{place}");
+    let minutes = CODE_LIFETIME.as_secs() / 60;
+    let mut text = format!("On the other host say, within {minutes} minutes:\n\n    {command}\n");
+    if io::stdout().is_terminal()
+        && !json
+        && let Ok(qr) = QrCode::with_error_correction_level(format!("outboard:{code}@{place}"), EcLevel::L)
+    {
+        text.push('\n');
+        text.push_str(&qr.render::<Dense1x2>().build());
+        text.push('\n');
+    }
+    events.tell_result(&Told::Code { code: &code, address, command: &command }, &text);
+    let mut wrong = |left| {
+        let text = format!("somebody guessed the code wrong; {left} more wrong guesses make it void");
+        events.tell_result(&Told::WrongGuess { left }, &text);
+    };
+    Ok(offer.wait(CODE_LIFETIME, &stop, &mut wrong)?)
+}
+
+/// `CODE@HOST[:PORT]`.
+fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
+    let Some((code, place)) = with.rsplit_once('@').filter(|(_, place)| !place.is_empty()) else {
+        return Err(Failure::Usage(format!(
+            "`{with}` is no CODE@HOST, such as 1234-5678@studio: `outboard pair` on the other host shows it"
+        )));
+    };
+    let address = with_port(place);
+    let host = address.rsplit_once(':').map_or(place, |(host, _)| host).trim_matches(['[', ']']);
+    let mut last = None;
+    for address in resolve_all(&address)? {
+        match join(trust, code, host, address) {
+            Err(error @ PairError::Unreachable(_)) => last = Some(error),
+            done => return Ok(done?),
+        }
+    }
+    Err(last.map_or_else(|| Failure::Failed(format!("{place}: the name has no address")), Failure::from))
+}
+
+fn resolve_all(address: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let found = address.to_socket_addrs();
+    Ok(found.map_err(|error| Failure::Failed(format!("{address}: {error}")))?.collect())
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let found = resolve_all(address)?.first().copied();
+    found.ok_or_else(|| Failure::Failed(format!("{address}: the name has no address")))
+}
+
+/// The address by which this host reaches others; nothing is sent to find it.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // A place that is kept for examples (RFC 5737).
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// What `peers --json` tells.
+#[derive(Serialize)]
+struct Listed<'a> {
+    key: PeerKey,
+    peers: Vec<&'a Peer>,
+}
+
+/// `outboard peers`.
+pub(crate) fn peers(words: Peers) -> Result<(), Failure> {
+    let trust = Trust::open()?;
+    match words.action.unwrap_or(PeersAction::List) {
+        PeersAction::List => return list(&trust, words.json.json),
+        PeersAction::Rename { name, new } => trust.edit(|peers| peers.rename(&name, &new))?,
+        PeersAction::Restrict { name, devices, all } => {
+            trust.edit(|peers| peers.restrict(&name, (!all).then_some(devices)))?;
+        }
+        PeersAction::Remove { name } => drop(trust.edit(|peers| peers.remove(&name))?),
+    }
+    match words.json.json {
+        true => list(&trust, true),
+        false => Ok(()),
+    }
+}
+
+fn list(trust: &Trust, json: bool) -> Result<(), Failure> {
+    let peers = trust.peers()?;
+    if json {
+        return print_json(&Listed { key: trust.key(), peers: peers.iter().collect() });
+    }
+    let mut rows = vec![["NAME", "KEY", "ADDRESS", "MAY OPEN"].map(String::from)];
+    for peer in peers.iter() {
+        let may = match &peer.may_open {
+            None => "all that is shared with it".into(),
+            Some(devices) if devices.is_empty() => "nothing".into(),
+            Some(devices) => devices.join(", "),
+        };
+        let address = peer.address.clone().unwrap_or_else(|| "-".into());
+        rows.push([peer.name.clone(), peer.key.short(), address, may]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let mut text = format!("this host's key begins with {}\n", trust.key().short());
+    match rows.len() {
+        1 => text.push_str("no host is paired yet: `outboard pair` on both\n"),
+        _ => {
+            for [name, key, address, may] in &rows {
+                let [a, b, c] = widths;
+                text.push_str(&format!("{name:a$}  {key:b$}  {address:c$}  {may}\n"));
+            }
+        }
+    }
+    print(&printable(&text))
+}

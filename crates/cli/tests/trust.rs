@@ -1,0 +1,323 @@
+//! Two users of the real program, each with an identity of its own: pairing, and what it keeps out.
+
+mod support;
+
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Ended, PATIENCE, Scratch, Service, command, end};
+
+/// A user of a host of its own.
+struct User(Scratch);
+
+impl User {
+    fn new() -> User {
+        let user = User(Scratch::new());
+        let directory = user.0.path("run");
+        fs::DirBuilder::new().mode(0o700).create(directory).unwrap();
+        user
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(arguments);
+        command.env("XDG_STATE_HOME", self.0.path("state")).env("XDG_RUNTIME_DIR", self.0.path("run"));
+        command
+    }
+
+    #[track_caller]
+    fn says(&self, arguments: &[&str]) -> Ended {
+        end(self.command(arguments).spawn().unwrap(), &arguments.join(" "))
+    }
+
+    fn serves(&self, arguments: &[&str]) -> Service {
+        Service::start_as(self.command(arguments))
+    }
+
+    fn shares(&self, device: &str, more: &[&str]) -> (Service, String) {
+        let mut service = self.serves(&[&["share", device, "--listen", "127.0.0.1:0"], more].concat());
+        let address = service.wait("listening")["address"].as_str().unwrap().to_string();
+        (service, address)
+    }
+
+    /// A code on the screen, and what is to be said on the other host.
+    fn shows(&self) -> (Service, String) {
+        let mut service = self.serves(&["pair", "--listen", "127.0.0.1:0"]);
+        let code = service.wait("code");
+        let command = code["command"].as_str().unwrap();
+        (service, command.strip_prefix("outboard pair ").unwrap().to_string())
+    }
+
+    fn peers(&self) -> Value {
+        self.says(&["peers", "--json"]).done().json()["peers"].take()
+    }
+}
+
+/// Two users that know each other, as `a` and `b`.
+fn paired() -> (User, User) {
+    let (a, b) = (User::new(), User::new());
+    let (mut shown, with) = a.shows();
+    b.says(&["pair", &with]).done();
+    let name = shown.wait("paired")["name"].as_str().unwrap().to_string();
+    a.says(&["peers", "rename", &name, "b"]).done();
+    let name = b.peers()[0]["name"].as_str().unwrap().to_string();
+    b.says(&["peers", "rename", &name, "a"]).done();
+    (a, b)
+}
+
+/// The sink's figures once more than `messages` came: everything, once, in order.
+#[track_caller]
+fn flows(attach: &mut Service, messages: u64) -> Value {
+    let since = Instant::now();
+    loop {
+        let stats = attach.wait("stats")["stats"].take();
+        for figure in stats["partner"].as_array().unwrap() {
+            if let Some("missing" | "repeated" | "wrong") = figure[0].as_str() {
+                assert_eq!(figure[1], 0.0, "{stats}");
+            }
+        }
+        if stats["incoming"]["messages"].as_u64() > Some(messages) {
+            return stats;
+        }
+        assert!(since.elapsed() < PATIENCE, "{stats}");
+    }
+}
+
+#[test]
+fn paired_hosts_share_and_nobody_else_sees_anything() {
+    let (a, b) = paired();
+    let stranger = User::new();
+    let (mut share, address) = a.shares("pattern:rate=200", &["--name", "secret-thing"]);
+    for transport in ["tcp", "udp"] {
+        let from = format!("{transport}://{address}/secret-thing");
+        let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
+        attach.wait("attached");
+        flows(&mut attach, 50);
+        assert_eq!(attach.stop(), Some(0));
+        assert!(share.wait("peer-joined")["peer"].as_str().unwrap().starts_with("b ("));
+        share.wait("peer-left");
+    }
+    // A stranger, whether it says who it is or not, learns no name.
+    let from = format!("{address}/secret-thing");
+    for (more, says) in [(&[][..], "does not know"), (&["--insecure"], "--insecure on both sides")] {
+        let told = stranger.says(&[&["attach", &from, "--as", "null", "--json"], more].concat());
+        assert_eq!(told.code, Some(1), "{}", told.stderr);
+        assert!(told.stderr.contains(says) && told.stderr.contains("outboard pair"), "{}", told.stderr);
+    }
+    // It speaks for itself to who knows it not: the stranger would not talk to `a` either.
+    let reason = share.wait("refused")["reason"].take();
+    assert!(
+        reason.as_str().unwrap().contains("outboard pair") || reason.as_str().unwrap().contains("closed")
+    );
+
+    // The other way round: `b` shares insecurely, and `a` wants to know.
+    let (mut open, address) = b.shares("pattern", &["--insecure"]);
+    open.wait("insecure");
+    a.says(&["attach", &format!("{address}/pattern"), "--as", "null"])
+        .refused_with(1, "shares with --insecure");
+    open.wait("refused");
+}
+
+#[test]
+fn a_peer_sees_what_it_may_open_and_goes_when_it_is_removed() {
+    let (a, b) = paired();
+    let (mut share, address) = a.shares("pattern:rate=200", &["--name", "cam"]);
+    let attach = |name: &str| {
+        let from = format!("{address}/{name}");
+        b.serves(&["attach", &from, "--as", "pattern", "--stats"])
+    };
+    let mut using = attach("cam");
+    using.wait("attached");
+    flows(&mut using, 20);
+    // Restricted to something else it loses what it has; the node stays and it comes back.
+    a.says(&["peers", "restrict", "b", "mouse"]).done();
+    share.wait("detached");
+    let gone = using.wait("device-gone")["reason"].as_str().unwrap().to_string();
+    assert!(gone.contains("not shared with this host"), "{gone}");
+    b.says(&["attach", &format!("{address}/cam"), "--as", "null"]).refused_with(1, "there is: nothing");
+    a.says(&["peers", "restrict", "b", "--all"]).done();
+    share.wait("attached");
+    // Removed, it is gone at once and does not come back.
+    a.says(&["peers", "remove", "b"]).done();
+    let left = share.wait("peer-left")["reason"].as_str().unwrap().to_string();
+    assert!(left.contains("does not know"), "{left}");
+    let ended = end_of(using);
+    assert_eq!(ended, Some(1));
+    assert_eq!(a.peers().as_array().unwrap().len(), 0);
+    b.says(&["attach", &format!("{address}/cam"), "--as", "null"]).refused_with(1, "does not know");
+
+    // What is shared with another is not there for who was paired since.
+    let (mut shown, with) = a.shows();
+    b.says(&["pair", &with]).done();
+    let name = shown.wait("paired")["name"].as_str().unwrap().to_string();
+    let other = User::new();
+    let (mut shown, with) = a.shows();
+    other.says(&["pair", &with]).done();
+    let their_name = shown.wait("paired")["name"].as_str().unwrap().to_string();
+    assert_ne!(name, their_name);
+    let (_share, address) = a.shares("pattern", &["--name", "hers", "--allow", &their_name]);
+    let mut hers = other.serves(&["attach", &format!("{address}/hers"), "--as", "null"]);
+    hers.wait("attached");
+    b.says(&["attach", &format!("{address}/hers"), "--as", "null"]).refused_with(1, "there is: nothing");
+}
+
+#[track_caller]
+fn end_of(mut service: Service) -> Option<i32> {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = service.child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(since.elapsed() < PATIENCE, "it does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_code_takes_three_wrong_guesses_and_no_more() {
+    let (a, b) = (User::new(), User::new());
+    let (mut shown, with) = a.shows();
+    let (code, place) = with.split_once('@').unwrap();
+    let last = if code.ends_with('7') { "8" } else { "7" };
+    let guess = format!("{}{last}@{place}", &code[..code.len() - 1]);
+    for left in [2, 1, 0] {
+        b.says(&["pair", &guess]).refused_with(1, "the code is wrong");
+        assert_eq!(shown.wait("wrong-guess")["left"], left);
+    }
+    assert_eq!(end_of(shown), Some(1));
+    b.says(&["pair", &with]).refused_with(1, "nothing listens there");
+    b.says(&["pair", "12-34@host"]).refused_with(2, "is no code");
+    b.says(&["pair", "1234-5678"]).refused_with(2, "CODE@HOST");
+    assert_eq!((a.peers(), b.peers()), (Value::Array(vec![]), Value::Array(vec![])));
+}
+
+#[test]
+fn an_identity_that_others_can_read_is_refused() {
+    let user = User::new();
+    user.says(&["peers"]).done();
+    let key = user.0.path("state/outboard/identity.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    for arguments in [&["peers"][..], &["share", "pattern"], &["attach", "host/x", "--as", "null"], &["pair"]]
+    {
+        user.says(arguments).refused_with(2, "chmod 600");
+    }
+}
+
+#[test]
+fn a_relay_that_alters_what_passes_loses_nothing_of_a_reliable_flow() {
+    let (a, b) = paired();
+    let (_share, address) = a.shares("pattern:rate=500,size=400", &[]);
+    let relay = Meddler::start(&address);
+    let from = format!("{}/pattern", relay.address);
+    let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
+    attach.wait("attached");
+    for round in 1..=3 {
+        let before = flows(&mut attach, 0)["incoming"]["messages"].as_u64().unwrap();
+        let altered = relay.altered.load(Ordering::Relaxed);
+        relay.meddle.store(true, Ordering::Relaxed);
+        flows(&mut attach, before + 300);
+        assert!(relay.altered.load(Ordering::Relaxed) > altered, "round {round}: nothing was altered");
+    }
+}
+
+#[test]
+fn datagrams_that_are_altered_repeated_and_kept_for_later_do_no_harm() {
+    let (a, b) = paired();
+    let (_share, address) = a.shares("pattern:rate=500,size=400", &[]);
+    let relay = Meddler::start(&address);
+    let from = format!("udp://{}/pattern", relay.address);
+    let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
+    attach.wait("attached");
+    flows(&mut attach, 1000);
+    assert!(relay.altered.load(Ordering::Relaxed) > 50, "{:?}", relay.altered);
+    assert!(relay.repeated.load(Ordering::Relaxed) > 50, "{:?}", relay.repeated);
+}
+
+/// Stands between two hosts: passes on everything, and alters and repeats some of it. TCP: one byte of the next
+/// piece when it is told to. UDP: one datagram in five is altered, one in three said again, now or much later.
+struct Meddler {
+    address: String,
+    meddle: Arc<AtomicBool>,
+    altered: Arc<AtomicU64>,
+    repeated: Arc<AtomicU64>,
+}
+
+impl Meddler {
+    fn start(target: &str) -> Meddler {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (meddle, altered, repeated) = (Arc::<AtomicBool>::default(), Arc::default(), Arc::default());
+        let datagrams = UdpSocket::bind(&address).unwrap();
+        let (to, counts) = (target.to_string(), (Arc::clone(&altered), Arc::clone(&repeated)));
+        thread::spawn(move || pass_datagrams(&datagrams, &to, &counts.0, &counts.1));
+        let (to, said, count) = (target.to_string(), meddle.clone(), Arc::clone(&altered));
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(&to) else { return };
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (said, count) = (said.clone(), count.clone());
+                    thread::spawn(move || pass_stream(from, to, &said, &count));
+                }
+            }
+        });
+        Meddler { address, meddle, altered, repeated }
+    }
+}
+
+fn pass_stream(mut from: TcpStream, mut to: TcpStream, meddle: &AtomicBool, altered: &AtomicU64) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if count > 100 && meddle.swap(false, Ordering::Relaxed) {
+            bytes[count / 2] ^= 0x10;
+            altered.fetch_add(1, Ordering::Relaxed);
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+fn pass_datagrams(near: &UdpSocket, target: &str, altered: &AtomicU64, repeated: &AtomicU64) {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.connect(target).unwrap();
+    near.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let mut peer = None;
+    let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut bytes = [0; 65_536];
+    let mut number = 0u64;
+    loop {
+        if let Ok((count, from)) = near.recv_from(&mut bytes) {
+            peer = Some(from);
+            let _ = far.send(&bytes[..count]);
+        }
+        let (Ok(count), Some(peer)) = (far.recv(&mut bytes), peer) else { continue };
+        number += 1;
+        let datagram = bytes[..count].to_vec();
+        if number.is_multiple_of(3) {
+            let _ = near.send_to(&datagram, peer);
+            repeated.fetch_add(1, Ordering::Relaxed);
+            kept.push_back(datagram.clone());
+        }
+        if kept.len() > 100 {
+            let old = kept.pop_front().unwrap();
+            let _ = near.send_to(&old, peer);
+        }
+        let mut datagram = datagram;
+        if number.is_multiple_of(5) {
+            datagram[count / 2] ^= 1;
+            altered.fetch_add(1, Ordering::Relaxed);
+        }
+        let _ = near.send_to(&datagram, peer);
+    }
+}

@@ -1,0 +1,216 @@
+//! The connection under a control channel: bare, or TLS 1.3 over it. Works alike whether the socket blocks or not.
+
+use crate::trust::link_keys::LinkKeys;
+use crate::trust::{PeerKey, Trust};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The name that TLS asks for and nobody looks at: keys are pinned, not names.
+const SERVER_NAME: &str = "outboard";
+/// What of TLS waits to be sent, at most; what is behind it waits in the control channel.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// A connection that carries control messages.
+pub(crate) enum ControlStream {
+    /// Nobody knows who is at the other end.
+    Bare(TcpStream),
+    /// The other end showed its key.
+    Secure(Box<SecureStream>),
+}
+
+impl ControlStream {
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        self.socket().set_nonblocking(true)
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        match self {
+            ControlStream::Bare(stream) => stream,
+            ControlStream::Secure(stream) => &stream.socket,
+        }
+    }
+
+    /// Whether something waits for the socket to take it.
+    pub(crate) fn is_waiting(&self) -> bool {
+        match self {
+            ControlStream::Bare(_) => false,
+            ControlStream::Secure(stream) => stream.tls.wants_write(),
+        }
+    }
+
+    /// The key that the other end showed to be its own; `None` without TLS, or before the end of its handshake.
+    pub(crate) fn peer(&self) -> Option<PeerKey> {
+        match self {
+            ControlStream::Bare(_) => None,
+            ControlStream::Secure(stream) => stream.peer(),
+        }
+    }
+
+    /// What seals the data connections of this channel; `None` without TLS.
+    pub(crate) fn link_keys(&self) -> io::Result<Option<LinkKeys>> {
+        match self {
+            ControlStream::Bare(_) => Ok(None),
+            ControlStream::Secure(stream) => stream.link_keys().map(Some),
+        }
+    }
+}
+
+impl AsFd for ControlStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}
+
+impl Read for ControlStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            ControlStream::Bare(stream) => stream.read(bytes),
+            ControlStream::Secure(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for ControlStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ControlStream::Bare(stream) => stream.write(bytes),
+            ControlStream::Secure(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            ControlStream::Bare(stream) => stream.flush(),
+            ControlStream::Secure(stream) => stream.flush(),
+        }
+    }
+}
+
+/// TLS over a socket.
+pub(crate) struct SecureStream {
+    socket: TcpStream,
+    tls: Connection,
+}
+
+impl SecureStream {
+    /// The side that connected, to `Trust`'s peers.
+    pub(crate) fn connect(socket: TcpStream, trust: &Trust) -> io::Result<SecureStream> {
+        SecureStream::client(socket, trust.client.clone())
+    }
+
+    /// The side that listens, for `Trust`'s peers.
+    pub(crate) fn accept(socket: TcpStream, trust: &Trust) -> io::Result<SecureStream> {
+        SecureStream::server(socket, trust.server.clone())
+    }
+
+    pub(super) fn client(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<SecureStream> {
+        let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        Ok(SecureStream::new(socket, tls.into()))
+    }
+
+    pub(super) fn server(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<SecureStream> {
+        let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(SecureStream::new(socket, tls.into()))
+    }
+
+    fn new(socket: TcpStream, mut tls: Connection) -> SecureStream {
+        tls.set_buffer_limit(Some(BUFFER_BYTES_MAX));
+        SecureStream { socket, tls }
+    }
+
+    /// Finishes the handshake over a socket that blocks. `head` was read from it already.
+    pub(crate) fn shake_hands(&mut self, mut head: &[u8]) -> io::Result<PeerKey> {
+        while !head.is_empty() {
+            self.tls.read_tls(&mut head)?;
+            self.process()?;
+        }
+        while self.tls.is_handshaking() || self.tls.wants_write() {
+            if self.tls.wants_write() {
+                self.tls.write_tls(&mut self.socket)?;
+            } else if self.tls.read_tls(&mut self.socket)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            } else {
+                self.process()?;
+            }
+        }
+        self.peer().ok_or_else(|| io::Error::other("the other host showed no key"))
+    }
+
+    /// Sends what the handshake begins with.
+    pub(crate) fn begin(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what came; an alert says to the other side what was wrong with it.
+    fn process(&mut self) -> io::Result<()> {
+        let processed = self.tls.process_new_packets();
+        processed.map(drop).map_err(|error| {
+            let _ = self.tls.write_tls(&mut self.socket);
+            io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
+        })
+    }
+
+    /// The key that the other end showed, once the handshake is over.
+    pub(crate) fn peer(&self) -> Option<PeerKey> {
+        let shown = self.tls.peer_certificates().filter(|_| !self.tls.is_handshaking())?;
+        PeerKey::from_spki(shown.first()?)
+    }
+
+    /// Bytes that only the two ends of this very channel know (RFC 8446, section 7.5).
+    pub(super) fn export(&self, label: &[u8]) -> io::Result<[u8; 32]> {
+        self.tls.export_keying_material([0; 32], label, None).map_err(io::Error::other)
+    }
+
+    fn link_keys(&self) -> io::Result<LinkKeys> {
+        Ok(LinkKeys::new(self.export(LinkKeys::LABEL)?))
+    }
+}
+
+impl Read for SecureStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.tls.reader().read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Who ends a session says `Goodbye`: an end of TLS without its own farewell says no less.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            self.tls.read_tls(&mut self.socket)?;
+            self.process()?;
+            self.flush()?;
+        }
+    }
+}
+
+impl Write for SecureStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Until what waits is gone no more is taken, so that little waits in two places.
+        self.flush()?;
+        if self.tls.wants_write() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let taken = self.tls.writer().write(bytes)?;
+        self.flush()?;
+        if taken == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
+    }
+
+    /// Sends what the socket takes now.
+    fn flush(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! Who is known, and how hosts come to know each other: in one process, over real sockets.
+
+use super::channel::SecureStream;
+use super::link_keys::LinkKeys;
+use super::pairing::{Offer, PairError, join};
+use super::*;
+use crate::events::Stop;
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+use wire::Preamble;
+
+/// A user of a host of its own, gone with it.
+struct User {
+    trust: Trust,
+    directory: PathBuf,
+}
+
+impl User {
+    fn new() -> User {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("outboard-trust-{}-{number}", std::process::id()));
+        User { trust: Trust::at(&directory).unwrap(), directory }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn anywhere() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+/// Shows a code at `user`'s host: where, which, and what became of it.
+fn show(user: &User) -> (SocketAddr, String, thread::JoinHandle<Result<Paired, PairError>>) {
+    let offer = Offer::new(user.trust.clone(), anywhere()).unwrap();
+    let (address, code, stop) = (offer.address(), offer.code(), Stop::new().unwrap());
+    (address, code, thread::spawn(move || offer.wait(Duration::from_secs(60), &stop, &mut |_| {})))
+}
+
+fn wrong(code: &str) -> String {
+    let last = if code.ends_with('0') { "1" } else { "0" };
+    format!("{}{last}", &code[..code.len() - 1])
+}
+
+#[test]
+fn an_identity_is_made_once_and_is_its_users_alone() {
+    let user = User::new();
+    let key = user.trust.key();
+    let again: Vec<_> = (0..4)
+        .map(|_| user.directory.clone())
+        .map(|at| thread::spawn(move || Trust::at(&at).unwrap().key()))
+        .collect();
+    assert!(again.into_iter().all(|again| again.join().unwrap() == key));
+    let file = user.directory.join("identity.key");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let shown = format!("{:?} {:?}", user.trust, user.trust.identity);
+    let secret = std::fs::read(&file).unwrap();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    // The seed stands behind 16 bytes of what it is (RFC 8410, section 7).
+    assert!(!shown.contains(&hex(&secret[16..24])), "{shown}");
+
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&file, 0o640);
+    let refused = Trust::at(&user.directory).unwrap_err().to_string();
+    assert!(refused.contains("chmod 600") && refused.contains("identity.key"), "{refused}");
+    set(&file, 0o600);
+    set(&user.directory, 0o755);
+    let refused = Trust::at(&user.directory).unwrap_err().to_string();
+    assert!(refused.contains("chmod 700"), "{refused}");
+    set(&user.directory, 0o700);
+    std::fs::write(&file, b"no key").unwrap();
+    let refused = Trust::at(&user.directory).unwrap_err().to_string();
+    assert!(refused.contains("pair anew"), "{refused}");
+}
+
+#[test]
+fn processes_that_make_an_identity_at_once_have_the_same() {
+    let directory = std::env::temp_dir().join(format!("outboard-race-{}", std::process::id()));
+    let makers: Vec<_> = (0..8)
+        .map(|_| directory.clone())
+        .map(|at| thread::spawn(move || Trust::at(&at).unwrap().key()))
+        .collect();
+    let keys: std::collections::BTreeSet<_> = makers.into_iter().map(|maker| maker.join().unwrap()).collect();
+    let files = std::fs::read_dir(&directory).unwrap().count();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!((keys.len(), files), (1, 1), "one key, and nothing left of the others");
+}
+
+#[test]
+fn edits_at_once_lose_nothing_and_come_into_force() {
+    let user = User::new();
+    let mut known = Known::new(user.trust.clone()).unwrap();
+    let editors: Vec<_> = (0..16u8)
+        .map(|number| {
+            let trust = user.trust.clone();
+            thread::spawn(move || trust.edit(|peers| peers.add("host", PeerKey([number; 32]), None)).unwrap())
+        })
+        .collect();
+    let names: std::collections::BTreeSet<_> =
+        editors.into_iter().map(|editor| editor.join().unwrap()).collect();
+    assert_eq!(names.len(), 16, "each has a name of its own");
+    assert!(known.refresh().unwrap() && !known.refresh().unwrap());
+    let key = PeerKey([3; 32]);
+    let name = known.name_of(&key).unwrap().to_string();
+    let permit = |known: &mut Known| {
+        known.refresh().unwrap();
+        known.permit(&key)
+    };
+    assert!(permit(&mut known).unwrap().covers("cam", &[]));
+    assert!(!permit(&mut known).unwrap().covers("cam", &["another".into()]));
+    user.trust.edit(|peers| peers.restrict(&name, Some(vec!["cam".into()]))).unwrap();
+    let restricted = permit(&mut known).unwrap();
+    assert!(restricted.covers("cam", std::slice::from_ref(&name)) && !restricted.covers("mouse", &[]));
+    user.trust.edit(|peers| peers.rename(&name, "studio")).unwrap();
+    assert!(user.trust.edit(|peers| peers.rename("studio", "a/b")).is_err());
+    user.trust.edit(|peers| peers.remove("studio")).unwrap();
+    assert_eq!(permit(&mut known), None);
+    std::fs::write(user.directory.join("peers.json"), b"{").unwrap();
+    assert!(known.refresh().is_err());
+    assert_eq!(known.permit(&PeerKey([4; 32])), None, "a file that is broken knows nobody");
+    assert_eq!(known.permit(&user.trust.key()), Some(Permit::All));
+}
+
+#[test]
+fn the_right_code_pairs_once() {
+    let (a, b) = (User::new(), User::new());
+    let (address, code, shown) = show(&a);
+    let joined = join(&b.trust, &code, "studio", address).unwrap();
+    assert_eq!(joined.key, a.trust.key());
+    assert_eq!(shown.join().unwrap().unwrap().key, b.trust.key());
+    let of = |user: &User, key| user.trust.peers().unwrap().of_key(&key).cloned().unwrap();
+    assert_eq!(of(&b, a.trust.key()).address.as_deref(), Some("studio"));
+    assert_eq!(of(&a, b.trust.key()).address.as_deref(), Some("127.0.0.1"));
+    assert!(matches!(join(&b.trust, &code, "studio", address), Err(PairError::Unreachable(_))));
+    // Paired again, the name and what it may open stay.
+    a.trust.edit(|peers| peers.restrict(&of(&a, b.trust.key()).name, Some(Vec::new()))).unwrap();
+    let (address, code, shown) = show(&a);
+    join(&b.trust, &code, "elsewhere", address).unwrap();
+    shown.join().unwrap().unwrap();
+    assert_eq!(of(&a, b.trust.key()).may_open, Some(Vec::new()));
+    assert_eq!(of(&b, a.trust.key()).address.as_deref(), Some("elsewhere"));
+}
+
+#[test]
+fn a_thousand_guesses_get_three_tries() {
+    let (a, guesser) = (User::new(), User::new());
+    let (address, code, shown) = show(&a);
+    let guess = wrong(&code);
+    let judged: usize = thread::scope(|scope| {
+        let guessers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let tries = (0..250).map(|_| join(&guesser.trust, &guess, "a", address));
+                    tries
+                        .filter(
+                            |tried| matches!(tried, Err(PairError::Refused(why)) if why.contains("wrong")),
+                        )
+                        .count()
+                })
+            })
+            .collect();
+        guessers.into_iter().map(|guesser| guesser.join().unwrap()).sum()
+    });
+    assert_eq!(judged, 3);
+    assert!(matches!(shown.join().unwrap(), Err(PairError::Void)));
+    assert!(join(&guesser.trust, &code, "a", address).is_err(), "void is void for the right code too");
+    assert_eq!(a.trust.peers().unwrap(), Peers::default());
+    assert_eq!(guesser.trust.peers().unwrap(), Peers::default());
+}
+
+/// Passes pairing on between two hosts, with an identity of its own towards each.
+fn stand_between(spy: &User, listener: TcpListener, address: SocketAddr) {
+    let config = |purpose| Arc::new(tls::server(&spy.trust.identity, purpose).unwrap());
+    let (mut victim, _) = listener.accept().unwrap();
+    victim.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut preamble = [0; Preamble::BYTES];
+    victim.read_exact(&mut preamble).unwrap();
+    let mut to_b = SecureStream::server(victim, config(tls::PAIRING)).unwrap();
+    to_b.shake_hands(&[]).unwrap();
+    let mut onward = TcpStream::connect(address).unwrap();
+    onward.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    onward.write_all(&preamble).unwrap();
+    let client = Arc::new(tls::client(&spy.trust.identity, tls::PAIRING).unwrap());
+    let mut to_a = SecureStream::client(onward, client).unwrap();
+    to_a.shake_hands(&[]).unwrap();
+    // Begin, Share, Confirm, and what the host that shows the code says to that.
+    let mut pass = |from_b: bool| {
+        let (from, to) = if from_b { (&mut to_b, &mut to_a) } else { (&mut to_a, &mut to_b) };
+        let mut bytes = [0; 8192];
+        let count = from.read(&mut bytes).unwrap();
+        to.write_all(&bytes[..count]).unwrap();
+    };
+    [true, false, true, false].into_iter().for_each(&mut pass);
+}
+
+#[test]
+fn who_stands_between_gets_nothing_even_with_the_right_code_on_both_sides() {
+    let (a, b, spy) = (User::new(), User::new(), User::new());
+    let (address, code, shown) = show(&a);
+    let listener = TcpListener::bind(anywhere()).unwrap();
+    let between = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| stand_between(&spy, listener, address));
+        let joined = join(&b.trust, &code, "a", between);
+        assert!(matches!(&joined, Err(PairError::Refused(why)) if why.contains("wrong")), "{joined:?}");
+    });
+    // The try is lost, the code is not: the two still pair without the spy.
+    join(&b.trust, &code, "a", address).unwrap();
+    assert_eq!(shown.join().unwrap().unwrap().key, b.trust.key());
+    let knows = |user: &User| user.trust.peers().unwrap().of_key(&spy.trust.key()).is_some();
+    assert!(!knows(&a) && !knows(&b));
+}
+
+#[test]
+fn a_code_that_is_none_is_named_before_anything_is_sent() {
+    let user = User::new();
+    for text in ["", "1234", "1234-567a", "1234-56789", "１２３４-5678"] {
+        let refused = join(&user.trust, text, "nowhere", anywhere());
+        assert!(matches!(refused, Err(PairError::Code(_))), "{text}: {refused:?}");
+    }
+}
+
+fn keys(exported: u8) -> LinkKeys {
+    LinkKeys::new([exported; 32])
+}
+
+#[test]
+fn an_introduction_serves_once_and_its_ends_have_the_same_keys() {
+    let (mut attacher, mut sharer) = (keys(1), keys(1));
+    let (one, ours) = attacher.introduce(5);
+    let (other, _) = attacher.introduce(5);
+    // Connections that were made at once overtake each other.
+    assert!(sharer.accept(&other).is_some());
+    let theirs = sharer.accept(&one).unwrap();
+    assert_eq!((&ours.sending, &ours.receiving), (&theirs.receiving, &theirs.sending));
+    assert_ne!(ours.sending, ours.receiving);
+    assert!(sharer.accept(&one).is_none() && sharer.accept(&other).is_none(), "said again");
+    let (next, keys_next) = attacher.introduce(5);
+    assert_ne!(keys_next, ours, "each connection has its own");
+    assert!(keys(2).accept(&next).is_none(), "of another channel");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn an_altered_introduction_is_none(place in 0..wire::preamble::Introduction::BYTES, bit in 0..8u32) {
+        let (mut attacher, mut sharer) = (keys(1), keys(1));
+        let mut bytes = attacher.introduce(7).0.emit();
+        bytes[place] ^= 1 << bit;
+        if let Ok(altered) = wire::preamble::Introduction::parse(&bytes) {
+            prop_assert!(sharer.accept(&altered).is_none());
+        }
+    }
+}
