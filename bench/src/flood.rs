@@ -130,7 +130,7 @@ fn bare_tcp(setting: &Setting) -> Result<Turn, Failure> {
     )
 }
 
-fn datagram_pair() -> Result<(UdpSocket, UdpSocket), Failure> {
+pub(crate) fn datagram_pair() -> Result<(UdpSocket, UdpSocket), Failure> {
     let (near, far) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
     near.connect(far.local_addr()?)?;
     far.connect(near.local_addr()?)?;
@@ -141,21 +141,26 @@ fn datagram_pair() -> Result<(UdpSocket, UdpSocket), Failure> {
     Ok((near, far))
 }
 
-fn our_udp(setting: &Setting) -> Result<Turn, Failure> {
-    let (near, far) = datagram_pair()?;
+/// UDP with datagrams of an Ethernet frame.
+pub(crate) fn udp(both_ways: bool) -> Result<Link, Failure> {
     let (datagram, bytes) = (DATAGRAM_BYTES.to_string(), SOCKET_BYTES.to_string());
     let given = [("datagram", datagram.as_str()), ("socket_bytes", bytes.as_str())];
     let options = Options::check(Udp.options(), given)?;
-    let link = Link {
+    Ok(Link {
         transports: [&Udp, &Udp],
         options,
         format: Format::Bytes,
         class: FlowClass::Timely,
-        both_ways: false,
+        both_ways,
+        sealed: false,
         traced: None,
-    };
+    })
+}
+
+fn our_udp(setting: &Setting) -> Result<Turn, Failure> {
+    let (near, far) = datagram_pair()?;
     let load = Load { messages: UDP_MESSAGES, message_bytes: MESSAGE_BYTES, window_bytes: WINDOW_BYTES };
-    our_turn(setting, &link, [near.into(), far.into()], load)
+    our_turn(setting, &udp(false)?, [near.into(), far.into()], load)
 }
 
 fn bare_udp(setting: &Setting) -> Result<Turn, Failure> {

@@ -9,6 +9,7 @@ use contract::{Body, Format, Options, TransportClass};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::thread;
 use transports::tcp::Tcp;
 use wire::control::FlowClass;
@@ -39,6 +40,7 @@ pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
         format,
         class: FlowClass::Reliable,
         both_ways,
+        sealed: false,
         traced: None,
     })
 }
@@ -55,13 +57,21 @@ fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> 
 /// A turn of ours.
 pub(crate) fn our_turn(setting: &Setting, link: &Link, size: usize, count: usize) -> Result<Times, Failure> {
     let (near, far) = connection(setting)?;
+    our_turn_over(setting, link, [near.into(), far.into()], size, count)
+}
+
+/// A turn of ours over these sockets.
+pub(crate) fn our_turn_over(
+    setting: &Setting,
+    link: &Link,
+    [near, far]: [OwnedFd; 2],
+    size: usize,
+    count: usize,
+) -> Result<Times, Failure> {
     let (results, times) = std::sync::mpsc::channel();
     let ping = Ping::new(Place::new(setting, 0), Body::from(vec![7; size]), WARM_UP, count, results);
     let echo = Echo::new(Place::new(setting, 1));
-    let hosts = [
-        Host { device: Box::new(ping), socket: near.into() },
-        Host { device: Box::new(echo), socket: far.into() },
-    ];
+    let hosts = [Host { device: Box::new(ping), socket: near }, Host { device: Box::new(echo), socket: far }];
     ours::run(link, hosts, || setting.be_broker())?;
     Ok(times.recv()?)
 }

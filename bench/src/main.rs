@@ -21,6 +21,7 @@ mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
+mod seal_cost;
 mod skew;
 mod soak;
 mod trace_cost;
@@ -60,6 +61,7 @@ enum Experiment {
     Latency(Setting),
     Flood(Setting),
     TraceCost(Setting),
+    SealCost(Setting),
     Partner,
     Isolate,
     Links(links_chain::LinksSetting),
@@ -181,6 +183,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
+        Experiment::SealCost(setting) => seal_cost::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,

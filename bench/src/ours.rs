@@ -2,7 +2,7 @@
 //! connected socket. This thread is the broker of both, and carries what would cross the control channel.
 
 use crate::Failure;
-use contract::{Format, Options, Partner, Role, Site, TransportClass};
+use contract::{Format, Options, Partner, Role, SealKeys, Secret, Site, TransportClass};
 use pipeline::Pipeline;
 use runtime::driver::{FlowPlan, LinkFacts, Notice};
 use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
@@ -35,6 +35,8 @@ pub(crate) struct Link {
     pub(crate) class: FlowClass,
     /// Whether the far host's device answers.
     pub(crate) both_ways: bool,
+    /// Records are sealed, as between hosts that know each other.
+    pub(crate) sealed: bool,
     /// Both hosts are traced: one message in so many.
     pub(crate) traced: Option<NonZeroU32>,
 }
@@ -73,8 +75,12 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
         sockets.push((worker, host.socket));
     }
     begun();
-    for (worker, socket) in sockets {
-        ask(worker, Command::Link { driver: DRIVER, socket, keys: None })?;
+    let [one, other] = [Secret([1; 32]), Secret([2; 32])];
+    let near = SealKeys { sending: one.clone(), receiving: other.clone() };
+    let far = SealKeys { sending: other, receiving: one };
+    for ((worker, socket), keys) in sockets.into_iter().zip([near, far]) {
+        let keys = link.sealed.then_some(keys);
+        ask(worker, Command::Link { driver: DRIVER, socket, keys })?;
     }
     let mut broker =
         Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: link.traced };

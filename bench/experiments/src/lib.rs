@@ -56,6 +56,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "trace-cost",
         "What `outboard trace` costs: off, one message in 64, and every message, in turns",
     ),
+    experiment(
+        "seal-cost",
+        "What sealing costs: TCP and UDP between hosts that know each other, and bare, in turns",
+    ),
     experiment("partner", "Tables 3 and 4 of the Partner paper: what the partner vector costs"),
     experiment("isolate", "What a stage in a process of its own costs, isolated or not, beside a call"),
     experiment(

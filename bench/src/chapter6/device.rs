@@ -184,6 +184,7 @@ fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
         format: Format::Motion,
         class: FlowClass::State,
         both_ways: true,
+        sealed: false,
         traced: None,
     };
     let device = Box::new(Seen { inner, passages: passages.clone() });

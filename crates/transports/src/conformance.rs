@@ -130,7 +130,7 @@ impl Harness for Two {
 #[test]
 fn tcp_conforms() {
     for sealed in [false, true] {
-        conforms(|| {
+        conforms(move || {
             let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
             let here = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
             let (there, _) = listener.accept().expect("accept");
@@ -142,7 +142,7 @@ fn tcp_conforms() {
 #[test]
 fn udp_conforms() {
     for sealed in [false, true] {
-        conforms(|| {
+        conforms(move || {
             let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
             here.connect(there.local_addr().expect("address")).expect("connect");
             there.connect(here.local_addr().expect("address")).expect("connect");

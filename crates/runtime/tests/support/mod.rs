@@ -198,7 +198,13 @@ pub(crate) fn share_via(
     );
     let pipelines = Pipelines::parse(via, None, None).unwrap();
     let request = ShareRequest {
-        devices: vec![ShareDevice { device: own, name: Some("bench".into()), pipelines, hub }],
+        devices: vec![ShareDevice {
+            device: own,
+            name: Some("bench".into()),
+            pipelines,
+            hub,
+            allow: Vec::new(),
+        }],
         listen,
         trust: None,
         limits: Limits::default(),
