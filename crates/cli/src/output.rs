@@ -147,9 +147,13 @@ fn describe(event: &Event) -> String {
             }
         }
         Event::FlowEnded { name } => format!("{name} has ended"),
-        Event::Link { offset_ms, error_ms, round_trip_ms } => format!(
-            "round trip {round_trip_ms:.2} ms; the other clock is {offset_ms:+.3} ms off, known to {error_ms:.3} ms"
-        ),
+        Event::Link { peer, offset_ms, error_ms, round_trip_ms } => {
+            let peer = peer.as_deref().unwrap_or("nobody that is known");
+            format!(
+                "the other host is {peer}; round trip {round_trip_ms:.2} ms; its clock is {offset_ms:+.3} ms off, known to \
+                 {error_ms:.3} ms"
+            )
+        }
         Event::Stats { name, stats } => describe_stats(name, stats),
         Event::Hub { name, hub } => describe_hub(name, hub),
         Event::Joint { name, joint } => describe_joint(name, joint),

@@ -6,7 +6,7 @@ use crate::services::stop_on_signals;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use runtime::config::{DEFAULT_PORT, host_name, with_port};
-use runtime::trust::{CODE_LIFETIME, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
+use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
 use runtime::{RuntimeError, Stop};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
@@ -103,11 +103,12 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
             "`{with}` is no CODE@HOST, such as 1234-5678@studio: `outboard pair` on the other host shows it"
         )));
     };
+    let code = Code::parse(code)?;
     let address = with_port(place);
     let host = address.rsplit_once(':').map_or(place, |(host, _)| host).trim_matches(['[', ']']);
     let mut last = None;
     for address in resolve_all(&address)? {
-        match join(trust, code, host, address) {
+        match join(trust, &code, host, address) {
             Err(error @ PairError::Unreachable(_)) => last = Some(error),
             done => return Ok(done?),
         }

@@ -209,9 +209,8 @@ impl Attacher {
 
     /// Serves until all flows have ended, or `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
-        match self.peer_name() {
-            None => tell(Event::Insecure { address: self.peer.to_string() }),
-            Some(name) => tell(Event::PeerJoined { peer: format!("{name} ({})", self.peer) }),
+        if self.known.is_none() {
+            tell(Event::Insecure { address: self.peer.to_string() });
         }
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut broken = None;
@@ -502,6 +501,7 @@ impl Attacher {
             let _ = self.worker.send(Command::Facts(facts));
             if !std::mem::replace(&mut self.link_told, true) {
                 tell(Event::Link {
+                    peer: self.peer_name().map(String::from),
                     offset_ms: facts.offset.0 as f64 / 1e6,
                     error_ms: self.link.clock_error_ns().unwrap_or_default() as f64 / 1e6,
                     round_trip_ms: facts.round_trip.as_secs_f64() * 1e3,

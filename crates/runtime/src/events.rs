@@ -123,6 +123,8 @@ pub enum Event {
     },
     /// What is known of the clocks and the link.
     Link {
+        /// What the other host is called here, if it is known.
+        peer: Option<String>,
         /// What is added to the peer's clock to get ours, milliseconds.
         offset_ms: f64,
         /// Bound of its error, milliseconds.

@@ -17,7 +17,7 @@ use crate::error::RuntimeError;
 use files::Stamp;
 use identity::Identity;
 pub use identity::PeerKey;
-pub use pairing::{CODE_LIFETIME, Offer, PairError, Paired, join};
+pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, join};
 pub(crate) use peers::SELF;
 pub use peers::{Peer, Peers};
 use rustls::{ClientConfig, ServerConfig};

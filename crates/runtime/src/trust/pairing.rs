@@ -84,7 +84,7 @@ pub struct Paired {
 
 /// The digits that are shown on one screen and typed at the other; never logged.
 #[derive(Clone, PartialEq, Eq)]
-struct Code([u8; CODE_DIGITS]);
+pub struct Code([u8; CODE_DIGITS]);
 
 impl fmt::Debug for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -107,7 +107,8 @@ impl Code {
         Ok(Code(digits))
     }
 
-    fn parse(text: &str) -> Result<Code, PairError> {
+    /// Reads what was typed, with or without what stands between the digits.
+    pub fn parse(text: &str) -> Result<Code, PairError> {
         let digits: Vec<u8> = text.bytes().filter(|byte| !b"- ".contains(byte)).collect();
         match <[u8; CODE_DIGITS]>::try_from(digits) {
             Ok(digits) if digits.iter().all(u8::is_ascii_digit) => Ok(Code(digits)),
@@ -383,8 +384,7 @@ impl Host {
 
 /// Completes a pairing with the host at `address`, which shows `code`. `host` is how the user wrote it, without its
 /// port.
-pub fn join(trust: &Trust, code: &str, host: &str, address: SocketAddr) -> Result<Paired, PairError> {
-    let code = Code::parse(code)?;
+pub fn join(trust: &Trust, code: &Code, host: &str, address: SocketAddr) -> Result<Paired, PairError> {
     let unreachable = |error: io::Error| {
         let advice = match error.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -407,7 +407,7 @@ pub fn join(trust: &Trust, code: &str, host: &str, address: SocketAddr) -> Resul
     if key == trust.key() {
         return Err(PairError::Refused("this is this very host: there is nobody to pair with".into()));
     }
-    let exchange = Exchange::begin(&code, Place::Types, &trust.key(), &stream).map_err(unreachable)?;
+    let exchange = Exchange::begin(code, Place::Types, &trust.key(), &stream).map_err(unreachable)?;
     say(&mut stream, &Pairing::Begin { share: exchange.share }).map_err(unreachable)?;
     let refused = |reason: String| PairError::Refused(format!("{address} refused: {reason}"));
     let theirs = match hear(&mut stream, until).map_err(unreachable)? {

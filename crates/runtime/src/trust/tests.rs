@@ -2,7 +2,7 @@
 
 use super::channel::SecureStream;
 use super::link_keys::LinkKeys;
-use super::pairing::{Offer, PairError, join};
+use super::pairing::{Code, Offer, PairError};
 use super::*;
 use crate::events::Stop;
 use proptest::prelude::*;
@@ -44,6 +44,10 @@ fn show(user: &User) -> (SocketAddr, String, thread::JoinHandle<Result<Paired, P
     let offer = Offer::new(user.trust.clone(), anywhere()).unwrap();
     let (address, code, stop) = (offer.address(), offer.code(), Stop::new().unwrap());
     (address, code, thread::spawn(move || offer.wait(Duration::from_secs(60), &stop, &mut |_| {})))
+}
+
+fn join(trust: &Trust, code: &str, host: &str, address: SocketAddr) -> Result<Paired, PairError> {
+    super::join(trust, &Code::parse(code)?, host, address)
 }
 
 fn wrong(code: &str) -> String {
