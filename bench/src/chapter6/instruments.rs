@@ -7,7 +7,7 @@ use crate::measure::Times;
 use bytes::Bytes;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Message, Next,
-    OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time,
     TransportClass,
 };
 use rustix::net::sockopt;
@@ -455,8 +455,13 @@ impl TransportClass for Gauge {
         Tcp.dial(peer, options)
     }
 
-    fn partner(&self, socket: OwnedFd, options: &Options) -> Result<Box<dyn Partner>, PartnerError> {
-        let inner = Tcp.partner(socket, options)?;
+    fn partner(
+        &self,
+        socket: OwnedFd,
+        options: &Options,
+        keys: Option<&SealKeys>,
+    ) -> Result<Box<dyn Partner>, PartnerError> {
+        let inner = Tcp.partner(socket, options, keys)?;
         let watch = lock(&self.watch).clone().unwrap_or_else(|| Arc::new(|_, _, _| ()));
         watch(Passing::Begin, sys::clock::boot_ns(), 0);
         Ok(Box::new(Gauged { inner, watch }))
