@@ -142,6 +142,8 @@ pub enum Ctl<'a> {
     Say(&'a str),
     /// Figures for people and scripts.
     Report,
+    /// To a transport: has anything come of the peer? [`CtlReply::Count`].
+    Heard,
     /// To a transport whose records are traced.
     Watch(Watch),
 }
@@ -209,6 +211,8 @@ pub enum CtlReply {
     Bytes(Vec<u8>),
     /// Figures.
     Report(Vec<crate::Report>),
+    /// To [`Ctl::Heard`]: a number that grows with whatever comes, of records that are not whole too.
+    Count(u64),
     /// To [`Watch::Progress`].
     Progress(Progress),
 }

@@ -513,6 +513,7 @@ impl Attacher {
 
     fn handle_report(&mut self, report: Report, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
         match report {
+            Report::Heard(at) => self.link.handle_data(at),
             Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),
             Report::Stats(all) => {
                 for (number, stats) in all {

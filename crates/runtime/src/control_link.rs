@@ -17,6 +17,9 @@ use wire::preamble::Introduction;
 /// Pings at the beginning that follow each other five times as fast.
 const HURRIED_PINGS: u32 = 16;
 const READ_BYTES: usize = 16 << 10;
+/// While data comes, the control channel may be silent for so many times longer before its connection is made
+/// anew: what it says may be waiting behind the data, but not for ever.
+const DATA_PATIENCE: u32 = 10;
 
 /// Why a control connection is of no more use.
 #[derive(Debug, Error)]
@@ -38,7 +41,10 @@ pub(crate) struct ControlLink {
     /// What seals the data connections that belong to the connection, if it is secure.
     keys: Option<LinkKeys>,
     clock: ClockEstimator,
+    /// Of the peer, over whichever connection.
     liveness: Liveness,
+    /// Of the control channel's own connection.
+    own_liveness: Liveness,
     ping_interval: Duration,
     ping_at: Time,
     ping_id: u32,
@@ -53,6 +59,7 @@ impl ControlLink {
             keys: None,
             clock: ClockEstimator::new(),
             liveness: Liveness::new(limits.silence, now),
+            own_liveness: Liveness::new(limits.silence.saturating_mul(DATA_PATIENCE), now),
             ping_interval: limits.ping_interval,
             ping_at: now,
             ping_id: 0,
@@ -73,9 +80,19 @@ impl ControlLink {
         // While a stranger is still greeted there are none.
         self.keys = if stream.peer().is_some() { stream.link_keys()? } else { None };
         self.stream = Some(stream);
-        self.liveness.handle_heard(now);
+        self.handle_heard(now);
         self.ping_at = now;
         self.write()
+    }
+
+    fn handle_heard(&mut self, now: Time) {
+        self.liveness.handle_heard(now);
+        self.own_liveness.handle_heard(now);
+    }
+
+    /// Something came of the peer over a data connection then: it lived, whatever became of its control messages.
+    pub(crate) fn handle_data(&mut self, at: Time) {
+        self.liveness.handle_heard(at);
     }
 
     /// Lets go of the connection.
@@ -158,7 +175,7 @@ impl ControlLink {
         self.write()?;
         loop {
             if let Some(message) = self.channel.poll()? {
-                self.liveness.handle_heard(now);
+                self.handle_heard(now);
                 match message {
                     Control::Ping { id, sent, received } => {
                         self.channel.handle_received(received)?;
@@ -205,12 +222,12 @@ impl ControlLink {
     }
 
     pub(crate) fn is_silent(&self, now: Time) -> bool {
-        self.liveness.is_silent(now)
+        self.liveness.is_silent(now) || self.own_liveness.is_silent(now)
     }
 
     /// When the peer will have been silent for too long, if nothing comes.
     pub(crate) fn silent_at(&self) -> Time {
-        self.liveness.poll_timeout()
+        self.liveness.poll_timeout().min(self.own_liveness.poll_timeout())
     }
 
     /// When to look at the channel again, if nothing comes. `silent`: the peer is known to be.
@@ -235,5 +252,26 @@ impl ControlLink {
         if let Some(stream) = &self.stream {
             poller.want(stream.as_fd(), true, self.is_waiting());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_keep_a_session_alive_but_not_for_ever_a_silent_control_channel() {
+        let limits = Limits::default();
+        let mut link = ControlLink::new(&limits, Time::ZERO);
+        let dead = Time::ZERO.after(limits.silence * DATA_PATIENCE);
+        let mut now = Time::ZERO;
+        while now < dead {
+            assert!(!link.is_silent(now), "{now:?}");
+            link.handle_data(now);
+            now = now.after(limits.silence / 2);
+        }
+        assert!(link.is_silent(dead));
+        let link = ControlLink::new(&limits, Time::ZERO);
+        assert!(link.is_silent(Time::ZERO.after(limits.silence)), "nothing came at all");
     }
 }

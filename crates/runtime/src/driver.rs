@@ -99,6 +99,8 @@ pub struct Driver {
     facts: Option<LinkFacts>,
     partner_unflushed: bool,
     transport_unflushed: bool,
+    /// What the transport last said it has heard.
+    heard: u64,
     /// While its flows are traced: until then, if nobody asks again.
     traced_until: Option<Time>,
 }
@@ -146,6 +148,7 @@ impl Driver {
             facts: None,
             partner_unflushed: false,
             transport_unflushed: false,
+            heard: 0,
             traced_until: None,
         };
         driver.rebuild(role, flows, lossy, limits)?;
@@ -192,7 +195,7 @@ impl Driver {
     /// A data connection is there.
     pub fn handle_link(&mut self, transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
         self.transport = Some(transport);
-        self.transport_unflushed = false;
+        (self.transport_unflushed, self.heard) = (false, 0);
         if self.traced_until.is_some() {
             self.watch(Watch::Begin);
         }
@@ -414,6 +417,14 @@ impl Driver {
         if let Some(mut partner) = self.partner.take() {
             let _ = partner.ctl(FlowKey::DEFAULT, Ctl::Neutral);
             forget(poller, partner.as_ref());
+        }
+    }
+
+    /// Whether anything has come of the other host over the data connection since the last call.
+    pub fn has_heard(&mut self) -> bool {
+        match self.transport.as_mut().map(|transport| transport.ctl(FlowKey::DEFAULT, Ctl::Heard)) {
+            Some(Ok(CtlReply::Count(count))) => std::mem::replace(&mut self.heard, count) != count,
+            _ => false,
         }
     }
 

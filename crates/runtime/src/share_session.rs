@@ -345,6 +345,7 @@ impl Session {
             drivers.get(&driver).and_then(|number| shared.get(number)).map(|device| device.name.clone())
         };
         match report {
+            Report::Heard(at) => self.link.handle_data(at),
             // Only an attacher passes words on: a device has its own host's tools.
             Report::Said { .. } => {}
             Report::Stats(all) => {

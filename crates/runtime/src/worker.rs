@@ -177,6 +177,8 @@ pub enum Report {
         /// Its flows.
         flows: Vec<FlowTrace>,
     },
+    /// Something came of the other host over a data connection, at this time. Told no more often than pings are sent.
+    Heard(Time),
 }
 
 /// A broker's handle on a worker; dropping it ends the worker.
@@ -202,6 +204,8 @@ impl Worker {
             drivers: BTreeMap::new(),
             facts: None,
             limits,
+            heard: None,
+            heard_told: Time::ZERO,
             backlog: VecDeque::new(),
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || work.run())?;
@@ -268,6 +272,9 @@ struct Loop {
     drivers: BTreeMap<u32, Entry>,
     facts: Option<LinkFacts>,
     limits: Limits,
+    /// When something last came over a data connection, until that is told, and what was told last.
+    heard: Option<Time>,
+    heard_told: Time,
     /// Reports that found no room; while there are any, no driver runs.
     backlog: VecDeque<Report>,
 }
@@ -289,16 +296,29 @@ impl Loop {
             if self.backlog.is_empty() {
                 for (number, entry) in &mut self.drivers {
                     again |= entry.driver.run(now, &mut self.poller, &mut notices);
+                    if entry.driver.has_heard() {
+                        self.heard = Some(now);
+                    }
                     for notice in notices.drain(..) {
                         self.backlog.push_back(Report::Notice { driver: *number, notice });
                     }
                     now = now.max(Time(sys::clock::boot_ns()));
                 }
+                self.tell_heard();
                 self.report_backlog();
             }
             if !again {
                 self.sleep();
             }
+        }
+    }
+
+    /// What comes over a data connection is a sign of life, as what comes over the control channel is.
+    fn tell_heard(&mut self) {
+        let due = self.heard_told.after(self.limits.ping_interval);
+        if let Some(at) = self.heard.take_if(|at| *at >= due) {
+            self.heard_told = at;
+            self.backlog.push_back(Report::Heard(at));
         }
     }
 

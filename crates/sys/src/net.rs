@@ -8,6 +8,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// Most slices that one gathering system call takes (`UIO_MAXIOV`).
 pub const SLICES_MAX: usize = 1024;
@@ -336,6 +337,66 @@ pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
     }
 }
 
+/// How a connected stream fares (`TCP_INFO`, `tcp(7)`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamState {
+    /// Bytes that the peer's kernel has.
+    pub acknowledged_bytes: u64,
+    /// The round trip, smoothed.
+    pub round_trip: Duration,
+    /// The shortest of the last minutes.
+    pub round_trip_min: Duration,
+}
+
+/// Bytes of the kernel's `tcp_info` that are read, and where in them these stand (`linux/tcp.h`, from Linux 4.6 on).
+const TCP_INFO_BYTES: usize = 152;
+const TCP_INFO_ROUND_TRIP: usize = 68;
+const TCP_INFO_ACKNOWLEDGED: usize = 120;
+const TCP_INFO_ROUND_TRIP_MIN: usize = 148;
+
+/// Asks how a connected stream fares. `Unsupported` where the kernel does not tell all of it.
+pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
+    let mut info = [0_u8; TCP_INFO_BYTES];
+    let mut length = TCP_INFO_BYTES as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which has so many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if (length as usize) < TCP_INFO_BYTES {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let microseconds = |at: usize| {
+        let bytes = [info[at], info[at + 1], info[at + 2], info[at + 3]];
+        Duration::from_micros(u32::from_ne_bytes(bytes).into())
+    };
+    let mut acknowledged = [0; size_of::<u64>()];
+    acknowledged.copy_from_slice(&info[TCP_INFO_ACKNOWLEDGED..][..size_of::<u64>()]);
+    Ok(StreamState {
+        acknowledged_bytes: u64::from_ne_bytes(acknowledged),
+        round_trip: microseconds(TCP_INFO_ROUND_TRIP),
+        round_trip_min: microseconds(TCP_INFO_ROUND_TRIP_MIN),
+    })
+}
+
+/// Has the kernel send a stream at most at so many bytes a second, and take only `ahead_bytes` more than it has sent
+/// (`SO_MAX_PACING_RATE`, `socket(7)`; `TCP_NOTSENT_LOWAT`, `tcp(7)`); `None`: as it likes.
+pub fn pace_stream(socket: impl AsFd, pace: Option<(u64, u32)>) -> io::Result<()> {
+    let (rate, ahead) = pace.unwrap_or((u64::MAX, u32::MAX));
+    // Bit for bit: the kernel's options are unsigned here, and of 32 bits on every kernel.
+    let unsigned = |value: u64| u32::try_from(value).unwrap_or(u32::MAX).cast_signed();
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, unsigned(rate))?;
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, unsigned(ahead.into()))
+}
+
 /// Lets the kernel join datagrams of one size that came together (UDP_GRO), for [`receive_datagrams`].
 /// Errors as of `setsockopt(2)` where the kernel has no such thing.
 pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {
@@ -365,7 +426,7 @@ mod tests {
     use crate::clock::boot_ns;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     /// What the kernel tells of the call made last, in order, until it was acknowledged or handed on.
     fn told_of(socket: impl AsFd, last: SentMoment) -> Vec<SentTime> {
@@ -416,6 +477,25 @@ mod tests {
         }
         assert!(arrived.is_some_and(|at| at > before && at < boot_ns() + slack), "{arrived:?}");
         keep_times(&far, true, false).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_tells_how_a_stream_fares() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        pace_stream(&near, Some((1_000_000, 4096))).unwrap();
+        near.write_all(&[1; 2000]).unwrap();
+        let since = Instant::now();
+        // The connection itself counts as one.
+        while !(2000..=2001).contains(&stream_state(&near).unwrap().acknowledged_bytes) {
+            assert!(since.elapsed() < Duration::from_secs(20), "{:?}", stream_state(&near));
+        }
+        let state = stream_state(&near).unwrap();
+        assert!(
+            state.round_trip_min > Duration::ZERO && state.round_trip >= state.round_trip_min,
+            "{state:?}"
+        );
+        pace_stream(&near, None).unwrap();
     }
 
     #[test]

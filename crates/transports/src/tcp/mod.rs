@@ -1,6 +1,7 @@
 #![doc = include_str!("tcp.md")]
 
 mod inbox;
+mod pace;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use contract::{
     Scope, SealKeys, Time, TransportClass,
 };
 use inbox::Inbox;
+use pace::Pace;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
@@ -24,6 +26,8 @@ use std::os::fd::{AsFd, OwnedFd};
 const BURST_BYTES: usize = 64 << 10;
 /// Most slices in one gathering call: 8 KiB of stack, and half of what the kernel takes.
 const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
+/// Bytes that a paced stream's kernel takes ahead of what it has sent.
+const AHEAD_BYTES: u32 = 64 << 10;
 /// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
 const RECEIVE_CALLS_MAX: usize = 32;
 
@@ -140,6 +144,7 @@ struct TcpPartner {
     flow: FlowKey,
     sending: Sending,
     receiving: Receiving,
+    pace: Pace,
     counts: Counts,
     /// Once somebody traced.
     watch: Option<Box<Watch>>,
@@ -171,6 +176,8 @@ struct Counts {
     received: u64,
     received_bytes: u64,
     receive_calls: u64,
+    /// Bytes that came, of records that are not whole too.
+    heard_bytes: u64,
 }
 
 impl TcpPartner {
@@ -191,6 +198,7 @@ impl TcpPartner {
             flow: FlowKey::DEFAULT,
             sending: Sending::Open,
             receiving: Receiving::Full,
+            pace: Pace::default(),
             counts: Counts::default(),
             watch: None,
         }
@@ -226,9 +234,17 @@ impl TcpPartner {
                         watch.written(self.counts.sent);
                     }
                 }
-                Err(error) if socket::is_not_now(&error) => return Ok(()),
+                Err(error) if socket::is_not_now(&error) => {
+                    drop(slices);
+                    self.look_at_pace(true);
+                    return Ok(());
+                }
                 Err(error) => return Err(self.failed(error)),
             }
+        }
+        self.pace.rest();
+        if self.pace.is_on() {
+            self.look_at_pace(false);
         }
         if self.sending == Sending::Finishing {
             self.sending = Sending::Finished;
@@ -236,6 +252,18 @@ impl TcpPartner {
             let _ = shutdown(&self.socket, Shutdown::Write);
         }
         Ok(())
+    }
+
+    /// Sees to it that what is sent does not stand in front of the network for long. A kernel that does not tell
+    /// how the stream fares, or does not pace it, does as it likes.
+    fn look_at_pace(&mut self, is_busy: bool) {
+        let now = Time(sys::clock::boot_ns());
+        if self.pace.is_due(now)
+            && let Ok(stream) = sys::net::stream_state(&self.socket)
+            && let Some(rate) = self.pace.look(&stream, now, is_busy)
+        {
+            let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, AHEAD_BYTES)));
+        }
     }
 
     /// Finds the next record, and notes its flow.
@@ -279,10 +307,13 @@ impl TcpPartner {
         });
         match received {
             Ok((0, _)) => self.receiving = Receiving::Ended,
-            Ok((_, true)) => {}
-            // The rest of a large record is on its way: it pays to ask once more before waiting.
-            Ok((_, false)) if self.inbox.is_amid_large() => {}
-            Ok((_, false)) => self.receiving = Receiving::Drained,
+            Ok((count, is_full)) => {
+                self.counts.heard_bytes += count as u64;
+                // The rest of a large record is on its way: it pays to ask once more before waiting.
+                if !is_full && !self.inbox.is_amid_large() {
+                    self.receiving = Receiving::Drained;
+                }
+            }
             Err(error) if socket::is_not_now(&error) => self.receiving = Receiving::Drained,
             Err(error) => return Err(self.failed(error)),
         }
@@ -363,6 +394,7 @@ impl Partner for TcpPartner {
                 self.flush().map(|()| self.outgoing.flushed())
             }
             Ctl::Report => Ok(self.report()),
+            Ctl::Heard => Ok(CtlReply::Count(self.counts.heard_bytes)),
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }

@@ -2,11 +2,12 @@
 
 use super::inbox::Inbox;
 use super::*;
-use crate::test_records::{figure, partner, pattern, pull, push, record};
+use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, push, record};
 use contract::Body;
 use proptest::prelude::*;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
 use sys::net::Room;
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -272,4 +273,27 @@ fn a_peer_that_went_away_is_gone() {
         pushed.err().or(here.ctl(FlowKey::DEFAULT, Ctl::Flush).err())
     });
     assert!(matches!(error, Some(PartnerError::Gone(_))), "{error:?}");
+}
+
+#[test]
+fn part_of_a_record_is_a_sign_of_life() {
+    let (mut here, there) = pair();
+    let mut there = partner(&Tcp, there, &[]);
+    let mut heard = || {
+        assert!(matches!(there.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
+        match there.ctl(FlowKey::DEFAULT, Ctl::Heard) {
+            Ok(CtlReply::Count(count)) => count,
+            other => panic!("{other:?}"),
+        }
+    };
+    let whole = record(1, 0, &pattern(40_000, 0)).into_bytes();
+    let mut before = heard();
+    for part in whole[..30_000].chunks(10_000) {
+        here.write_all(part).expect("write");
+        let begun = Instant::now();
+        while heard() == before {
+            assert!(begun.elapsed() < WATCHDOG, "it was not noticed");
+        }
+        before = heard();
+    }
 }

@@ -612,6 +612,9 @@ impl Partner for UdpPartner {
                 self.flush().map(|()| self.outgoing.flushed())
             }
             Ctl::Report => Ok(self.report()),
+            Ctl::Heard => {
+                Ok(CtlReply::Count(self.counts.received_datagrams - self.reassembly.counts.malformed))
+            }
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
