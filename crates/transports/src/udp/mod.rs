@@ -204,6 +204,8 @@ struct Counts {
     /// Datagrams that the system refused: the network may be away for a while.
     unsent_datagrams: u64,
     received_datagrams: u64,
+    /// Of those, the peer's own that came once.
+    opened_datagrams: u64,
     receive_calls: u64,
     /// Datagrams whose end was cut off.
     truncated: u64,
@@ -467,6 +469,7 @@ impl UdpPartner {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
             self.counts.received_datagrams += 1;
             if let Some(datagram) = self.open(datagram) {
+                self.counts.opened_datagrams += 1;
                 self.reassembly.datagram(datagram, slab, now);
             }
         }
@@ -613,7 +616,7 @@ impl Partner for UdpPartner {
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Heard => {
-                Ok(CtlReply::Count(self.counts.received_datagrams - self.reassembly.counts.malformed))
+                Ok(CtlReply::Count(self.counts.opened_datagrams - self.reassembly.counts.malformed))
             }
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
