@@ -56,7 +56,7 @@ fn body(seed: u64, index: u64) -> Vec<u8> {
 /// Runs it; what is wrong is an error.
 pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
     let SoakSetting { messages, kills, stages, seed } = *setting;
-    let mut run = Stages::shared(stages, SharedRun { slots: None, spins: true })?;
+    let mut run = Stages::shared(stages, SharedRun { slots: None, latency: None, spins: true })?;
     let mut at: Vec<u64> = (0..kills).map(|kill| random(!seed, kill) % messages.max(1)).collect();
     at.sort_unstable();
     let mut at = at.into_iter().peekable();

@@ -162,7 +162,7 @@ static FIGURES: &[Figure] = &[
         title: "A frame on one machine, by slots of shared memory",
         experiment: "batching",
         only: &[],
-        apart: &["network"],
+        apart: &["network", "used"],
         across: ("slots", "slots"),
         group: "side",
         up: "time, us",

@@ -131,9 +131,9 @@ impl LinkKind {
         self.pipeline_of(pairs, "null")
     }
 
-    /// The same with so many slots of shared memory.
-    pub(crate) fn pipeline_with_slots(self, pairs: usize, slots: &str) -> String {
-        self.pipeline_of(pairs, &format!("null(slots={slots})"))
+    /// The same with an option of shared memory or several, as `slots=3`.
+    pub(crate) fn pipeline_with(self, pairs: usize, options: &str) -> String {
+        self.pipeline_of(pairs, &format!("null({options})"))
     }
 
     fn pipeline_of(self, pairs: usize, pair: &str) -> String {

@@ -125,7 +125,7 @@ static SECTIONS: &[Section] = &[
         part: "",
         text: include_str!("text/batching.md"),
         alone: &[],
-        table: Table::Grid { apart: &["network"], down: "slots", across: "side" },
+        table: Table::Grid { apart: &["network", "used"], down: "slots", across: "side" },
     },
 ];
 

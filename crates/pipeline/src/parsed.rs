@@ -8,6 +8,7 @@ use contract::{
 };
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::control::PIPELINE_BYTES_MAX;
 
 /// How a half is handed its messages.
@@ -26,13 +27,24 @@ pub const LINKS: &[(&str, LinkKind)] =
     &[("direct", LinkKind::Direct), ("pipe", LinkKind::Pipe), ("shm", LinkKind::Shm)];
 
 /// Options that every pair has.
-static COMMON: [OptionSpec; 4] = [
+static COMMON: [OptionSpec; 5] = [
     OptionSpec {
         name: "slots",
         kind: OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
         default: "auto",
         scope: Scope::Local,
         doc: "most messages on their way at once, on shared memory; auto: as few as keep its processes busy",
+    },
+    OptionSpec {
+        name: "latency",
+        kind: OptionKind::OrAuto(&OptionKind::Duration {
+            min: Duration::from_micros(1),
+            max: Duration::from_secs(10),
+        }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "on shared memory, how long a message is to be on its way: no more slots are used than keep to it; \
+              auto: all of `slots`, if they are set",
     },
     OptionSpec {
         name: "isolate",
@@ -75,6 +87,9 @@ pub enum Origin {
     Peer,
 }
 
+/// Slots of shared memory and the latency wanted there, where they are set.
+type Room = (Option<usize>, Option<Duration>);
+
 /// One pair of a pipeline, with its checked options.
 #[derive(Clone)]
 pub struct PairUse {
@@ -86,6 +101,8 @@ pub struct PairUse {
     pub link: Option<LinkKind>,
     /// Most messages on their way at once, on shared memory; `None`: by the flow's rate.
     pub slots: Option<usize>,
+    /// How long a message is to be on its way there; `None`: as `slots` allow.
+    pub latency: Option<Duration>,
     /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
     pub isolation: Option<Isolation>,
     /// Its half at this host runs in a junction with other flows: a chain leaves it out.
@@ -365,9 +382,18 @@ impl Checker<'_> {
             return Err(PipelineError::new(self.text, name.place.clone(), problem));
         }
         let link = call.link.as_ref().or(all);
-        let (options, slots, isolation) = self.options(*pair, call)?;
-        let (is_in_junction, place) = (false, name.place.clone());
-        let mut used = PairUse { pair: *pair, options, link: None, slots, isolation, is_in_junction, place };
+        let (options, (slots, latency), isolation) = self.options(*pair, call)?;
+        let (link_kind, is_in_junction, place) = (None, false, name.place.clone());
+        let mut used = PairUse {
+            pair: *pair,
+            options,
+            link: link_kind,
+            slots,
+            latency,
+            isolation,
+            is_in_junction,
+            place,
+        };
         if let Some(link) = link {
             let kind = self.link(link)?;
             // What was said of all pairs is meant of those that it fits.
@@ -425,7 +451,7 @@ impl Checker<'_> {
         &self,
         pair: &'static dyn Pair,
         call: &Call<'_>,
-    ) -> Result<(Options, Option<usize>, Option<Isolation>), PipelineError> {
+    ) -> Result<(Options, Room, Option<Isolation>), PipelineError> {
         let mut own: Vec<(&str, &str)> = Vec::new();
         let mut common: Vec<(&str, &str)> = Vec::new();
         for (index, argument) in call.arguments.iter().enumerate() {
@@ -462,7 +488,8 @@ impl Checker<'_> {
             is_required: common.text("sandbox") == "required",
         });
         let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
-        Ok((options, slots, isolation))
+        let latency = (!common.is_auto("latency")).then(|| common.duration("latency"));
+        Ok((options, (slots, latency), isolation))
     }
 
     /// Which option an argument sets, and the place that says so.

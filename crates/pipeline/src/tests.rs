@@ -425,6 +425,7 @@ fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
     assert_eq!(refused("@direct null(isolate=true)", Origin::Local).1, "direct");
     let slots = |text: &str| local(text).pairs()[0].slots;
     assert_eq!((slots("@shm null(slots=3)"), slots("@shm null")), (Some(3), None));
+    assert_eq!(local("@shm null(latency=2ms)").pairs()[0].latency, Some(Duration::from_millis(2)));
     assert!(refused("@shm null(slots=0)", Origin::Local).0.contains("slots"));
     assert_eq!(
         local("@shm: null(slots=3) | @pipe letter"),

@@ -40,7 +40,7 @@ pub(crate) fn link(
         LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, None)?)?),
         LinkKind::Shm => {
             let modules = vec![module(used, half, format, site, Some(1))?];
-            let setting = SharedRun { slots: used.slots, spins: true };
+            let setting = SharedRun { slots: used.slots, latency: used.latency, spins: true };
             let one = Process::start_run(modules, setting)?.pop();
             Box::new(one.ok_or_else(|| StageError::Own("a run of no stage".into()))?)
         }
@@ -87,7 +87,8 @@ fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec
         modules.reverse();
     }
     let slots = run.iter().filter_map(|(used, _)| used.slots).max();
-    let mut links = Process::start_run(modules, SharedRun { slots, spins: true })?;
+    let latency = run.iter().filter_map(|(used, _)| used.latency).min();
+    let mut links = Process::start_run(modules, SharedRun { slots, latency, spins: true })?;
     if half == Half::Sink {
         links.reverse();
     }

@@ -88,8 +88,11 @@ pub struct Module {
 /// How a run on shared memory is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedRun {
-    /// Most messages on their way at once; `None`: by the flow's rate.
+    /// Most messages on their way at once; `None`: as many as keep to the latency.
     pub slots: Option<usize>,
+    /// How long a message is to be on its way: of the slots only so many are used. `None`: all, if their number is
+    /// set, or else those that keep the processes busy.
+    pub latency: Option<Duration>,
     /// Whether who waits may look a moment longer before it sleeps, where that has paid.
     pub spins: bool,
 }

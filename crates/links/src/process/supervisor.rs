@@ -122,7 +122,7 @@ impl Supervisor {
     ) -> Result<Supervisor, StageError> {
         let own = |error: io::Error| StageError::Own(format!("no shared memory: {error}"));
         let shared = shared.map(|run| {
-            let window = Window::new(run.slots, modules.len());
+            let window = Window::new(run.slots, run.latency, modules.len());
             let geometry = shm::geometry(modules.len(), window.most(), run.spins);
             Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
         });

@@ -71,6 +71,8 @@ pub(crate) struct Lane {
     bells: Vec<Event>,
     /// Most messages that are on their way.
     pub(crate) window: usize,
+    /// A message would go if the window had room.
+    waits_for_window: bool,
     memory: Recycler,
     spin: Spin,
     sleeps: bool,
@@ -116,6 +118,7 @@ impl Lane {
             first_bell: bells[1].clone(),
             bells,
             window: geometry.keeps,
+            waits_for_window: false,
             memory: Recycler::new(RECYCLED.0, RECYCLED.1),
             spin: Spin::among(geometry),
             sleeps: false,
@@ -152,7 +155,8 @@ impl Lane {
 
     /// Hands a body over, created at that time; `false` if there is no room now.
     pub(crate) fn push(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
-        if !self.has_room()? {
+        self.waits_for_window = !self.has_room()?;
+        if self.waits_for_window {
             self.block.want_room(0, true);
             return Ok(false);
         }
@@ -258,10 +262,10 @@ impl Lane {
             }
         };
         self.input.advance(arrival.entries);
-        let last = self.geometry().stages;
-        if self.block.wants_room(last) {
-            self.wake(last);
-        }
+        // Any stage's slots may be free by that.
+        (1..=self.geometry().stages)
+            .filter(|process| self.block.wants_room(*process))
+            .for_each(|p| self.wake(p));
         Ok(Some(given))
     }
 
@@ -345,7 +349,7 @@ impl Lane {
         (self.untaken.iter().map(|(_, bytes)| bytes).sum(), self.untaken.len())
     }
 
-    /// Whether the host, about to wait, has something to take after all. Looks a moment longer where that has paid.
+    /// Whether the host, about to wait, has something to take or to hand over after all. Looks a moment longer where that has paid.
     pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time) -> bool {
         let Lane { input, spin, .. } = self;
         if is_owed && spin.look(now, || input.waiting().map_or(true, |count| count > 0)) {
@@ -354,6 +358,7 @@ impl Lane {
         self.sleeps = true;
         self.block.go_to_sleep(0);
         self.input.waiting().map_or(true, |count| count > 0)
+            || self.waits_for_window && self.has_room().unwrap_or(true)
     }
 
     /// The host is awake.

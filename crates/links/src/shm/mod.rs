@@ -21,8 +21,8 @@
 //! - *Who keeps messages keeps slots.* A process may keep [`Geometry::keeps`] slots. Of what comes beyond that, and of what
 //!   is small, it makes a copy and gives the slot back: so a stage that gathers a thousand messages does not stop
 //!   its flow. The host keeps what it may have to hand over again in memory of its own.
-//! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than `slots`, and
-//!   `auto` sets that by the flow's rate, so that what waits does not wait long.
+//! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than keep to a latency
+//!   at the flow's rate, however many slots are free; of `slots=N` alone it uses all.
 //! - *Wake-ups.* Who sleeps says so, and is woken by an eventfd; who is awake costs nobody a system call. Before it
 //!   sleeps it looks a moment longer where that has paid (`spin`).
 //!

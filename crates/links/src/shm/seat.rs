@@ -402,6 +402,14 @@ impl Seat {
         self.has_next()
     }
 
+    /// Before waiting for [`Seat::bell`] with something that waits for room: whether there is some after all.
+    pub fn wait_for_room(&mut self) -> Result<bool, Broken> {
+        self.block.go_to_sleep(self.process);
+        self.sleeps = true;
+        self.flush()?;
+        Ok(!self.is_blocked())
+    }
+
     /// After it.
     pub fn wake_up(&mut self, now: Time) {
         if std::mem::take(&mut self.sleeps) {

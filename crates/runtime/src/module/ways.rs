@@ -148,9 +148,9 @@ impl Ways {
             }
             Ways::Run(seat, _) => {
                 if seat.is_blocked() {
-                    wake = Some(now().after(LOOK));
-                }
-                if reads && seat.go_to_sleep(now).map_err(broken)? {
+                    let has_room = seat.wait_for_room().map_err(broken)?;
+                    wake = Some(if has_room { Time::ZERO } else { now().after(LOOK) });
+                } else if reads && seat.go_to_sleep(now).map_err(broken)? {
                     wake = Some(Time::ZERO);
                 }
                 poller.want_signal(seat.bell());
