@@ -5,12 +5,14 @@ use crate::Failure;
 use crate::links_relay::{Chain as Bare, Means};
 use crate::measure::{Times, median};
 use crate::ours_links::{Stages, now};
+use crate::rivals::{self, Rival};
 use clap::Args;
 use contract::{Body, Format, Half, Message, Site, StageError, Time};
 use links::process::SharedRun;
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use runtime::registry;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 /// Bytes of a message.
 const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
@@ -31,6 +33,9 @@ pub(crate) struct LinksSetting {
     /// Measure one message size only, bytes
     #[arg(long)]
     size: Option<usize>,
+    /// Measure hops over iceoryx2 and zenoh, too, by the program of `bench/rivals`
+    #[arg(long, value_name = "PROGRAM")]
+    rivals: Option<PathBuf>,
 }
 
 /// Something that a message passes.
@@ -40,6 +45,8 @@ enum Way {
     Ours(Stages, Body),
     /// A body that is made and read inside the clock.
     Whole(Stages, usize),
+    /// Of another project: it measures itself.
+    Rival(Rival),
 }
 
 impl Way {
@@ -56,44 +63,52 @@ impl Way {
                     false => Err("a body came back changed".into()),
                 }
             }
+            Way::Rival(rival) => rival.measure(1).map(drop),
         }
+    }
+
+    /// Passes so many messages; adds the whole time of each, divided by `hops`.
+    fn turn(&mut self, messages: usize, hops: u64, times: &mut Times) -> Result<(), Failure> {
+        if let Way::Rival(rival) = self {
+            rival.measure(messages)?.into_iter().for_each(|time| times.add(time));
+            return Ok(());
+        }
+        for _ in 0..messages {
+            let begun = sys::clock::boot_ns();
+            self.pass()?;
+            times.add((sys::clock::boot_ns() - begun) / hops);
+        }
+        Ok(())
     }
 }
 
 /// Times of each way, a message's whole time divided by `hops`.
 fn take_turns(ways: &mut [(&str, Way)], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
     let mut times = vec![Times::default(); ways.len()];
+    let mut warming = Times::default();
     for round in 0..=setting.rounds {
         for ((_, way), times) in ways.iter_mut().zip(&mut times) {
             // A turn's first messages warm up, and its first round does.
-            for _ in 0..setting.messages / 10 {
-                way.pass()?;
-            }
-            for _ in 0..setting.messages {
-                let begun = sys::clock::boot_ns();
-                way.pass()?;
-                if round > 0 {
-                    times.add((sys::clock::boot_ns() - begun) / hops);
-                }
-            }
+            way.turn(setting.messages / 10, hops, &mut warming)?;
+            way.turn(setting.messages, hops, if round > 0 { times } else { &mut warming })?;
         }
     }
     Ok(times)
 }
 
 fn shared(stages: usize, spins: bool) -> Result<Stages, Failure> {
-    Stages::shared(stages, SharedRun { slots: Some(4), spins })
+    Stages::shared(stages, SharedRun { slots: Some(4), latency: None, spins })
 }
 
 /// One process that hands back, on the other processor.
-fn hops(size: usize) -> Result<Vec<(&'static str, Way)>, Failure> {
+fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>, Failure> {
     let ours = |stages: Stages| {
         let body = stages.body(size);
         Way::Ours(stages, body)
     };
     // Children stay where their parent stood.
     sys::thread::pin_to_cpu(1);
-    let ways = vec![
+    let mut ways = vec![
         ("bare eventfd", Way::Bare(Bare::new(Means::Eventfd, 1, size)?)),
         ("bare futex", Way::Bare(Bare::new(Means::Futex, 1, size)?)),
         ("shm, waking", ours(shared(1, false)?)),
@@ -102,6 +117,15 @@ fn hops(size: usize) -> Result<Vec<(&'static str, Way)>, Failure> {
         ("bare pipe", Way::Bare(Bare::new(Means::Pipe, 1, size)?)),
         ("pipe", ours(Stages::pipes(1)?)),
     ];
+    // They take their places themselves.
+    for (means, name) in rivals::MEANS {
+        if let Some(program) = &setting.rivals {
+            match Rival::start(program, means, size) {
+                Ok(rival) => ways.push((name, Way::Rival(rival))),
+                Err(error) => println!("SKIPPED: {error}"),
+            }
+        }
+    }
     sys::thread::pin_to_cpu(0);
     Ok(ways)
 }
@@ -176,7 +200,7 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
         rows.push(json!({ "bytes": size, "what": "chain", "way": "call", "p50_us": (with - without) / 1e3 }));
         let hops_of_one = std::thread::scope(|scope| {
             // Pinned, this thread would pin the chains' processes, too.
-            scope.spawn(|| table("hop", size, hops(size)?, setting, 2, &mut rows)).join()
+            scope.spawn(|| table("hop", size, hops(size, setting)?, setting, 2, &mut rows)).join()
         });
         hops_of_one.map_err(|_| "a turn panicked")??;
         table("chain", size, chains(size)?, setting, 1, &mut rows)?;
@@ -207,6 +231,10 @@ fn judge(rows: &[Value]) {
             ratio(size, "hop", "shm, waking", "bare futex"),
         );
         say(format!("shm hop by the bare futex or eventfd, {size} B"), "<= 1.3", wake);
+        for (_, rival) in rivals::MEANS {
+            let ratio = ratio(size, "hop", "shm, waking", rival);
+            say(format!("shm hop, waking, by {rival}, {size} B"), "< 1", ratio);
+        }
         say(
             format!("shm hop, spinning, by bare spinning, {size} B"),
             "<= 2",

@@ -21,6 +21,7 @@ mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
+mod rivals;
 mod seal_cost;
 mod skew;
 mod soak;
