@@ -22,6 +22,9 @@ use writer::Writer;
 #[derive(Debug)]
 pub struct Y4m;
 
+/// What a pipe that carries a film is asked to hold: as much as a program may ask for (`pipe(7)`).
+const PIPE_BYTES: usize = 1 << 20;
+
 /// Of all films.
 pub(crate) const LOOP_OPTION: OptionSpec = OptionSpec {
     name: "loop",
@@ -128,5 +131,7 @@ pub(crate) fn film_channel(opened: Opened) -> Result<(String, Channel), DeviceEr
         _ => Channel::own(descriptor),
     };
     let channel = channel.map_err(|error| os(format!("preparing {name}"), error, None))?;
+    // So that a picture fits in whole, and nobody is woken for each part of it. A smaller pipe does, too.
+    let _ = rustix::pipe::fcntl_setpipe_size(&channel, PIPE_BYTES);
     Ok((name, channel))
 }
