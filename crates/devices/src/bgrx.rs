@@ -1,5 +1,6 @@
 //! Pixels of any kind as screens have them: blue, green, red and one byte more (`XR24`).
 
+use crate::pixels::{plane_row, to_rgb};
 use contract::{Body, Bytes};
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 
@@ -95,14 +96,10 @@ pub(crate) fn packed_row(pixels: PixelFormat, row: &[u8], out: &mut Vec<u8>) {
 /// Appends row `y` of a picture of Y, Cb and Cr as one of ours.
 pub(crate) fn luma_row(geometry: &Geometry, pixels: &[u8], y: usize, out: &mut Vec<u8>) {
     let width = geometry.width() as usize;
-    let row = |number: usize, y: usize| {
-        let plane = geometry.plane(number);
-        &pixels[plane.offset + y * plane.stride..][..plane.row_bytes]
-    };
-    let luma = row(0, y);
+    let luma = plane_row(geometry, pixels, 0, y);
     match geometry.pixels().subsampling() {
         Some((across, down)) => {
-            let [blue, red] = [1, 2].map(|number| row(number, y / down as usize));
+            let [blue, red] = [1, 2].map(|plane| plane_row(geometry, pixels, plane, y / down as usize));
             let across = across as usize;
             out.extend((0..width).flat_map(|x| pixel(luma[x], blue[x / across], red[x / across])));
         }
@@ -115,12 +112,9 @@ pub(crate) fn luma_row(geometry: &Geometry, pixels: &[u8], y: usize, out: &mut V
     }
 }
 
-/// A pixel of ours of ITU-R BT.601's Y (16 to 235), Cb and Cr, in 256ths.
-fn pixel(luma: u8, blue: u8, red: u8) -> [u8; 4] {
-    let bright = 298 * (i32::from(luma) - 16) + 128;
-    let (blue, red) = (i32::from(blue) - 128, i32::from(red) - 128);
-    let colours = [bright + 516 * blue, bright - 100 * blue - 208 * red, bright + 409 * red];
-    let [blue, green, red] = colours.map(|colour| (colour >> 8).clamp(0, 255) as u8);
+/// A pixel of ours.
+fn pixel(luma: u8, blue: u8, red: u8) -> [u8; PIXEL_BYTES] {
+    let [red, green, blue] = to_rgb([luma, blue, red]);
     [blue, green, red, 0]
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn from_rgb([red, green, blue]: [u8; 3]) -> [u8; 3] {
 }
 
 /// The way back.
-fn to_rgb([y, cb, cr]: [u8; 3]) -> [u8; 3] {
+pub(crate) fn to_rgb([y, cb, cr]: [u8; 3]) -> [u8; 3] {
     let (y, cb, cr) = (298 * (i32::from(y) - 16), i32::from(cb) - 128, i32::from(cr) - 128);
     let part = |value: i32| ((value + 128) >> 8).clamp(0, 255) as u8;
     [part(y + 409 * cr), part(y - 100 * cb - 208 * cr), part(y + 516 * cb)]
@@ -85,7 +85,7 @@ fn place(from: &[[u8; 3]], into: &mut [[u8; 3]], offset: i64) {
 }
 
 /// One row of a plane.
-fn plane_row<'a>(geometry: &Geometry, pixels: &'a [u8], plane: usize, row: usize) -> &'a [u8] {
+pub(crate) fn plane_row<'a>(geometry: &Geometry, pixels: &'a [u8], plane: usize, row: usize) -> &'a [u8] {
     let plane = geometry.plane(plane);
     let start = plane.offset + plane.stride * row;
     &pixels[start..start + plane.row_bytes]

@@ -155,8 +155,9 @@ impl DeviceClass for V4l2 {
                 let pictures = properties.as_ref().map(|properties| properties.geometry);
                 let knobs = properties.map(|properties| properties.knobs).unwrap_or_default();
                 let settings = first_settings(&spec, &knobs)?;
-                let watch = descriptors.next().zip(descriptors.next());
-                let watch = watch.map(|(news, uses)| Watch::new([news, uses]));
+                let rest: Vec<OwnedFd> = descriptors.take(watch::DESCRIPTORS).collect();
+                let watch = <[OwnedFd; watch::DESCRIPTORS]>::try_from(rest).ok();
+                let watch = watch.map(|descriptors| Watch::new(descriptors, node.as_fd()));
                 let name = description.summary;
                 Ok(Box::new(NodePartner::new(Parts { name, node, pictures, wanted, knobs, settings, watch })))
             }
@@ -213,7 +214,7 @@ fn open_node(spec: &DeviceSpec, like: Option<&Description>, wanted: &Wanted) -> 
         like.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice)
     });
     if takes_words && spec.options.text("start") == "demand" && is_loopback {
-        let watch = watch::start(&node.path, watch::USES)
+        let watch = watch::start(&node.path, watch::PLACES)
             .map_err(|error| os(format!("watching {}", node.path.display()), error, None))?;
         descriptors.extend(watch);
     }

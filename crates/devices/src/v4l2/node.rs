@@ -243,8 +243,7 @@ impl NodePartner {
             ("neutral", self.figures.neutrals as f64),
             ("settings", self.figures.settings as f64),
         ];
-        report
-            .extend(self.watch.as_ref().map(|watch| ("uses of the module by others", watch.others() as f64)));
+        report.extend(self.watch.as_ref().map(|watch| ("readers", watch.others() as f64)));
         report
     }
 }
