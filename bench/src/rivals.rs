@@ -12,7 +12,7 @@ pub(crate) const MEANS: [(&str, &str); 3] =
 /// Its two processes for one means and one size.
 pub(crate) struct Rival {
     process: Child,
-    to: ChildStdin,
+    to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
@@ -21,8 +21,8 @@ impl Rival {
         let mut command = Command::new(program);
         command.args([means, &size.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
-        let (to, from) = (process.stdin.take(), process.stdout.take());
-        let (to, from) = to.zip(from).ok_or("a process without pipes")?;
+        let to = process.stdin.take();
+        let from = process.stdout.take().ok_or("a process without pipes")?;
         let mut rival = Rival { process, to, from: BufReader::new(from) };
         // What it cannot do at all it is not asked for later.
         rival.measure(1).map_err(|error| format!("{means}, {size} bytes: {error}"))?;
@@ -31,7 +31,7 @@ impl Rival {
 
     /// So many messages there and back; half of the time of each, nanoseconds.
     pub(crate) fn measure(&mut self, count: usize) -> Result<Vec<u64>, Failure> {
-        writeln!(self.to, "{count}")?;
+        writeln!(self.to.as_mut().ok_or("a process without pipes")?, "{count}")?;
         let mut line = String::new();
         self.from.read_line(&mut line)?;
         let times = line.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>()?;
@@ -44,8 +44,8 @@ impl Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
+        // It ends the process that answers, and then itself.
+        self.to = None;
         let _ = self.process.wait();
     }
 }

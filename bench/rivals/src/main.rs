@@ -7,8 +7,9 @@
 mod events;
 mod network;
 
-use std::io::{BufRead, Write};
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -58,11 +59,17 @@ fn answerer(means: &str, bytes: &str, name: &str) -> Result<Answerer, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([means, bytes, name, ANSWERS]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = Answerer(command.spawn()?);
-    let ready = |output: ChildStdout| std::io::BufReader::new(output).read_line(&mut String::new());
-    match child.0.stdout.take().map(ready).transpose()? {
-        None | Some(0) => Err("the process that answers has ended".into()),
-        Some(_) => Ok(child),
+    let output = child.0.stdout.take().ok_or("the process that answers has no output")?;
+    let mut output = BufReader::new(output);
+    if output.read_line(&mut String::new())? == 0 {
+        return Err("the process that answers has ended".into());
     }
+    // Whoever waits for an answer then would wait for ever.
+    std::thread::spawn(move || {
+        let _ = output.read_line(&mut String::new());
+        std::process::exit(1);
+    });
+    Ok(child)
 }
 
 /// The process that answers may be asked now.
@@ -102,6 +109,7 @@ fn run() -> Result<(), Failure> {
     };
     let size: usize = bytes.parse()?;
     if let [_, _, meeting, ANSWERS] = words[..] {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         settle(CPUS[1])?;
         return match means {
             Means::Iceoryx => events::answer(meeting, size),
