@@ -4,4 +4,5 @@ pub mod clock;
 pub mod joint;
 pub mod partner;
 pub mod peers;
+pub mod resume;
 pub mod stage;

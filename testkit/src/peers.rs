@@ -266,7 +266,7 @@ impl Peers {
                 None => match self.waiting.pop_front().map(|message| self.source.admit(message, now)) {
                     None => break,
                     Some(Admission::Record(record)) => record,
-                    Some(Admission::Full(message)) => {
+                    Some(Admission::Full(message) | Admission::Closed(message)) => {
                         self.waiting.push_front(message);
                         break;
                     }

@@ -139,6 +139,16 @@ fn describe(event: &Event) -> String {
         Event::DeviceGone { name, reason } => format!("{name} went away: {reason}"),
         Event::DeviceBack { name } => format!("{name} is back"),
         Event::Module { name, incident } => format!("{name}: {incident}"),
+        Event::StoreFull { name, policy } => {
+            let then = match *policy {
+                "drop-oldest" => "the oldest is given up for the newest",
+                "close" => "the flow ends",
+                _ => "nothing more is taken until the other host has some of it",
+            };
+            format!(
+                "{name}: what is kept to be sent again is as much as it may be; {then} (store_full={policy})"
+            )
+        }
         Event::Changed { name, back, pipeline } => {
             let way = if *back { "to" } else { "from" };
             match pipeline.as_str() {
@@ -201,6 +211,10 @@ fn describe_flow(text: &mut String, direction: &str, flow: &FlowStats) {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");
         }
+    }
+    if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.given_up > 0) {
+        let full = if store.full { ", store full" } else { "" };
+        let _ = write!(text, "{full}, {} given up", store.given_up);
     }
     if let Some([_, median, worst]) = flow.delay_us {
         let _ = write!(text, ", {:.2} ms late (99 %: {:.2} ms)", median / 1e3, worst / 1e3);

@@ -3,7 +3,7 @@
 use crate::output::{Failure, print, printable};
 use crate::terminal::Terminal;
 use runtime::console::{Answer, DriverStatus, Operation, Status, ask, consoles};
-use runtime::{FlowStats, StageStats};
+use runtime::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,6 +38,8 @@ struct Flow {
     delay_p99_ms: Option<f64>,
     lost: u64,
     resent: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<StoreStats>,
     drops: BTreeMap<String, u64>,
     pipeline: String,
     stages: Vec<StageStats>,
@@ -168,6 +170,7 @@ fn flow(
         delay_p99_ms: delay_ms(2),
         lost: stats.lost,
         resent: stats.resent,
+        store: stats.store.clone(),
         drops: stats.drops.clone(),
         pipeline: stats.pipeline.clone(),
         stages: stats.stages.clone(),
@@ -186,6 +189,10 @@ fn draw(view: &View) -> Vec<String> {
         lines.push(row(flow));
         let state = [(!flow.linked, "no link"), (!flow.present, "no device"), (flow.traced, "traced")];
         lines.extend(state.iter().filter(|(is, _)| *is).map(|(_, what)| format!("    {what}")));
+        if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.given_up > 0) {
+            let state = if store.full { "store full" } else { "store" };
+            lines.push(format!("    {state}: {} messages kept, {} given up", store.messages, store.given_up));
+        }
         lines.extend(flow.drops.iter().map(|(reason, count)| format!("    {count} dropped: {reason}")));
         for stage in &flow.stages {
             draw_stage(&mut lines, stage);

@@ -536,6 +536,9 @@ impl Attacher {
                     Notice::Incident(incident) => {
                         tell(Event::Module { name: driver.name.clone(), incident });
                     }
+                    Notice::StoreFull(policy) => {
+                        tell(Event::StoreFull { name: driver.name.clone(), policy: policy.word() });
+                    }
                     Notice::Changed { direction, result } => {
                         let mut plans = driver.plans.iter_mut().flatten();
                         let Some(plan) = plans.find(|plan| plan.direction == direction) else {
@@ -630,6 +633,7 @@ impl Attacher {
             | Control::Epoch { flow, .. }
             | Control::Changed { flow, .. }
             | Control::Begun { flow, .. }
+            | Control::Gone { flow, .. }
             | Control::End { flow, .. }
             | Control::Pair { flow, .. }
             | Control::Feedback { flow, .. } => {

@@ -27,7 +27,7 @@ use crate::worker::TransportPlan;
 use contract::{OptionKind, OptionSpec, Options, Role, Scope};
 use pipeline::Joined;
 use serde::{Deserialize, Serialize};
-use session::Limits;
+use session::{Limits, StoreFull};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -447,6 +447,12 @@ pub static LIMITS: &[OptionSpec] = &[
     limit("drivers", COUNT, "64", "devices of one session"),
     limit("store_bytes", BYTES, "16MiB", "what one flow keeps to send again, bytes"),
     limit("store_messages", COUNT, "65536", "what one flow keeps to send again, messages"),
+    limit(
+        "store_full",
+        OptionKind::Choice(StoreFull::WORDS),
+        "block",
+        "when that is reached: let the device wait, give up the oldest, or end the flow",
+    ),
     limit("held_bytes", BYTES, "16MiB", "what one flow holds while it waits for an earlier record, bytes"),
     limit("held_records", COUNT, "4096", "what one flow holds while it waits for an earlier record, records"),
     limit("control_bytes", BYTES, "4MiB", "control messages waiting to be sent, bytes"),
@@ -459,6 +465,7 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
     Ok(Limits {
         store_bytes: options.size("store_bytes"),
         store_messages: options.count("store_messages"),
+        store_full: StoreFull::parse(options.text("store_full")).unwrap_or_default(),
         held_records: options.count("held_records"),
         held_bytes: options.size("held_bytes"),
         control_bytes: options.size("control_bytes"),

@@ -12,7 +12,7 @@ use contract::{
     Offset, Partner, PartnerError, Readiness, Role, Site, Time, Watch,
 };
 use pipeline::Pipeline;
-use session::Limits;
+use session::{Limits, StoreFull};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -56,6 +56,8 @@ pub enum Notice {
     FlowEnded(FlowDirection),
     /// The process of a module failed; what was done about it.
     Incident(String),
+    /// A replay store is full, for the first time since everything was acknowledged.
+    StoreFull(StoreFull),
     /// The driver cannot go on.
     Failed(String),
 }

@@ -116,6 +116,13 @@ pub enum Event {
         /// The rest.
         incident: String,
     },
+    /// What a flow keeps to send again is as much as it may be.
+    StoreFull {
+        /// Its device's name.
+        name: String,
+        /// What becomes of the flow: `block`, `drop-oldest` or `close`.
+        policy: &'static str,
+    },
     /// A flow has ended and its sink has everything.
     FlowEnded {
         /// Its device's name.

@@ -172,6 +172,9 @@ impl Incoming {
                     next.handle_control(*pair, body, now);
                 }
             }
+            Control::Gone { flow, epoch, sequence } if *flow == self.plan.flow => {
+                self.sink.handle_gone(*epoch, *sequence);
+            }
             Control::End { flow, epoch, sequence } if *flow == self.plan.flow => {
                 self.end = Some((*epoch, *sequence));
                 self.end_at = Some(now.after(LATE_WAIT));
@@ -520,9 +523,11 @@ impl Incoming {
 
     fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {
         let kept = self.plan.class != FlowClass::Timely;
-        let next = self.sink.next_sequence();
-        let taken = self.segment.out.messages.is_empty();
-        if !kept || self.sink.epoch() == 0 || next == self.acknowledged || !taken {
+        if self.segment.out.messages.is_empty() {
+            self.sink.handle_taken();
+        }
+        let next = self.sink.taken();
+        if !kept || self.sink.epoch() == 0 || next == self.acknowledged {
             return;
         }
         let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT[usize::from(self.lossy)]));

@@ -53,4 +53,4 @@ pub use segment::build_chain;
 pub use session::Limits;
 pub use share::{DeviceChoice, MakePartner, ShareDevice, ShareRequest, Sharer};
 pub use share_join::Joined;
-pub use stats::{ChoiceStats, DriverStats, FlowStats, StageStats};
+pub use stats::{ChoiceStats, DriverStats, FlowStats, StageStats, StoreStats};

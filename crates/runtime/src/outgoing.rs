@@ -3,7 +3,7 @@
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
 use crate::feedback::{Known, Reader};
 use crate::segment::{self, DropCounts, Segment};
-use crate::stats::FlowStats;
+use crate::stats::{FlowStats, StoreStats};
 use crate::switch::Switch;
 use crate::trace::{self, Departures, FlowTrace};
 use contract::{
@@ -11,7 +11,7 @@ use contract::{
     PartnerError, Pull, Pulled, Pushed, Time,
 };
 use pipeline::{Chain, Pipeline, Point};
-use session::{Admission, Limits, SourceFlow};
+use session::{Admission, Limits, SourceFlow, StoreFull};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -37,6 +37,11 @@ pub(crate) struct Outgoing {
     segment: Segment,
     source: SourceFlow,
     lossy: bool,
+    store_full: StoreFull,
+    /// It was told that the store is full, since everything was acknowledged.
+    full_told: bool,
+    /// The store was full, and the flow ends for it.
+    overrun: bool,
     /// A record that the transport had no room for.
     unsent: Option<Message>,
     audience: Audience,
@@ -62,6 +67,7 @@ impl Outgoing {
         lossy: bool,
         limits: &Limits,
     ) -> Result<Self, DriverError> {
+        check_store(&plan, &plan.pipeline, limits.store_full).map_err(DriverError::Pipeline)?;
         let chain = build_chain(&plan)?;
         let source = SourceFlow::new(plan.flow, plan.class, lossy, limits);
         Ok(Outgoing {
@@ -70,6 +76,9 @@ impl Outgoing {
             segment: Segment::new(chain),
             source,
             lossy,
+            store_full: limits.store_full,
+            full_told: false,
+            overrun: false,
             unsent: None,
             audience: Audience::Stale,
             begun: false,
@@ -296,11 +305,14 @@ impl Outgoing {
 
     /// Begins to give the flow another pipeline.
     pub(crate) fn change(&mut self, pipeline: Pipeline, notices: &mut Vec<Notice>) {
-        let refusal = match segment::build_chain(Half::Source, &pipeline, &self.plan.format, &self.plan.site)
+        let (format, site) = (&self.plan.format, &self.plan.site);
+        let chain = segment::build_chain(Half::Source, &pipeline, format, site);
+        let allowed = check_store(&self.plan, &pipeline, self.store_full);
+        let refusal = match chain.map_err(|error| error.to_string()).and_then(|chain| allowed.map(|()| chain))
         {
             _ if self.switch.is_some() => "another change of this flow is under way".into(),
             _ if self.ended => "the flow has ended".into(),
-            Err(error) => error.to_string(),
+            Err(refusal) => refusal,
             Ok(chain) => {
                 let flow = (self.plan.flow, self.plan.direction);
                 let segment = Segment::new(chain);
@@ -356,6 +368,11 @@ impl Outgoing {
                         }
                         Admission::Full(message) => {
                             self.segment.out.messages.push_front(message);
+                            return Ok(false);
+                        }
+                        Admission::Closed(message) => {
+                            self.segment.out.messages.push_front(message);
+                            self.overrun = true;
                             return Ok(false);
                         }
                     },
@@ -432,12 +449,15 @@ impl Outgoing {
             self.segment.out.messages.clear();
             return true;
         }
+        self.source.handle_link_lost();
         while let Some(message) = self.segment.out.messages.pop_front() {
             if message.body.len() > BODY_BYTES_MAX {
                 self.drops.add("larger than a record may be", 1);
                 continue;
             }
-            if let Admission::Full(message) = self.source.admit(message, now) {
+            let admission = self.source.admit(message, now);
+            self.overrun |= matches!(admission, Admission::Closed(_));
+            if let Admission::Full(message) | Admission::Closed(message) = admission {
                 self.segment.out.messages.push_front(message);
                 return false;
             }
@@ -458,6 +478,7 @@ impl Outgoing {
         self.tell_controls(notices);
         notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
+        self.tell_store(linked, notices);
         let drained = self.drained && self.segment.out.messages.is_empty();
         if drained && linked && self.unsent.is_none() && !self.end_told {
             let sequence = self.source.next_sequence();
@@ -467,6 +488,24 @@ impl Outgoing {
         if self.end_told && self.source.is_settled() && !self.end_settled {
             self.end_settled = true;
             notices.push(Notice::FlowEnded(self.plan.direction));
+        }
+    }
+
+    /// Tells people that the store is full, and the sink what is kept no longer.
+    fn tell_store(&mut self, linked: bool, notices: &mut Vec<Notice>) {
+        if self.source.is_settled() {
+            self.full_told = false;
+        } else if self.source.is_overrun() && !self.full_told {
+            self.full_told = true;
+            notices.push(Notice::StoreFull(self.store_full));
+        }
+        if std::mem::take(&mut self.overrun) {
+            notices.push(Notice::Failed("what is kept to be sent again is as much as it may be".into()));
+        }
+        // While there is no link, what is given up grows: all of it is told at once.
+        if let Some((epoch, sequence)) = linked.then(|| self.source.poll_gone()).flatten() {
+            let flow = self.plan.flow;
+            notices.push(Notice::Control(Control::Gone { flow, epoch, sequence }));
         }
     }
 
@@ -506,11 +545,31 @@ impl Outgoing {
             bytes: counters.sent_bytes,
             resent: counters.resent,
             lossy: self.lossy,
+            store: (self.plan.class != FlowClass::Timely).then(|| StoreStats {
+                bytes: self.source.unacknowledged_bytes() as u64,
+                messages: self.source.unacknowledged() as u64,
+                full: self.source.is_overrun(),
+                policy: self.store_full.word().into(),
+                given_up: counters.given_up,
+            }),
             drops: self.drops.counts.clone(),
             pipeline: self.plan.pipeline.canonical().into(),
             stages: self.segment.report(),
             ..FlowStats::default()
         }
+    }
+}
+
+/// Whether the stages of a flow bear that messages are given up.
+fn check_store(plan: &FlowPlan, pipeline: &Pipeline, store_full: StoreFull) -> Result<(), String> {
+    let gives_up = store_full == StoreFull::DropOldest && plan.class != FlowClass::Timely;
+    match gives_up && pipeline.promises().needs_order {
+        true => Err(format!(
+            "`{}` needs every message of its other half, and with --limits store_full=drop-oldest some are given \
+             up: use pairs that keep no history, or another store_full",
+            pipeline.canonical()
+        )),
+        false => Ok(()),
     }
 }
 

@@ -391,6 +391,11 @@ impl Session {
                         tell(Event::Module { name, incident });
                     }
                 }
+                Notice::StoreFull(policy) => {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::StoreFull { name, policy: policy.word() });
+                    }
+                }
                 Notice::FlowEnded(_) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::FlowEnded { name });
@@ -450,6 +455,7 @@ impl Session {
             | Control::Epoch { flow, .. }
             | Control::Changed { flow, .. }
             | Control::Begun { flow, .. }
+            | Control::Gone { flow, .. }
             | Control::End { flow, .. }
             | Control::Pair { flow, .. }
             | Control::Feedback { flow, .. } => {

@@ -46,6 +46,9 @@ pub struct FlowStats {
     pub stale: u64,
     /// Whether its transport may lose records.
     pub lossy: bool,
+    /// At its source: what is kept to be sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreStats>,
     /// From creation to hand-over, 1st, 50th and 99th percentile of the last messages, microseconds.
     pub delay_us: Option<[f64; 3]>,
     /// Messages that ended on the way, by reason.
@@ -54,6 +57,21 @@ pub struct FlowStats {
     pub pipeline: String,
     /// The stages of this host, in source order.
     pub stages: Vec<StageStats>,
+}
+
+/// What a flow keeps to be sent again, until its sink has it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StoreStats {
+    /// Bytes.
+    pub bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Whether it is as much as it may be.
+    pub full: bool,
+    /// What becomes of the flow then: `block`, `drop-oldest` or `close`.
+    pub policy: String,
+    /// Messages given up for want of room. The sink counts those of them that did not arrive as lost.
+    pub given_up: u64,
 }
 
 /// Figures of one stage.

@@ -10,14 +10,16 @@ mod limits;
 mod liveness;
 mod sink;
 mod source;
+mod ticket;
 
 pub use clock::ClockEstimator;
 pub use control::{ChannelError, ControlChannel};
 pub use handshake::{Handshake, HandshakeError, Welcomed};
-pub use limits::Limits;
+pub use limits::{Limits, StoreFull};
 pub use liveness::Liveness;
 pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};
+pub use ticket::TicketError;
 
 /// The epoch that every flow begins in. No record is of epoch 0.
 pub const FIRST_EPOCH: u32 = 1;

@@ -10,6 +10,8 @@ pub struct Limits {
     pub store_bytes: usize,
     /// Messages that one flow's replay store holds.
     pub store_messages: usize,
+    /// What becomes of a flow whose replay store is full.
+    pub store_full: StoreFull,
     /// Records that a sink holds while it waits for an earlier one.
     pub held_records: usize,
     /// Bytes of bodies that a sink holds while it waits for an earlier one, which always fits.
@@ -37,6 +39,7 @@ impl Default for Limits {
         Limits {
             store_bytes: 16 << 20,
             store_messages: 65536,
+            store_full: StoreFull::default(),
             held_records: 4096,
             held_bytes: 16 << 20,
             control_bytes: 4 << 20,
@@ -48,5 +51,34 @@ impl Default for Limits {
             sessions: 128,
             drivers: 64,
         }
+    }
+}
+
+/// What becomes of a flow whose replay store is full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreFull {
+    /// Nothing more is taken until something is acknowledged: the device waits.
+    #[default]
+    Block,
+    /// The oldest is given up for the newest, and the sink is told and counts it.
+    DropOldest,
+    /// The flow ends.
+    Close,
+}
+
+impl StoreFull {
+    /// The words that stand for them, in the order above.
+    pub const WORDS: &[&str] = &["block", "drop-oldest", "close"];
+
+    /// What a word stands for.
+    pub fn parse(word: &str) -> Option<StoreFull> {
+        [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close]
+            .into_iter()
+            .find(|full| full.word() == word)
+    }
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
     }
 }

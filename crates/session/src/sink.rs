@@ -3,13 +3,18 @@
 //! Reliable and state flows are handed on in order and without a gap; records that came early wait, within
 //! bounds, and what is missing is asked for. Timely flows are handed on as they come, each once.
 //!
+//! What the source keeps no longer ([`SinkFlow::handle_gone`]) is counted and passed over. [`SinkFlow::ticket`] is all
+//! that another process needs to go on behind what the partner took.
+//!
 //! An epoch that goes on behind another ([`SinkFlow::expect`]) waits until that one is over.
 
-use crate::{FIRST_EPOCH, Limits};
+use crate::{FIRST_EPOCH, Limits, TicketError};
 use contract::{FlowClass, Message};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use wire::RecordHeader;
 use wire::control::MISSING_RANGES_MAX;
+use wire::ticket::SinkTicket;
 
 /// Sequences behind the newest that a timely flow still tells from repeats.
 const TIMELY_WINDOW: u64 = 1024;
@@ -47,7 +52,7 @@ pub struct SinkCounters {
 }
 
 /// An epoch that goes on behind the current one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Following {
     epoch: u32,
     /// One past the last sequence of the current epoch, once that is known.
@@ -57,8 +62,14 @@ struct Following {
     held_bytes: usize,
 }
 
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    next: u64,
+    lost: u64,
+}
+
 /// The sink side of one flow.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SinkFlow {
     ordered: bool,
     held_records_max: usize,
@@ -69,6 +80,10 @@ pub struct SinkFlow {
     following: Option<Following>,
     /// Ordered: the next sequence to hand on. Timely: one past the newest that came.
     next: u64,
+    /// Ordered: the first sequence that the partner has not taken, and what was lost before it.
+    taken: Taken,
+    /// Ordered: before this, epoch and sequence, the source keeps nothing more.
+    gone: (u32, u64),
     /// Ordered: what came early. Timely: what is to be handed on.
     held: BTreeMap<u64, Message>,
     held_bytes: usize,
@@ -95,6 +110,8 @@ impl SinkFlow {
             given_up: 0,
             following: None,
             next: 0,
+            taken: Taken::default(),
+            gone: (0, 0),
             held: BTreeMap::new(),
             held_bytes: 0,
             seen: [0; (TIMELY_WINDOW / 64) as usize],
@@ -143,6 +160,7 @@ impl SinkFlow {
     pub fn expect_end(&mut self, sequence: u64) {
         let Some(following) = self.following.as_mut() else { return };
         following.end = Some(sequence);
+        self.pass_over();
         if self.given_up == self.epoch {
             self.give_up();
         } else if !self.ordered {
@@ -171,22 +189,30 @@ impl SinkFlow {
         }
     }
 
-    /// Whether a transport that loses nothing is to be left alone, because what it has next would find no room.
+    /// Whether a transport that loses nothing is to be left alone, because what it has next would find no room:
+    /// word of what fills the gap, or of where the epoch ends, is on its way.
     pub fn is_waiting(&self) -> bool {
-        let full = |following: &Following| {
-            following.held.len() >= self.held_records_max || following.held_bytes >= self.held_bytes_max
-        };
-        self.following.as_ref().is_some_and(full)
+        self.is_following_full() || self.ordered && self.is_held_full(&self.held, self.held_bytes)
+    }
+
+    fn is_following_full(&self) -> bool {
+        let following = self.following.as_ref();
+        following.is_some_and(|following| self.is_held_full(&following.held, following.held_bytes))
+    }
+
+    /// Whether no more is to be held: one record may go over the bound.
+    fn is_held_full(&self, held: &BTreeMap<u64, Message>, bytes: usize) -> bool {
+        held.len() >= self.held_records_max || bytes >= self.held_bytes_max
     }
 
     fn hold_for_later(&mut self, sequence: u64, message: Message) -> Received {
-        let is_waiting = self.is_waiting();
+        let is_full = self.is_following_full();
         let Some(following) = self.following.as_mut() else { return Received::Overflow };
         if following.held.contains_key(&sequence) {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
-        if is_waiting || sequence == u64::MAX {
+        if is_full || sequence == u64::MAX {
             return Received::Overflow;
         }
         following.held_bytes += message.body.len();
@@ -194,24 +220,41 @@ impl SinkFlow {
         Received::Accepted
     }
 
-    /// Whether there is no room for `bytes` more.
-    fn is_full(&self, bytes: usize) -> bool {
-        self.held.len() >= self.held_records_max || self.held_bytes + bytes > self.held_bytes_max
-    }
-
     fn hold(&mut self, sequence: u64, message: Message) -> Received {
         if sequence < self.next || self.held.contains_key(&sequence) {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
-        let bytes = message.body.len();
         // What everything waits for always fits.
-        if sequence != self.next && self.is_full(bytes) {
+        if sequence != self.next && self.is_held_full(&self.held, self.held_bytes) {
             return Received::Overflow;
         }
-        self.held_bytes += bytes;
+        self.held_bytes += message.body.len();
         self.held.insert(sequence, message);
+        self.pass_over();
         Received::Accepted
+    }
+
+    /// The source keeps nothing more of what is before this: what of it has not come is lost.
+    pub fn handle_gone(&mut self, epoch: u32, sequence: u64) {
+        if self.ordered && (epoch, sequence) > self.gone {
+            self.gone = (epoch, sequence);
+            self.pass_over();
+        }
+    }
+
+    /// Passes over what will not come, up to the next that came.
+    fn pass_over(&mut self) {
+        let floor = match self.gone.0.cmp(&self.epoch) {
+            Ordering::Less => return,
+            Ordering::Equal => self.gone.1,
+            Ordering::Greater => self.end().unwrap_or(0),
+        };
+        let to = self.held.first_key_value().map_or(floor, |(first, _)| *first.min(&floor));
+        if self.ordered && to > self.next && !self.is_given_up() {
+            self.counters.lost = self.counters.lost.saturating_add(to - self.next);
+            self.next = to;
+        }
     }
 
     fn pass(&mut self, sequence: u64, message: Message) -> Received {
@@ -221,8 +264,7 @@ impl SinkFlow {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
-        let bytes = message.body.len();
-        if !self.held.is_empty() && self.is_full(bytes) {
+        if self.is_held_full(&self.held, self.held_bytes) {
             return Received::Overflow;
         }
         self.take_timely(sequence, message);
@@ -318,6 +360,7 @@ impl SinkFlow {
         }
         let message = self.held.remove(&sequence)?;
         self.held_bytes -= message.body.len();
+        self.pass_over();
         self.counters.received += 1;
         self.counters.received_bytes += message.body.len() as u64;
         Some(message)
@@ -368,6 +411,7 @@ impl SinkFlow {
         self.leave(self.epoch, self.next);
         self.epoch = epoch;
         self.next = 0;
+        self.taken = Taken { next: 0, lost: self.counters.lost };
         self.seen = Default::default();
         self.lost_before = self.counters.lost;
         let mut given_up = self.discard_held();
@@ -381,7 +425,53 @@ impl SinkFlow {
                 }
             }
         }
+        self.pass_over();
         given_up
+    }
+
+    /// The partner took everything that was handed on until now.
+    pub fn handle_taken(&mut self) {
+        self.taken = Taken { next: self.next, lost: self.counters.lost };
+    }
+
+    /// The first sequence of an ordered flow that the partner has not taken, as it is acknowledged.
+    pub fn taken(&self) -> u64 {
+        self.taken.next
+    }
+
+    /// Where `flow` stands, for another process to go on with. Whoever keeps it has it anew when the partner took
+    /// something, and before word of an epoch goes out.
+    pub fn ticket(&self, flow: u32) -> SinkTicket {
+        let following = self.following.as_ref().map(|following| (following.epoch, following.end));
+        let (next, lost) = match self.ordered {
+            true => (self.taken.next, self.taken.lost),
+            false => (self.next, self.counters.lost.saturating_add(self.held.len() as u64)),
+        };
+        let (epoch, given_up, gone) = (self.epoch, self.given_up, self.gone);
+        SinkTicket { flow, epoch, given_up, next, lost, following, gone }
+    }
+
+    /// Goes on where another process stood. Of a timely flow, what was late then does not come any more.
+    pub fn resume(ticket: &SinkTicket, class: FlowClass, limits: &Limits) -> Result<SinkFlow, TicketError> {
+        let follows = ticket.following.is_none_or(|(epoch, _)| epoch > ticket.epoch);
+        if ticket.given_up > ticket.epoch || !follows || ticket.epoch == 0 && ticket.next > 0 {
+            return Err(TicketError::Epochs);
+        }
+        let mut sink = SinkFlow::new(class, limits);
+        (sink.epoch, sink.given_up, sink.next) = (ticket.epoch, ticket.given_up, ticket.next);
+        sink.seen = [u64::MAX; (TIMELY_WINDOW / 64) as usize];
+        sink.counted = ticket.epoch.saturating_sub(1);
+        (sink.counters.lost, sink.lost_before) = (ticket.lost, ticket.lost);
+        sink.taken = Taken { next: ticket.next, lost: ticket.lost };
+        sink.following = ticket.following.map(|(epoch, end)| Following {
+            epoch,
+            end,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+        });
+        sink.gone = ticket.gone;
+        sink.pass_over();
+        Ok(sink)
     }
 
     fn take_early(&mut self, following: Following) {

@@ -3,16 +3,20 @@
 //! An epoch ends in one of two ways. Given up ([`SourceFlow::restart`]), what of it is unacknowledged goes
 //! with it. Gone on from ([`SourceFlow::go_on`]), it stays until it is acknowledged, in front of the next.
 //!
+//! A full store is somebody's choice ([`StoreFull`]); what it costs is told to the sink, which counts it.
+//! [`SourceFlow::ticket`] and [`SourceFlow::kept`] are all that another process needs to go on.
+//!
 //! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
 //! costs no copy. It serves a resumed link and transports that lose alike. On a transport that may lose,
 //! what is under way is bounded by a window that grows while all goes well and halves on loss (slow start
 //! and congestion avoidance of RFC 5681, section 3.1, in bytes).
 
-use crate::{FIRST_EPOCH, Limits};
+use crate::{FIRST_EPOCH, Limits, StoreFull, TicketError};
 use contract::{Body, FlowClass, Message, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
-use wire::{Container, RecordHeader};
+use wire::ticket::SourceTicket;
+use wire::{BODY_BYTES_MAX, Container, RecordHeader};
 
 const WINDOW_MIN_BYTES: usize = 32 << 10;
 /// What a window above its threshold grows by for each window acknowledged: about one datagram.
@@ -32,6 +36,8 @@ pub enum Admission {
     Record(Message),
     /// No room in the store until something is acknowledged: here it is again.
     Full(Message),
+    /// No room in the store, and the flow is to end for it ([`StoreFull::Close`]): here it is again.
+    Closed(Message),
 }
 
 /// Figures since the flow began.
@@ -43,14 +49,19 @@ pub struct SourceCounters {
     pub resent: u64,
     /// Bytes of bodies numbered.
     pub sent_bytes: u64,
+    /// Records given up for want of room. Some of them may have arrived: how many did not, the sink counts.
+    pub given_up: u64,
 }
 
 /// The source side of one flow.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SourceFlow {
     flow: u32,
     class: FlowClass,
     lossy: bool,
+    /// There is a link; without one the window bounds nothing that is under way.
+    linked: bool,
+    store_full: StoreFull,
     store_bytes_max: usize,
     store_messages_max: usize,
     epoch: u32,
@@ -68,10 +79,12 @@ pub struct SourceFlow {
     /// Records below this were sent again for one loss; another loss among them is the same one.
     recovered_to: Place,
     resend: VecDeque<Place>,
+    /// Before this, nothing is kept, and the sink does not know it yet.
+    gone: Option<Place>,
     counters: SourceCounters,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Stored {
     place: Place,
     created: Time,
@@ -86,6 +99,8 @@ impl SourceFlow {
             flow,
             class,
             lossy,
+            linked: true,
+            store_full: limits.store_full,
             store_bytes_max: limits.store_bytes,
             store_messages_max: limits.store_messages,
             epoch: FIRST_EPOCH,
@@ -98,6 +113,7 @@ impl SourceFlow {
             threshold_bytes: usize::MAX,
             recovered_to: (0, 0),
             resend: VecDeque::new(),
+            gone: None,
             counters: SourceCounters::default(),
         }
     }
@@ -105,8 +121,16 @@ impl SourceFlow {
     /// Numbers a message and makes its record, to be sent after all that [`SourceFlow::poll_resend`] gives.
     /// The body is at most [`wire::BODY_BYTES_MAX`] long, or no sink would take the record.
     pub fn admit(&mut self, message: Message, now: Time) -> Admission {
-        if !self.has_room() {
+        if self.epoch == EPOCH_END {
             return Admission::Full(message);
+        }
+        if !self.has_room() {
+            match self.store_full {
+                _ if !self.is_overrun() => return Admission::Full(message),
+                StoreFull::Block => return Admission::Full(message),
+                StoreFull::Close => return Admission::Closed(message),
+                StoreFull::DropOldest => self.drop_oldest(),
+            }
         }
         let sequence = self.next;
         self.next += 1;
@@ -121,15 +145,37 @@ impl SourceFlow {
         Admission::Record(self.record((self.epoch, sequence), message))
     }
 
-    /// Whether [`SourceFlow::admit`] would take a message.
+    /// Whether the store has room. One message always fits, whatever its size, or it never would.
     pub fn has_room(&self) -> bool {
         let bytes_max = match self.lossy {
             true => self.window_bytes.min(self.store_bytes_max),
             false => self.store_bytes_max,
         };
-        // One message always fits, whatever its size, or it never would.
-        let fits = self.store_bytes < bytes_max && self.store.len() < self.store_messages_max;
-        self.epoch < EPOCH_END && (self.store.is_empty() || fits)
+        self.store.is_empty() || self.store_bytes < bytes_max && self.store.len() < self.store_messages_max
+    }
+
+    /// Whether the store is full, and not merely what may be under way at once.
+    pub fn is_overrun(&self) -> bool {
+        let full = self.store_bytes >= self.store_bytes_max || self.store.len() >= self.store_messages_max;
+        !self.store.is_empty() && (full || !self.linked && !self.has_room())
+    }
+
+    /// Gives up the oldest records until one more fits.
+    fn drop_oldest(&mut self) {
+        while !self.has_room()
+            && let Some(oldest) = self.store.pop_front()
+        {
+            self.store_bytes -= oldest.body.len();
+            self.counters.given_up += 1;
+        }
+        let oldest = self.oldest();
+        self.gone = Some(oldest);
+        while self.resend.pop_front_if(|place| *place < oldest).is_some() {}
+    }
+
+    /// What the sink is to be told, if anything: before this epoch and sequence, nothing is kept any more.
+    pub fn poll_gone(&mut self) -> Option<(u32, u64)> {
+        self.gone.take()
     }
 
     fn keeps(&self) -> bool {
@@ -210,14 +256,20 @@ impl SourceFlow {
                 continue;
             };
             stored.sent = now;
-            let message = Message::new(stored.created, stored.body.clone());
+            let message = stored.message();
             self.counters.resent += 1;
             return Some(self.record(place, message));
         }
     }
 
+    /// The link is gone.
+    pub fn handle_link_lost(&mut self) {
+        self.linked = false;
+    }
+
     /// The link is new: everything unacknowledged goes out again, in order.
     pub fn handle_link(&mut self, now: Time) {
+        self.linked = true;
         self.resend = self.store.iter().map(|stored| stored.place).collect();
         self.store.iter_mut().for_each(|stored| stored.sent = now);
     }
@@ -260,6 +312,7 @@ impl SourceFlow {
         self.store.clear();
         self.store_bytes = 0;
         self.resend.clear();
+        self.gone = None;
         given_up
     }
 
@@ -274,6 +327,77 @@ impl SourceFlow {
         self.goes_on = goes_on;
         self.epoch = epoch;
         self.next = 0;
+    }
+
+    /// Where the flow stands, for another process to go on with. Whoever keeps it has it anew before a record or
+    /// word of an epoch goes out; what has been acknowledged since does no harm.
+    pub fn ticket(&self) -> SourceTicket {
+        let (flow, epoch, next) = (self.flow, self.epoch, self.next);
+        SourceTicket { flow, epoch, next, before: self.before, goes_on: self.goes_on }
+    }
+
+    /// What is unacknowledged, oldest first, as it goes out.
+    pub fn kept(&self) -> impl Iterator<Item = Message> {
+        self.store.iter().map(|stored| self.record(stored.place, stored.message()))
+    }
+
+    /// Goes on where another process stood, with the records that were kept of it, as they went out. They go out
+    /// again with [`SourceFlow::handle_link`]. A record that was kept but not yet in the ticket counts as sent.
+    pub fn resume(
+        ticket: &SourceTicket,
+        kept: impl IntoIterator<Item = Message>,
+        class: FlowClass,
+        lossy: bool,
+        limits: &Limits,
+    ) -> Result<SourceFlow, TicketError> {
+        if !(FIRST_EPOCH..EPOCH_END).contains(&ticket.epoch) || ticket.before.0 >= ticket.epoch {
+            return Err(TicketError::Epochs);
+        }
+        let mut source = SourceFlow::new(ticket.flow, class, lossy, limits);
+        (source.epoch, source.next) = (ticket.epoch, ticket.next);
+        (source.before, source.goes_on) = (ticket.before, ticket.goes_on);
+        source.linked = false;
+        let mut expected = None;
+        for mut record in kept {
+            let bytes = record.body.take_front::<{ RecordHeader::BYTES }>().ok_or(TicketError::Record)?;
+            let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).map_err(|_| TicketError::Record)?;
+            let place = (header.epoch, header.sequence);
+            let follows = match expected {
+                None => place.0 == source.epoch || source.goes_on && place < source.before,
+                Some(expected) => place == expected,
+            };
+            let is_whole =
+                header.flow == source.flow && header.container.length as usize == record.body.len();
+            if !is_whole
+                || !follows
+                || header.sequence == u64::MAX
+                || source.store.len() >= limits.store_messages
+            {
+                return Err(TicketError::Record);
+            }
+            expected = Some(source.behind(place));
+            source.store_bytes += record.body.len();
+            let created = Time(header.container.created);
+            source.store.push_back(Stored { place, created, body: record.body, sent: Time::ZERO });
+        }
+        match expected {
+            Some((epoch, next)) if epoch == ticket.epoch && next >= ticket.next => source.next = next,
+            Some(_) => return Err(TicketError::Record),
+            None => {}
+        }
+        if source.store_full == StoreFull::DropOldest {
+            // The process before may have given up records and not lived to tell.
+            source.gone = Some(source.oldest());
+        }
+        Ok(source)
+    }
+
+    /// What comes behind a place in the store.
+    fn behind(&self, (epoch, sequence): Place) -> Place {
+        match self.goes_on && (epoch, sequence + 1) == self.before {
+            true => (self.epoch, 0),
+            false => (epoch, sequence + 1),
+        }
     }
 
     /// The epoch before this one, 0 if there is none, and one past its last sequence.
@@ -310,6 +434,11 @@ impl SourceFlow {
         self.store_bytes
     }
 
+    /// Messages that are not acknowledged yet.
+    pub fn unacknowledged(&self) -> usize {
+        self.store.len()
+    }
+
     /// Whether everything was acknowledged that ever will be.
     pub fn is_settled(&self) -> bool {
         self.store.is_empty()
@@ -323,6 +452,12 @@ impl SourceFlow {
     /// Figures.
     pub fn counters(&self) -> SourceCounters {
         self.counters
+    }
+}
+
+impl Stored {
+    fn message(&self) -> Message {
+        Message::new(self.created, self.body.clone())
     }
 }
 

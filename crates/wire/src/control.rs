@@ -215,6 +215,15 @@ pub enum Control {
         /// It goes on behind that one; else what of it is not acknowledged is given up.
         goes_on: bool,
     },
+    /// Source to sink: what was not taken before `sequence` of this epoch is kept no longer, and will not come.
+    Gone {
+        /// The flow.
+        flow: u32,
+        /// Its epoch; epochs before it are meant too.
+        epoch: u32,
+        /// One past the last sequence that was given up.
+        sequence: u64,
+    },
     /// Source to sink: the flow ends before `sequence`.
     End {
         /// The flow.
@@ -356,6 +365,7 @@ const PROPOSE: u8 = 23;
 const CHANGE: u8 = 24;
 const CHANGED: u8 = 25;
 const BEGUN: u8 = 26;
+const GONE: u8 = 27;
 
 impl Control {
     /// Whether the message counts among those that survive a broken connection: sender and receiver number
@@ -501,6 +511,9 @@ impl Control {
             Control::Begun { flow, epoch } => {
                 w.u8(BEGUN).u32(*flow).u32(*epoch);
             }
+            Control::Gone { flow, epoch, sequence } => {
+                w.u8(GONE).u32(*flow).u32(*epoch).u64(*sequence);
+            }
         }
     }
 
@@ -644,6 +657,11 @@ impl Control {
                 refusal: option(&mut r, "changed refusal", reason)?,
             },
             BEGUN => Control::Begun { flow: r.u32("begun flow")?, epoch: r.u32("begun epoch")? },
+            GONE => Control::Gone {
+                flow: r.u32("gone flow")?,
+                epoch: r.u32("gone epoch")?,
+                sequence: r.u64("gone sequence")?,
+            },
             other => return Err(WireError::Value { what: "control kind", value: other.into() }),
         };
         r.end("control message")?;
@@ -699,7 +717,7 @@ fn reason(r: &mut Reader<'_>) -> Result<String, WireError> {
     Ok(r.text("reason", REASON_BYTES_MAX)?.into())
 }
 
-fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
+pub(crate) fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
     match r.u8(what)? {
         0 => Ok(false),
         1 => Ok(true),

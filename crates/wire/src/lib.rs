@@ -12,6 +12,7 @@ pub mod module;
 pub mod pairing;
 pub mod preamble;
 pub mod record;
+pub mod ticket;
 
 pub use codec::{Reader, WireError, Writer};
 pub use container::Container;
@@ -19,6 +20,7 @@ pub use control::Control;
 pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport};
 pub use preamble::Preamble;
 pub use record::RecordHeader;
+pub use ticket::Ticket;
 
 /// The version of everything in this room. Peers with another version are told so and dropped.
 pub const PROTOCOL_VERSION: u16 = 3;

@@ -1,0 +1,745 @@
+//! Two hosts and one flow as a small world in which everything may happen that can: what a network does to records
+//! and words, links that end, processes that are killed and go on from their tickets, pipelines that change.
+//!
+//! A [`World`] has no time and no randomness of its own: somebody chooses the next [`Move`], and whatever the choice,
+//! what the flow promises holds, or [`World::step`] says what was broken. The halves are driven as the runtime
+//! drives them. Messages are empty; what they say is their creation time: the count of messages so far.
+
+use contract::{FlowClass, Message, Time};
+use session::{Admission, Limits, Received, SinkFlow, SourceFlow, StoreFull};
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::time::Duration;
+use wire::ticket::{SinkTicket, SourceTicket};
+use wire::{BODY_BYTES_MAX, Control, RecordHeader};
+
+const FLOW: u32 = 7;
+/// How far ahead of the current epoch a change's stands.
+const EPOCHS_AHEAD: u32 = 2;
+/// Acknowledgements under way at once.
+const ACKNOWLEDGEMENTS_MAX: usize = 2;
+
+/// What there is, and how often each thing may go wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// What the flow promises: reliable or state.
+    pub class: FlowClass,
+    /// Whether the transport may lose, repeat and reorder.
+    pub lossy: bool,
+    /// Messages that the store holds.
+    pub store_messages: usize,
+    /// Records that the sink holds.
+    pub held_records: usize,
+    /// What becomes of the flow when the store is full.
+    pub store_full: StoreFull,
+    /// Records under way at once.
+    pub under_way: usize,
+    /// Messages that the device makes.
+    pub messages: u64,
+    /// Records lost on a link that lives.
+    pub losses: u32,
+    /// Records that come twice.
+    pub repeats: u32,
+    /// Links that end.
+    pub cuts: u32,
+    /// Processes killed, on either host.
+    pub kills: u32,
+    /// Changes of the pipeline.
+    pub changes: u32,
+}
+
+impl Scope {
+    /// A flow of which everything may go wrong, as often as somebody likes.
+    pub fn boundless(class: FlowClass, lossy: bool, store_full: StoreFull) -> Scope {
+        let often = u32::MAX;
+        Scope {
+            store_full,
+            under_way: 8,
+            losses: often,
+            repeats: often,
+            cuts: often,
+            kills: often,
+            changes: often,
+            ..Scope::new(class, lossy, u64::MAX)
+        }
+    }
+
+    /// A flow that so many messages enter and of which nothing goes wrong.
+    pub fn new(class: FlowClass, lossy: bool, messages: u64) -> Scope {
+        Scope {
+            class,
+            lossy,
+            store_messages: 2,
+            held_records: 2,
+            store_full: StoreFull::Block,
+            under_way: 2,
+            messages,
+            losses: 0,
+            repeats: 0,
+            cuts: 0,
+            kills: 0,
+            changes: 0,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let (store_messages, held_records) = (self.store_messages, self.held_records);
+        Limits { store_messages, held_records, store_full: self.store_full, ..Limits::default() }
+    }
+}
+
+/// What may happen next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// The source sends what is to be sent again, or else the device makes a message.
+    Send,
+    /// A record comes: the oldest of a stream, any of datagrams.
+    Arrive(u8),
+    /// The sink hands a message on, or goes on in the next epoch.
+    HandOn,
+    /// The partner takes what was handed on.
+    Take,
+    /// The sink says what was taken.
+    Acknowledge,
+    /// The sink names what it misses.
+    Miss,
+    /// An acknowledgement comes, or what is missed, in any order.
+    Acknowledged(u8),
+    /// The source has waited for an acknowledgement.
+    Timeout,
+    /// The source says what it keeps no longer.
+    TellGone,
+    /// The next word comes to the sink.
+    HearAtSink,
+    /// The next word comes to the source.
+    HearAtSource,
+    /// The link is there again.
+    Join,
+    /// A process begins where the killed one at the source stood.
+    StartSource,
+    /// The same at the sink.
+    StartSink,
+    /// A record is lost.
+    Lose(u8),
+    /// A record comes and will come again.
+    Repeat(u8),
+    /// The link ends with what is under way on it.
+    Cut,
+    /// The process at the source is killed, and its link with it.
+    KillSource,
+    /// The same at the sink; what was not taken is gone with it.
+    KillSink,
+    /// The source's host has heard nothing for long.
+    SilenceAtSource,
+    /// The sink's host has heard nothing for long.
+    SilenceAtSink,
+    /// Somebody wishes another pipeline.
+    Change,
+}
+
+impl Move {
+    /// All of them, what brings a flow on first.
+    pub const ALL: &[Move] = &[
+        Move::StartSource,
+        Move::StartSink,
+        Move::Join,
+        Move::HearAtSink,
+        Move::HearAtSource,
+        Move::TellGone,
+        Move::Take,
+        Move::HandOn,
+        Move::Arrive(0),
+        Move::Arrive(1),
+        Move::Arrive(2),
+        Move::Acknowledged(0),
+        Move::Acknowledged(1),
+        Move::Send,
+        Move::Acknowledge,
+        Move::Miss,
+        Move::Timeout,
+        Move::Lose(0),
+        Move::Lose(1),
+        Move::Lose(2),
+        Move::Repeat(0),
+        Move::Repeat(1),
+        Move::Repeat(2),
+        Move::Cut,
+        Move::KillSource,
+        Move::KillSink,
+        Move::SilenceAtSource,
+        Move::SilenceAtSink,
+        Move::Change,
+    ];
+
+    /// Whether it brings the flow on, rather than harm it or wish for something.
+    pub fn is_good(self) -> bool {
+        !matches!(
+            self,
+            Move::Lose(_)
+                | Move::Repeat(_)
+                | Move::Cut
+                | Move::KillSource
+                | Move::KillSink
+                | Move::SilenceAtSource
+                | Move::SilenceAtSink
+                | Move::Change
+        )
+    }
+}
+
+/// What the broker keeps of the source: its ticket, and the records while there is no process.
+#[derive(Debug, Clone)]
+struct KeptSource {
+    ticket: SourceTicket,
+    records: Vec<Message>,
+}
+
+/// Two hosts and one flow.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// What may still happen.
+    left: Scope,
+    up: bool,
+    source: Option<SourceFlow>,
+    kept: KeptSource,
+    /// The epoch of a change that the sink was told.
+    change: Option<u32>,
+    /// State: the other host is not heard; what it knows is not to be relied on; where things stand is to be said.
+    silent: bool,
+    stale: bool,
+    snapshot: bool,
+    sink: Option<SinkFlow>,
+    sink_ticket: SinkTicket,
+    sink_silent: bool,
+    /// Epoch and content of what was handed on and not taken yet.
+    hands: Option<(u32, u64)>,
+    air: Vec<RecordHeader>,
+    acknowledgements: Vec<Control>,
+    to_sink: VecDeque<Control>,
+    to_source: VecDeque<Control>,
+    /// Messages that the device made.
+    made: u64,
+    closed: bool,
+    /// Epoch and content of the last message taken, and how many were.
+    last: (u32, u64),
+    taken: u64,
+    /// State: what the application sees; none is neutral.
+    seen: Option<u64>,
+}
+
+impl World {
+    /// A link that is up, but for a state flow, whose first words are those of a new link.
+    pub fn new(scope: &Scope) -> World {
+        let limits = scope.limits();
+        let source = SourceFlow::new(FLOW, scope.class, scope.lossy, &limits);
+        let sink = SinkFlow::new(scope.class, &limits);
+        let is_state = scope.class == FlowClass::State;
+        World {
+            left: scope.clone(),
+            up: !is_state,
+            kept: KeptSource { ticket: source.ticket(), records: Vec::new() },
+            source: Some(source),
+            change: None,
+            silent: false,
+            stale: is_state,
+            snapshot: false,
+            sink_ticket: sink.ticket(FLOW),
+            sink: Some(sink),
+            sink_silent: false,
+            hands: None,
+            air: Vec::new(),
+            acknowledgements: Vec::new(),
+            to_sink: VecDeque::new(),
+            to_source: VecDeque::new(),
+            made: 0,
+            closed: false,
+            last: (0, 0),
+            taken: 0,
+            seen: None,
+        }
+    }
+
+    /// Makes a move; says whether it could be made, or what promise was broken.
+    pub fn step(&mut self, made: Move) -> Result<bool, String> {
+        let done = match made {
+            Move::Send => self.send(),
+            Move::Arrive(index) => self.arrive(index.into(), true),
+            Move::HandOn => self.hand_on(),
+            Move::Take => self.take()?,
+            Move::Acknowledge => self.acknowledge(),
+            Move::Miss => self.miss(),
+            Move::Acknowledged(index) => self.hear_acknowledged(index.into()),
+            Move::Timeout => self.timeout(),
+            Move::TellGone => self.tell_gone(),
+            Move::HearAtSink => self.up && self.hear_next_at_sink(),
+            Move::HearAtSource => self.up && self.hear_next_at_source(),
+            Move::Join => self.join(),
+            Move::StartSource => self.start_source()?,
+            Move::StartSink => self.start_sink()?,
+            Move::Lose(index) => {
+                self.left.lossy
+                    && (index as usize) < self.air.len()
+                    && spend(&mut self.left.losses)
+                    && self.drop_record(index.into())
+            }
+            Move::Repeat(index) => {
+                self.left.lossy
+                    && (index as usize) < self.air.len()
+                    && spend(&mut self.left.repeats)
+                    && self.arrive(index.into(), false)
+            }
+            Move::Cut => self.up && spend(&mut self.left.cuts) && self.cut(),
+            Move::KillSource => self.source.is_some() && spend(&mut self.left.kills) && self.kill_source(),
+            Move::KillSink => self.sink.is_some() && spend(&mut self.left.kills) && self.kill_sink(),
+            Move::SilenceAtSource => self.fall_silent_at_source(),
+            Move::SilenceAtSink => self.fall_silent_at_sink(),
+            Move::Change => {
+                self.change.is_none()
+                    && self.source.is_some()
+                    && spend(&mut self.left.changes)
+                    && self.begin_change()
+            }
+        };
+        self.check()?;
+        Ok(done)
+    }
+
+    /// Whether everything that the device made came to its end, in this link and with these processes.
+    pub fn is_done(&self) -> bool {
+        let (Some(source), Some(sink)) = (&self.source, &self.sink) else { return false };
+        let settled = self.up && (self.closed || self.made == self.left.messages);
+        settled
+            && match self.left.class {
+                FlowClass::State => self.seen == Some(self.made) && sink.epoch() == source.epoch(),
+                _ => {
+                    source.is_settled()
+                        && self.hands.is_none()
+                        && self.taken + sink.counters().lost == self.made
+                }
+            }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Some(sink) = &self.sink else { return Ok(()) };
+        let lost = sink.counters().lost;
+        if self.left.store_full != StoreFull::DropOldest && lost > 0 {
+            return Err(format!("{lost} lost"));
+        }
+        let known = self.taken + u64::from(self.hands.is_some()) + lost;
+        if self.left.class == FlowClass::Reliable && known > self.made {
+            return Err(format!("{} taken and {lost} lost of {}", self.taken, self.made));
+        }
+        Ok(())
+    }
+
+    /// What tells this state from others: everything but figures that only grow.
+    pub fn write_key(&self, key: &mut String) {
+        key.clear();
+        write!(key, "{self:?}").expect("a string takes everything");
+        for counters in ["SourceCounters {", "SinkCounters {"] {
+            if let Some(from) = key.find(counters)
+                && let Some(length) = key[from..].find('}')
+            {
+                key.replace_range(from..from + length, "");
+            }
+        }
+        let lost = self.sink.as_ref().map_or(0, |sink| sink.counters().lost);
+        write!(key, "{lost}").expect("a string takes everything");
+    }
+
+    fn is_state(&self) -> bool {
+        self.left.class == FlowClass::State
+    }
+
+    fn send(&mut self) -> bool {
+        if self.air.len() == self.left.under_way {
+            return false;
+        }
+        let Some(source) = self.source.as_mut() else { return false };
+        if self.up
+            && let Some(record) = source.poll_resend(Time::ZERO)
+        {
+            self.transmit(record);
+            return true;
+        }
+        let is_new = !self.snapshot;
+        if self.closed || is_new && self.made == self.left.messages {
+            return false;
+        }
+        let content = self.made + u64::from(is_new);
+        if self.is_state() && (self.silent || self.stale) {
+            self.made = content;
+            return true;
+        }
+        let Some(source) = self.source.as_mut() else { return false };
+        match source.admit(Message::new(Time(content), Vec::new()), Time::ZERO) {
+            Admission::Record(record) => {
+                self.made = content;
+                self.snapshot = false;
+                self.keep_source();
+                self.transmit(record);
+            }
+            Admission::Full(_) => return false,
+            Admission::Closed(_) => self.closed = true,
+        }
+        true
+    }
+
+    fn transmit(&mut self, record: Message) {
+        if self.up {
+            let bytes = record.body.into_bytes();
+            self.air
+                .push(RecordHeader::parse(&bytes, BODY_BYTES_MAX).expect("a source writes whole records"));
+        }
+    }
+
+    /// The ticket is there before what it says is told. Acknowledgements alone do not change it.
+    fn keep_source(&mut self) {
+        if let Some(source) = &self.source {
+            self.kept.ticket = source.ticket();
+        }
+    }
+
+    fn keep_sink(&mut self) {
+        if let Some(sink) = &self.sink {
+            self.sink_ticket = sink.ticket(FLOW);
+        }
+    }
+
+    fn arrive(&mut self, index: usize, for_good: bool) -> bool {
+        let is_first = index == 0 || self.left.lossy;
+        let Some(sink) = self.sink.as_mut().filter(|sink| self.left.lossy || !sink.is_waiting()) else {
+            return false;
+        };
+        let Some(header) = self.air.get(index).copied().filter(|_| is_first && self.up) else { return false };
+        if for_good {
+            self.air.remove(index);
+        }
+        let message = Message::new(Time(header.container.created), Vec::new());
+        if let Received::NewEpoch(message) = sink.handle(&header, message) {
+            self.begin(header.epoch);
+            if let Some(sink) = self.sink.as_mut() {
+                sink.handle(&header, message);
+            }
+        }
+        true
+    }
+
+    fn drop_record(&mut self, index: usize) -> bool {
+        self.air.remove(index);
+        true
+    }
+
+    fn begin(&mut self, epoch: u32) {
+        if let Some(sink) = self.sink.as_mut() {
+            sink.begin(epoch);
+        }
+        self.keep_sink();
+    }
+
+    fn hand_on(&mut self) -> bool {
+        let Some(sink) = self.sink.as_mut().filter(|_| self.hands.is_none()) else { return false };
+        if let Some(message) = sink.poll() {
+            self.hands = Some((sink.epoch(), message.created.0));
+            return true;
+        }
+        if !sink.is_over() {
+            return false;
+        }
+        sink.advance();
+        let epoch = sink.epoch();
+        self.keep_sink();
+        self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
+        true
+    }
+
+    /// The partner takes a message and, in the same breath, that it did is kept.
+    fn take(&mut self) -> Result<bool, String> {
+        let (Some(sink), Some((epoch, content))) = (self.sink.as_mut(), self.hands) else { return Ok(false) };
+        self.hands = None;
+        let (last_epoch, last) = self.last;
+        let is_right = match (self.left.class, self.left.store_full) {
+            (FlowClass::State, _) if epoch == last_epoch => content == last + 1,
+            (FlowClass::State, _) => epoch > last_epoch && content >= last,
+            (_, StoreFull::DropOldest) => epoch >= last_epoch && content > last,
+            _ => epoch >= last_epoch && content == last + 1,
+        };
+        if !is_right {
+            return Err(format!(
+                "{content} of epoch {epoch} was handed on behind {last} of epoch {last_epoch}"
+            ));
+        }
+        if self.left.class == FlowClass::State && sink.is_given_up() {
+            return Err(format!("{content} was handed on after its epoch was given up"));
+        }
+        sink.handle_taken();
+        self.last = (epoch, content);
+        self.taken += 1;
+        self.seen = Some(content);
+        self.keep_sink();
+        Ok(true)
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        let Some(sink) = self.sink.as_mut().filter(|sink| sink.epoch() > 0) else { return false };
+        if self.hands.is_none() {
+            sink.handle_taken();
+        }
+        let acknowledge = Control::Acknowledge { flow: FLOW, epoch: sink.epoch(), next: sink.taken() };
+        self.keep_sink();
+        self.say_again(acknowledge)
+    }
+
+    fn miss(&mut self) -> bool {
+        let Some(sink) = self.sink.as_ref().filter(|sink| self.left.lossy && sink.has_gap()) else {
+            return false;
+        };
+        self.say_again(Control::Missing { flow: FLOW, epoch: sink.epoch(), ranges: sink.missing() })
+    }
+
+    /// Says what could be said again: if too much is under way already, the oldest of it is lost.
+    fn say_again(&mut self, word: Control) -> bool {
+        if !self.up || self.acknowledgements.contains(&word) {
+            return false;
+        }
+        if self.acknowledgements.len() == ACKNOWLEDGEMENTS_MAX {
+            self.acknowledgements.remove(0);
+        }
+        self.acknowledgements.push(word);
+        true
+    }
+
+    fn hear_acknowledged(&mut self, index: usize) -> bool {
+        if !self.up || self.source.is_none() || index >= self.acknowledgements.len() {
+            return false;
+        }
+        let word = self.acknowledgements.remove(index);
+        self.hear_at_source(&word);
+        true
+    }
+
+    fn timeout(&mut self) -> bool {
+        let Some(source) = self.source.as_mut().filter(|_| self.up) else { return false };
+        let Some(at) = source.poll_timeout(Duration::ZERO) else { return false };
+        source.handle_timeout(at, Duration::ZERO);
+        true
+    }
+
+    fn tell_gone(&mut self) -> bool {
+        let Some(source) = self.source.as_mut().filter(|_| self.up) else { return false };
+        let Some((epoch, sequence)) = source.poll_gone() else { return false };
+        self.to_sink.push_back(Control::Gone { flow: FLOW, epoch, sequence });
+        true
+    }
+
+    fn hear_next_at_sink(&mut self) -> bool {
+        let Some(word) = self.to_sink.pop_front_if(|_| self.sink.is_some()) else { return false };
+        self.hear_at_sink(&word);
+        true
+    }
+
+    fn hear_next_at_source(&mut self) -> bool {
+        let Some(word) = self.to_source.pop_front_if(|_| self.source.is_some()) else { return false };
+        self.hear_at_source(&word);
+        true
+    }
+
+    /// A word of the source comes to the sink.
+    pub fn hear_at_sink(&mut self, word: &Control) {
+        let Some(sink) = self.sink.as_mut() else { return };
+        match word {
+            Control::Epoch { epoch, before, goes_on, .. } => {
+                let following = self.sink_ticket.following.is_some_and(|(following, _)| following == *epoch);
+                if *goes_on && *epoch > sink.epoch() && following {
+                    sink.begin(before.0);
+                    sink.expect_end(before.1);
+                    if sink.is_given_up() {
+                        let epoch = sink.epoch();
+                        self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
+                        self.to_source.push_back(Control::Resync { flow: FLOW, epoch });
+                    }
+                } else {
+                    sink.handle_past(before.0, before.1);
+                    sink.begin(*epoch);
+                }
+            }
+            Control::Gone { epoch, sequence, .. } => sink.handle_gone(*epoch, *sequence),
+            Control::Change { epoch, .. } => {
+                let refusal = (*epoch <= sink.epoch()).then(|| "its epoch is over".into());
+                if refusal.is_none() {
+                    sink.expect(*epoch);
+                }
+                self.to_source.push_back(Control::Changed { flow: FLOW, epoch: *epoch, refusal });
+            }
+            other => panic!("a source does not say {other:?}"),
+        }
+        self.keep_sink();
+    }
+
+    /// A word of the sink comes to the source.
+    pub fn hear_at_source(&mut self, word: &Control) {
+        let Some(source) = self.source.as_mut() else { return };
+        match word {
+            Control::Acknowledge { epoch, next, .. } => source.handle_acknowledge(*epoch, *next),
+            Control::Missing { epoch, ranges, .. } => source.handle_missing(*epoch, ranges),
+            Control::Resync { epoch, .. } if *epoch == source.epoch() => self.restart(),
+            Control::Changed { epoch, refusal, .. } => {
+                if self.change.take_if(|change| *change == *epoch).is_some()
+                    && refusal.is_none()
+                    && *epoch > source.epoch()
+                {
+                    source.go_on(*epoch);
+                    self.tell_epoch();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Only a state flow begins anew of its own accord, and says where things stand.
+    fn restart(&mut self) {
+        if let Some(source) = self.source.as_mut() {
+            source.restart();
+            (self.stale, self.snapshot) = (false, true);
+            self.tell_epoch();
+        }
+    }
+
+    fn tell_epoch(&mut self) {
+        self.keep_source();
+        if let Some(source) = &self.source {
+            let (epoch, before, goes_on) = (source.epoch(), source.before(), source.goes_on());
+            self.to_sink.push_back(Control::Epoch { flow: FLOW, epoch, before, goes_on });
+        }
+    }
+
+    fn begin_change(&mut self) -> bool {
+        let Some(source) = &self.source else { return false };
+        let epoch = source.epoch() + EPOCHS_AHEAD;
+        self.change = Some(epoch);
+        self.to_sink.push_back(Control::Change { flow: FLOW, epoch, pipeline: String::new() });
+        true
+    }
+
+    fn cut(&mut self) -> bool {
+        self.up = false;
+        self.air.clear();
+        self.acknowledgements.clear();
+        if let Some(source) = self.source.as_mut() {
+            source.handle_link_lost();
+        }
+        true
+    }
+
+    fn join(&mut self) -> bool {
+        let (false, Some(source), Some(sink)) = (self.up, self.source.as_mut(), &self.sink) else {
+            return false;
+        };
+        self.up = true;
+        self.silent = false;
+        self.sink_silent = false;
+        if sink.is_given_up() {
+            self.to_source.push_back(Control::Resync { flow: FLOW, epoch: sink.epoch() });
+        }
+        source.handle_link(Time::ZERO);
+        match self.stale {
+            true => self.restart(),
+            false => self.tell_epoch(),
+        }
+        true
+    }
+
+    fn fall_silent_at_source(&mut self) -> bool {
+        let falls = self.is_state() && !self.up && !self.silent;
+        if falls {
+            (self.silent, self.stale) = (true, true);
+        }
+        falls
+    }
+
+    fn fall_silent_at_sink(&mut self) -> bool {
+        let falls = self.is_state() && !self.up && !self.sink_silent && self.sink.is_some();
+        if falls {
+            self.sink_silent = true;
+            self.give_up();
+        }
+        falls
+    }
+
+    /// The sink relies on nothing that was said before, and the application's node is neutral.
+    fn give_up(&mut self) {
+        if let Some(sink) = self.sink.as_mut().filter(|sink| !sink.is_given_up()) {
+            sink.give_up();
+        }
+        (self.hands, self.seen) = (None, None);
+        self.keep_sink();
+    }
+
+    fn kill_source(&mut self) -> bool {
+        if let Some(source) = self.source.take() {
+            self.kept.records = source.kept().collect();
+        }
+        self.change = None;
+        self.snapshot = false;
+        self.cut()
+    }
+
+    fn start_source(&mut self) -> Result<bool, String> {
+        if self.source.is_some() {
+            return Ok(false);
+        }
+        let (class, lossy) = (self.left.class, self.left.lossy);
+        let records = std::mem::take(&mut self.kept.records);
+        let source = SourceFlow::resume(&self.kept.ticket, records, class, lossy, &self.left.limits());
+        self.source = Some(source.map_err(|error| error.to_string())?);
+        self.stale = self.is_state();
+        Ok(true)
+    }
+
+    fn kill_sink(&mut self) -> bool {
+        self.sink = None;
+        self.hands = None;
+        self.cut()
+    }
+
+    fn start_sink(&mut self) -> Result<bool, String> {
+        if self.sink.is_some() {
+            return Ok(false);
+        }
+        let sink = SinkFlow::resume(&self.sink_ticket, self.left.class, &self.left.limits());
+        self.sink = Some(sink.map_err(|error| error.to_string())?);
+        if self.is_state() {
+            self.give_up();
+        }
+        Ok(true)
+    }
+
+    /// What is said and has not come, to be carried by somebody else: to the sink, and to the source.
+    pub fn take_words(&mut self) -> (VecDeque<Control>, VecDeque<Control>) {
+        let mut to_source = std::mem::take(&mut self.to_source);
+        to_source.extend(self.acknowledgements.drain(..));
+        (std::mem::take(&mut self.to_sink), to_source)
+    }
+
+    /// The device makes nothing more.
+    pub fn stop_making(&mut self) {
+        self.left.messages = self.made;
+    }
+
+    /// Whether the link is there.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Whether there is a process at the source, and one at the sink.
+    pub fn is_alive(&self) -> (bool, bool) {
+        (self.source.is_some(), self.sink.is_some())
+    }
+}
+
+/// Uses one up, if there is one left.
+fn spend(left: &mut u32) -> bool {
+    let some = *left > 0;
+    *left -= u32::from(some);
+    some
+}
