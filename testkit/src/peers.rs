@@ -165,7 +165,7 @@ impl Peers {
         if is_new {
             self.begin(before);
         }
-        self.sink.expect(before + 3);
+        assert!(self.sink.expect(before + 3), "no other epoch follows");
         self.source.go_on(before + 3);
         self.tell_epoch();
         self.pump();

@@ -202,8 +202,8 @@ pub struct World {
     up: bool,
     source: Option<SourceFlow>,
     kept: KeptSource,
-    /// The epoch of a change that the sink was told.
-    change: Option<u32>,
+    /// The epoch of a change that the sink was told, and whether it has begun here.
+    change: Option<(u32, bool)>,
     /// State: the other host is not heard; what it knows is not to be relied on; where things stand is to be said.
     silent: bool,
     stale: bool,
@@ -433,8 +433,19 @@ impl World {
     fn begin(&mut self, epoch: u32) {
         if let Some(sink) = self.sink.as_mut() {
             sink.begin(epoch);
+            self.tell_begun();
         }
         self.keep_sink();
+    }
+
+    /// The source may wish another change once the sink is where the last one led to.
+    fn tell_begun(&mut self) {
+        if let (Some(sink), Some((following, _))) = (&self.sink, self.sink_ticket.following) {
+            let epoch = sink.epoch();
+            if following <= epoch {
+                self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
+            }
+        }
     }
 
     fn hand_on(&mut self) -> bool {
@@ -447,9 +458,8 @@ impl World {
             return false;
         }
         sink.advance();
-        let epoch = sink.epoch();
+        self.tell_begun();
         self.keep_sink();
-        self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
         true
     }
 
@@ -555,7 +565,6 @@ impl World {
                     sink.expect_end(before.1);
                     if sink.is_given_up() {
                         let epoch = sink.epoch();
-                        self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
                         self.to_source.push_back(Control::Resync { flow: FLOW, epoch });
                     }
                 } else {
@@ -565,14 +574,12 @@ impl World {
             }
             Control::Gone { epoch, sequence, .. } => sink.handle_gone(*epoch, *sequence),
             Control::Change { epoch, .. } => {
-                let refusal = (*epoch <= sink.epoch()).then(|| "its epoch is over".into());
-                if refusal.is_none() {
-                    sink.expect(*epoch);
-                }
+                let refusal = (!sink.expect(*epoch)).then(|| "not now".into());
                 self.to_source.push_back(Control::Changed { flow: FLOW, epoch: *epoch, refusal });
             }
             other => panic!("a source does not say {other:?}"),
         }
+        self.tell_begun();
         self.keep_sink();
     }
 
@@ -584,13 +591,17 @@ impl World {
             Control::Missing { epoch, ranges, .. } => source.handle_missing(*epoch, ranges),
             Control::Resync { epoch, .. } if *epoch == source.epoch() => self.restart(),
             Control::Changed { epoch, refusal, .. } => {
-                if self.change.take_if(|change| *change == *epoch).is_some()
-                    && refusal.is_none()
-                    && *epoch > source.epoch()
-                {
-                    source.go_on(*epoch);
-                    self.tell_epoch();
+                if self.change == Some((*epoch, false)) {
+                    self.change = refusal.is_none().then_some((*epoch, true));
+                    if refusal.is_none() {
+                        source.go_on(*epoch);
+                        self.tell_epoch();
+                    }
                 }
+            }
+            Control::Begun { epoch, .. } => {
+                source.handle_acknowledge(*epoch, 0);
+                self.change.take_if(|(change, has_begun)| *has_begun && epoch >= change);
             }
             _ => {}
         }
@@ -600,6 +611,8 @@ impl World {
     fn restart(&mut self) {
         if let Some(source) = self.source.as_mut() {
             source.restart();
+            let epoch = source.epoch();
+            self.change.take_if(|(change, has_begun)| !*has_begun && *change <= epoch);
             (self.stale, self.snapshot) = (false, true);
             self.tell_epoch();
         }
@@ -616,7 +629,7 @@ impl World {
     fn begin_change(&mut self) -> bool {
         let Some(source) = &self.source else { return false };
         let epoch = source.epoch() + EPOCHS_AHEAD;
-        self.change = Some(epoch);
+        self.change = Some((epoch, false));
         self.to_sink.push_back(Control::Change { flow: FLOW, epoch, pipeline: String::new() });
         true
     }

@@ -248,9 +248,9 @@ impl Incoming {
         let refusal = match segment::build_chain(Half::Sink, &pipeline, &plan.format, &plan.site) {
             _ if epoch <= self.sink.epoch() => Some("its epoch is over".into()),
             Err(error) => Some(error.to_string()),
+            Ok(_) if !self.sink.expect(epoch) => Some("the change before it is not over".into()),
             Ok(chain) => {
                 self.next = Some(Next::new(epoch, pipeline, Segment::new(chain)));
-                self.sink.expect(epoch);
                 None
             }
         };

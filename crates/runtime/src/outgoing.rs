@@ -171,6 +171,7 @@ impl Outgoing {
                     .take_if(|switch| !switch.handle_answer(*epoch, refusal.as_deref(), around.notices));
             }
             Control::Begun { flow, epoch } if *flow == self.plan.flow => {
+                self.source.handle_acknowledge(*epoch, 0);
                 self.switch.take_if(|switch| switch.handle_begun(*epoch, around.notices));
             }
             Control::Pair { flow, epoch, pair, body }

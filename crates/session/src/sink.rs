@@ -148,10 +148,18 @@ impl SinkFlow {
         }
     }
 
-    /// Records of `epoch` go on behind those of the current one: they wait until that is over.
-    pub fn expect(&mut self, epoch: u32) {
-        if epoch > self.epoch {
-            self.following = Some(Following { epoch, end: None, held: BTreeMap::new(), held_bytes: 0 });
+    /// Records of `epoch` go on behind those of the current one: they wait until that is over. Says no, and waits for
+    /// nothing new, if that epoch has begun, or while another is known to follow.
+    #[must_use]
+    pub fn expect(&mut self, epoch: u32) -> bool {
+        match &self.following {
+            _ if epoch <= self.epoch => false,
+            Some(following) if following.epoch == epoch => true,
+            Some(following) if following.end.is_some() || !following.held.is_empty() => false,
+            _ => {
+                self.following = Some(Following { epoch, end: None, held: BTreeMap::new(), held_bytes: 0 });
+                true
+            }
         }
     }
 
@@ -251,7 +259,7 @@ impl SinkFlow {
             Ordering::Greater => self.end().unwrap_or(0),
         };
         let to = self.held.first_key_value().map_or(floor, |(first, _)| *first.min(&floor));
-        if self.ordered && to > self.next && !self.is_given_up() {
+        if self.ordered && to > self.next && self.epoch > self.given_up {
             self.counters.lost = self.counters.lost.saturating_add(to - self.next);
             self.next = to;
         }

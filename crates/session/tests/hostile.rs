@@ -87,7 +87,7 @@ proptest! {
                         }
                         next += 1;
                     }
-                    Admission::Full(_) => prop_assert!(keeps && !kept.is_empty()),
+                    Admission::Full(_) | Admission::Closed(_) => prop_assert!(keeps && !kept.is_empty()),
                 },
                 SourceEvent::Acknowledge(of, to) => {
                     source.handle_acknowledge(of, to);

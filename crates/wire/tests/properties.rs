@@ -11,9 +11,10 @@ use proptest::prelude::*;
 use wire::control::*;
 use wire::module::{MODULE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES};
 use wire::preamble::SessionToken;
+use wire::ticket::{FlowTicket, SinkTicket, SourceTicket};
 use wire::{
     BODY_BYTES_MAX, Container, Control, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport,
-    PROTOCOL_VERSION, Preamble, RecordHeader, WireError,
+    PROTOCOL_VERSION, Preamble, RecordHeader, Ticket, WireError,
 };
 
 /// A text of at most `max` bytes: mostly short, sometimes as long as it may be.
@@ -146,6 +147,7 @@ fn control() -> impl Strategy<Value = Control> {
             refusal
         }),
         (n32(), n32()).prop_map(|(flow, epoch)| Control::Begun { flow, epoch }),
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::Gone { flow, epoch, sequence }),
         (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::End { flow, epoch, sequence }),
         (n32(), n32(), any::<u16>(), body()).prop_map(|(flow, epoch, pair, body)| Control::Pair {
             flow,
@@ -180,6 +182,26 @@ fn control() -> impl Strategy<Value = Control> {
 fn preamble() -> impl Strategy<Value = Preamble> {
     let data = (token(), any::<u32>()).prop_map(|(session, driver)| Preamble::Data { session, driver });
     prop_oneof![Just(Preamble::Control), data]
+}
+
+fn ticket() -> impl Strategy<Value = Ticket> {
+    let (n32, n64) = (any::<u32>, any::<u64>);
+    let source = (n32(), n32(), n64(), (n32(), n64()), any::<bool>()).prop_map(
+        |(flow, epoch, next, before, goes_on)| {
+            FlowTicket::Source(SourceTicket { flow, epoch, next, before, goes_on })
+        },
+    );
+    let following = option::of((n32(), option::of(n64())));
+    let sink = (n32(), n32(), n32(), n64(), n64(), following, (n32(), n64())).prop_map(
+        |(flow, epoch, given_up, next, lost, following, gone)| {
+            FlowTicket::Sink(SinkTicket { flow, epoch, given_up, next, lost, following, gone })
+        },
+    );
+    (token(), n64(), vec(prop_oneof![source, sink], 0..5)).prop_map(|(session, received, flows)| Ticket {
+        session,
+        received,
+        flows,
+    })
 }
 
 fn record() -> impl Strategy<Value = RecordHeader> {
@@ -239,6 +261,9 @@ proptest! {
         if let Ok(preamble) = Preamble::parse(&bytes) {
             prop_assert_eq!(&preamble.emit()[..], &bytes[..Preamble::BYTES]);
         }
+        if let Ok(ticket) = Ticket::parse(&bytes) {
+            prop_assert_eq!(ticket.emit(), &bytes[..]);
+        }
         if let Ok(header) = RecordHeader::parse(&bytes, limit) {
             prop_assert!(header.container.length as usize <= limit);
             prop_assert_eq!(&header.emit()[..], &bytes[..RecordHeader::BYTES]);
@@ -254,6 +279,16 @@ proptest! {
         prop_assert_eq!(Preamble::parse(&bytes), Ok(preamble));
         let refused = Preamble::parse(&bytes[..cut]);
         prop_assert!(matches!(refused, Err(WireError::Short { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_ticket_is_read_as_it_was_written(ticket in ticket(), cut in any::<prop::sample::Index>(), flip in any::<prop::sample::Index>()) {
+        let bytes = ticket.emit();
+        prop_assert!(Ticket::parse(&bytes[..cut.index(bytes.len())]).is_err());
+        let mut other = bytes.clone();
+        other[flip.index(bytes.len())] ^= 1;
+        prop_assert_ne!(Ticket::parse(&other).ok(), Some(ticket.clone()));
+        prop_assert_eq!(Ticket::parse(&bytes), Ok(ticket));
     }
 
     #[test]

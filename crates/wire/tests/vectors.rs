@@ -8,7 +8,7 @@ use wire::module::MODULE_HEADER_BYTES;
 use wire::pairing::Pairing;
 use wire::preamble::{Introduction, SessionToken};
 use wire::{
-    BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, WireError,
+    BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, Ticket, WireError,
 };
 
 struct Vector {
@@ -139,7 +139,12 @@ fn control() {
     let vectors = check("control.txt", parse, Control::emit, token);
     let shown = vectors.iter().filter(|vector| vector.outcome.starts_with('='));
     let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
-    assert!(kinds.into_iter().eq(1..=26), "control.txt: a kind without a vector");
+    assert!(kinds.into_iter().eq(1..=27), "control.txt: a kind without a vector");
+}
+
+#[test]
+fn ticket() {
+    check("ticket.txt", Ticket::parse, Ticket::emit, |ticket| Some(ticket.session));
 }
 
 /// A frame and its place, as the vectors of modules print them.

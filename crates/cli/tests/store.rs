@@ -1,0 +1,72 @@
+//! What is kept to be sent again is as much as it may be: what the user chose happens, and is told.
+
+mod support;
+
+use netsim::Params;
+use netsim::relay::Relay;
+use std::net::SocketAddr;
+use support::{Scratch, Service, outboard};
+
+const MESSAGES: u64 = 1200;
+const BYTES: u64 = 64;
+
+/// A pattern behind a relay whose link can be cut.
+fn share(limits: &str) -> (Service, Relay) {
+    let device = format!("pattern:count={MESSAGES},rate=300,size={BYTES}");
+    let (share, address) = Service::share(&device, &["--limits", limits]);
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let relay = Relay::start(any, address.parse().unwrap(), Params::default(), 1).unwrap();
+    (share, relay)
+}
+
+#[test]
+fn the_oldest_is_given_up_for_the_newest_and_counted() {
+    let scratch = Scratch::new();
+    let output = scratch.path("out");
+    let (mut share, relay) = share("store_messages=150,store_full=drop-oldest");
+    let from = format!("{}/pattern", relay.address());
+    let mut attach = Service::start(&["attach", &from, "--as", &format!("file:{output}"), "--stats"]);
+    attach.wait("stats");
+    relay.cut();
+    assert_eq!(share.wait("store-full")["policy"], "drop-oldest");
+    attach.wait("link-lost");
+    let top = outboard(&["top", "--once", "--json"]).done().json();
+    let flows = top["flows"].as_array().unwrap();
+    let flow = flows.iter().find(|flow| flow["process"] == share.child.id()).expect("it is shown");
+    assert_eq!((&flow["store"]["full"], &flow["store"]["messages"]), (&true.into(), &150.into()), "{flow}");
+    relay.restore();
+    attach.wait("link-back");
+    // Figures come every second; the flow goes on for longer.
+    let lost = loop {
+        let stats = attach.wait("stats");
+        if let Some(lost) = stats["stats"]["incoming"]["lost"].as_u64().filter(|lost| *lost > 0) {
+            break lost;
+        }
+    };
+    attach.wait("flow-ended");
+    assert_eq!(attach.child.wait().unwrap().code(), Some(0));
+    let delivered = std::fs::metadata(&output).unwrap().len() / BYTES;
+    assert_eq!(delivered + lost, MESSAGES);
+}
+
+#[test]
+fn a_flow_that_is_to_end_does() {
+    let (mut share, relay) = share("store_messages=50,store_full=close");
+    let from = format!("{}/pattern", relay.address());
+    let mut attach = Service::start(&["attach", &from, "--as", "null", "--stats"]);
+    attach.wait("stats");
+    relay.cut();
+    assert_eq!(share.wait("store-full")["policy"], "close");
+    let detached = share.wait("detached");
+    assert!(detached["reason"].as_str().unwrap().contains("as much as it may be"), "{detached}");
+}
+
+#[test]
+fn pairs_that_need_every_message_are_not_run_where_some_are_given_up() {
+    let via = "exec(source=cat, sink=cat, stateful=true)";
+    let more = ["--via", via, "--limits", "store_full=drop-oldest"];
+    let (_share, address) = Service::share("pattern:count=10", &more);
+    let from = format!("{address}/pattern");
+    outboard(&["attach", &from, "--as", "null", "--via", via])
+        .refused(1, &["needs every message", "store_full"]);
+}

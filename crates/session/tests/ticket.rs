@@ -1,0 +1,195 @@
+//! Flows that go on from tickets: from their own as if nothing had been, from bad ones not at all.
+
+use contract::{FlowClass, Message, Time};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use session::{Admission, Limits, Received, SinkFlow, SourceFlow, StoreFull, TicketError};
+use wire::ticket::{SinkTicket, SourceTicket};
+use wire::{Container, RecordHeader};
+
+const FLOW: u32 = 3;
+
+fn limits() -> Limits {
+    Limits { store_messages: 10, store_bytes: 200, held_records: 8, held_bytes: 200, ..Limits::default() }
+}
+
+fn class() -> impl Strategy<Value = FlowClass> {
+    prop_oneof![Just(FlowClass::Reliable), Just(FlowClass::Timely), Just(FlowClass::State)]
+}
+
+fn store_full() -> impl Strategy<Value = StoreFull> {
+    prop_oneof![Just(StoreFull::Block), Just(StoreFull::DropOldest), Just(StoreFull::Close)]
+}
+
+/// Small numbers, and those at the end of the world.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0..6u64, 1 => any::<u64>(), 1 => u64::MAX - 3..=u64::MAX]
+}
+
+fn epoch() -> impl Strategy<Value = u32> {
+    prop_oneof![6 => 0..4u32, 1 => any::<u32>(), 1 => u32::MAX - 1..=u32::MAX]
+}
+
+fn record(epoch: u32, sequence: u64, bytes: usize) -> Message {
+    let mut record = Message::new(Time(sequence), vec![7; bytes]);
+    let container = Container { length: bytes as u32, created: sequence };
+    record.body.push_front(&RecordHeader { flow: FLOW, epoch, sequence, container }.emit());
+    record
+}
+
+fn bytes(records: impl Iterator<Item = Message>) -> Vec<Vec<u8>> {
+    records.map(|record| record.body.into_bytes().to_vec()).collect()
+}
+
+#[derive(Debug, Clone)]
+enum SourceEvent {
+    Admit(usize),
+    Acknowledge(u64),
+    Restart,
+    GoOn,
+    LinkLost,
+    Link,
+}
+
+fn source_event() -> impl Strategy<Value = SourceEvent> {
+    prop_oneof![
+        8 => (0..60usize).prop_map(SourceEvent::Admit),
+        3 => (0..12u64).prop_map(SourceEvent::Acknowledge),
+        1 => Just(SourceEvent::Restart),
+        1 => Just(SourceEvent::GoOn),
+        1 => Just(SourceEvent::LinkLost),
+        1 => Just(SourceEvent::Link),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever became of a source, its successor keeps the same, sends the same again, and numbers on.
+    #[test]
+    fn a_source_goes_on_from_its_ticket(
+        lossy in any::<bool>(),
+        full in store_full(),
+        events in vec(source_event(), 0..60),
+        damaged in any::<prop::sample::Index>(),
+    ) {
+        let limits = Limits { store_full: full, ..limits() };
+        let mut source = SourceFlow::new(FLOW, FlowClass::Reliable, lossy, &limits);
+        for event in events {
+            match event {
+                SourceEvent::Admit(bytes) => drop(source.admit(Message::new(Time(5), vec![1; bytes]), Time::ZERO)),
+                SourceEvent::Acknowledge(behind) => {
+                    source.handle_acknowledge(source.epoch(), source.next_sequence().saturating_sub(behind));
+                }
+                SourceEvent::Restart => drop(source.restart()),
+                // The sink is in an epoch, and has all before it, when it is asked to go on.
+                SourceEvent::GoOn => {
+                    source.handle_acknowledge(source.epoch(), 0);
+                    source.go_on(source.epoch() + 3);
+                }
+                SourceEvent::LinkLost => source.handle_link_lost(),
+                SourceEvent::Link => source.handle_link(Time::ZERO),
+            }
+        }
+        let ticket = source.ticket();
+        let resume = |records: Vec<Message>| SourceFlow::resume(&ticket, records, FlowClass::Reliable, lossy, &limits);
+        let mut next = resume(source.kept().collect()).expect("its own ticket");
+        prop_assert_eq!(next.ticket(), ticket);
+        prop_assert_eq!(bytes(next.kept()), bytes(source.kept()));
+        prop_assert_eq!(next.unacknowledged_bytes(), source.unacknowledged_bytes());
+        source.handle_link(Time::ZERO);
+        next.handle_link(Time::ZERO);
+        let again = |flow: &mut SourceFlow| bytes(std::iter::from_fn(|| flow.poll_resend(Time::ZERO)));
+        prop_assert_eq!(again(&mut source), again(&mut next));
+        if let Admission::Record(record) = next.admit(Message::default(), Time::ZERO) {
+            let header = record.body.into_bytes();
+            let header = RecordHeader::parse(&header, 0).expect("a whole record");
+            prop_assert_eq!((header.epoch, header.sequence), (ticket.epoch, ticket.next));
+        }
+        // With one of the records missing it does not go on, unless it is the oldest, which may be acknowledged.
+        let mut kept: Vec<Message> = source.kept().collect();
+        if kept.len() > 1 {
+            kept.remove(1 + damaged.index(kept.len() - 1));
+            prop_assert_eq!(resume(kept).err(), Some(TicketError::Record));
+        }
+    }
+
+    /// What a bad keeper hands back is refused or bounded.
+    #[test]
+    fn a_source_bears_any_ticket(
+        (epoch, next, before, goes_on) in (epoch(), number(), (epoch(), number()), any::<bool>()),
+        records in vec((epoch(), number(), 0..60usize, any::<bool>()), 0..30),
+        class in class(),
+        lossy in any::<bool>(),
+    ) {
+        let ticket = SourceTicket { flow: FLOW, epoch, next, before, goes_on };
+        let records = records.into_iter().map(|(epoch, sequence, bytes, whole)| match whole {
+            true => record(epoch, sequence, bytes),
+            false => Message::new(Time::ZERO, vec![9; bytes]),
+        });
+        if let Ok(mut source) = SourceFlow::resume(&ticket, records, class, lossy, &limits()) {
+            prop_assert!(source.unacknowledged() <= limits().store_messages);
+            prop_assert!(source.next_sequence() >= next);
+            source.handle_link(Time::ZERO);
+            prop_assert!(std::iter::from_fn(|| source.poll_resend(Time::ZERO)).count() <= limits().store_messages);
+        }
+    }
+
+    /// Whatever came to a sink, its successor goes on behind what was taken: what was not comes to it again.
+    #[test]
+    fn a_sink_goes_on_from_its_ticket(
+        full in any::<bool>(),
+        events in vec((0..3u32, 0..8u64, 0..9u8), 0..60),
+    ) {
+        let mut sink = SinkFlow::new(FlowClass::Reliable, &limits());
+        for (epoch, sequence, what) in events {
+            match what {
+                0 => drop(sink.begin(epoch)),
+                1 => drop(sink.expect(epoch)),
+                2 => sink.expect_end(sequence),
+                3 => sink.handle_taken(),
+                4 if full => sink.handle_gone(epoch, sequence),
+                5 | 6 => drop(sink.poll()),
+                _ => {
+                    let container = Container { length: 0, created: 0 };
+                    sink.handle(&RecordHeader { flow: FLOW, epoch, sequence, container }, Message::default());
+                }
+            }
+        }
+        let ticket = sink.ticket(FLOW);
+        let mut next = SinkFlow::resume(&ticket, FlowClass::Reliable, &limits()).expect("its own ticket");
+        prop_assert_eq!(next.ticket(FLOW), ticket);
+        prop_assert_eq!((next.epoch(), next.is_given_up()), (sink.epoch(), sink.is_given_up()));
+        prop_assert!(full || next.next_sequence() == ticket.next);
+        // What its partner did not take comes again, and is taken.
+        let wanted = next.next_sequence();
+        if sink.epoch() > 0 && !next.is_given_up() {
+            let container = Container { length: 0, created: 0 };
+            let header = RecordHeader { flow: FLOW, epoch: next.epoch(), sequence: wanted, container };
+            prop_assert_eq!(next.handle(&header, Message::default()), Received::Accepted);
+            prop_assert!(next.poll().is_some());
+        }
+    }
+
+    /// What a bad keeper hands back is refused or bounded.
+    #[test]
+    fn a_sink_bears_any_ticket(
+        (epoch_, given_up, next, lost) in (epoch(), epoch(), number(), number()),
+        following in prop::option::of((epoch(), prop::option::of(number()))),
+        gone in (epoch(), number()),
+        class in class(),
+        records in vec((epoch(), number()), 0..30),
+    ) {
+        let ticket = SinkTicket { flow: FLOW, epoch: epoch_, given_up, next, lost, following, gone };
+        let Ok(mut sink) = SinkFlow::resume(&ticket, class, &limits()) else { return Ok(()) };
+        for (epoch, sequence) in records {
+            let container = Container { length: 0, created: 0 };
+            sink.handle(&RecordHeader { flow: FLOW, epoch, sequence, container }, Message::default());
+            prop_assert!(sink.missing().iter().all(|(from, to)| from < to));
+        }
+        prop_assert!(std::iter::from_fn(|| sink.poll()).count() <= limits().held_records + 1);
+        if sink.is_over() {
+            sink.advance();
+        }
+    }
+}
