@@ -590,13 +590,11 @@ impl World {
             Control::Acknowledge { epoch, next, .. } => source.handle_acknowledge(*epoch, *next),
             Control::Missing { epoch, ranges, .. } => source.handle_missing(*epoch, ranges),
             Control::Resync { epoch, .. } if *epoch == source.epoch() => self.restart(),
-            Control::Changed { epoch, refusal, .. } => {
-                if self.change == Some((*epoch, false)) {
-                    self.change = refusal.is_none().then_some((*epoch, true));
-                    if refusal.is_none() {
-                        source.go_on(*epoch);
-                        self.tell_epoch();
-                    }
+            Control::Changed { epoch, refusal, .. } if self.change == Some((*epoch, false)) => {
+                self.change = refusal.is_none().then_some((*epoch, true));
+                if refusal.is_none() {
+                    source.go_on(*epoch);
+                    self.tell_epoch();
                 }
             }
             Control::Begun { epoch, .. } => {

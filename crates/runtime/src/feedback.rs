@@ -146,7 +146,7 @@ mod tests {
         let says = |received, lost| Control::Feedback { flow: 1, received, lost, delay_us: 5, jitter_us: 9 };
         let known = |sent, resent, waiting| Known {
             class: FlowClass::Reliable,
-            counters: SourceCounters { sent, resent, sent_bytes: sent * 100 },
+            counters: SourceCounters { sent, resent, sent_bytes: sent * 100, given_up: 0 },
             unacknowledged_bytes: waiting,
             round_trip: Duration::from_millis(100),
         };
