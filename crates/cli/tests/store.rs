@@ -11,9 +11,9 @@ const MESSAGES: u64 = 1200;
 const BYTES: u64 = 64;
 
 /// A pattern behind a relay whose link can be cut.
-fn share(limits: &str) -> (Service, Relay) {
+fn share(store_messages: &str, store_full: &str) -> (Service, Relay) {
     let device = format!("pattern:count={MESSAGES},rate=300,size={BYTES}");
-    let (share, address) = Service::share(&device, &["--limits", limits]);
+    let (share, address) = Service::share(&device, &["--limit", store_messages, "--limit", store_full]);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let relay = Relay::start(any, address.parse().unwrap(), Params::default(), 1).unwrap();
     (share, relay)
@@ -23,7 +23,7 @@ fn share(limits: &str) -> (Service, Relay) {
 fn the_oldest_is_given_up_for_the_newest_and_counted() {
     let scratch = Scratch::new();
     let output = scratch.path("out");
-    let (mut share, relay) = share("store_messages=150,store_full=drop-oldest");
+    let (mut share, relay) = share("store_messages=150", "store_full=drop-oldest");
     let from = format!("{}/pattern", relay.address());
     let mut attach = Service::start(&["attach", &from, "--as", &format!("file:{output}"), "--stats"]);
     attach.wait("stats");
@@ -51,7 +51,7 @@ fn the_oldest_is_given_up_for_the_newest_and_counted() {
 
 #[test]
 fn a_flow_that_is_to_end_does() {
-    let (mut share, relay) = share("store_messages=50,store_full=close");
+    let (mut share, relay) = share("store_messages=50", "store_full=close");
     let from = format!("{}/pattern", relay.address());
     let mut attach = Service::start(&["attach", &from, "--as", "null", "--stats"]);
     attach.wait("stats");
@@ -64,7 +64,7 @@ fn a_flow_that_is_to_end_does() {
 #[test]
 fn pairs_that_need_every_message_are_not_run_where_some_are_given_up() {
     let via = "exec(source=cat, sink=cat, stateful=true)";
-    let more = ["--via", via, "--limits", "store_full=drop-oldest"];
+    let more = ["--via", via, "--limit", "store_full=drop-oldest"];
     let (_share, address) = Service::share("pattern:count=10", &more);
     let from = format!("{address}/pattern");
     outboard(&["attach", &from, "--as", "null", "--via", via])

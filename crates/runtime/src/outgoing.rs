@@ -566,7 +566,7 @@ fn check_store(plan: &FlowPlan, pipeline: &Pipeline, store_full: StoreFull) -> R
     let gives_up = store_full == StoreFull::DropOldest && plan.class != FlowClass::Timely;
     match gives_up && pipeline.promises().needs_order {
         true => Err(format!(
-            "`{}` needs every message of its other half, and with --limits store_full=drop-oldest some are given \
+            "`{}` needs every message of its other half, and with --limit store_full=drop-oldest some are given \
              up: use pairs that keep no history, or another store_full",
             pipeline.canonical()
         )),
