@@ -5,15 +5,16 @@ mod support;
 use netsim::Params;
 use netsim::relay::Relay;
 use std::net::SocketAddr;
-use support::{Scratch, Service, outboard};
+use support::{Scratch, Service};
 
-const MESSAGES: u64 = 1200;
+const MESSAGES: u64 = 4500;
 const BYTES: u64 = 64;
 
 /// A pattern behind a relay whose link can be cut.
 fn share(store_messages: &str, store_full: &str) -> (Service, Relay) {
-    let device = format!("pattern:count={MESSAGES},rate=300,size={BYTES}");
-    let (share, address) = Service::share(&device, &["--limit", store_messages, "--limit", store_full]);
+    let device = format!("pattern:count={MESSAGES},rate=250,size={BYTES}");
+    let (share, address) =
+        Service::share(&device, &["--stats", "--limit", store_messages, "--limit", store_full]);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let relay = Relay::start(any, address.parse().unwrap(), Params::default(), 1).unwrap();
     (share, relay)
@@ -30,13 +31,13 @@ fn the_oldest_is_given_up_for_the_newest_and_counted() {
     relay.cut();
     assert_eq!(share.wait("store-full")["policy"], "drop-oldest");
     attach.wait("link-lost");
-    let top = outboard(&["top", "--once", "--json"]).done().json();
-    let flows = top["flows"].as_array().unwrap();
-    let flow = flows.iter().find(|flow| flow["process"] == share.child.id()).expect("it is shown");
-    assert_eq!((&flow["store"]["full"], &flow["store"]["messages"]), (&true.into(), &150.into()), "{flow}");
+    // Figures come every second.
+    let store =
+        (0..3).map(|_| share.wait("stats")["stats"]["outgoing"]["store"].take()).last().expect("three");
+    assert_eq!((&store["full"], &store["messages"]), (&true.into(), &150.into()), "{store}");
     relay.restore();
     attach.wait("link-back");
-    // Figures come every second; the flow goes on for longer.
+    // The flow goes on for longer than until the next figures.
     let lost = loop {
         let stats = attach.wait("stats");
         if let Some(lost) = stats["stats"]["incoming"]["lost"].as_u64().filter(|lost| *lost > 0) {
@@ -65,8 +66,9 @@ fn a_flow_that_is_to_end_does() {
 fn pairs_that_need_every_message_are_not_run_where_some_are_given_up() {
     let via = "exec(source=cat, sink=cat, stateful=true)";
     let more = ["--via", via, "--limit", "store_full=drop-oldest"];
-    let (_share, address) = Service::share("pattern:count=10", &more);
+    let (mut share, address) = Service::share("pattern:count=10", &more);
     let from = format!("{address}/pattern");
-    outboard(&["attach", &from, "--as", "null", "--via", via])
-        .refused(1, &["needs every message", "store_full"]);
+    let _attach = Service::start(&["attach", &from, "--as", "null", "--via", via]);
+    let reason = share.wait("detached")["reason"].to_string();
+    assert!(reason.contains("needs every message") && reason.contains("store_full"), "{reason}");
 }
