@@ -8,6 +8,7 @@ mod bare;
 mod chapter6;
 mod compose;
 mod devices;
+mod display;
 mod flood;
 mod isolate;
 mod jitter;
@@ -26,6 +27,7 @@ mod seal_cost;
 mod skew;
 mod soak;
 mod trace_cost;
+mod viewer;
 
 use chapter6::ChapterSetting;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -54,11 +56,13 @@ enum Experiment {
     SingleMachine(ChapterSetting),
     Throughput(ChapterSetting),
     Device(ChapterSetting),
+    Screen(chapter6::ScreenSetting),
     Jitter(jitter::JitterSetting),
     Stages(ChapterSetting),
     Video(ChapterSetting),
     VideoSingle(ChapterSetting),
     Batching(ChapterSetting),
+    Viewer(viewer::ViewerSetting),
     Latency(Setting),
     Flood(Setting),
     TraceCost(Setting),
@@ -176,11 +180,13 @@ fn run() -> Result<(), Failure> {
         Experiment::SingleMachine(setting) => chapter6::run(setting, chapter6::single_machine)?,
         Experiment::Throughput(setting) => chapter6::run(setting, chapter6::throughput)?,
         Experiment::Device(setting) => chapter6::run(setting, chapter6::device)?,
+        Experiment::Screen(setting) => chapter6::run(&setting.chapter, |_| chapter6::screen(setting))?,
         Experiment::Jitter(setting) => jitter::run(setting)?,
         Experiment::Stages(setting) => chapter6::run(setting, chapter6::stages)?,
         Experiment::Video(setting) => chapter6::run(setting, chapter6::video)?,
         Experiment::VideoSingle(setting) => chapter6::run(setting, chapter6::video_single)?,
         Experiment::Batching(setting) => chapter6::run(setting, chapter6::batching)?,
+        Experiment::Viewer(setting) => viewer::run(setting)?,
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,

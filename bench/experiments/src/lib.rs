@@ -37,6 +37,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "Section 6.4: a 3D mouse at 62.5 Hz; the device's side, the network, the application's side",
     ),
     experiment(
+        "screen",
+        "Sections 6.5 and 6.6: a screen's pictures a second, beside TigerVNC, x11vnc and GStreamer",
+    ),
+    experiment(
         "jitter",
         "Section 6.7: a device's rhythm over a network with jitter, with and without pairs (needs root)",
     ),
@@ -49,6 +53,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment(
         "batching",
         "Section 6.9.2: a frame's time on a single machine, 1 to 10 slots of shared memory",
+    ),
+    experiment(
+        "viewer",
+        "A VNC viewer far from its desktop: how soon keys and clicks are answered, beside TigerVNC's server",
     ),
     experiment("latency", "One-way time of a message over loopback TCP, beside a bare ping-pong"),
     experiment("flood", "Messages of 1 MB as fast as they go, over TCP and UDP, beside bare sockets"),

@@ -2,7 +2,7 @@
 
 use super::figures;
 use super::network::NetworkKind;
-use super::{ChapterSetting, Row, device, end_to_end, machine, page, progress, throughput, video};
+use super::{ChapterSetting, Row, device, end_to_end, machine, page, progress, screen, throughput, video};
 use crate::Failure;
 use crate::jitter::{self, JitterSetting};
 use clap::Args;
@@ -52,12 +52,13 @@ const fn experiment(
     Experiment { name, measure, rounds, quick_sizes, quick_repeats }
 }
 
-static EXPERIMENTS: [Experiment; 11] = [
+static EXPERIMENTS: [Experiment; 12] = [
     experiment("end-to-end", end_to_end::end_to_end, 2, &[1000, 100_000], 20),
     experiment("single-machine", machine::single_machine, 2, &[100, 100_000], 20),
     experiment("single-machine, with the dissertation's pause", paused, 1, &[], 1),
     experiment("throughput", throughput::throughput, 2, &[100_000], 10),
     experiment("device", device::device, 1, &[], 20),
+    experiment("screen", screen::screen_of_chapter, 1, &[100], 10),
     experiment("jitter", rhythm, 1, &[], 20),
     experiment("stages, whole system", end_to_end::stages, 2, &[1000, 100_000], 20),
     experiment("stages, single machine", machine::stages, 2, &[100, 100_000], 20),

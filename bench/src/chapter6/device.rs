@@ -166,7 +166,7 @@ fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
                 passages.parts[0].add(at.saturating_sub(given_ns));
                 passages.sent_ns = at;
             }
-            Passing::In => {
+            Passing::In(_) => {
                 let sent_ns = passages.sent_ns;
                 passages.parts[1].add(at.saturating_sub(sent_ns) / 2);
             }
@@ -174,7 +174,7 @@ fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
     });
     NEAR.set(watch);
     FAR.set(Arc::new(move |passing, at, _| {
-        if passing == Passing::In {
+        if matches!(passing, Passing::In(_)) {
             lock(&far).came_ns = at;
         }
     }));

@@ -24,7 +24,13 @@ pub(crate) struct FarSetting {
     /// Sides of the square frames it has
     #[arg(long = "side", value_delimiter = ',')]
     sides: Vec<usize>,
+    /// The display whose screen it has
+    #[arg(long)]
+    screen: Option<String>,
 }
+
+/// The name of the screen that the far host has.
+pub(crate) const SCREEN: &str = "screen";
 
 /// Where the far host listens.
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,12 +144,15 @@ pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
     let devices = ANSWERING.iter().map(|(name, whole)| (name.to_string(), answering(*whole)));
     let cameras =
         setting.sides.iter().map(|side| (format!("camera-{side}"), DeviceChoice::Spec(camera(*side))));
+    // As many pictures as are taken: how many that are is measured.
+    let screen = setting.screen.iter().map(|display| format!("x11:{display},rate=0,delay=0ms,cursor=false"));
+    let screen = screen.map(|spec| (SCREEN.to_string(), DeviceChoice::Spec(spec)));
     let share = |(name, device): (String, DeviceChoice)| {
         let pipelines = pipelines(&setting.via, answers(&name))?;
         Ok(ShareDevice { device, name: Some(name), pipelines, hub: Default::default(), allow: Vec::new() })
     };
     let request = ShareRequest {
-        devices: devices.chain(cameras).map(share).collect::<Result<_, Failure>>()?,
+        devices: devices.chain(cameras).chain(screen).map(share).collect::<Result<_, Failure>>()?,
         listen: SocketAddr::new(setting.address, 0),
         trust: None,
         limits: limits(),

@@ -66,6 +66,18 @@ static FIGURES: &[Figure] = &[
         "paper_link",
     ),
     Figure {
+        number: "6.9",
+        title: "Frames a second by mean pixels sent",
+        experiment: "screen",
+        only: &[("quantity", "time between pictures"), ("varied", "true")],
+        apart: &["network", "content"],
+        across: ("pixels", "pixels a frame"),
+        group: "program",
+        up: "frames/s",
+        scales: LOGARITHMIC,
+        is_rate: true,
+    },
+    Figure {
         number: "6.12",
         title: "Rhythm after a network with jitter",
         experiment: "jitter",
@@ -224,7 +236,7 @@ impl Figure {
     fn group_name(&self) -> &'static str {
         match self.group {
             "paper_link" => "ours direct; paper",
-            "pair" => "",
+            "pair" | "program" => "",
             other => other,
         }
     }

@@ -24,8 +24,8 @@ use transports::tcp::Tcp;
 use wire::RecordHeader;
 
 /// Flows by their direction: a partner of the experiments has one each way at most.
-const OUT: FlowKey = FlowKey(1);
-const IN: FlowKey = FlowKey(2);
+pub(crate) const OUT: FlowKey = FlowKey(1);
+pub(crate) const IN: FlowKey = FlowKey(2);
 
 /// A figure that a panic elsewhere cannot spoil.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -174,6 +174,7 @@ macro_rules! plain_partner {
         }
     };
 }
+pub(crate) use plain_partner;
 
 /// Makes a pacer's messages. What comes back answers them, if anything does.
 pub(crate) struct Probe {
@@ -401,8 +402,8 @@ pub(crate) enum Passing {
     Begin,
     /// A record goes to the network.
     Out,
-    /// A record came from the network.
-    In,
+    /// A record came from the network, its body so long.
+    In(usize),
 }
 
 /// Is told of every record: which way, when, and when its message was made, on this host's clock where it goes out; and of
@@ -501,7 +502,7 @@ impl Partner for Gauged {
     fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
         let pulled = self.inner.pull(flow, want)?;
         if let Pulled::Message(_, record) = &pulled {
-            (self.watch)(Passing::In, sys::clock::boot_ns(), created(&record.body));
+            (self.watch)(Passing::In(record.body.len()), sys::clock::boot_ns(), created(&record.body));
         }
         Ok(pulled)
     }

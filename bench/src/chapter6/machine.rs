@@ -109,7 +109,7 @@ fn ours(blocks: &[Block], pause: Duration, pipeline: &str) -> Result<Vec<Times>,
     let watch: Watch = Arc::new(move |passing, at, _| match passing {
         Passing::Begin => lock(&watched).release(),
         Passing::Out => lock(&watched).answer(at, 1),
-        Passing::In => {}
+        Passing::In(_) => {}
     });
     let device = Box::new(Probe { pacer, results });
     let options = Gauge::unqueued()?;

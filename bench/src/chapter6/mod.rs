@@ -15,6 +15,7 @@ mod network;
 mod page;
 pub(crate) mod paper;
 mod relay;
+mod screen;
 mod throughput;
 mod video;
 
@@ -33,8 +34,10 @@ pub(crate) use device::device;
 pub(crate) use end_to_end::end_to_end;
 pub(crate) use far::{FarSetting, run as run_far};
 pub(crate) use machine::single_machine;
+pub(crate) use network::Lab;
 use network::NetworkKind;
 pub(crate) use relay::run as run_relay;
+pub(crate) use screen::{ScreenSetting, screen};
 pub(crate) use throughput::throughput;
 pub(crate) use video::{batching, video, video_single};
 
@@ -257,7 +260,7 @@ pub(crate) fn progress(what: &str) {
 /// Runs one experiment, prints its rows and draws its pictures.
 pub(crate) fn run(
     setting: &ChapterSetting,
-    experiment: fn(&ChapterSetting) -> Result<Vec<Row>, Failure>,
+    experiment: impl FnOnce(&ChapterSetting) -> Result<Vec<Row>, Failure>,
 ) -> Result<Value, Failure> {
     setting.begin()?;
     let rows = experiment(setting)?;

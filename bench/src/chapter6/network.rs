@@ -1,19 +1,22 @@
 //! The hosts of the experiments: this one, and a process that is the far one, on the loopback interface or in
 //! namespaces of `netlab`.
 
-use super::far::{Ports, answers, pipelines};
+use super::far::{Ports, SCREEN, answers, pipelines};
 use super::instruments::ping;
 use super::{Block, ChapterSetting, beside, paper, progress};
 use crate::Failure;
+use crate::display::cpu_ns;
 use clap::ValueEnum;
-use contract::Options;
+use contract::{Options, TransportClass};
 use runtime::worker::TransportPlan;
-use runtime::{ApplicationChoice, AttachRequest, AttachTarget, Attacher, Event, Limits, Stop, registry};
+use runtime::{
+    ApplicationChoice, AttachRequest, AttachTarget, Attacher, Event, Limits, Pipelines, Stop, registry,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -60,16 +63,37 @@ impl NetworkKind {
 }
 
 /// Two hosts of `netlab`; taken down with this value.
-struct Lab {
+pub(crate) struct Lab {
     netlab: PathBuf,
     name: String,
 }
 
 impl Lab {
-    fn up(netlab: &Path) -> Result<Lab, Failure> {
-        let lab = Lab { netlab: netlab.into(), name: format!("chapter6-{}", std::process::id()) };
-        lab.ask(&["up"])?;
+    /// Makes them, with links like this.
+    pub(crate) fn up(netlab: &Path, link: &[&str]) -> Result<Lab, Failure> {
+        let lab = Lab { netlab: netlab.into(), name: format!("bench-{}", std::process::id()) };
+        lab.ask(&[&["up"], link].concat())?;
         Ok(lab)
+    }
+
+    /// A program on one of them, `a` or `b`.
+    pub(crate) fn program(&self, host: &str, program: &str) -> Command {
+        let mut command = self.command("exec");
+        command.args([host, "--", program]);
+        command
+    }
+
+    /// Does something on a thread of one of them.
+    pub(crate) fn on<T: Send>(
+        &self,
+        host: &str,
+        act: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
+        let namespace = File::open(format!("/run/netns/{}-{host}", self.name))?;
+        apart(|| {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            act()
+        })
     }
 
     fn command(&self, verb: &str) -> Command {
@@ -78,7 +102,7 @@ impl Lab {
         command
     }
 
-    fn ask(&self, words: &[&str]) -> Result<String, Failure> {
+    pub(crate) fn ask(&self, words: &[&str]) -> Result<String, Failure> {
         let output = self.command(words[0]).args(&words[1..]).output()?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -95,6 +119,11 @@ impl Drop for Lab {
     }
 }
 
+/// Does something on a thread of its own.
+fn apart<T: Send>(act: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    thread::scope(|scope| scope.spawn(act).join().map_err(|_| "a thread panicked")?)
+}
+
 /// This host and the far one.
 pub(crate) struct Network {
     pub(crate) kind: NetworkKind,
@@ -105,8 +134,8 @@ pub(crate) struct Network {
     sides: Vec<usize>,
 }
 
-/// The far host's process. Dropping it ends it.
-struct Far {
+/// A process of the far host. Dropping it ends it.
+pub(crate) struct Far {
     process: Child,
     ports: Ports,
 }
@@ -126,10 +155,10 @@ impl Network {
             }
             _ => {
                 let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
-                Some(Lab::up(&netlab)?)
+                Some(Lab::up(&netlab, &[])?)
             }
         };
-        let far = Far::start(lab.as_ref(), "", sides)?;
+        let far = Far::start(lab.as_ref(), "", &cameras(sides))?;
         let mut network = Network { kind, far, pipeline: String::new(), lab, sides: sides.to_vec() };
         if kind == NetworkKind::Paper {
             network.be_like_the_papers()?;
@@ -140,7 +169,7 @@ impl Network {
     /// Has the flows of the far host's devices go through `pipeline` from here on.
     pub(crate) fn set_pipeline(&mut self, pipeline: &str) -> Result<(), Failure> {
         if self.pipeline != pipeline {
-            self.far = Far::start(self.lab.as_ref(), pipeline, &self.sides)?;
+            self.far = Far::start(self.lab.as_ref(), pipeline, &cameras(&self.sides))?;
             self.pipeline = pipeline.into();
         }
         Ok(())
@@ -192,24 +221,19 @@ impl Network {
     }
 
     /// Does something on a thread of host 0, this one, or of 1, the far one.
-    fn on<T: Send>(
+    pub(crate) fn on<T: Send>(
         &self,
         host: usize,
         act: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        let letter = ["a", "b"][host];
-        let namespace = self.lab.as_ref().map(|lab| format!("/run/netns/{}-{letter}", lab.name));
-        thread::scope(|scope| {
-            let handle = scope.spawn(|| {
-                if let Some(namespace) = namespace {
-                    let namespace = File::open(namespace)?;
-                    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-                }
-                sys::thread::pin_to_cpu(CPUS[host]);
-                act()
-            });
-            handle.join().map_err(|_| "a thread panicked")?
-        })
+        let act = || {
+            sys::thread::pin_to_cpu(CPUS[host]);
+            act()
+        };
+        match &self.lab {
+            Some(lab) => lab.on(["a", "b"][host], act),
+            None => apart(act),
+        }
     }
 
     /// A connection to the far host's bare services.
@@ -239,13 +263,48 @@ impl Network {
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
         let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
+        let pipelines = pipelines(&self.pipeline, answers(device))?;
+        self.attach_to(&self.far, class, device, pipelines, application, results)
+    }
+
+    /// A process of the far host that shares the screen of a display.
+    pub(crate) fn share_screen(&self, display: &str, pipeline: &str) -> Result<Far, Failure> {
+        Far::start(self.lab.as_ref(), pipeline, &[format!("--screen={display}")])
+    }
+
+    /// Attaches the screen that [`Network::share_screen`] shares, over a transport of the experiment's.
+    pub(crate) fn attach_screen<T: Send>(
+        &self,
+        far: &Far,
+        class: &'static dyn TransportClass,
+        pipeline: &str,
+        application: Box<dyn contract::Partner>,
+        results: &Receiver<T>,
+    ) -> Result<T, Failure> {
+        self.attach_to(far, class, SCREEN, pipelines(pipeline, false)?, application, results)
+    }
+
+    /// Where the far host is.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.far.ports.address
+    }
+
+    fn attach_to<T: Send>(
+        &self,
+        far: &Far,
+        class: &'static dyn TransportClass,
+        device: &str,
+        pipelines: Pipelines,
+        application: Box<dyn contract::Partner>,
+        results: &Receiver<T>,
+    ) -> Result<T, Failure> {
         let target = AttachTarget {
             name: device.into(),
             application: ApplicationChoice::Partner(application),
-            pipelines: pipelines(&self.pipeline, answers(device))?,
+            pipelines,
         };
         let request = AttachRequest {
-            address: format!("{}:{}", self.far.ports.address, self.far.ports.share),
+            address: format!("{}:{}", far.ports.address, far.ports.share),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
             targets: vec![target],
             trust: None,
@@ -271,7 +330,13 @@ impl Network {
 }
 
 impl Far {
-    fn start(lab: Option<&Lab>, pipeline: &str, sides: &[usize]) -> Result<Far, Failure> {
+    /// Processor time that it used.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        cpu_ns(self.process.id())
+    }
+
+    /// `more` says which devices it has besides those that answer.
+    fn start(lab: Option<&Lab>, pipeline: &str, more: &[String]) -> Result<Far, Failure> {
         let own = std::env::current_exe()?;
         let (mut command, address) = match lab {
             None => (Command::new(own), Ipv4Addr::LOCALHOST),
@@ -282,7 +347,7 @@ impl Far {
             }
         };
         command.arg("far-host").arg(format!("--address={address}")).arg(format!("--via={pipeline}"));
-        command.args(sides.iter().map(|side| format!("--side={side}")));
+        command.args(more);
         let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut far = Far { process, ports: Ports::default() };
         let mut line = String::new();
@@ -293,6 +358,11 @@ impl Far {
             .map_err(|_| format!("the far host did not start: it said {line:?}"))?;
         Ok(far)
     }
+}
+
+/// Says that the far host has cameras for square pictures.
+fn cameras(sides: &[usize]) -> Vec<String> {
+    sides.iter().map(|side| format!("--side={side}")).collect()
 }
 
 impl Drop for Far {

@@ -71,7 +71,7 @@ static SECTIONS: &[Section] = &[
         part: "",
         text: include_str!("text/screen.md"),
         alone: &[&VNC_FRAMES, &DRIVER_FRAMES],
-        table: Table::List(&["program", "pixels"]),
+        table: Table::Grid { apart: &["network", "content", "quantity"], down: "program", across: "pixels" },
     },
     Section {
         number: "6.7",

@@ -19,11 +19,9 @@ const REASON_BYTES_MAX: usize = 4096;
 /// Most pixels of a cursor that is read at all; what is beyond [`CURSOR_SIDE_MAX`] is cut off.
 const CURSOR_AREA_MAX: usize = 1 << 20;
 
-/// What we ask for, the best first.
-pub(super) const ENCODINGS: [i32; 10] = [
+/// What we ask for besides pixels, and the one that a server has to know.
+const ENCODINGS: [i32; 8] = [
     encoding::COPY_RECT,
-    encoding::TIGHT,
-    encoding::ZRLE,
     encoding::RAW,
     encoding::CURSOR,
     encoding::CURSOR_WITH_ALPHA,
@@ -33,6 +31,16 @@ pub(super) const ENCODINGS: [i32; 10] = [
     // The least effort: it is a local line, or it is compressed again behind us.
     encoding::COMPRESS_LEVEL_0 + 1,
 ];
+
+/// What we ask for, the best first: pixels in the one that is named. What a server would take instead of plain ones is not.
+pub(super) fn encodings(name: &str) -> Vec<i32> {
+    let pixels: &[i32] = match name {
+        "zrle" => &[encoding::ZRLE],
+        "raw" => &[],
+        _ => &[encoding::TIGHT, encoding::ZRLE],
+    };
+    [pixels, &ENCODINGS].concat()
+}
 
 /// What a server says of its screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +207,7 @@ pub(super) struct Client {
     is_new: bool,
     /// The next update to be asked for is one of everything.
     ask_all: bool,
-    /// An update was asked for and is not complete.
+    /// An update was asked for and has not begun to come. While one comes the server makes the next.
     is_asked: bool,
     /// Identity and flags of the server's first screen, if it can be told a size.
     screen: Option<[u8; 8]>,
@@ -235,7 +243,7 @@ impl Client {
 
     /// Asks for an update of what changed since the last one, if none is asked for. The first is of everything.
     pub(super) fn ask(&mut self) {
-        if std::mem::replace(&mut self.is_asked, true) {
+        if std::mem::replace(&mut self.is_asked, true) && !self.ask_all {
             return;
         }
         let incremental = u8::from(!std::mem::take(&mut self.ask_all));
@@ -346,6 +354,7 @@ impl Client {
             to_viewer::UPDATE => {
                 rest.advance(2);
                 self.left = Some(rest.try_get_u16()?);
+                self.is_asked = false;
             }
             to_viewer::COLOUR_MAP => {
                 rest.advance(4);
@@ -374,7 +383,6 @@ impl Client {
     fn rectangle(&mut self) -> Result<Option<Said>, Fault> {
         if self.left == Some(0) {
             self.left = None;
-            self.is_asked = false;
             return Ok(Some(Said::Update));
         }
         let Some(reading) = self.reading else {

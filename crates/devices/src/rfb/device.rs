@@ -1,6 +1,6 @@
 //! The device's side: a client, whose server's screen is the source.
 
-use super::client::{Changes, Client, ENCODINGS, Said, ServerInit};
+use super::client::{Changes, Client, Said, ServerInit};
 use super::pixels::PixelFormat;
 use crate::flows::{Flows, OUT};
 use crate::stream::now;
@@ -55,12 +55,12 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// On a connection to a server that said `init`.
-    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit) -> Screen {
+    /// On a connection to a server that said `init`, which is asked for these encodings.
+    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit, encodings: &[i32]) -> Screen {
         Screen {
             name,
             socket,
-            client: Client::new(init, PixelFormat::OURS, &ENCODINGS),
+            client: Client::new(init, PixelFormat::OURS, encodings),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
             buffer: BytesMut::with_capacity(READ_BYTES),

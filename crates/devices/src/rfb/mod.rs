@@ -24,7 +24,7 @@ mod way;
 use crate::plain::{self, os};
 use application::Server;
 use auth::Password;
-use client::{ServerInit, handshake};
+use client::{ServerInit, encodings, handshake};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
     OptionKind, OptionSpec, Partner, Role, Scope,
@@ -91,6 +91,12 @@ const OPTIONS: &[OptionSpec] = &[
         OptionKind::Text { max: NAME_BYTES_MAX },
         "",
         "as an application: what viewers show as the title; empty: the device's name",
+    ),
+    option(
+        "encoding",
+        OptionKind::Choice(&["tight", "zrle", "raw"]),
+        "tight",
+        "as a device: how pixels are asked for, if the server can; none of them loses anything",
     ),
     option(
         "timeout",
@@ -313,7 +319,8 @@ impl DeviceClass for Rfb {
         if role == Role::Device {
             let init = parse_init(&properties)?;
             let [socket] = plain::descriptors(opened)?;
-            return Ok(Box::new(Screen::new(format!("rfb:{}", spec.target), socket, &init)));
+            let encodings = encodings(spec.options.text("encoding"));
+            return Ok(Box::new(Screen::new(format!("rfb:{}", spec.target), socket, &init, &encodings)));
         }
         let mut descriptors = opened.descriptors.into_iter();
         let (Some(listener), password) = (descriptors.next(), descriptors.next()) else {

@@ -1,0 +1,244 @@
+//! The programs that show this host the far host's screen.
+
+use super::super::Block;
+use super::super::network::{Far, Network};
+use super::receive::{self, GAUGE, Looker, Seen};
+use crate::Failure;
+use crate::display::{self, Canvas, Display, Film, PIXEL_BYTES};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Outboard's pipeline for pictures that are to be small.
+pub(crate) const COMPRESSED: &str = "compress(zstd, level=1)";
+/// Pictures painted before one is seen.
+const AHEAD: u32 = 2;
+/// What was not seen for so long was passed over; the next is painted.
+const PASSED_OVER: Duration = Duration::from_millis(200);
+/// The longest that a server may take to be there.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The rate that GStreamer and TigerVNC at its best are set to: more than any of them reaches.
+const MOST_HZ: &str = "1000";
+
+/// How a program is run.
+enum Kind {
+    /// Paints, captures and sends, in one loop over a bare socket.
+    Bare,
+    Outboard {
+        pipeline: String,
+    },
+    Gstreamer,
+    Tigervnc {
+        encoding: &'static str,
+        rate_hz: &'static str,
+    },
+    X11vnc {
+        encoding: &'static str,
+    },
+}
+
+/// A program, as it stands in the tables.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    /// Is measured at every size of pictures, not at the largest only.
+    pub(super) shows_every_size: bool,
+    kind: Kind,
+}
+
+/// All of them; ours with this pipeline, too.
+pub(super) fn programs(compressed: &str) -> Vec<Program> {
+    let program = |name, shows_every_size, kind| Program { name, shows_every_size, kind };
+    let outboard = |pipeline: &str| Kind::Outboard { pipeline: pipeline.into() };
+    let tigervnc = |encoding, rate_hz| Kind::Tigervnc { encoding, rate_hz };
+    vec![
+        program("bare", true, Kind::Bare),
+        program("outboard", true, outboard("")),
+        program("outboard compressed", true, outboard(compressed)),
+        program("gstreamer", false, Kind::Gstreamer),
+        program("tigervnc raw", false, tigervnc("raw", "60")),
+        program("tigervnc zrle", false, tigervnc("zrle", "60")),
+        program("tigervnc tight", true, tigervnc("tight", "60")),
+        program("tigervnc raw, rate 1000", true, tigervnc("raw", MOST_HZ)),
+        program("tigervnc zrle, rate 1000", false, tigervnc("zrle", MOST_HZ)),
+        program("tigervnc tight, rate 1000", true, tigervnc("tight", MOST_HZ)),
+        program("x11vnc raw", false, Kind::X11vnc { encoding: "raw" }),
+        program("x11vnc zrle", false, Kind::X11vnc { encoding: "zrle" }),
+        program("x11vnc tight", false, Kind::X11vnc { encoding: "tight" }),
+    ]
+}
+
+/// An address of the far host where nobody listens.
+fn free_address(network: &Network) -> Result<SocketAddr, Failure> {
+    network.on(1, || Ok(TcpListener::bind((network.address(), 0))?.local_addr()?))
+}
+
+/// Paints until nobody looks any more: what comes after a picture that was seen, or at a film's own pace.
+fn paint(canvas: &Canvas, rate_hz: f64, seen: Receiver<()>) -> Result<(), Failure> {
+    let begun = Instant::now();
+    for number in 1.. {
+        canvas.paint(number)?;
+        if rate_hz > 0.0 {
+            let due = begun + Duration::from_secs_f64(f64::from(number) / rate_hz);
+            loop {
+                let left = due.saturating_duration_since(Instant::now());
+                match seen.recv_timeout(left) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+            }
+        } else if number >= AHEAD && seen.recv_timeout(PASSED_OVER) == Err(RecvTimeoutError::Disconnected) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+impl Program {
+    /// Commands that it takes, and the packages that have them.
+    pub(super) fn needs(&self) -> Vec<(&'static str, &'static str)> {
+        let glass = ("Xvfb", "xvfb");
+        match self.kind {
+            Kind::Bare | Kind::Outboard { .. } => vec![glass],
+            Kind::Gstreamer => vec![glass, ("gst-launch-1.0", "gstreamer1.0-tools")],
+            Kind::Tigervnc { .. } => vec![("Xtigervnc", "tigervnc-standalone-server")],
+            Kind::X11vnc { .. } => vec![glass, ("x11vnc", "x11vnc")],
+        }
+    }
+
+    /// Shows a film until enough was seen of it.
+    pub(super) fn run(
+        &self,
+        network: &Network,
+        film: &Film,
+        side: usize,
+        block: &Block,
+    ) -> Result<Seen, Failure> {
+        let address = free_address(network)?;
+        let display = network.on(1, || self.display(address, side))?;
+        let canvas = network.on(1, || Canvas::open(&display.name, film, side))?;
+        let serving = Arc::new(self.serve(network, display, address)?);
+        let used = serving.clone();
+        let cpu_ns = move || sys::clock::process_cpu_ns() + used.cpu_ns();
+        if matches!(self.kind, Kind::Bare) {
+            let [near, far] = network.pair()?;
+            let looker = Looker::new(side, block, None, Box::new(cpu_ns));
+            return thread::scope(|scope| {
+                scope.spawn(|| network.on(1, || send(&canvas, film.rate_hz, side, far)));
+                network.here(|| receive::frames(near, looker))
+            });
+        }
+        let (painter, seen) = channel();
+        let looker = Looker::new(side, block, Some(painter), Box::new(cpu_ns));
+        thread::scope(|scope| {
+            // It ends with the looker, which tells it what was seen.
+            let canvas = &canvas;
+            scope.spawn(move || network.on(1, move || paint(canvas, film.rate_hz, seen)));
+            match &self.kind {
+                Kind::Outboard { pipeline } => {
+                    let far = serving.far.as_ref().ok_or("nobody shares the screen")?;
+                    let (results, all) = channel();
+                    let screen = Box::new(receive::Screen::new(looker, results));
+                    network.attach_screen(far, &GAUGE, pipeline, screen, &all)
+                }
+                Kind::Tigervnc { encoding, .. } | Kind::X11vnc { encoding } => {
+                    drop(reach(network, address)?);
+                    network.here(|| receive::rfb(address, encoding, looker))
+                }
+                Kind::Bare | Kind::Gstreamer => {
+                    let socket = reach(network, address)?;
+                    network.here(|| receive::frames(socket, looker))
+                }
+            }
+        })
+    }
+
+    /// The X server; TigerVNC's is one.
+    fn display(&self, address: SocketAddr, side: usize) -> Result<Display, Failure> {
+        let Kind::Tigervnc { rate_hz, .. } = self.kind else { return Display::without_glass(side, side) };
+        Display::start(|name| {
+            let mut command = Command::new("Xtigervnc");
+            command.args([name, "-depth", "24", "-SecurityTypes", "None", "-nolisten", "tcp"]);
+            command.args(["-geometry", &format!("{side}x{side}"), "-FrameRate", rate_hz]);
+            command.args(["-rfbport", &address.port().to_string(), "-AlwaysShared"]);
+            command
+        })
+    }
+
+    /// Starts what serves the display, if it does not do so itself.
+    fn serve(&self, network: &Network, display: Display, address: SocketAddr) -> Result<Serving, Failure> {
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let (mut far, mut command) = (None, None);
+        match &self.kind {
+            Kind::Bare | Kind::Tigervnc { .. } => {}
+            Kind::Outboard { pipeline } => far = Some(network.share_screen(&display.name, pipeline)?),
+            Kind::Gstreamer => {
+                let source = format!("display-name={}", display.name);
+                let rate = format!("video/x-raw,framerate={MOST_HZ}/1");
+                let (host, port) = (format!("host={host}"), format!("port={port}"));
+                let launch = command.insert(Command::new("gst-launch-1.0"));
+                launch.args(["-q", "ximagesrc", &source, "use-damage=false", "show-pointer=false", "!"]);
+                launch.args([&rate, "!", "tcpserversink", "sync=false", &host, &port]);
+                // The newest frame goes, as with all others here.
+                launch.args(["buffers-soft-max=2", "recover-policy=latest"]);
+            }
+            Kind::X11vnc { .. } => {
+                let serve = command.insert(Command::new("x11vnc"));
+                serve.args(["-display", &display.name, "-listen", &host, "-rfbport", &port]);
+                serve.args(["-nopw", "-forever", "-shared", "-quiet", "-wait", "1", "-defer", "1"]);
+            }
+        }
+        let start = |command: &mut Command| network.on(1, || display::Program::start(command));
+        Ok(Serving { server: command.as_mut().map(start).transpose()?, display, far })
+    }
+}
+
+/// What runs on the far host while a film is shown.
+struct Serving {
+    // In the order in which they end.
+    far: Option<Far>,
+    server: Option<display::Program>,
+    display: Display,
+}
+
+impl Serving {
+    fn cpu_ns(&self) -> u64 {
+        self.display.program.cpu_ns()
+            + self.server.as_ref().map_or(0, display::Program::cpu_ns)
+            + self.far.as_ref().map_or(0, Far::cpu_ns)
+    }
+}
+
+/// A connection to a server that may just have been started.
+fn reach(network: &Network, address: SocketAddr) -> Result<TcpStream, Failure> {
+    let begun = Instant::now();
+    loop {
+        match network.here(|| Ok(TcpStream::connect(address)?)) {
+            Ok(socket) => return Ok(socket),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// The bare program: paints, captures and sends, until nobody reads any more.
+fn send(canvas: &Canvas, rate_hz: f64, side: usize, mut socket: TcpStream) -> Result<(), Failure> {
+    let mut frame = vec![0; side * side * PIXEL_BYTES];
+    let begun = Instant::now();
+    for number in 1.. {
+        canvas.paint(number)?;
+        canvas.capture(&mut frame)?;
+        if socket.write_all(&frame).is_err() {
+            break;
+        }
+        if rate_hz > 0.0 {
+            let due = begun + Duration::from_secs_f64(f64::from(number) / rate_hz);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Programs that run as long as they are needed, X servers among them.
+
+use crate::Failure;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that a program may take to be there.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Whether a program is installed.
+pub(crate) fn is_installed(name: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|path| path.join(name).exists())
+}
+
+/// Processor time of all threads of a process, nanoseconds (`/proc/PID/task/*/schedstat`).
+pub(crate) fn cpu_ns(process: u32) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
+    let used = |thread: &Path| {
+        fs::read_to_string(thread.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
+    };
+    threads.flatten().filter_map(|thread| used(&thread.path())).sum()
+}
+
+/// A program that ends with this value.
+#[derive(Debug)]
+pub(crate) struct Program(Child);
+
+impl Program {
+    /// Starts it without a word to anybody.
+    pub(crate) fn start(command: &mut Command) -> Result<Program, Failure> {
+        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        started
+            .map(Program)
+            .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()).into())
+    }
+
+    /// Processor time that it used.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        cpu_ns(self.0.id())
+    }
+
+    /// Waits until it has done something; an error if it ended before.
+    pub(crate) fn until<T>(
+        &mut self,
+        what: &str,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Result<T, Failure> {
+        let begun = Instant::now();
+        loop {
+            if let Some(done) = attempt() {
+                return Ok(done);
+            }
+            if let Some(status) = self.0.try_wait()? {
+                return Err(format!("{what}: its program ended: {status}").into());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{what}: not within {PATIENCE:?}").into());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // One that ended by itself needs neither. X servers take their socket and lock with them, if they are asked.
+        if let Some(id) = rustix::process::Pid::from_raw(self.0.id() as i32) {
+            let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An X server and the display that it is.
+#[derive(Debug)]
+pub(crate) struct Display {
+    /// As `DISPLAY` has it.
+    pub(crate) name: String,
+    pub(crate) program: Program,
+}
+
+impl Display {
+    /// Starts a server on a display that is free; `command` makes its command line but for the display.
+    pub(crate) fn start(command: impl FnOnce(&str) -> Command) -> Result<Display, Failure> {
+        let is_free = |number: &u32| {
+            let traces = [format!("/tmp/.X11-unix/X{number}"), format!("/tmp/.X{number}-lock")];
+            traces.iter().all(|trace| !Path::new(trace).exists())
+        };
+        let number = (100 + std::process::id() % 800..).find(is_free).ok_or("no display is free")?;
+        let name = format!(":{number}");
+        let mut program = Program::start(&mut command(&name))?;
+        let socket = format!("/tmp/.X11-unix/X{number}");
+        program.until("the X server", || std::os::unix::net::UnixStream::connect(&socket).ok().map(drop))?;
+        Ok(Display { name, program })
+    }
+
+    /// A server without a screen of glass.
+    pub(crate) fn without_glass(width: usize, height: usize) -> Result<Display, Failure> {
+        Display::start(|name| {
+            let mut command = Command::new("Xvfb");
+            command.args([name, "-nolisten", "tcp", "-screen", "0", &format!("{width}x{height}x24")]);
+            command
+        })
+    }
+}

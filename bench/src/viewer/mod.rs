@@ -1,0 +1,350 @@
+//! An unmodified VNC viewer on one host, an X11 desktop on the other, a slow network between them: how long after a key, a
+//! click or a move the screen answers, and what that costs in bytes; through Outboard, and of TigerVNC's server.
+//!
+//! Host a has the desktop: a window manager, a terminal, and at times a film. Host b has TigerVNC's viewer, full screen, on a
+//! display of its own; before it sits [`sight::Sight`], who sees that display and types and points there. What answers a
+//! key is a change of pixels on the viewer's display. Both servers see the same hands, the same desktop and the same viewer.
+
+mod png;
+mod sight;
+
+use crate::Failure;
+use crate::chapter6::{Lab, beside, progress};
+use crate::display::{Canvas, Content, Display, Program, is_installed};
+use crate::measure::percentile;
+use clap::Args;
+use serde_json::{Value, json};
+use sight::{Sight, Sign};
+use std::fmt::Write as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use wire::formats::video::Rectangle;
+use wire::formats::viewer::{Event, button};
+
+/// The desktop.
+const WIDTH: u32 = 1024;
+const HEIGHT: u32 = 768;
+/// Where the terminal is, and inside its border its text.
+const TERMINAL: &str = "100x40+360+60";
+const TEXT: Rectangle = Rectangle { x: 362, y: 82, width: 600, height: 516 };
+/// Nothing but the window manager's ground is there.
+const GROUND: Rectangle = Rectangle { x: 10, y: 620, width: 330, height: 140 };
+/// Side of the film, in the upper left corner.
+const FILM_SIDE: usize = 300;
+/// Where the far end of a connection is.
+const HOST_A: &str = "10.77.0.1";
+const PORT: u16 = 7845;
+const VNC_PORT: u16 = 5901;
+/// Behind the last change of something that is drawn in pieces.
+const QUIET: Duration = Duration::from_millis(600);
+/// Between two acts.
+const PAUSE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the terminal runs: keys are echoed, and Return brings another page, full of letters.
+const PAGES: &str = r#"n=0; while read -r line; do n=$((n+1)); clear; awk -v n=$n 'BEGIN { srand(n); for (r = 0; r < 38; r++)
+{ s = ""; for (c = 0; c < 98; c++) s = s sprintf("%c", 33 + int(rand() * 90)); print s } }'; done"#;
+
+/// What to measure.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ViewerSetting {
+    /// The link between the hosts, as `netlab` takes it
+    #[arg(long, value_delimiter = ' ', default_value = "delay=50ms rate=10mbit")]
+    link: Vec<String>,
+    /// Keys that are pressed; a third as often there is another page, a click, a move
+    #[arg(long, default_value_t = 60)]
+    keys: usize,
+    /// Outboard's pipeline, from the desktop to the viewer
+    #[arg(long, default_value = PIPELINE)]
+    via: String,
+    /// Measure one server only: outboard or tigervnc
+    #[arg(long)]
+    server: Option<String>,
+    /// The program `netlab` [default: beside this one]
+    #[arg(long)]
+    netlab: Option<PathBuf>,
+    /// Write the table to this file, Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    /// Write what the viewer shows of Outboard's desktop to this file, PNG
+    #[arg(long)]
+    picture: Option<PathBuf>,
+}
+
+/// Outboard's pipeline where nothing else is said.
+const PIPELINE: &str = "compress | latest(held_max=1)";
+
+/// What this needs, and the packages that have it.
+const NEEDED: [(&str, &str); 5] = [
+    ("Xvfb", "xvfb"),
+    ("Xtigervnc", "tigervnc-standalone-server"),
+    ("xtigervncviewer", "tigervnc-viewer"),
+    ("openbox", "openbox"),
+    ("xterm", "xterm"),
+];
+
+/// What was done, how long each time took to be seen, and what it cost.
+struct Act {
+    name: &'static str,
+    /// Milliseconds.
+    times: Vec<f64>,
+    /// Bytes from the desktop's host to the viewer's, of each.
+    bytes: f64,
+}
+
+/// The host of the desktop and that of the viewer, with everything that runs on them.
+struct Desk<'a> {
+    lab: &'a Lab,
+    desktop: Display,
+    sight: Sight,
+    // They end before the displays do.
+    _programs: Vec<Program>,
+    _shown: Display,
+}
+
+fn on_display(command: &mut Command, display: &Display) -> Result<Program, Failure> {
+    Program::start(command.env("DISPLAY", &display.name))
+}
+
+/// Waits for a port to be served on one of the hosts. `ss` would not see into a namespace from here, a connection does.
+fn await_port(lab: &Lab, host: &str, address: &str, port: u16) -> Result<(), Failure> {
+    let begun = Instant::now();
+    while lab.on(host, || Ok(TcpStream::connect((address, port)).is_err()))? {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("nobody listens at {address}:{port} on host {host}").into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+impl<'a> Desk<'a> {
+    fn set_up(lab: &'a Lab, server: &str, via: &str) -> Result<Desk<'a>, Failure> {
+        let mut programs = Vec::new();
+        let size = format!("{WIDTH}x{HEIGHT}");
+        let (desktop, address, port) = match server {
+            "tigervnc" => {
+                let desktop = Display::start(|name| {
+                    let mut command = lab.program("a", "Xtigervnc");
+                    command.args([name, "-depth", "24", "-SecurityTypes", "None", "-nolisten", "tcp"]);
+                    command.args(["-geometry", &size, "-rfbport", &VNC_PORT.to_string()]);
+                    command
+                })?;
+                (desktop, HOST_A, VNC_PORT)
+            }
+            _ => {
+                let desktop = Display::without_glass(WIDTH as usize, HEIGHT as usize)?;
+                let outboard = beside("outboard")?.display().to_string();
+                let mut share = lab.program("a", &outboard);
+                share.args(["share", &format!("x11:{}", desktop.name), "--name", "desk", "--insecure"]);
+                programs.push(Program::start(share.args([
+                    "--listen",
+                    &format!("tcp://{HOST_A}:{PORT}"),
+                    "--via",
+                    via,
+                ]))?);
+                await_port(lab, "a", HOST_A, PORT)?;
+                let mut attach = lab.program("b", &outboard);
+                attach.args(["attach", &format!("tcp://{HOST_A}:{PORT}/desk"), "--insecure"]);
+                programs.push(Program::start(attach.args(["--as", &format!("rfb:{VNC_PORT}")]))?);
+                (desktop, "127.0.0.1", VNC_PORT)
+            }
+        };
+        programs.push(on_display(&mut Command::new("openbox"), &desktop)?);
+        let mut terminal = Command::new("xterm");
+        terminal.args(["-geometry", TERMINAL, "-fn", "fixed", "-e", "sh", "-c", PAGES]);
+        programs.push(on_display(&mut terminal, &desktop)?);
+        let shown = Display::without_glass(WIDTH as usize, HEIGHT as usize)?;
+        programs.push(on_display(&mut Command::new("openbox"), &shown)?);
+        await_port(lab, "b", address, port)?;
+        let mut viewer = lab.program("b", "xtigervncviewer");
+        viewer.args(["-FullScreen", "-RemoteResize=0", "-AlertOnFatalError=0", "-ReconnectOnError=0"]);
+        programs.push(on_display(viewer.arg(format!("{address}::{port}")), &shown)?);
+        let mut sight = Sight::new(&shown.name)?;
+        let begun = Instant::now();
+        let (x, y) = (TEXT.x + 200, TEXT.y + 200);
+        while sight.pixel(x, y) != Some([0xff; 3]) {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{server}: the viewer shows no terminal").into());
+            }
+            sight.rest(QUIET, &whole())?;
+        }
+        sight.act(&click(x, y, button::LEFT))?;
+        sight.rest(QUIET, &whole())?;
+        sight
+            .time(&press(0x78), Sign::Pixel(TEXT))
+            .map_err(|error| format!("{server}: no key reaches the terminal: {error}"))?;
+        sight.rest(QUIET, &whole())?;
+        Ok(Desk { lab, desktop, sight, _programs: programs, _shown: shown })
+    }
+
+    /// Bytes that left host a.
+    fn sent(&self) -> Result<f64, Failure> {
+        let status = self.lab.ask(&["status"])?;
+        let line = status.lines().find(|line| line.starts_with("from a: sent="));
+        let bytes = line.and_then(|line| line.split("bytes=").nth(1)?.split(' ').next()?.parse().ok());
+        bytes.ok_or_else(|| format!("netlab does not say what was sent: {status}").into())
+    }
+
+    /// Does something so many times and waits for its sign each time.
+    fn measure(
+        &mut self,
+        name: &'static str,
+        count: usize,
+        mut act: impl FnMut(usize) -> (Vec<Event>, Sign),
+        mut undo: impl FnMut(usize) -> Vec<Event>,
+    ) -> Result<Act, Failure> {
+        let before = self.sent()?;
+        let mut times = Vec::new();
+        for number in 0..count {
+            let (events, sign) = act(number);
+            times.push(self.sight.time(&events, sign)?.as_secs_f64() * 1e3);
+            let undo = undo(number);
+            if !undo.is_empty() {
+                self.sight.act(&undo)?;
+                self.sight.rest(QUIET, &GROUND)?;
+            }
+            let place = Rectangle { x: 0, y: 0, width: 0, height: 0 };
+            self.sight.rest(PAUSE, &place)?;
+        }
+        let bytes = (self.sent()? - before) / count.max(1) as f64;
+        Ok(Act { name, times, bytes })
+    }
+
+    fn run(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
+        let letter = |number: usize| 0x61 + (number % 26) as u32;
+        let nothing = |_| Vec::new();
+        let echo = |number| (press(letter(number)).to_vec(), Sign::Pixel(TEXT));
+        let new_line = 0xff0d;
+        let third = (keys / 3).max(1);
+        let mut acts = vec![self.measure("a key, until its letter is there", keys, echo, nothing)?];
+        let page = |_| (press(new_line).to_vec(), Sign::Settled(TEXT, QUIET));
+        acts.push(self.measure("a page of letters, until all of it is there", third, page, nothing)?);
+        let spot = |number: usize| (GROUND.x + 5 + number as u32 % 20, GROUND.y + 2);
+        let menu = |number| {
+            let (x, y) = spot(number);
+            (click(x, y, button::RIGHT).to_vec(), Sign::Pixel(whole()))
+        };
+        let escape = |_| press(0xff1b).to_vec();
+        acts.push(self.measure("a click, until its menu appears", third, menu, escape)?);
+        let shape = |number: usize| {
+            let (x, y) = if number.is_multiple_of(2) { (TEXT.x + 50, TEXT.y + 50) } else { spot(number) };
+            (vec![Event::Pointer { x, y, buttons: 0 }], Sign::Cursor)
+        };
+        acts.push(self.measure(
+            "a move, until the pointer has the new place's shape",
+            third,
+            shape,
+            nothing,
+        )?);
+        let (x, y) = (TEXT.x + 200, TEXT.y + 200);
+        self.sight.act(&click(x, y, button::LEFT))?;
+        self.sight.rest(QUIET, &whole())?;
+        let stop = AtomicBool::new(false);
+        let film = Content::Film.film(FILM_SIDE);
+        let canvas = Canvas::open(&self.desktop.name, &film, FILM_SIDE)?;
+        thread::scope(|scope| {
+            let painter = scope.spawn(|| {
+                let begun = Instant::now();
+                for number in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    canvas.paint(number)?;
+                    let due = begun + Duration::from_secs_f64(f64::from(number) / film.rate_hz);
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                }
+                Ok::<(), Failure>(())
+            });
+            thread::sleep(Duration::from_secs(3));
+            let act = self.measure("a key while a film plays", third, echo, nothing);
+            stop.store(true, Ordering::Relaxed);
+            painter.join().map_err(|_| "a thread panicked")??;
+            acts.push(act?);
+            Ok::<(), Failure>(())
+        })?;
+        drop(canvas);
+        self.sight.rest(Duration::from_secs(2), &whole())?;
+        Ok(acts)
+    }
+}
+
+fn whole() -> Rectangle {
+    Rectangle { x: 0, y: 0, width: WIDTH, height: HEIGHT }
+}
+
+fn press(keysym: u32) -> [Event; 2] {
+    [true, false].map(|pressed| Event::Key { keysym, pressed })
+}
+
+fn click(x: u32, y: u32, which: u16) -> [Event; 3] {
+    [0, which, 0].map(|buttons| Event::Pointer { x, y, buttons })
+}
+
+/// Acts of both servers, side by side.
+fn table(servers: &[(String, Vec<Act>)]) -> String {
+    let mut text = String::from("| ");
+    for (name, _) in servers {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "| {name}: p50, ms | p90, ms | bytes each ");
+    }
+    text += "|\n|---";
+    text += &"|---:|---:|---:".repeat(servers.len());
+    text += "|\n";
+    let Some((_, first)) = servers.first() else { return text };
+    for (number, act) in first.iter().enumerate() {
+        let _ = write!(text, "| {} ", act.name);
+        for act in servers.iter().filter_map(|(_, acts)| acts.get(number)) {
+            let [p50, p90] = [0.5, 0.9].map(|share| percentile(&act.times, share));
+            let _ = write!(text, "| {p50:.0} | {p90:.0} | {:.0} ", act.bytes);
+        }
+        text += "|\n";
+    }
+    text
+}
+
+/// Runs the experiment.
+pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        progress("SKIPPED viewer: it needs root, for network namespaces");
+        return Ok(json!([]));
+    }
+    if let Some((command, package)) = NEEDED.iter().find(|needed| !is_installed(needed.0)) {
+        progress(&format!("SKIPPED viewer: there is no {command}: scripts/setup {command}:{package}"));
+        return Ok(json!([]));
+    }
+    let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
+    let link: Vec<&str> = setting.link.iter().map(String::as_str).collect();
+    let mut servers = Vec::new();
+    for server in ["outboard", "tigervnc"] {
+        if setting.server.as_ref().is_some_and(|only| only != server) {
+            continue;
+        }
+        progress(&format!("viewer, {server}"));
+        let lab = Lab::up(&netlab, &link)?;
+        let mut desk = Desk::set_up(&lab, server, &setting.via)?;
+        let acts = desk.run(setting.keys)?;
+        if let (Some(file), "outboard") = (&setting.picture, server) {
+            std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
+                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        servers.push((server.to_string(), acts));
+    }
+    let text = table(&servers);
+    print!("{text}");
+    if let Some(file) = &setting.markdown {
+        std::fs::write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    let rows = servers.iter().flat_map(|(server, acts)| {
+        acts.iter().map(move |act| {
+            let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|share| percentile(&act.times, share));
+            json!({
+                "experiment": "viewer", "params": {"server": server, "act": act.name, "bytes": act.bytes, "p90": p90},
+                "unit": "ms", "ours": act.times.iter().sum::<f64>() / act.times.len().max(1) as f64,
+                "limit": null, "paper": null, "runs": act.times.len(), "p50": p50, "p99": p99,
+            })
+        })
+    });
+    Ok(Value::Array(rows.collect()))
+}
