@@ -12,6 +12,8 @@ pub(crate) const NUMBER_PIXELS: usize = 4;
 /// Cells of a text, and letters that there are.
 const CELL: [usize; 2] = [6, 11];
 const LETTERS: u32 = 64;
+/// What text stands on.
+const PAPER: u32 = 0x00fd_fdfd;
 
 /// What is painted. From one picture to the next every pixel changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -75,7 +77,7 @@ impl Content {
     fn pixel(self, x: usize, y: usize, number: u32, side: usize) -> u32 {
         match self {
             // Another scheme of colours each time: no pixel stays.
-            Content::Flat => desktop(x, y, number, side) ^ (0x0011_2a43 * (number + 1) & 0x00ff_ffff),
+            Content::Flat => desktop(x, y, number, side) ^ ((0x0011_2a43 * (number + 1)) & 0x00ff_ffff),
             Content::Mixed => match text(x, y, number, side) {
                 Some(colour) => colour ^ (0x0001_0203 * (number + 1)),
                 None => {
@@ -116,9 +118,16 @@ fn text(x: usize, y: usize, number: u32, side: usize) -> Option<u32> {
     let place = hash((row * 4096 + column) as u32 ^ number << 24);
     // Words and lines end somewhere.
     let is_blank =
-        place % 6 == 0 || column > 20 + (hash(row as u32) % 60) as usize || across == 5 || down > 7;
-    let is_ink = hash(hash(place % LETTERS) ^ (down * 8 + across) as u32) % 5 < 2;
-    Some(if is_ink && !is_blank { 0x0010_1010 } else { 0x00fd_fdfd })
+        place.is_multiple_of(6) || column > 20 + (hash(row as u32) % 60) as usize || across == 5 || down > 7;
+    if is_blank {
+        return Some(PAPER);
+    }
+    // Strokes with soft edges, as text has had for long.
+    Some(match hash(hash(place % LETTERS) ^ (down * 8 + across) as u32) % 8 {
+        0 | 1 => 0x0010_1010,
+        shade @ 2..4 => 0x0020_2020 * shade,
+        _ => PAPER,
+    })
 }
 
 /// Hills of colour, coarse and fine, and the grain of a photograph on them.

@@ -108,7 +108,15 @@ impl Display {
     pub(crate) fn without_glass(width: usize, height: usize) -> Result<Display, Failure> {
         Display::start(|name| {
             let mut command = Command::new("Xvfb");
-            command.args([name, "-nolisten", "tcp", "-screen", "0", &format!("{width}x{height}x24")]);
+            command.args([
+                name,
+                "-noreset",
+                "-nolisten",
+                "tcp",
+                "-screen",
+                "0",
+                &format!("{width}x{height}x24"),
+            ]);
             command
         })
     }

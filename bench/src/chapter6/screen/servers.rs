@@ -162,7 +162,7 @@ impl Program {
         let Kind::Tigervnc { rate_hz, .. } = self.kind else { return Display::without_glass(side, side) };
         Display::start(|name| {
             let mut command = Command::new("Xtigervnc");
-            command.args([name, "-depth", "24", "-SecurityTypes", "None", "-nolisten", "tcp"]);
+            command.args([name, "-depth", "24", "-SecurityTypes", "None", "-noreset", "-nolisten", "tcp"]);
             command.args(["-geometry", &format!("{side}x{side}"), "-FrameRate", rate_hz]);
             command.args(["-rfbport", &address.port().to_string(), "-AlwaysShared"]);
             command

@@ -35,9 +35,9 @@ static OPTIONS: [OptionSpec; 4] = [
     ),
     agreed(
         "held_max",
-        OptionKind::Integer { min: 1, max: 1 << 20 },
+        OptionKind::Integer { min: 0, max: 1 << 20 },
         "1024",
-        "messages held, at most: keys of the flow, or events that cannot be joined",
+        "messages held, at most: keys of the flow, or events that cannot be joined; 0: what cannot leave is not taken",
     ),
 ];
 

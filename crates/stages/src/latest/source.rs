@@ -59,7 +59,12 @@ impl Source {
 
     fn may_send(&self) -> bool {
         let most = if self.busy_until.is_some() { 1 } else { self.window.size() };
-        self.under_way.len() < most
+        self.under_way.len() < most || self.window.holds(self.under_way_bytes)
+    }
+
+    /// Whether somebody waits for what is under way to be heard of: a message, or who is told that there is no room.
+    fn is_waiting(&self) -> bool {
+        self.pending.len() > 0 || self.held_max == 0 && !self.may_send()
     }
 
     fn send(&mut self, mut message: Message, now: Time, out: &mut Outbox) {
@@ -105,6 +110,10 @@ impl Stage for Source {
             if self.may_send() {
                 self.pending.pass(&mut message);
                 self.send(message, now, out);
+                if self.is_waiting() {
+                    self.patient_since = self.patient_since.max(now);
+                    self.window.fill();
+                }
                 return Ok(());
             }
             self.patient_since = self.patient_since.max(self.under_way.back().map_or(now, |(left, _)| *left));
@@ -129,8 +138,13 @@ impl Stage for Source {
             return Err(wrong("so many were not sent yet"));
         }
         let heard_of = self.under_way.len() as u64 - (self.sequence - next).min(self.under_way.len() as u64);
-        let left = (0..heard_of).filter_map(|_| self.settle_one()).last();
-        if let Some(left) = left {
+        let mut last = None;
+        for _ in 0..heard_of {
+            let bytes = self.under_way.front().map_or(0, |(_, bytes)| *bytes);
+            last = self.settle_one().map(|left| (left, bytes));
+        }
+        if let Some((left, bytes)) = last {
+            self.window.handle_bytes(bytes, left, now);
             self.patient_since = now;
             self.given_up = 0;
             self.window.handle_round_trip(next - 1, self.sequence, now.since(left), now);
@@ -160,13 +174,13 @@ impl Stage for Source {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let patience = (self.pending.len() > 0).then(|| self.patience_ends());
+        let patience = self.is_waiting().then(|| self.patience_ends());
         patience.into_iter().chain(self.busy_until).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.busy_until = self.busy_until.filter(|until| *until > now);
-        if self.pending.len() > 0 && self.patience_ends() <= now {
+        if self.is_waiting() && self.patience_ends() <= now {
             self.patient_since = now;
             self.given_up += 1;
             // More than one only where they were allowed and no longer are.
@@ -179,7 +193,10 @@ impl Stage for Source {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() < self.held_max
+        match self.held_max {
+            0 => self.pending.len() == 0 && self.may_send(),
+            most => self.pending.len() < most,
+        }
     }
 
     fn held(&self) -> usize {

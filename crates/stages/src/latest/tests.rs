@@ -21,6 +21,7 @@ fn it_conforms() {
         &[("merge", "false")][..],
         &[("merge", "false"), ("in_flight", "1"), ("lost_after", "10ms")],
         &[("merge", "false"), ("in_flight", "4096"), ("held_max", "1")],
+        &[("merge", "false"), ("held_max", "0")],
     ] {
         conforms(&Latest, given, &Format::Bytes);
     }
@@ -170,6 +171,46 @@ fn the_newest_of_each_key_waits_in_turn() {
         source.handle(Port::MAIN, message(key, 0), Time(9), &mut out).unwrap();
     }
     assert!(!source.has_room());
+}
+
+#[test]
+fn what_cannot_leave_is_not_taken_if_none_may_be_held() {
+    let given = [("in_flight", "2"), ("held_max", "0"), ("lost_after", "1s")];
+    let (mut source, mut out) = (source(&given, &Format::Bytes), Outbox::default());
+    for value in 0..2 {
+        assert!(source.has_room());
+        source.handle(Port::MAIN, Message::new(Time(0), vec![value]), Time(5), &mut out).unwrap();
+    }
+    assert!(!source.has_room());
+    source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
+    assert!(source.has_room());
+    source.handle(Port::MAIN, Message::new(Time(9), vec![2]), Time(9), &mut out).unwrap();
+    assert_eq!((left(&mut out).len(), source.held()), (3, 0));
+    // Nothing is heard of the two any more.
+    let until = source.poll_timeout().unwrap();
+    assert_eq!(until, Time(9).after(Duration::from_secs(1)));
+    source.handle_timeout(until, &mut out).unwrap();
+    assert!(source.has_room());
+}
+
+#[test]
+fn what_the_network_carries_within_a_round_trip_may_be_under_way_in_any_number() {
+    let (mut source, mut out) = (source(&[("held_max", "0")], &Format::Bytes), Outbox::default());
+    let ms = Time::from_millis;
+    let push = |source: &mut dyn Stage, bytes: usize, at| {
+        source.handle(Port::MAIN, Message::new(at, vec![0; bytes]), at, &mut Outbox::default()).unwrap();
+    };
+    // A small one says how long the way is, a large one how long a byte takes: 1000 a millisecond.
+    push(source.as_mut(), 10, ms(0));
+    source.handle_control(&1u64.to_le_bytes(), ms(100), &mut out).unwrap();
+    push(source.as_mut(), 100_000, ms(200));
+    source.handle_control(&2u64.to_le_bytes(), ms(400), &mut out).unwrap();
+    for _ in 0..9 {
+        assert!(source.has_room());
+        push(source.as_mut(), 10_000, ms(500));
+    }
+    push(source.as_mut(), 20_000, ms(500));
+    assert!(!source.has_room(), "110 kB take longer than the round trip");
 }
 
 #[test]

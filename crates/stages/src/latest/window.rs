@@ -3,6 +3,11 @@
 //! `auto` follows the time from a message's leaving to the sink half's word of it, the round trip. The network
 //! is full when round trips grow longer than the shortest. As in FAST TCP (Wei, Jin, Low and Hegde 2006) the
 //! window tends to what the network holds plus [`QUEUED`] messages: `window * shortest / round trip + QUEUED`.
+//!
+//! That is for messages of one size. Where they differ, as parts of a screen do, small ones need not wait for each
+//! other's round trips: how long the network takes for a byte is followed too, and what fits into the shortest round trip may be under
+//! way whatever their number.
+//!
 //! The shortest is measured anew now and then, over an empty network (as BBR does), or a queue of our own
 //! would come to be taken for distance.
 
@@ -18,6 +23,8 @@ const FIRST: usize = 4;
 const SLACK: f64 = 0.125;
 /// And neither do those by so much.
 const SLACK_MIN: Duration = Duration::from_millis(2);
+/// Messages of fewer bytes say nothing of how long a byte takes.
+const TIMED_BYTES_MIN: usize = 1 << 12;
 /// How long a shortest round trip is relied on.
 const MEASURED_FOR: Duration = Duration::from_secs(10);
 
@@ -37,6 +44,10 @@ struct Auto {
     until: u64,
     /// Messages had to wait meanwhile.
     was_full: bool,
+    /// Nanoseconds that the network takes for a byte.
+    byte_ns: Option<f64>,
+    /// When something was last heard of.
+    heard: Time,
 }
 
 impl Window {
@@ -50,6 +61,23 @@ impl Window {
     /// Messages that may be under way.
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    /// Whether the network carries so many bytes within the shortest round trip, so that one message more finds no queue.
+    pub(super) fn holds(&self, bytes: u64) -> bool {
+        let known = self.auto.as_ref().and_then(|auto| Some((auto.byte_ns?, auto.shortest?.0)));
+        known.is_some_and(|(byte_ns, shortest)| bytes as f64 * byte_ns < shortest.as_nanos() as f64)
+    }
+
+    /// A message of so many bytes, which left then, was heard of.
+    pub(super) fn handle_bytes(&mut self, bytes: usize, left: Time, now: Time) {
+        let Some(auto) = &mut self.auto else { return };
+        let heard = std::mem::replace(&mut auto.heard, now);
+        let Some((shortest, _)) = auto.shortest.filter(|_| bytes >= TIMED_BYTES_MIN) else { return };
+        // What went before it held it up; the way alone takes its time whatever goes.
+        let own = now.since(heard.max(left.after(shortest)));
+        let byte_ns = own.as_nanos() as f64 / bytes as f64;
+        auto.byte_ns = Some(auto.byte_ns.map_or(byte_ns, |before| before + (byte_ns - before) / 4.0));
     }
 
     /// A message has to wait.
