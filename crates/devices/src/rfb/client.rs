@@ -33,7 +33,7 @@ const ENCODINGS: [i32; 8] = [
 ];
 
 /// What we ask for, the best first: pixels in the one that is named. What a server would take instead of plain ones is not.
-pub(super) fn encodings(name: &str) -> Vec<i32> {
+pub(super) fn preferring(name: &str) -> Vec<i32> {
     let pixels: &[i32] = match name {
         "zrle" => &[encoding::ZRLE],
         "raw" => &[],

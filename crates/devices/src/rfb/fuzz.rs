@@ -1,6 +1,6 @@
 //! Both sides' parsers as a stranger reaches them: for the fuzzer, which cannot see into this crate.
 
-use super::client::{Client, ServerInit, encodings, handshake};
+use super::client::{Client, ServerInit, handshake, preferring};
 use super::picture::Screen;
 use super::pixels::PixelFormat;
 use super::server::{Settings, Viewer};
@@ -59,7 +59,7 @@ impl Write for Said<'_> {
 pub fn server(bytes: &[u8]) {
     let _ = handshake(&mut Said(bytes), None);
     let init = ServerInit { width: SIDE, height: SIDE, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::OURS, &encodings("tight"));
+    let mut client = Client::new(&init, PixelFormat::OURS, &preferring("tight"));
     for piece in bytes.chunks(97) {
         client.receive(piece);
         loop {

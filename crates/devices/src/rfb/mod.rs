@@ -24,7 +24,7 @@ mod way;
 use crate::plain::{self, os};
 use application::Server;
 use auth::Password;
-use client::{ServerInit, encodings, handshake};
+use client::{ServerInit, handshake, preferring};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
     OptionKind, OptionSpec, Partner, Role, Scope,
@@ -319,7 +319,7 @@ impl DeviceClass for Rfb {
         if role == Role::Device {
             let init = parse_init(&properties)?;
             let [socket] = plain::descriptors(opened)?;
-            let encodings = encodings(spec.options.text("encoding"));
+            let encodings = preferring(spec.options.text("encoding"));
             return Ok(Box::new(Screen::new(format!("rfb:{}", spec.target), socket, &init, &encodings)));
         }
         let mut descriptors = opened.descriptors.into_iter();

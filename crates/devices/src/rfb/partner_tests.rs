@@ -112,7 +112,9 @@ impl Viewing {
         let (server, socket) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let init = super::ServerInit { width: SIDE, height: SIDE, name: String::new() };
-        let partner = Box::new(super::Screen::new("a server".into(), OwnedFd::from(socket), &init));
+        let encodings = super::preferring("tight");
+        let partner =
+            Box::new(super::Screen::new("a server".into(), OwnedFd::from(socket), &init, &encodings));
         Viewing { partner, server, fed: 0, heard: Vec::new() }
     }
 }

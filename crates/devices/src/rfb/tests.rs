@@ -1,5 +1,5 @@
 use super::auth::Password;
-use super::client::{Changes, Client, Said, ServerInit, encodings, handshake};
+use super::client::{Changes, Client, Said, ServerInit, handshake, preferring};
 use super::picture::{Applied, Screen};
 use super::pixels::{Expander, PixelFormat, Translator, tests::formats};
 use super::protocol::encoding;
@@ -199,7 +199,7 @@ proptest! {
     ) {
         let init = ServerInit { width, height, name: String::new() };
         for kind in 0..4 {
-            let mut client = Client::new(&init, PixelFormat::OURS, &encodings("tight"));
+            let mut client = Client::new(&init, PixelFormat::OURS, &preferring("tight"));
             // The head of an update lets the rest get further.
             let head = if kind == 0 { vec![] } else { vec![0, 0, 0xff, 0xff] };
             client.receive(&[&head[..], &bytes].concat());
@@ -475,7 +475,7 @@ fn a_wish_for_another_size_is_handed_on_and_answered() {
 #[test]
 fn a_client_says_what_a_server_understands() {
     let mut line = Line::new(small(), None);
-    let mut client = attach(&mut line, PixelFormat::OURS, &encodings("tight"));
+    let mut client = attach(&mut line, PixelFormat::OURS, &preferring("tight"));
     settle(&mut line, &mut client);
     let events = [
         Event::Key { keysym: 0x20ac, pressed: true },
@@ -490,7 +490,7 @@ fn a_client_says_what_a_server_understands() {
 #[test]
 fn a_server_may_copy_within_its_picture() {
     let init = ServerInit { width: 4, height: 3, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::OURS, &encodings("tight"));
+    let mut client = Client::new(&init, PixelFormat::OURS, &preferring("tight"));
     let row: Vec<u8> = (0..16).collect();
     client.receive(&[&[0, 0, 0, 2, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0][..], &row].concat());
     // From (0, 0) to (1, 0): the two overlap. It comes in two pieces.
