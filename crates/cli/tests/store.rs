@@ -5,18 +5,43 @@ mod support;
 use netsim::Params;
 use netsim::relay::Relay;
 use std::net::SocketAddr;
-use support::Service;
+use support::{Scratch, Service};
 
 const MESSAGES: u64 = 4500;
+const BYTES: u64 = 64;
 
 /// A pattern behind a relay whose link can be cut.
 fn share(store_messages: &str, store_full: &str) -> (Service, Relay) {
-    let device = format!("pattern:count={MESSAGES},rate=250,size=64");
+    let device = format!("pattern:count={MESSAGES},rate=250,size={BYTES}");
     let (share, address) =
         Service::share(&device, &["--stats", "--limit", store_messages, "--limit", store_full]);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let relay = Relay::start(any, address.parse().unwrap(), Params::default(), 1).unwrap();
     (share, relay)
+}
+
+#[test]
+fn the_oldest_is_given_up_for_the_newest_and_counted() {
+    let scratch = Scratch::new();
+    let output = scratch.path("out");
+    let (mut share, relay) = share("store_messages=150", "store_full=drop-oldest");
+    let from = format!("{}/pattern", relay.address());
+    let mut attach = Service::start(&["attach", &from, "--as", &format!("file:{output}"), "--stats"]);
+    attach.wait("stats");
+    relay.cut();
+    assert_eq!(share.wait("store-full")["policy"], "drop-oldest");
+    attach.wait("link-lost");
+    // Figures come every second.
+    let store =
+        (0..3).map(|_| share.wait("stats")["stats"]["outgoing"]["store"].take()).last().expect("three");
+    assert_eq!((&store["full"], &store["messages"]), (&true.into(), &150.into()), "{store}");
+    relay.restore();
+    attach.wait("link-back");
+    attach.wait("flow-ended");
+    assert_eq!(attach.child.wait().unwrap().code(), Some(0));
+    let lost = attach.seen.iter().rev().find_map(|e| e["stats"]["incoming"]["lost"].as_u64()).unwrap();
+    let delivered = std::fs::metadata(&output).unwrap().len() / BYTES;
+    assert_eq!(delivered + lost, MESSAGES);
 }
 
 #[test]
