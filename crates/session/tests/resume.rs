@@ -160,6 +160,7 @@ fn a_full_store_that_drops_counts_exactly() {
     let drops = |scope| Scope { store_full: StoreFull::DropOldest, ..scope };
     explore(&drops(Scope { cuts: more(1), ..reliable(false, 4) }));
     explore(&drops(Scope { kills: 1, ..reliable(false, more(3)) }));
+    explore(&drops(Scope { cuts: 1, kills: 1, ..reliable(false, 3) }));
     explore(&drops(Scope { cuts: more(0), changes: 1, ..reliable(false, 3) }));
     explore(&drops(Scope { losses: 1, under_way: 1, ..reliable(true, more(3)) }));
 }
