@@ -8,7 +8,7 @@ use crate::ours_links::{Stages, now};
 use crate::rivals::{self, Rival};
 use clap::Args;
 use contract::{Body, Format, Half, Message, Site, StageError, Time};
-use links::process::SharedRun;
+use links::process::{Process, SharedRun};
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use runtime::registry;
 use serde_json::{Value, json};
@@ -50,6 +50,21 @@ enum Way {
 }
 
 impl Way {
+    fn processes(&self) -> Vec<u32> {
+        match self {
+            Way::Bare(chain) => chain.processes().collect(),
+            Way::Ours(stages, _) | Way::Whole(stages, _) => {
+                stages.links.iter().filter_map(Process::process_id).collect()
+            }
+        }
+    }
+
+    fn take_part(&self, is_its_turn: bool) {
+        if let Way::Bare(chain) = self {
+            chain.take_part(is_its_turn);
+        }
+    }
+
     fn pass(&mut self) -> Result<(), Failure> {
         match self {
             Way::Bare(chain) => chain.pass(),
@@ -86,11 +101,14 @@ impl Way {
 fn take_turns(ways: &mut [(&str, Way)], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
     let mut times = vec![Times::default(); ways.len()];
     let mut warming = Times::default();
+    ways.iter().for_each(|(_, way)| way.take_part(false));
     for round in 0..=setting.rounds {
         for ((_, way), times) in ways.iter_mut().zip(&mut times) {
+            way.take_part(true);
             // A turn's first messages warm up, and its first round does.
             way.turn(setting.messages / 10, hops, &mut warming)?;
             way.turn(setting.messages, hops, if round > 0 { times } else { &mut warming })?;
+            way.take_part(false);
         }
     }
     Ok(times)
@@ -106,8 +124,6 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>,
         let body = stages.body(size);
         Way::Ours(stages, body)
     };
-    // Children stay where their parent stood.
-    sys::thread::pin_to_cpu(1);
     let mut ways = vec![
         ("bare eventfd", Way::Bare(Bare::new(Means::Eventfd, 1, size)?)),
         ("bare futex", Way::Bare(Bare::new(Means::Futex, 1, size)?)),
@@ -117,6 +133,10 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>,
         ("bare pipe", Way::Bare(Bare::new(Means::Pipe, 1, size)?)),
         ("pipe", ours(Stages::pipes(1)?)),
     ];
+    // Only now: who begins on one processor alone takes it for all there are.
+    for process in ways.iter().flat_map(|(_, way)| way.processes()) {
+        sys::thread::pin_process_to_cpu(process, 1);
+    }
     // They take their places themselves.
     for (means, name) in rivals::MEANS {
         if let Some(program) = &setting.rivals {
@@ -246,6 +266,11 @@ fn judge(rows: &[Value]) {
             ratio(size, "hop", "pipe", "bare pipe"),
         );
         say(
+            format!("8 pipe stages by bare splicing, {size} B"),
+            "",
+            ratio(size, "chain", "pipes", "bare splice"),
+        );
+        say(
             format!("8 shm stages by bare descriptors, {size} B"),
             "<= 1.3",
             ratio(size, "chain", "shm", "bare eventfds"),
@@ -256,7 +281,12 @@ fn judge(rows: &[Value]) {
             ratio(size, "chain", "bare pipes", "shm"),
         );
         say(
-            format!("the same, bodies made and read, {size} B"),
+            format!("the same pipes by bare descriptors, {size} B"),
+            "",
+            ratio(size, "chain", "bare pipes", "bare eventfds"),
+        );
+        say(
+            format!("the same pipes by 8 shm stages, made and read, {size} B"),
             "",
             ratio(size, "chain", "bare pipes", "shm, made and read"),
         );

@@ -4,6 +4,7 @@ use crate::Failure;
 use clap::{Args, ValueEnum};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
@@ -178,6 +179,20 @@ impl Chain {
         // It changes word 0 and waits for the last.
         let end = End { means, input, output, words, number: relays, at: 0 };
         Ok(Chain { end, relays: children, buffer: vec![7; size] })
+    }
+
+    /// The relays' numbers.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.relays.iter().map(Child::id)
+    }
+
+    /// Has relays that look all the time do so only while it is their turn: a processor is theirs alone then.
+    pub(crate) fn take_part(&self, is_its_turn: bool) {
+        let signal = if is_its_turn { Signal::CONT } else { Signal::STOP };
+        for relay in self.relays.iter().filter(|_| self.end.means == Means::Spin) {
+            // One that is gone is missed soon.
+            let _ = kill_process(Pid::from_child(relay), signal);
+        }
     }
 
     /// Once through all.

@@ -16,12 +16,13 @@ pub(crate) fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
-/// The source half of `null`, at a place in a run or between pipes.
+/// The source half of `null`, at a place in a run or in a chain of pipes.
 fn module(place: Option<usize>) -> Result<Module, Failure> {
     let mut words: Vec<OsString> = vec![crate::program()?.into()];
     words.extend(["module", "null", "--fd-control", "3"].map(OsString::from));
-    if let Some(place) = place {
-        words.extend(["--place".into(), place.to_string().into()]);
+    match place {
+        Some(place) => words.extend(["--place".into(), place.to_string().into()]),
+        None => words.push("--chain".into()),
     }
     let (version, role, format) = (MODULE_VERSION, "source".into(), "bytes".into());
     let hello = ModuleFrame::Hello { version, role, format, options: Vec::new() };
@@ -31,6 +32,7 @@ fn module(place: Option<usize>) -> Result<Module, Failure> {
         half: Half::Source,
         greeting: vec![hello],
         is_own: true,
+        is_chained: place.is_none(),
         has_history: false,
         patience: Duration::from_secs(5),
         limits: Limits::default(),
@@ -51,10 +53,10 @@ impl Stages {
         Stages::new(Process::start_run(modules, setting)?)
     }
 
-    /// Each between pipes of its own.
+    /// A chain of pipes.
     pub(crate) fn pipes(stages: usize) -> Result<Stages, Failure> {
-        let start = |_| Ok::<_, Failure>(Process::start(module(None)?)?);
-        Stages::new((0..stages).map(start).collect::<Result<_, _>>()?)
+        let modules = (0..stages).map(|_| module(None)).collect::<Result<Vec<_>, _>>()?;
+        Stages::new(Process::start_chain(modules)?)
     }
 
     fn new(links: Vec<Process>) -> Result<Stages, Failure> {

@@ -346,6 +346,9 @@ pub(crate) struct Module {
     /// With it: data not on 0 and 1, but in shared memory, at place NUMBER of a run, the descriptors of which begin at 4
     #[arg(long, value_name = "NUMBER", requires = "fd_control", value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) place: Option<u16>,
+    /// With it: words between the containers on 0 and 1, in place of what is said to be done
+    #[arg(long, requires = "fd_control", conflicts_with = "place")]
+    pub(crate) chain: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use crate::arguments::Module;
 use crate::output::{Events, Failure};
 use crate::services::stop_on_signals;
-use runtime::{ModuleRequest, RunPlace, RuntimeError, Stop};
+use runtime::{Carried, ModuleRequest, RuntimeError, Stop};
 use std::os::fd::AsFd;
 
 /// The first descriptor of a place in a run.
@@ -27,8 +27,12 @@ pub(crate) fn module(words: Module) -> Result<(), Failure> {
     if let Some(number) = words.fd_control {
         let missing = |error| Failure::Usage(format!("--fd-control {number}: {error}"));
         let descriptor = sys::descriptor::inherited(number).map_err(missing)?;
-        let place = words.place.map(|number| RunPlace { number: number.into(), first: RUN_DESCRIPTORS });
-        return Ok(runtime::serve_module(&request, descriptor.as_fd(), place)?);
+        let carried = match words.place {
+            Some(number) => Carried::Shared { number: number.into(), first: RUN_DESCRIPTORS },
+            None if words.chain => Carried::Chain,
+            None => Carried::Pipes,
+        };
+        return Ok(runtime::serve_module(&request, descriptor.as_fd(), carried)?);
     }
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;

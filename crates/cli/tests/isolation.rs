@@ -132,6 +132,13 @@ fn each_message_is_delivered_or_counted_once_when_stages_that_drop_are_killed() 
     }
 }
 
+/// The same with pipes from each to the next, one of them a process that only moves on what comes.
+#[test]
+fn a_chain_of_pipes_goes_on_when_its_processes_are_killed() {
+    let pipeline = "@pipe: bundle(count=4) | null";
+    assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
+}
+
 #[test]
 fn a_link_that_a_pair_cannot_have_is_refused_before_anything_starts() {
     for (via, why) in [

@@ -37,9 +37,9 @@ pub(crate) fn link(
 ) -> Result<Option<Box<dyn Link>>, StageError> {
     Ok(Some(match used.link_of(half) {
         LinkKind::Direct => return Ok(None),
-        LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, None)?)?),
+        LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, Stand::Chain)?)?),
         LinkKind::Shm => {
-            let modules = vec![module(used, half, format, site, Some(1))?];
+            let modules = vec![module(used, half, format, site, Stand::Place(1))?];
             let setting = SharedRun { slots: used.slots, latency: used.latency, spins: true };
             let one = Process::start_run(modules, setting)?.pop();
             Box::new(one.ok_or_else(|| StageError::Own("a run of no stage".into()))?)
@@ -47,16 +47,20 @@ pub(crate) fn link(
     }))
 }
 
-/// The links of halves that stand together on shared memory, in the order of `pairs` (source order); `None` where a
-/// half is not one of several that do. What is isolated sees nobody's messages but its own, and so stands alone.
+/// The links of halves that stand together on shared memory, or in a chain of pipes, in the order of `pairs` (source order);
+/// `None` where a half is not one of several that do. What is isolated sees nobody's messages but its own, and so stands
+/// alone, and so does a program of the user's.
 pub(crate) fn runs(
     pairs: &[(&PairUse, &Format)],
     half: Half,
     site: &Site,
 ) -> Vec<Option<Result<Box<dyn Link>, StageError>>> {
-    let together = |used: &PairUse| used.link_of(half) == LinkKind::Shm && used.isolation.is_none();
+    let stands = |used: &PairUse| {
+        let is_own = used.pair.program(&used.options, half).is_none() && used.isolation.is_none();
+        Some(used.link_of(half)).filter(|kind| is_own && *kind != LinkKind::Direct)
+    };
     let mut links = Vec::with_capacity(pairs.len());
-    for run in pairs.chunk_by(|(a, _), (b, _)| together(a) && together(b)) {
+    for run in pairs.chunk_by(|(a, _), (b, _)| stands(a).is_some() && stands(a) == stands(b)) {
         match run {
             [_] => links.push(None),
             run => match start_run(run, half, site) {
@@ -74,13 +78,15 @@ pub(crate) fn runs(
 }
 
 fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec<Process>, StageError> {
+    let is_shared = run.iter().all(|(used, _)| used.link_of(half) == LinkKind::Shm);
     // The sink half undoes the last pair first.
     let place = |index: usize| match half {
-        Half::Source => index + 1,
-        Half::Sink => run.len() - index,
+        _ if !is_shared => Stand::Chain,
+        Half::Source => Stand::Place(index + 1),
+        Half::Sink => Stand::Place(run.len() - index),
     };
     let one = |(index, (used, format)): (usize, &(&PairUse, &Format))| {
-        module(used, half, format, site, Some(place(index)))
+        module(used, half, format, site, place(index))
     };
     let mut modules = run.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     if half == Half::Sink {
@@ -88,25 +94,35 @@ fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec
     }
     let slots = run.iter().filter_map(|(used, _)| used.slots).max();
     let latency = run.iter().filter_map(|(used, _)| used.latency).min();
-    let mut links = Process::start_run(modules, SharedRun { slots, latency, spins: true })?;
+    let mut links = match is_shared {
+        true => Process::start_run(modules, SharedRun { slots, latency, spins: true })?,
+        false => Process::start_chain(modules)?,
+    };
     if half == Half::Sink {
         links.reverse();
     }
     Ok(links)
 }
 
-/// What a half is started with, at its place in a run on shared memory or between pipes.
+/// Where one of Outboard's own stands: at a place in a run on shared memory, or in a chain of pipes.
+#[derive(Debug, Clone, Copy)]
+enum Stand {
+    Place(usize),
+    Chain,
+}
+
+/// What a half is started with.
 fn module(
     used: &PairUse,
     half: Half,
     format: &Format,
     site: &Site,
-    place: Option<usize>,
+    stand: Stand,
 ) -> Result<Module, StageError> {
     let foreign = used.pair.program(&used.options, half);
     let (words, is_own) = match foreign {
         Some(text) => (split(text)?, false),
-        None => (own_words(used.pair.name(), half, place), true),
+        None => (own_words(used.pair.name(), half, stand), true),
     };
     let patience = match used.options.duration("patience") {
         Duration::ZERO => PATIENCE,
@@ -123,6 +139,7 @@ fn module(
         half,
         greeting: greeting(used, half, format, site.key.as_ref().filter(|_| is_own)),
         is_own,
+        is_chained: is_own && matches!(stand, Stand::Chain),
         has_history,
         patience,
         limits: Limits::default(),
@@ -135,13 +152,14 @@ fn split(text: &str) -> Result<Vec<OsString>, StageError> {
     Ok(words.into_iter().map(OsString::from).collect())
 }
 
-fn own_words(name: &str, half: Half, place: Option<usize>) -> Vec<OsString> {
+fn own_words(name: &str, half: Half, stand: Stand) -> Vec<OsString> {
     let mut words = vec![program(), "module".into(), name.into(), "--fd-control".into(), "3".into()];
     if half == Half::Sink {
         words.push("--undo".into());
     }
-    if let Some(place) = place {
-        words.extend(["--place".into(), place.to_string().into()]);
+    match stand {
+        Stand::Place(place) => words.extend(["--place".into(), place.to_string().into()]),
+        Stand::Chain => words.push("--chain".into()),
     }
     words
 }

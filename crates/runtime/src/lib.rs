@@ -47,7 +47,7 @@ pub use isolation::use_program;
 pub use junction::hub::{HubOptions, HubPolicy, HubStats};
 pub use junction::joint::{Joint, JointPort, JointStats};
 pub use keys::read_key_file;
-pub use module::{ModuleEnd, ModuleRequest, RunPlace, run_module, serve_module};
+pub use module::{Carried, ModuleEnd, ModuleRequest, run_module, serve_module};
 pub use pipeline::{Edit, Point, Stamp, Stamps};
 pub use segment::build_chain;
 pub use session::Limits;

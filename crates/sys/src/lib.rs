@@ -7,6 +7,7 @@ pub mod descriptor;
 pub mod event;
 pub mod input;
 mod ioctl;
+pub mod load;
 pub mod memory;
 pub mod net;
 pub mod poller;

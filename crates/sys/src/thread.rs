@@ -1,5 +1,6 @@
 //! What a thread that must be punctual asks of the kernel.
 
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use std::num::NonZeroU64;
 
 /// Lets the thread's sleeps end on time: a timer slack of 1 ns instead of 50 us (`prctl(2)`,
@@ -17,10 +18,19 @@ pub fn be_urgent() -> bool {
 
 /// Keeps the calling thread on one processor; says whether the kernel agreed.
 pub fn pin_to_cpu(cpu: usize) -> bool {
-    let mut set = rustix::thread::CpuSet::new();
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+    pin(None, cpu)
+}
+
+/// Keeps the first thread of another process on one processor; says whether the kernel agreed.
+pub fn pin_process_to_cpu(process: u32, cpu: usize) -> bool {
+    i32::try_from(process).ok().and_then(Pid::from_raw).is_some_and(|pid| pin(Some(pid), cpu))
+}
+
+fn pin(pid: Option<Pid>, cpu: usize) -> bool {
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
         return false;
     }
     set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).is_ok()
+    sched_setaffinity(pid, &set).is_ok()
 }

@@ -13,6 +13,7 @@ pub mod pairing;
 pub mod preamble;
 pub mod record;
 pub mod ticket;
+pub mod word;
 
 pub use codec::{Reader, WireError, Writer};
 pub use container::Container;
@@ -21,6 +22,7 @@ pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, Modu
 pub use preamble::Preamble;
 pub use record::RecordHeader;
 pub use ticket::Ticket;
+pub use word::Word;
 
 /// The version of everything in this room. Peers with another version are told so and dropped.
 pub const PROTOCOL_VERSION: u16 = 3;

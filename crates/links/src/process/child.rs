@@ -57,22 +57,33 @@ pub(super) struct Child {
     pub(super) is_cautious: bool,
     /// Something waits for room.
     is_blocked: bool,
+    /// It was waited for since it was looked at.
+    is_awaited: bool,
     end_told: bool,
     end_waits: bool,
     broken: Option<Broken>,
     asked_at: Time,
+    looked_at: Time,
 }
 
 impl Child {
-    /// Starts one program between pipes.
-    pub(super) fn between_pipes((words, environment): Program<'_>, set: &Arc<PollSet>) -> io::Result<Child> {
-        let (input, theirs) = Pipes::input()?;
-        let start =
-            Start { words, environment, input: theirs.into(), output: Stdio::piped(), given: Vec::new() };
-        let mut member = Member::start(start, 0, set)?;
-        let output = member.process.stdout.take().map(OwnedFd::from);
-        let pipes = Pipes::new(input, output, set)?;
-        Ok(Child::new(vec![member], Carrier::Pipes(pipes), set))
+    /// Starts programs with a pipe from each to the next, and to here from the last. `has_words`: they are a chain.
+    pub(super) fn between_pipes(
+        programs: &[Program<'_>],
+        has_words: bool,
+        set: &Arc<PollSet>,
+    ) -> io::Result<Child> {
+        let (input, mut theirs) = Pipes::input()?;
+        let mut members = Vec::new();
+        for (index, (words, environment)) in programs.iter().enumerate() {
+            let (next, output) = Pipes::between()?;
+            let input = std::mem::replace(&mut theirs, next).into();
+            let environment = *environment;
+            let start = Start { words, environment, input, output: output.into(), given: Vec::new() };
+            members.push(Member::start(start, index, set)?);
+        }
+        let pipes = Pipes::new(input, theirs, has_words, set)?;
+        Ok(Child::new(members, Carrier::Pipes(pipes), set))
     }
 
     /// Starts a run of programs on shared memory, each with what belongs to its place.
@@ -98,10 +109,12 @@ impl Child {
             set: set.clone(),
             is_cautious: false,
             is_blocked: false,
+            is_awaited: true,
             end_told: false,
             end_waits: false,
             broken: None,
             asked_at: Time::ZERO,
+            looked_at: Time::ZERO,
         }
     }
 
@@ -119,17 +132,23 @@ impl Child {
     ) -> Result<Option<(usize, ExitStatus)>, Blame> {
         let last = self.members.len() - 1;
         let of_last = |what| Blame { stage: last, what };
-        if let Carrier::Shared(lane) = &mut self.carrier {
-            lane.wake_up(now);
-            let taken = take_given(lane, &mut take).map_err(of_last)?;
-            if let Some(Broken(what)) = self.broken.take() {
-                return Err(Blame { stage: 0, what: Rubbish(what) });
+        self.looked_at = now;
+        let is_awaited = std::mem::take(&mut self.is_awaited);
+        let has_come = match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.read(now, false, &mut take).map_err(of_last)?,
+            Carrier::Shared(lane) => {
+                lane.wake_up(now);
+                let has_come = take_given(lane, &mut take).map_err(of_last)?;
+                if let Some(Broken(what)) = self.broken.take() {
+                    return Err(Blame { stage: 0, what: Rubbish(what) });
+                }
+                has_come
             }
-            if taken && now < self.asked_at.after(ASK) {
-                return Ok(None);
-            }
-            self.asked_at = now;
+        };
+        if (has_come || !is_awaited) && now < self.asked_at.after(ASK) {
+            return Ok(None);
         }
+        self.asked_at = now;
         let ready = self.set.ready().map_err(|error| of_last(Rubbish(error.to_string())))?;
         let names: Vec<u64> = ready.collect();
         let mut ended = Vec::new();
@@ -147,15 +166,10 @@ impl Child {
             }
         }
         match &mut self.carrier {
-            Carrier::Pipes(pipes) => {
-                let mut output = |message| take(Event::Output(message));
-                pipes.read(&names, !ended.is_empty(), &mut output).map_err(of_last)?;
-            }
+            _ if ended.is_empty() => {}
             // What it gave before it ended counts, too.
-            Carrier::Shared(lane) if !ended.is_empty() => {
-                take_given(lane, &mut take).map_err(of_last)?;
-            }
-            Carrier::Shared(_) => {}
+            Carrier::Pipes(pipes) => drop(pipes.read(now, true, &mut take).map_err(of_last)?),
+            Carrier::Shared(lane) => drop(take_given(lane, &mut take).map_err(of_last)?),
         }
         ended.into_iter().for_each(|stage| self.members[stage].reap());
         Ok(self.end())
@@ -183,7 +197,10 @@ impl Child {
     /// Writes what there is, as far as the processes take it.
     pub(super) fn write(&mut self, ledger: &mut Ledger) {
         match &mut self.carrier {
-            Carrier::Pipes(pipes) => pipes.write(ledger, &mut self.members[0]),
+            Carrier::Pipes(pipes) => {
+                let first = &mut self.members[0];
+                self.is_blocked = !pipes.write(ledger, first, self.is_cautious, self.looked_at);
+            }
             Carrier::Shared(lane) => {
                 let result = give(lane, ledger, self.is_cautious);
                 self.is_blocked = result.as_ref().is_ok_and(|has_room| !has_room);
@@ -193,7 +210,13 @@ impl Child {
                 }
             }
         }
-        self.members.iter_mut().for_each(Member::write);
+        for (stage, member) in self.members.iter_mut().enumerate() {
+            if member.write()
+                && let Carrier::Shared(lane) = &self.carrier
+            {
+                lane.tell(stage);
+            }
+        }
     }
 
     /// Whether something waits for room that nobody may tell of.
@@ -256,7 +279,8 @@ impl Child {
     }
 
     /// Before the host waits: whether there is something to take after all.
-    pub(super) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time) -> bool {
+    pub(super) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time + Copy) -> bool {
+        self.is_awaited = true;
         match &mut self.carrier {
             Carrier::Pipes(_) => false,
             Carrier::Shared(lane) => lane.go_to_sleep(is_owed, now),

@@ -14,11 +14,14 @@
 //! kept to the era's end, a new process is handed all of them again, and as many of its outputs, and of its drops, as
 //! had left already are void. Where the era has grown too long to be kept, what remains of it dies with its process.
 
-use contract::{Attributes, Body, Drop, Message, Time};
+use contract::{Attributes, Body, Bytes, Drop, Message, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use wire::Container;
+use wire::{Container, Word};
+
+/// Behind a message of a chain: with it, one more of the host's is there. [`Word::Complete`] of 1, as bytes.
+const ONE_MORE: &[u8; Word::BYTES] = &[255, 255, 255, 255, 1, 0, 0, 0, 0, 0, 0, 0];
 
 /// A message is dropped that was first in line at so many deaths, and so many deaths before a process came to
 /// what is not finished make its history useless.
@@ -63,7 +66,7 @@ impl Default for Limits {
 pub(super) struct Rubbish(pub(super) String);
 
 struct Kept {
-    /// The container, header and all.
+    /// The container, header and all; in a chain, with the word behind it.
     container: Body,
     era: u32,
     /// Something was lost before it.
@@ -96,6 +99,8 @@ pub(super) struct Death {
 /// The inputs of one link and the outputs of its process.
 pub(super) struct Ledger {
     limits: Limits,
+    /// Whether its processes are told with each message that it is whole ([`Word`]).
+    has_words: bool,
     /// Whether inputs are kept to the end of their era.
     has_history: bool,
     /// Inputs; the first has number `first`.
@@ -157,6 +162,7 @@ impl Ledger {
     pub(super) fn new(limits: Limits, says_done: bool, has_history: bool) -> Ledger {
         Ledger {
             limits,
+            has_words: false,
             has_history,
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -196,6 +202,11 @@ impl Ledger {
         }
     }
 
+    /// The same for a chain.
+    pub(super) fn of_chain(limits: Limits, has_history: bool) -> Ledger {
+        Ledger { has_words: true, ..Ledger::new(limits, true, has_history) }
+    }
+
     /// One more input, of this era (0 where there are none).
     pub(super) fn admit(&mut self, message: Message, era: u32) {
         if era < self.newest_era || (self.is_lost && era == self.era) {
@@ -210,6 +221,9 @@ impl Ledger {
         self.known += usize::from(known.is_some());
         let length = container.len() as u32;
         container.push_front(&Container { length, created: created.0 }.emit());
+        if self.has_words {
+            container.push(Bytes::from_static(ONE_MORE));
+        }
         self.kept_bytes += container.len();
         self.ahead_bytes += container.len();
         let has_gap = std::mem::take(&mut self.gap_waits);
@@ -311,10 +325,15 @@ impl Ledger {
         is_due.then_some(self.handed - self.begun)
     }
 
-    /// The bytes to hand over next, as far as no gap is to be told first.
-    pub(super) fn next_slices<'a>(&'a self, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
+    /// Whether an input was handed over in part.
+    pub(super) fn is_amidst(&self) -> bool {
+        self.partial > 0
+    }
+
+    /// The bytes to hand over next, of so many inputs at most, and as far as no gap is to be told first.
+    pub(super) fn next_slices<'a>(&'a self, most: usize, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
         let start = (self.handed - self.first) as usize;
-        for (index, kept) in self.kept.iter().enumerate().skip(start) {
+        for (index, kept) in self.kept.iter().enumerate().skip(start).take(most) {
             let is_next = index == start;
             let has_stopped = self.is_stopped && !(is_next && self.partial > 0);
             let has_gap = kept.has_gap && !(is_next && self.gap_told);

@@ -121,7 +121,7 @@ fn hand_over(ledger: &mut Ledger, process: &mut Process, bytes_max: usize) {
     // A gap is told on the way of control frames; nothing is handed over before it is.
     ledger.next_gap();
     let mut slices = SmallVec::new();
-    ledger.next_slices(&mut slices);
+    ledger.next_slices(usize::MAX, &mut slices);
     let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).take(bytes_max).collect();
     drop(slices);
     ledger.hand_over(bytes.len());

@@ -176,20 +176,28 @@ impl Member {
         true
     }
 
-    /// Writes the frames that wait, as far as it takes them.
-    pub(super) fn write(&mut self) {
+    /// Writes the frames that wait, as far as it takes them; whether it took any.
+    pub(super) fn write(&mut self) -> bool {
+        let mut has_written = false;
         while let Some(control) = &self.control
             && !self.frames_out.is_empty()
         {
             let (front, _) = self.frames_out.as_slices();
             match rustix::net::send(control, front, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.frames_out.drain(..count)),
+                Ok(count) => {
+                    drop(self.frames_out.drain(..count));
+                    has_written = true;
+                }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return self.wait(true),
+                Err(Errno::AGAIN) => {
+                    self.wait(true);
+                    return has_written;
+                }
                 Err(_) => self.frames_out.clear(),
             }
         }
         self.wait(false);
+        has_written
     }
 
     fn wait(&mut self, for_room: bool) {

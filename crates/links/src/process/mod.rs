@@ -5,8 +5,10 @@
 //! Nothing blocks: descriptors are non-blocking, queues bounded, and [`Link::readiness`] is one descriptor that
 //! stands for all of the process's.
 //!
-//! Consecutive stages on shared memory are one *run*: each has its link, but messages are handed to the first
-//! and come from the last, and are not seen between. They live and die together.
+//! Consecutive stages on shared memory are one *run*, and consecutive ones of Outboard's own on pipes one *chain*: each has
+//! its link, but messages are handed to the first and come from the last, and are not seen between. They live and die
+//! together. In a chain each writes into the pipe that the next one reads, with a word ([`wire::Word`]) behind what
+//! completes a message of the host's; so one that does nothing to messages moves what comes on, unread (`splice(2)`).
 //!
 //! # Supervision
 //!
@@ -16,7 +18,7 @@
 //! once a process has finished something) and is handed what was not finished. A message that was first in line,
 //! and read, at three deaths is dropped by name; a process that somebody else killed counts for a quarter.
 //!
-//! Of a run, any process's death is all's; and since it is not known which of the messages on their way was whose,
+//! Of a run or a chain, any process's death is all's; and since it is not known which of the messages on their way was whose,
 //! they are handed over one at a time after it, so that the one that kills is found.
 //!
 //! A process *hangs* if it owes something and, for as long as [`Module::patience`], nothing came out of it; one
@@ -77,6 +79,8 @@ pub struct Module {
     pub greeting: Vec<ModuleFrame>,
     /// Outboard's own: it says done, and is told how its flow fares.
     pub is_own: bool,
+    /// It was told that it stands in a chain of pipes: with words between the containers, and no `done`.
+    pub is_chained: bool,
     /// The pair's sink half needs all that its source half made, in order.
     pub has_history: bool,
     /// How long it may owe something without giving anything.
@@ -111,6 +115,19 @@ impl Process {
     pub fn start(module: Module) -> Result<Process, StageError> {
         let mut links = Process::links(vec![module], None)?;
         links.pop().ok_or_else(|| StageError::Own("no module to start".into()))
+    }
+
+    /// Starts modules that were told that they stand in a chain, with a pipe from each to the next; gives a link for each.
+    /// Where there are several, none has a history.
+    pub fn start_chain(modules: Vec<Module>) -> Result<Vec<Process>, StageError> {
+        let has_history = modules.len() > 1 && modules.iter().any(|module| module.has_history);
+        if modules.is_empty()
+            || has_history
+            || !modules.iter().all(|module| module.is_own && module.is_chained)
+        {
+            return Err(StageError::Own("these modules cannot stand in one chain".into()));
+        }
+        Process::links(modules, None)
     }
 
     /// Starts modules of Outboard's own on shared memory, one behind the other; gives a link for each. Where there

@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use wire::module::{MODULE_HEADER_BYTES, ModuleHeader};
-use wire::{BODY_BYTES_MAX, Container, ModuleFrame};
+use wire::{BODY_BYTES_MAX, Container, ModuleFrame, Word};
 
 /// What one call reads at most.
 const READ_BYTES: usize = 64 << 10;
@@ -54,24 +54,40 @@ struct Large {
     length: usize,
 }
 
-/// Takes a stream apart into containers.
+/// What stands in a stream of containers.
+pub(super) enum Part {
+    Message(Message),
+    /// Only in a chain.
+    Word(Word),
+}
+
+/// Takes a stream apart into containers, and words if it is a chain's.
 #[derive(Default)]
 pub(super) struct Containers {
+    has_words: bool,
     buffer: Buffer,
     large: Option<Large>,
 }
 
 impl Containers {
-    /// Reads once; 0 is the end.
-    pub(super) fn fill(&mut self, descriptor: &OwnedFd) -> io::Result<usize> {
+    /// Of a chain, if `has_words`.
+    pub(super) fn new(has_words: bool) -> Containers {
+        Containers { has_words, ..Containers::default() }
+    }
+
+    /// Reads once; 0 is the end. Whether there may be more now.
+    pub(super) fn fill(&mut self, descriptor: &OwnedFd) -> io::Result<(usize, bool)> {
         match self.large.as_mut().filter(|large| large.body.len() < large.length) {
-            Some(large) => read(descriptor, &mut large.body),
-            None => self.buffer.fill(descriptor),
+            Some(large) => {
+                let room = large.body.capacity() - large.body.len();
+                read(descriptor, &mut large.body).map(|count| (count, count == room))
+            }
+            None => self.buffer.fill(descriptor).map(|count| (count, count >= READ_BYTES)),
         }
     }
 
-    /// The next whole container.
-    pub(super) fn next(&mut self) -> Result<Option<Message>, Rubbish> {
+    /// The next that is whole.
+    pub(super) fn next(&mut self) -> Result<Option<Part>, Rubbish> {
         if let Some(large) = &mut self.large {
             if large.body.len() < large.length {
                 return Ok(None);
@@ -79,17 +95,25 @@ impl Containers {
             // Its memory may have had room for a little more.
             self.buffer.bytes.extend(large.body.drain(large.length..));
             let whole = self.large.take();
-            return Ok(whole.map(|large| Message::new(large.created, large.body)));
+            return Ok(whole.map(|large| Part::Message(Message::new(large.created, large.body))));
         }
         let unused = self.buffer.unused();
-        let Some((header, rest)) = unused.split_at_checked(Container::BYTES) else { return Ok(None) };
+        let Some((header, rest)) = unused.split_first_chunk::<{ Container::BYTES }>() else {
+            return Ok(None);
+        };
+        if self.has_words
+            && let Some(word) = Word::parse(header)
+        {
+            self.buffer.used += Word::BYTES;
+            return Ok(Some(Part::Word(word)));
+        }
         let header = Container::parse(header, BODY_BYTES_MAX)
             .map_err(|error| Rubbish(format!("what it gave is no message: {error}")))?;
         let (length, created) = (header.length as usize, Time(header.created));
         if let Some(body) = rest.get(..length) {
             let body = Bytes::copy_from_slice(body);
             self.buffer.used += Container::BYTES + length;
-            return Ok(Some(Message::new(created, body)));
+            return Ok(Some(Part::Message(Message::new(created, body))));
         }
         if length > SMALL_BYTES_MAX {
             let mut body = Vec::with_capacity(length);
@@ -181,8 +205,8 @@ mod tests {
         }
         let descriptor = pipe(&bytes);
         let (mut containers, mut found) = (Containers::default(), Vec::new());
-        while containers.fill(&descriptor).is_ok_and(|count| count > 0) {
-            while let Some(message) = containers.next().unwrap() {
+        while containers.fill(&descriptor).is_ok_and(|(count, _)| count > 0) {
+            while let Some(Part::Message(message)) = containers.next().unwrap() {
                 found.push((message.created.0, message.body.len()));
                 assert!(message.body.chunks().flatten().all(|byte| u64::from(*byte) == message.created.0));
             }
@@ -191,10 +215,16 @@ mod tests {
     }
 
     #[test]
-    fn a_container_over_the_limit_is_rubbish() {
-        let descriptor = pipe(&Container { length: u32::MAX, created: 0 }.emit());
+    fn a_container_over_the_limit_is_rubbish_but_in_a_chain_it_may_be_a_word() {
+        let bytes =
+            [Word::Complete(3).emit(), Container { length: u32::MAX - 9, created: 0 }.emit()].concat();
+        let descriptor = pipe(&bytes);
         let mut containers = Containers::default();
         containers.fill(&descriptor).unwrap();
+        assert!(containers.next().is_err());
+        let mut containers = Containers::new(true);
+        containers.fill(&pipe(&bytes)).unwrap();
+        assert!(matches!(containers.next(), Ok(Some(Part::Word(Word::Complete(3))))));
         assert!(containers.next().is_err());
     }
 
@@ -223,6 +253,9 @@ mod tests {
             while let Ok(Some(_)) = frames.next() {}
             containers.fill(&pipe(&bytes)).unwrap();
             while let Ok(Some(_)) = containers.next() {}
+            let mut chained = Containers::new(true);
+            chained.fill(&pipe(&bytes)).unwrap();
+            while let Ok(Some(_)) = chained.next() {}
         }
     }
 }

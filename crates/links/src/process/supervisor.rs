@@ -82,11 +82,13 @@ struct Shared {
     window: Window,
 }
 
-/// The processes of one run and what they owe: stages that are handed messages as one.
+/// The processes of one run, or chain, and what they owe: stages that are handed messages as one.
 pub(super) struct Supervisor {
     places: Vec<Place>,
     /// `None`: between pipes.
     shared: Option<Shared>,
+    /// Between pipes: as a chain.
+    has_words: bool,
     set: Arc<PollSet>,
     ledger: Ledger,
     pub(super) state: State,
@@ -123,7 +125,8 @@ impl Supervisor {
         let own = |error: io::Error| StageError::Own(format!("no shared memory: {error}"));
         let shared = shared.map(|run| {
             let window = Window::new(run.slots, run.latency, modules.len());
-            let geometry = shm::geometry(modules.len(), window.most(), run.spins);
+            let spins = shm::may_look(run.spins, modules.len());
+            let geometry = shm::geometry(modules.len(), window.most(), spins);
             Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
         });
         let shared = shared.transpose().map_err(own)?;
@@ -136,6 +139,11 @@ impl Supervisor {
             None => limits,
         };
         let says_done = modules.iter().all(|module| module.is_own);
+        let has_words = shared.is_none() && modules.iter().all(|module| module.is_chained);
+        let ledger = match has_words {
+            true => Ledger::of_chain(limits, follows),
+            false => Ledger::new(limits, says_done, follows),
+        };
         let place = |module| Place {
             module,
             outbox: Outbox::default(),
@@ -148,8 +156,9 @@ impl Supervisor {
         let mut supervisor = Supervisor {
             places: modules.into_iter().map(place).collect(),
             shared,
+            has_words,
             set,
-            ledger: Ledger::new(limits, says_done, follows),
+            ledger,
             state: State::Ended,
             is_ending: false,
             is_renewing: false,
@@ -183,7 +192,7 @@ impl Supervisor {
             .map(|place| (&place.module.words[..], place.module.environment.as_deref()))
             .collect();
         match &self.shared {
-            None => Child::between_pipes(programs[0], &self.set),
+            None => Child::between_pipes(&programs, self.has_words, &self.set),
             Some(Shared { geometry, slots, .. }) => {
                 let run = shm::Lane::begin(*geometry, slots.clone())?;
                 Child::in_a_row(&programs, run, &self.set)
@@ -279,7 +288,8 @@ impl Supervisor {
     /// Reads from the processes and writes to them.
     fn look(&mut self, now: Time) -> Found {
         let State::Running(child) = &mut self.state else { return Found::Alive };
-        let (ledger, places, is_shared) = (&mut self.ledger, &mut self.places, self.shared.is_some());
+        let (ledger, places, has_covers) =
+            (&mut self.ledger, &mut self.places, self.shared.is_some() || self.has_words);
         let mut has_moved = false;
         let status = child.read(now, |event| {
             match event {
@@ -294,7 +304,7 @@ impl Supervisor {
                 Event::Frame(stage, at, ModuleFrame::Drop { count, reason }) => {
                     has_moved = true;
                     let reason = reason::interned(&reason).unwrap_or("dropped by its module");
-                    ledger.take_drop(stage, Drop { reason, count }, is_shared.then_some(at))?;
+                    ledger.take_drop(stage, Drop { reason, count }, has_covers.then_some(at))?;
                 }
                 Event::Frame(stage, _, frame) => {
                     has_moved |= !matches!(frame, ModuleFrame::Report(_));

@@ -41,6 +41,7 @@ fn module(words: &[&str], half: Half) -> Module {
         half,
         greeting: vec![hello],
         is_own: false,
+        is_chained: false,
         has_history: false,
         patience: Duration::from_secs(10),
         limits: Limits::default(),

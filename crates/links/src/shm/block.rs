@@ -6,18 +6,23 @@
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
 use super::entry::{ENTRY_BYTES, Entry};
+use rustix::thread::futex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
 use sys::memory::Shared;
 
 const LINE: usize = 64;
 /// `OBSHM` and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x02");
+/// Words of the header: [`MAGIC`], six sizes, and whether there is a processor for everybody.
+const CALM: usize = 7;
 /// Words before a process's hold words, each in a cache line of its own.
 const HEAD: usize = 0;
 const TAIL: usize = LINE;
 const SLEEPS: usize = 2 * LINE;
+const TOLD: usize = SLEEPS + 8;
 const WANTS: usize = 3 * LINE;
 const PINS: usize = 4 * LINE;
 const HOLDS: usize = 5 * LINE;
@@ -42,8 +47,8 @@ pub struct Geometry {
     pub ring: usize,
     /// Slots of a region that a process may keep for longer; of what comes beyond that it makes copies.
     pub keeps: usize,
-    /// Whether who waits may look a moment longer before it sleeps.
-    pub spins: bool,
+    /// Whether the host, and whether a stage, may look a moment longer before it sleeps.
+    pub spins: [bool; 2],
 }
 
 impl Geometry {
@@ -96,7 +101,8 @@ impl Block {
         let block = Block { memory, geometry };
         block.check()?;
         let Geometry { stages, slots, slot_bytes, ring, keeps, spins } = geometry;
-        for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins.into()].into_iter().enumerate() {
+        let spins = usize::from(spins[0]) | usize::from(spins[1]) << 1;
+        for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins].into_iter().enumerate() {
             block.header(index + 1).store(value as u64, Ordering::Relaxed);
         }
         block.header(0).store(MAGIC, Ordering::Release);
@@ -119,7 +125,7 @@ impl Block {
             slot_bytes: size(3)?,
             ring: size(4)?,
             keeps: size(5)?,
-            spins: word(6)? != 0,
+            spins: [word(6)? & 1 != 0, word(6)? & 2 != 0],
         };
         let block = Block { memory, geometry };
         block.check()?;
@@ -147,6 +153,18 @@ impl Block {
 
     fn header(&self, index: usize) -> &AtomicU64 {
         self.word(index * 8)
+    }
+
+    /// The host found whether there is a processor for everybody that wants one.
+    pub(super) fn be_calm(&self, is_calm: bool) {
+        if self.is_calm() != is_calm {
+            self.header(CALM).store(is_calm.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// What it found last.
+    pub(super) fn is_calm(&self) -> bool {
+        self.header(CALM).load(Ordering::Relaxed) != 0
     }
 
     fn of(&self, process: usize, offset: usize) -> &AtomicU64 {
@@ -180,7 +198,7 @@ impl Block {
 
     /// Whether nothing is on its way and every stage waits.
     pub fn is_quiet(&self) -> bool {
-        let sleeps = |process| self.of(process, SLEEPS).load(Ordering::SeqCst) != 0;
+        let sleeps = |process| self.sleeps(process).load(Ordering::SeqCst) != 0;
         let is_empty = |ring| self.in_flight(ring).next().is_none();
         (1..=self.geometry.stages).all(sleeps) && (0..=self.geometry.stages).all(is_empty)
     }
@@ -191,22 +209,49 @@ impl Block {
         Entry::parse(&bytes)
     }
 
+    /// Whether a process sleeps, and what a stage sleeps on.
+    fn sleeps(&self, process: usize) -> &AtomicU32 {
+        assert!(process <= self.geometry.stages, "a process of this block");
+        let word = self.memory.half_word(LINE + process * self.geometry.process_bytes() + SLEEPS);
+        word.expect("inside what `check` found")
+    }
+
     /// This process is about to sleep: whoever hands it something is to wake it. Then it looks once more.
     pub fn go_to_sleep(&self, process: usize) {
-        self.of(process, SLEEPS).store(1, Ordering::SeqCst);
+        self.sleeps(process).store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+    }
+
+    /// A stage sleeps, unless it was woken since [`Block::go_to_sleep`], for so long at most.
+    pub fn sleep(&self, process: usize, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
+        // Woken already, interrupted, or in time: whoever slept looks what there is.
+        let _ = futex::wait(self.sleeps(process), futex::Flags::empty(), 1, timeout.as_ref());
     }
 
     /// This process is awake; whether somebody wanted it so.
     pub fn wake_up(&self, process: usize) -> bool {
-        self.of(process, SLEEPS).swap(0, Ordering::SeqCst) == 0
+        self.sleeps(process).swap(0, Ordering::SeqCst) == 0
     }
 
     /// Whether the process sleeps and is to be woken; the asker wakes it.
     pub fn is_to_wake(&self, process: usize) -> bool {
         fence(Ordering::SeqCst);
-        self.of(process, SLEEPS).load(Ordering::SeqCst) != 0
-            && self.of(process, SLEEPS).swap(0, Ordering::SeqCst) != 0
+        let sleeps = self.sleeps(process);
+        sleeps.load(Ordering::SeqCst) != 0 && sleeps.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Wakes a stage, if it sleeps.
+    pub fn wake(&self, process: usize) {
+        if self.is_to_wake(process) {
+            // Fails only where there is no such word.
+            let _ = futex::wake(self.sleeps(process), futex::Flags::empty(), 1);
+        }
+    }
+
+    /// How often a stage was told something on its control descriptor.
+    pub(super) fn told(&self, process: usize) -> &AtomicU64 {
+        self.of(process, TOLD)
     }
 
     /// This process waits for room, of a ring or of its slots, or no longer.

@@ -5,7 +5,7 @@ use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
 use super::entry::{Entry, PIECES_MAX, Piece};
 use super::lender::Lender;
 use super::seat::push;
-use super::spin::Spin;
+use super::spin::{Crowd, Spin};
 use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{Body, Message, Time};
@@ -26,11 +26,13 @@ const SLOT_BYTES_MIN: usize = 8 << 20;
 const SPARE_BYTES: usize = 1 << 20;
 /// What at most this long came back is copied, where the host still has what it put there.
 const SMALL_BYTES: usize = 512;
+/// What is longer goes where the last one was, if that came back: memory that is used again is there, and warm.
+const LARGE_BYTES: usize = 64 << 10;
 /// Memory for what came back, used again and again.
 const RECYCLED: (usize, usize) = (32, 64 << 20);
 
 /// How large the parts of a run are whose host hands over at most `slots` messages at once.
-pub(crate) fn geometry(stages: usize, slots: usize, spins: bool) -> Geometry {
+pub(crate) fn geometry(stages: usize, slots: usize, spins: [bool; 2]) -> Geometry {
     let keeps = slots.div_ceil(2).max(2);
     // For what is on its way, for what each stage keeps, and for what is made in place.
     let count = (2 * slots + stages * keeps).min(SLOTS_MAX);
@@ -67,14 +69,13 @@ pub(crate) struct Lane {
     /// Messages handed over.
     given: u64,
     bell: Event,
-    first_bell: Event,
-    bells: Vec<Event>,
     /// Most messages that are on their way.
     pub(crate) window: usize,
     /// A message would go if the window had room.
     waits_for_window: bool,
     memory: Recycler,
     spin: Spin,
+    crowd: Crowd,
     sleeps: bool,
 }
 
@@ -88,17 +89,12 @@ impl Lane {
     pub(crate) fn begin(geometry: Geometry, slots: Arc<Slots>) -> io::Result<(Lane, Vec<Vec<OwnedFd>>)> {
         let block_file = memory::create("outboard block", geometry.block_bytes())?;
         let block = Arc::new(Block::begin(Shared::map(&block_file, Access::Write)?, geometry)?);
-        let bells = (0..=geometry.stages).map(|_| Event::new()).collect::<io::Result<Vec<_>>>()?;
+        let bell = Event::new()?;
         let region = |_| memory::create("outboard stage", geometry.region_bytes());
         let files = (0..geometry.stages).map(region).collect::<io::Result<Vec<_>>>()?;
         let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
         let descriptors = (1..=geometry.stages).map(|process| {
-            let behind = (process + 1) % (geometry.stages + 1);
-            let mut all = vec![copy(block_file.as_fd())?];
-            for bell in [process, process - 1, behind, 0] {
-                all.push(copy(bells[bell].as_fd())?);
-            }
-            all.push(copy(slots.descriptor())?);
+            let mut all = vec![copy(block_file.as_fd())?, copy(bell.as_fd())?, copy(slots.descriptor())?];
             for file in &files[..process] {
                 all.push(copy(file.as_fd())?);
             }
@@ -114,13 +110,12 @@ impl Lane {
             origins: vec![Origin::new(); geometry.slots],
             untaken: VecDeque::new(),
             given: 0,
-            bell: bells[0].clone(),
-            first_bell: bells[1].clone(),
-            bells,
+            bell,
             window: geometry.keeps,
             waits_for_window: false,
             memory: Recycler::new(RECYCLED.0, RECYCLED.1),
-            spin: Spin::among(geometry),
+            spin: Spin::new(geometry.spins[0]),
+            crowd: Crowd::new(),
             sleeps: false,
             slots,
             block,
@@ -159,6 +154,9 @@ impl Lane {
         if self.waits_for_window {
             self.block.want_room(0, true);
             return Ok(false);
+        }
+        if body.len() >= LARGE_BYTES {
+            self.refresh();
         }
         let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
         let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
@@ -208,6 +206,9 @@ impl Lane {
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
         arrival::write(&mut self.output, &entry, &pieces);
+        if self.untaken.len() >= self.geometry().ring {
+            self.untaken();
+        }
         self.untaken.push_back((self.output.written(), body.len()));
         self.block.want_room(0, false);
         self.show();
@@ -225,9 +226,15 @@ impl Lane {
     }
 
     fn show(&mut self) {
-        if self.output.publish() && self.block.is_to_wake(1) {
-            self.first_bell.signal();
+        if self.output.publish() {
+            self.block.wake(1);
         }
+    }
+
+    /// Has a stage, numbered from 0, read what it was told on its control descriptor.
+    pub(crate) fn tell(&self, stage: usize) {
+        self.block.told(stage + 1).fetch_add(1, Ordering::SeqCst);
+        self.block.wake(stage + 1);
     }
 
     /// A slot for a copy: the first that is free, which is the warmest.
@@ -265,14 +272,8 @@ impl Lane {
         // Any stage's slots may be free by that.
         (1..=self.geometry().stages)
             .filter(|process| self.block.wants_room(*process))
-            .for_each(|p| self.wake(p));
+            .for_each(|process| self.block.wake(process));
         Ok(Some(given))
-    }
-
-    fn wake(&self, process: usize) {
-        if self.block.is_to_wake(process) {
-            self.bells[process].signal();
-        }
     }
 
     /// What lies in a stage's region is copied; of what lies in the host's, the host has the original.
@@ -350,9 +351,20 @@ impl Lane {
     }
 
     /// Whether the host, about to wait, has something to take or to hand over after all. Looks a moment longer where that has paid.
-    pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time) -> bool {
-        let Lane { input, spin, .. } = self;
-        if is_owed && spin.look(now, || input.waiting().map_or(true, |count| count > 0)) {
+    pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time + Copy) -> bool {
+        let Lane { input, spin, crowd, block, .. } = self;
+        let is_calm = |at, looks| {
+            let is_calm = crowd.is_calm(at, looks);
+            block.be_calm(is_calm);
+            is_calm
+        };
+        if block.geometry().spins[1] {
+            // The stage looks by what the host finds.
+            is_calm(now(), false);
+        }
+        if is_owed
+            && spin.look(now, |at| is_calm(at, true), || input.waiting().map_or(true, |count| count > 0))
+        {
             return true;
         }
         self.sleeps = true;

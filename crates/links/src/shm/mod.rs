@@ -23,7 +23,7 @@
 //!   its flow. The host keeps what it may have to hand over again in memory of its own.
 //! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than keep to a latency
 //!   at the flow's rate, however many slots are free; of `slots=N` alone it uses all.
-//! - *Wake-ups.* Who sleeps says so, and is woken by an eventfd; who is awake costs nobody a system call. Before it
+//! - *Wake-ups.* Who sleeps says so, and is woken by a futex, the host by an eventfd; who is awake costs nobody a system call. Before it
 //!   sleeps it looks a moment longer where that has paid (`spin`).
 //!
 //! # Whom to believe
@@ -47,4 +47,4 @@ pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_M
 pub use entry::{ENTRY_BYTES, Entry, PIECES_MAX, Piece};
 pub(crate) use lane::{Given, Lane, geometry, slots};
 pub use seat::{Came, SEAT_DESCRIPTORS, Seat};
-pub use spin::Spin;
+pub(crate) use spin::may_look;

@@ -9,18 +9,19 @@ use contract::{Body, Message, Port, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use sys::event::Event;
 use sys::memory::{Access, Lent, Shared};
 
 /// A body of at most so many bytes is copied out at once: that is quicker than to keep its slot.
 const SMALL_BYTES: usize = 512;
 
-/// How many descriptors a stage's end has besides regions. In this order from the first on: the block, the bells of the stage itself, of the
-/// process before, of the one behind and of the host, and the regions from the host's to its own.
-pub const SEAT_DESCRIPTORS: usize = 5;
+/// How many descriptors a stage's end has besides regions. In this order from the first on: the block, the host's bell,
+/// and the regions from the host's to its own.
+pub const SEAT_DESCRIPTORS: usize = 2;
 
 /// What a process holds of the regions before its own, slot by slot.
 #[derive(Debug)]
@@ -114,7 +115,8 @@ pub struct Seat {
     input: Consumer,
     output: Producer,
     lender: Lender,
-    bells: [Event; 4],
+    /// What wakes the host; stages wake each other by the block.
+    bell: Event,
     /// What waits for room.
     waiting: VecDeque<Waiting>,
     /// What lies in entries that nobody sees yet.
@@ -125,6 +127,8 @@ pub struct Seat {
     gap_waits: bool,
     spin: Spin,
     sleeps: bool,
+    /// How often it was told something, as far as it heard.
+    heard: u64,
 }
 
 impl Seat {
@@ -139,7 +143,7 @@ impl Seat {
         if process == 0 || process > geometry.stages || regions != process + 1 {
             return Err(wrong("no such place in this run"));
         }
-        let bells = [Event::from(next()?), Event::from(next()?), Event::from(next()?), Event::from(next()?)];
+        let bell = Event::from(next()?);
         let lent = |_| Ok::<_, io::Error>(Arc::new(Lent::map(next()?)?));
         let regions = (0..process).map(lent).collect::<Result<Vec<_>, _>>()?;
         let own = Shared::map(next()?, Access::Write)?;
@@ -154,13 +158,14 @@ impl Seat {
             input: Consumer::new(block.clone(), process - 1),
             output: Producer::new(block.clone(), process),
             lender: Lender::new(block.clone(), process),
-            bells,
+            bell,
             waiting: VecDeque::new(),
             unpublished: Vec::new(),
             last: None,
             gap_waits: false,
-            spin: Spin::among(geometry),
+            spin: Spin::new(geometry.spins[1]),
             sleeps: false,
+            heard: 0,
             block,
         })
     }
@@ -184,7 +189,7 @@ impl Seat {
         };
         self.input.advance(arrival.entries);
         if self.block.wants_room(self.process - 1) {
-            self.ring_bell(BEFORE, self.process - 1);
+            self.wake(self.process - 1);
         }
         Ok(Some(Came { message, has_gap, covers, is_end }))
     }
@@ -261,9 +266,9 @@ impl Seat {
         self.publish();
         // Who waits for slots may have them now.
         if self.holds.has_released.swap(false, Ordering::Relaxed) {
-            for (bell, process) in [(BEFORE, self.process - 1), (HOST, 0)] {
+            for process in [self.process - 1, 0] {
                 if self.block.wants_room(process) {
-                    self.ring_bell(bell, process);
+                    self.wake(process);
                 }
             }
         }
@@ -380,26 +385,41 @@ impl Seat {
         if self.output.publish() {
             self.unpublished.clear();
             let next = (self.process + 1) % (self.geometry().stages + 1);
-            self.ring_bell(BEHIND, next);
+            self.wake(next);
         }
     }
 
-    fn ring_bell(&self, bell: usize, process: usize) {
-        if self.block.is_to_wake(process) {
-            self.bells[bell].signal();
+    fn wake(&self, process: usize) {
+        match process {
+            0 if self.block.is_to_wake(0) => self.bell.signal(),
+            0 => {}
+            stage => self.block.wake(stage),
         }
     }
 
-    /// Before waiting for [`Seat::bell`]: whether there is something after all. Looks a moment longer where that has
+    /// Before [`Seat::sleep`]: whether there is something after all. Looks a moment longer where that has
     /// paid.
     pub fn go_to_sleep(&mut self, now: impl Fn() -> Time) -> Result<bool, Broken> {
-        let Seat { input, spin, .. } = self;
-        if spin.look(&now, || input.waiting().is_ok_and(|count| count > 0)) {
+        let Seat { input, spin, block, .. } = self;
+        if spin.look(&now, |_| block.is_calm(), || input.waiting().is_ok_and(|count| count > 0)) {
             return Ok(true);
         }
         self.block.go_to_sleep(self.process);
         self.sleeps = true;
-        self.has_next()
+        Ok(self.has_next()? || self.block.told(self.process).load(Ordering::SeqCst) != self.heard)
+    }
+
+    /// Until it is woken, for so long at most.
+    pub fn sleep(&self, timeout: Option<Duration>) {
+        if self.sleeps && timeout != Some(Duration::ZERO) {
+            self.block.sleep(self.process, timeout);
+        }
+    }
+
+    /// Whether there is something new on the control descriptor.
+    pub fn was_told(&mut self) -> bool {
+        let told = self.block.told(self.process).load(Ordering::SeqCst);
+        std::mem::replace(&mut self.heard, told) != told
     }
 
     /// Before waiting for [`Seat::bell`] with something that waits for room: whether there is some after all.
@@ -417,18 +437,7 @@ impl Seat {
         }
         self.spin.woke(now);
     }
-
-    /// Signalled when this process is woken ([`sys::poller::Poller::want_signal`]).
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bells[OWN].as_fd()
-    }
 }
-
-/// Bells of a seat.
-const OWN: usize = 0;
-const BEFORE: usize = 1;
-const BEHIND: usize = 2;
-const HOST: usize = 3;
 
 /// Adds a piece; what lies right behind the last is one with it.
 pub(super) fn push(pieces: &mut SmallVec<[Piece; PIECES_MAX]>, piece: Piece) {

@@ -34,7 +34,6 @@ enum Work {
 
 /// One stage, to the end of the flow.
 fn work(mut seat: Seat, work: Work) {
-    let mut poller = sys::poller::Poller::new().unwrap();
     let (mut held, mut covers) = (Vec::<Message>::new(), Vec::new());
     loop {
         match seat.receive().unwrap() {
@@ -115,8 +114,7 @@ fn work(mut seat: Seat, work: Work) {
                 if seat.is_blocked() {
                     std::thread::sleep(Duration::from_millis(1));
                 } else if !seat.go_to_sleep(now).unwrap() {
-                    poller.want_signal(seat.bell());
-                    poller.wait(Some(WATCHDOG)).unwrap();
+                    seat.sleep(Some(WATCHDOG));
                 }
                 seat.wake_up(now());
             }
@@ -126,7 +124,7 @@ fn work(mut seat: Seat, work: Work) {
 
 /// Hands bodies through stages; gives what came out, and the sizes that were covered in order.
 fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
-    let geometry = lane::geometry(stages.len(), slots, true);
+    let geometry = lane::geometry(stages.len(), slots, [true; 2]);
     let region = lane::slots(geometry).unwrap();
     let (mut lane, descriptors) = Lane::begin(geometry, region.clone()).unwrap();
     lane.window = slots;
@@ -219,7 +217,7 @@ fn a_message_larger_than_a_slot_takes_several() {
 
 #[test]
 fn what_passes_through_is_not_copied_and_what_is_made_in_place_neither() {
-    let geometry = lane::geometry(1, 2, true);
+    let geometry = lane::geometry(1, 2, [true; 2]);
     let region = lane::slots(geometry).unwrap();
     let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
     let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
@@ -252,7 +250,7 @@ proptest! {
         scribbles in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..3), 1..60),
         sizes in prop::collection::vec(0usize..3000, 1..10),
     ) {
-        let geometry = lane::geometry(1, 2, true);
+        let geometry = lane::geometry(1, 2, [true; 2]);
         let region = lane::slots(geometry).unwrap();
         let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
         let block = Shared::map(&descriptors[0][0], Access::Write).unwrap();

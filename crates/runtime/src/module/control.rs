@@ -184,6 +184,11 @@ impl Control {
         Ok(self.unsent.is_empty())
     }
 
+    /// Whether something waits for room.
+    pub(super) fn is_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// Whether the last wait in `poller` found something here.
     pub(super) fn is_ready(&self, poller: &Poller) -> bool {
         match &self.state {

@@ -8,7 +8,9 @@
 mod control;
 mod ends;
 mod pipes;
+mod place;
 mod reader;
+mod relay;
 mod runner;
 mod transport;
 mod ways;
@@ -27,6 +29,7 @@ use contract::{
 use control::Control;
 use ends::Ends;
 use links::shm::{SEAT_DESCRIPTORS, Seat};
+use place::Place;
 use reader::Reader;
 use runner::{Nature, Runner, Talk};
 use std::collections::BTreeMap;
@@ -140,16 +143,17 @@ fn run_pair(
     Ok(ModuleEnd { drops: ended.drops, refusal: ended.refusal.map(|error| error.to_string()) })
 }
 
-/// Runs a half of a pair for whoever started this process: containers on descriptors 0 and 1, or a place in a run on
-/// shared memory, and control on `descriptor`. It says hello first; what it says there goes before `request`.
+/// Runs a half of a pair for whoever started this process: its messages come and go as `carried`, and control on
+/// `descriptor`. It says hello first; what it says there goes before `request`.
 pub fn serve_module(
     request: &ModuleRequest,
     descriptor: BorrowedFd<'_>,
-    place: Option<RunPlace>,
+    carried: Carried,
 ) -> Result<(), RuntimeError> {
     let failed = |error| RuntimeError::os("the control channel", error);
     let mut control = Control::on(descriptor).map_err(failed)?;
-    match prepare(request, place, &mut control) {
+    match prepare(request, carried, &mut control) {
+        Ok((made, Ways::Chain(place))) if made.stage.passes() => relay::relay(*place, &mut control),
         Ok((made, ways)) => {
             Runner::new(made.stage, made.nature, ways, control, Talk::Runner).run(None).map(drop)
         }
@@ -163,7 +167,7 @@ pub fn serve_module(
 
 fn prepare(
     request: &ModuleRequest,
-    place: Option<RunPlace>,
+    carried: Carried,
     control: &mut Control,
 ) -> Result<(Made, Ways), RuntimeError> {
     let name = &request.name;
@@ -186,7 +190,7 @@ fn prepare(
         made.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     options.push((SAYS_DONE.into(), "true".into()));
     control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
-    if let Some(RunPlace { number, first }) = place {
+    if let Carried::Shared { number, first } = carried {
         let count = SEAT_DESCRIPTORS + number + 1;
         let inherited = |index| sys::descriptor::inherited(first + index as i32);
         let seat =
@@ -202,16 +206,28 @@ fn prepare(
     let reader = Reader::new("descriptor 0", own(rustix::stdio::stdin(), "descriptor 0")?);
     let writer = Writer::new("descriptor 1", own(rustix::stdio::stdout(), "descriptor 1")?);
     let failed = |error| RuntimeError::os("preparing descriptors 0 and 1", error);
-    Ok((made, Ways::Pipes(vec![reader.map_err(failed)?], vec![writer.map_err(failed)?])))
+    let (reader, writer) = (reader.map_err(failed)?, writer.map_err(failed)?);
+    let ways = match carried {
+        Carried::Chain => Ways::Chain(Box::new(Place::new(reader, writer))),
+        _ => Ways::Pipes(vec![reader], vec![writer]),
+    };
+    Ok((made, ways))
 }
 
-/// A place in a run on shared memory.
+/// How the messages of a half come and go that another program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunPlace {
-    /// Its number, from 1.
-    pub number: usize,
-    /// The first of its descriptors (`links::shm::SEAT_DESCRIPTORS`).
-    pub first: i32,
+pub enum Carried {
+    /// As containers on descriptors 0 and 1.
+    Pipes,
+    /// The same with words between the containers.
+    Chain,
+    /// In shared memory, at a place in a run.
+    Shared {
+        /// Its number, from 1.
+        number: usize,
+        /// The first of its descriptors (`links::shm::SEAT_DESCRIPTORS`).
+        first: i32,
+    },
 }
 
 /// What a runner says first.

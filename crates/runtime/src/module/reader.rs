@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::poller::Poller;
-use wire::{BODY_BYTES_MAX, Container};
+use wire::{BODY_BYTES_MAX, Container, Word};
 
 /// Bytes of a read buffer.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -25,6 +25,12 @@ pub(super) enum ReadError {
     Os(io::Error),
     /// What came is no container.
     Bytes(String),
+}
+
+/// What stands in a chain's pipe.
+pub(super) enum Part {
+    Message(Message),
+    Word(Word),
 }
 
 /// Reads containers; never blocks.
@@ -61,6 +67,11 @@ impl Reader {
         })
     }
 
+    /// What it reads from.
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
+    }
+
     /// Reads once what there is. Whether it is worth to look for a message, or for the end.
     pub(super) fn receive(&mut self) -> Result<bool, ReadError> {
         if self.at_end {
@@ -80,6 +91,15 @@ impl Reader {
             self.share_gathered();
         }
         Ok(true)
+    }
+
+    /// In a chain: the next word, or message that is whole.
+    pub(super) fn next_part(&mut self) -> Result<Option<Part>, ReadError> {
+        if let Some(word) = self.held.peek_front().and_then(|header| Word::parse(&header)) {
+            self.held.skip_front(Word::BYTES);
+            return Ok(Some(Part::Word(word)));
+        }
+        Ok(self.next()?.map(Part::Message))
     }
 
     /// The next message that is whole.

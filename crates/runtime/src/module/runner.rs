@@ -21,6 +21,8 @@ const BURST: usize = 256;
 const LINGER: Duration = Duration::from_secs(10);
 /// Time between two words to a runner of how the half fares.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Where nobody tells of room, it is looked for so often.
+const LOOK: Duration = Duration::from_millis(1);
 /// How long the other half, or the runner, may take to read what was last said to it.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -70,7 +72,7 @@ pub(super) struct Runner {
     /// Containers pushed, and what the runner knows.
     outputs: u64,
     done: Option<(u64, u64)>,
-    /// In a run: inputs that are not finished, and what they complete.
+    /// In a run or a chain: inputs that are not finished, and what they complete.
     covers: VecDeque<(u64, u64)>,
     /// Whether the control channel is worth a look.
     control_is_due: bool,
@@ -165,10 +167,14 @@ impl Runner {
                 Some(stop) => poller.want(stop.wakes(), true, false),
                 None => {}
             }
-            poller.wait(wake.map(|at| at.since(now()))).map_err(waiting)?;
+            self.ways.wait(&mut poller, wake.map(|at| at.since(now()))).map_err(waiting)?;
             self.ways.wake_up(now());
-            // Pipes have a frame wait for the containers before it: it must be there when they are.
-            self.control_is_due = matches!(self.ways, Ways::Pipes(..)) || self.control.is_ready(&poller);
+            self.control_is_due = match &mut self.ways {
+                // A frame waits for the containers before it: it must be there when they are.
+                Ways::Pipes(..) => true,
+                Ways::Chain(_) => self.control.is_ready(&poller),
+                Ways::Run(seat, _) => seat.was_told(),
+            };
         }
     }
 
@@ -244,15 +250,15 @@ impl Runner {
                 self.vouch()?;
                 continue;
             };
-            if has_gap && let Ways::Run(seat, _) = &mut self.ways {
-                seat.tell_gap();
+            if has_gap {
+                self.ways.tell_gap();
                 let result = self.stage.handle_gap(Port::MAIN, now, &mut self.out);
                 self.settle(result, 0, now)?;
             }
             self.inputs += 1;
             let result = self.stage.handle(Port(index as u16), message, now, &mut self.out);
             self.settle(result, 1, now)?;
-            if matches!(self.ways, Ways::Run(..)) {
+            if self.ways.has_covers() {
                 self.covers.push_back((self.inputs, covers));
                 self.vouch()?;
             }
@@ -419,10 +425,10 @@ impl Runner {
         }
     }
 
-    /// In a run, the same is said with the messages themselves: what is finished completes what the last of it did.
+    /// In a run, and a chain, the same is said with the messages themselves: what is finished completes what the last of it did.
     fn vouch(&mut self) -> Result<(), RuntimeError> {
         let finished = self.finished_inputs();
-        if !matches!(self.ways, Ways::Run(..)) {
+        if !self.ways.has_covers() {
             return Ok(());
         }
         let mut last = None;
@@ -436,13 +442,11 @@ impl Runner {
             self.tell_drops(covered.map_or(0, |(_, covers)| covers));
             self.control.flush().map_err(control_failed)?;
         }
-        let Ways::Run(seat, _) = &mut self.ways else { return Ok(()) };
-        let failed = |links::shm::Broken(what)| RuntimeError::Peer(format!("shared memory: {what}"));
         if let Some((_, covers)) = covered {
-            seat.cover(covers).map_err(failed)?;
+            self.ways.cover(covers)?;
         }
         if std::mem::take(&mut self.flushed) && self.phase == Phase::Finishing {
-            seat.end().map_err(failed)?;
+            self.ways.end()?;
         }
         Ok(())
     }
@@ -488,9 +492,16 @@ impl Runner {
             Phase::Running => self.stage.poll_timeout(),
             Phase::Draining(_, until) => Some(self.stage.poll_timeout().map_or(until, |at| at.min(until))),
         };
-        self.control.want(poller);
+        let look = match self.ways {
+            // Asleep in shared memory, it is not told of room in the control channel.
+            Ways::Run(..) => self.control.is_unsent().then(|| now().after(LOOK)),
+            _ => {
+                self.control.want(poller);
+                None
+            }
+        };
         let reads = self.phase == Phase::Running && self.has_room();
-        Ok(wake.into_iter().chain(self.ways.want(reads, poller)?).chain(self.report_at).min())
+        Ok(wake.into_iter().chain(self.ways.want(reads, poller)?).chain(self.report_at).chain(look).min())
     }
 
     /// Lets readers see the end, and writes what was last said, if anybody reads it soon.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::poller::Poller;
-use wire::{BODY_BYTES_MAX, Container};
+use wire::{BODY_BYTES_MAX, Container, Word};
 
 /// Bytes that may wait to be written; one container may always wait.
 const WAITING_BYTES_MAX: usize = 1 << 20;
@@ -54,12 +54,20 @@ impl Writer {
         Writer { name, place, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 
+    /// What it writes to, if that is open.
+    pub(super) fn into_descriptor(self) -> Option<OwnedFd> {
+        match self.place {
+            Place::Open { descriptor, .. } => Some(descriptor),
+            Place::Opening(_) | Place::Closed => None,
+        }
+    }
+
     /// What errors call it.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Containers that wait.
+    /// Containers, and words, that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -81,6 +89,14 @@ impl Writer {
         self.waiting_bytes += body.len();
         self.waiting.push_back(body);
         Ok(())
+    }
+
+    /// In a chain: appends a word.
+    pub(super) fn push_word(&mut self, word: Word) {
+        let mut body = Body::new();
+        body.push_front(&word.emit());
+        self.waiting_bytes += body.len();
+        self.waiting.push_back(body);
     }
 
     /// Whether so much waits that it pays to write it at once.

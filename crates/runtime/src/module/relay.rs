@@ -1,0 +1,45 @@
+//! A half that passes on each message as it is, in a chain of pipes: what comes is moved on, words and all, and never
+//! read (`splice(2)`).
+
+use super::control::Control;
+use super::place::Place;
+use crate::error::RuntimeError;
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
+use std::io;
+use std::os::fd::AsFd;
+use sys::poller::Poller;
+
+/// More than a pipe holds.
+const MOST_BYTES: usize = 1 << 20;
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+/// Moves everything from one pipe to another, to the end. What is said on the control channel is heard and means
+/// nothing.
+pub(super) fn relay(place: Place, control: &mut Control) -> Result<(), RuntimeError> {
+    let Some((input, output)) = place.into_ends() else { return Ok(()) };
+    let os = |what: &'static str| move |error: io::Error| RuntimeError::os(what, error);
+    let mut poller = Poller::new().map_err(os("epoll"))?;
+    let mut is_full = false;
+    loop {
+        control.flush().map_err(os("the control channel"))?;
+        control.want(&mut poller);
+        match is_full {
+            true => poller.want(output.as_fd(), false, true),
+            false => poller.want(input.as_fd(), true, false),
+        }
+        poller.wait(None).map_err(os("waiting"))?;
+        if control.is_ready(&poller) {
+            control.receive().map_err(os("the control channel"))?;
+            while control.take().is_some() {}
+        }
+        is_full = match splice(&input, None, &output, None, MOST_BYTES, FLAGS) {
+            Ok(0) => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => false,
+            // Either there is nothing, or no room.
+            Err(Errno::AGAIN) => rustix::io::ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0),
+            Err(Errno::PIPE) => return Err(RuntimeError::Peer("the next of the chain has gone".into())),
+            Err(error) => return Err(RuntimeError::os("moving on what came", error)),
+        };
+    }
+}
