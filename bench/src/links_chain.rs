@@ -56,6 +56,8 @@ impl Way {
             Way::Ours(stages, _) | Way::Whole(stages, _) => {
                 stages.links.iter().filter_map(Process::process_id).collect()
             }
+            // They take their places themselves.
+            Way::Rival(_) => Vec::new(),
         }
     }
 
@@ -137,7 +139,6 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>,
     for process in ways.iter().flat_map(|(_, way)| way.processes()) {
         sys::thread::pin_process_to_cpu(process, 1);
     }
-    // They take their places themselves.
     for (means, name) in rivals::MEANS {
         if let Some(program) = &setting.rivals {
             match Rival::start(program, means, size) {
