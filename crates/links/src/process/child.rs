@@ -178,7 +178,11 @@ impl Child {
     /// The end that ended the run.
     fn end(&self) -> Option<(usize, ExitStatus)> {
         let ends = || self.members.iter().enumerate().filter_map(|(stage, m)| Some((stage, m.status()?)));
-        let unasked = ends().find(|(_, status)| !(self.end_told && status.success()));
+        // In a chain, who ends well may have lost its neighbour: that one ended first.
+        let is_own_doing = |status: &ExitStatus| {
+            !status.success() || !self.end_told && matches!(self.carrier, Carrier::Shared(_))
+        };
+        let unasked = ends().find(|(_, status)| is_own_doing(status));
         unasked.or_else(|| ends().next_back().filter(|_| ends().count() == self.members.len()))
     }
 

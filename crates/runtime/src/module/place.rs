@@ -2,8 +2,9 @@
 
 use super::reader::{Part, ReadError, Reader};
 use super::writer::Writer;
-use contract::Message;
+use contract::{Message, Time};
 use links::shm::Came;
+use std::io;
 use std::os::fd::OwnedFd;
 use wire::Word;
 
@@ -16,11 +17,13 @@ pub(super) struct Place {
     told: u64,
     /// Something was lost before the next message.
     has_gap: bool,
+    /// The next of the chain has gone, and with it all.
+    pub(super) is_cut_off: bool,
 }
 
 impl Place {
     pub(super) fn new(reader: Reader, writer: Writer) -> Place {
-        Place { reader, writer, here: 0, told: 0, has_gap: false }
+        Place { reader, writer, here: 0, told: 0, has_gap: false, is_cut_off: false }
     }
 
     /// Where it reads and writes, before it has done either.
@@ -57,6 +60,15 @@ impl Place {
             self.writer.push_word(Word::Complete(covers - self.told));
             self.told = covers;
         }
+    }
+
+    /// Writes all that there is room for.
+    pub(super) fn flush(&mut self, now: Time) -> io::Result<()> {
+        match self.writer.flush(now) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.is_cut_off = true,
+            other => drop(other?),
+        }
+        Ok(())
     }
 
     /// Something was lost before what is sent next.

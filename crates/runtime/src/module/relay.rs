@@ -38,7 +38,8 @@ pub(super) fn relay(place: Place, control: &mut Control) -> Result<(), RuntimeEr
             Ok(_) | Err(Errno::INTR) => false,
             // Either there is nothing, or no room.
             Err(Errno::AGAIN) => rustix::io::ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0),
-            Err(Errno::PIPE) => return Err(RuntimeError::Peer("the next of the chain has gone".into())),
+            // The next of the chain has gone, and with it all.
+            Err(Errno::PIPE) => return Ok(()),
             Err(error) => return Err(RuntimeError::os("moving on what came", error)),
         };
     }

@@ -143,7 +143,7 @@ impl Runner {
         let mut leave_at = None;
         loop {
             let again = self.turn()?;
-            if self.phase == Phase::Finishing && self.ways.is_written() {
+            if self.phase == Phase::Finishing && self.ways.is_written() || self.ways.is_cut_off() {
                 return Ok(());
             }
             let is_stopped = stop.is_some_and(Stop::is_said);

@@ -157,9 +157,16 @@ impl Ways {
     pub(super) fn flush(&mut self, now: Time) -> Result<(), RuntimeError> {
         match self {
             Ways::Pipes(_, writers) => writers.iter_mut().try_for_each(|writer| flush(writer, now)),
-            Ways::Chain(place) => flush(&mut place.writer, now),
+            Ways::Chain(place) => {
+                place.flush(now).map_err(|error| RuntimeError::os("writing to the next", error))
+            }
             Ways::Run(seat, _) => seat.flush().map_err(broken),
         }
+    }
+
+    /// Whether nobody is left to write to, and it is for others to say why.
+    pub(super) fn is_cut_off(&self) -> bool {
+        matches!(self, Ways::Chain(place) if place.is_cut_off)
     }
 
     /// Whether all is written.
