@@ -43,6 +43,10 @@ const MISTAKE: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 /// It must have been busy for so long, for silence to be the network's.
 const BUSY: Duration = Duration::from_secs(2);
+/// How often the sink half says that bundles come, and how long after the last such word it is odd that there is none:
+/// a way that became long or is cut shows at the source first.
+pub(super) const BEAT: Duration = Duration::from_millis(50);
+const OVERDUE: Duration = Duration::from_millis(125);
 /// While nothing comes, so many go into a bundle that headers are at most this part of the rest.
 const HEADERS: f64 = 0.1;
 /// Bytes of headers around a bundle: record, UDP, IP.
@@ -52,30 +56,35 @@ const PACKET_BYTES: f64 = 28.0 + 8.0 + 20.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Word {
     Grew(Growth),
+    /// They come as ever.
+    Beat,
     /// Nothing comes any more.
     Silence,
 }
 
 impl Word {
-    /// Messages of a bundle (0 for silence), and growth in parts of a million.
+    /// Messages of a bundle, and growth in parts of a million; or 0, and which of the others.
     pub(super) fn to_bytes(self) -> [u8; 6] {
-        let Growth { count, growth } = match self {
-            Word::Grew(growth) => growth,
-            Word::Silence => Growth { count: 0, growth: 0.0 },
+        let (count, growth) = match self {
+            // A float becomes the nearest that fits.
+            Word::Grew(Growth { count, growth }) => (count, (growth * 1e6) as u32),
+            Word::Silence => (0, 0),
+            Word::Beat => (0, 1),
         };
-        let [a, b] = count.to_le_bytes();
-        // A float becomes the nearest that fits.
-        let [c, d, e, f] = ((growth * 1e6) as u32).to_le_bytes();
+        let ([a, b], [c, d, e, f]) = (count.to_le_bytes(), growth.to_le_bytes());
         [a, b, c, d, e, f]
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Word> {
         let &[a, b, c, d, e, f] = bytes else { return None };
         let (count, growth) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
-        let growth = (f64::from(growth) / 1e6).min(GROWTH_MAX);
-        match usize::from(count) {
-            0 => Some(Word::Silence),
-            1..=AUTO_MAX => Some(Word::Grew(Growth { count, growth })),
+        match (usize::from(count), growth) {
+            (0, 0) => Some(Word::Silence),
+            (0, 1) => Some(Word::Beat),
+            (1..=AUTO_MAX, _) => {
+                let growth = (f64::from(growth) / 1e6).min(GROWTH_MAX);
+                Some(Word::Grew(Growth { count, growth }))
+            }
             _ => None,
         }
     }
@@ -95,6 +104,9 @@ struct Auto {
     /// When the last came, and since when they come without a pause.
     last: Time,
     busy_since: Time,
+    /// When the sink half said last that bundles come, and until when so many are taken as if they did not.
+    beat: Option<Time>,
+    overdue_until: Time,
     /// Bytes a nanosecond that the network carries, if it was ever too much.
     room: Option<f64>,
     delay: Delay,
@@ -125,6 +137,8 @@ impl Count {
             created: None,
             last: Time::ZERO,
             busy_since: Time::ZERO,
+            beat: None,
+            overdue_until: Time::ZERO,
             room: None,
             delay: Delay::default(),
             records: (0, 0),
@@ -159,6 +173,10 @@ impl Count {
         };
         follow(&mut auto.message_bytes, with_entry);
         gap.into_iter().for_each(|gap| follow(&mut auto.period, gap));
+        if auto.is_busy(now) && auto.beat.take_if(|beat| now.since(*beat) > OVERDUE).is_some() {
+            auto.overdue_until = now.after(DRAINED_AFTER);
+            self.choose(now);
+        }
     }
 
     /// The sink half says that a queue grew, or that nothing comes.
@@ -169,6 +187,7 @@ impl Count {
             Word::Grew(Growth { count, growth }) => {
                 auto.carried(count.into(), 1.0 / (1.0 + growth), self.count, now);
             }
+            Word::Beat => (auto.beat, auto.overdue_until) = (Some(now), now),
             Word::Silence => auto.brace(now),
         }
         self.choose(now);
@@ -195,7 +214,8 @@ impl Count {
         let Some(auto) = &self.auto else { return };
         let least = auto.least();
         let drains = if now < auto.drained_at { least * DRAIN } else { least };
-        self.count = auto.reserve().max(drains).min(AUTO_MAX);
+        let braced = if now < auto.overdue_until { auto.enough() } else { 1 };
+        self.count = auto.reserve().max(drains).max(braced).min(AUTO_MAX);
     }
 
     /// What it stands at, and why.
@@ -260,13 +280,21 @@ impl Auto {
     /// Nothing comes, though it was sent: what that does to the network shows only a round trip after it is over, so
     /// that little is sent meanwhile.
     fn brace(&mut self, now: Time) {
-        let is_busy = now.since(self.last) <= PAUSE && now.since(self.busy_since) >= BUSY;
-        if is_busy {
-            let enough = (PACKET_BYTES / HEADERS / self.message_bytes.max(1.0)) as usize;
-            let room = self.rate(enough.clamp(1, AUTO_MAX)) / USED;
+        if self.is_busy(now) {
+            let room = self.rate(self.enough()) / USED;
             self.room = Some(self.room.map_or(room, |known| known.min(room)));
             self.calm_since = now;
         }
+    }
+
+    /// Whether the device makes messages, and has for a while.
+    fn is_busy(&self, now: Time) -> bool {
+        now.since(self.last) <= PAUSE && now.since(self.busy_since) >= BUSY
+    }
+
+    /// So many that headers are a small part of what is sent.
+    fn enough(&self) -> usize {
+        ((PACKET_BYTES / HEADERS / self.message_bytes.max(1.0)) as usize).clamp(1, AUTO_MAX)
     }
 
     /// How long nothing may have grown before fewer are tried.
@@ -407,8 +435,31 @@ mod tests {
     }
 
     #[test]
+    fn a_beat_that_is_overdue_has_little_sent_until_one_comes() {
+        let mut count = auto();
+        let mut run = |ms: std::ops::Range<u64>, beats_ms: u64| {
+            for ms in ms {
+                let now = Time::from_millis(ms);
+                count.see(24, now, now);
+                if beats_ms > 0 && ms % beats_ms == 0 {
+                    count.handle_word(&Word::Beat.to_bytes(), now).unwrap();
+                }
+            }
+            count.get()
+        };
+        assert_eq!(run(1000..5000, 50), 1);
+        assert_eq!(run(5000..5070, 0), 1, "one may be late");
+        assert_eq!(run(5070..5100, 0), 15);
+        assert_eq!(run(5100..5101, 50), 1, "it came");
+        assert_eq!(run(5101..6000, 0), 15);
+        // Nobody speaks any more: that alone does not hold it up for ever.
+        count.handle_feedback(&Feedback::default(), Time::from_millis(8000));
+        assert_eq!(count.get(), 1);
+    }
+
+    #[test]
     fn what_is_no_word_is_refused() {
-        for word in [&[][..], &[1; 5], &[1; 7], &[65, 0, 1, 1, 1, 1]] {
+        for word in [&[][..], &[1; 5], &[1; 7], &[0, 0, 2, 0, 0, 0], &[65, 0, 1, 1, 1, 1]] {
             assert!(auto().handle_word(word, Time::ZERO).is_err(), "{word:?}");
         }
         let mut fixed = Count::new(&Options::defaults(super::super::Bundle.options()).unwrap());

@@ -1,6 +1,6 @@
 //! The half that unpacks, and releases at creation spacing.
 
-use super::count::{AUTO_MAX, Word};
+use super::count::{AUTO_MAX, BEAT, Word};
 use super::growth::Watch;
 use super::{COUNT_BYTES, ENTRY_BYTES};
 use crate::adaptive::Hold;
@@ -37,6 +37,7 @@ struct Auto {
     span: i64,
     /// When the next word may be said.
     word_due: Time,
+    beat_due: Time,
     rhythm: Rhythm,
 }
 
@@ -58,10 +59,14 @@ impl Rhythm {
         }
     }
 
+    /// Whether they come so often that it is odd if none comes for long.
+    fn is_dense(&self) -> bool {
+        self.bundles >= 64 && self.period * SILENT_PERIODS < SILENCE.as_nanos() as f64
+    }
+
     /// When it is odd that nothing came.
     fn silent_at(&self) -> Option<Time> {
-        let is_dense = self.bundles >= 64 && self.period * SILENT_PERIODS < SILENCE.as_nanos() as f64;
-        self.last.filter(|_| is_dense).map(|last| last.after(SILENCE))
+        self.last.filter(|_| self.is_dense()).map(|last| last.after(SILENCE))
     }
 }
 
@@ -79,6 +84,7 @@ impl Sink {
                 watch: Watch::default(),
                 span: 0,
                 word_due: Time::ZERO,
+                beat_due: Time::ZERO,
                 rhythm: Rhythm::default(),
             }),
         }
@@ -122,6 +128,10 @@ impl Auto {
         // A count is agreed on as a u16.
         let count = messages.len() as u16;
         self.rhythm.see(now);
+        if self.rhythm.is_dense() && now >= self.beat_due {
+            self.beat_due = now.after(BEAT);
+            out.control(Word::Beat.to_bytes().to_vec());
+        }
         // The network's own part is learned; the span is known.
         let (transit, span) = (transit(last, now), last.created.signed_since(first.created));
         let shift = shift.map(|shift| shift.saturating_sub(std::mem::replace(&mut self.span, span)));
