@@ -22,6 +22,8 @@ pub(super) const AUTO_MAX: usize = 64;
 const USED: f64 = 0.9;
 /// Of the delay, the part that a message may wait for others though there is room.
 const RESERVE: u32 = 20;
+/// No more than make headers this part of the rest: beyond that, a longer wait saves next to nothing.
+const RESERVE_HEADERS: f64 = 0.2;
 /// The delay is the least of each time this long, and the second longest of so many of them.
 const BLOCK: Duration = Duration::from_secs(3);
 const BLOCKS: usize = 32;
@@ -214,7 +216,7 @@ impl Count {
         let Some(auto) = &self.auto else { return };
         let least = auto.least();
         let drains = if now < auto.drained_at { least * DRAIN } else { least };
-        let braced = if now < auto.overdue_until { auto.enough() } else { 1 };
+        let braced = if now < auto.overdue_until { auto.with_headers(HEADERS) } else { 1 };
         self.count = auto.reserve().max(drains).max(braced).min(AUTO_MAX);
     }
 
@@ -281,7 +283,7 @@ impl Auto {
     /// that little is sent meanwhile.
     fn brace(&mut self, now: Time) {
         if self.is_busy(now) {
-            let room = self.rate(self.enough()) / USED;
+            let room = self.rate(self.with_headers(HEADERS)) / USED;
             self.room = Some(self.room.map_or(room, |known| known.min(room)));
             self.calm_since = now;
         }
@@ -292,9 +294,9 @@ impl Auto {
         now.since(self.last) <= PAUSE && now.since(self.busy_since) >= BUSY
     }
 
-    /// So many that headers are a small part of what is sent.
-    fn enough(&self) -> usize {
-        ((PACKET_BYTES / HEADERS / self.message_bytes.max(1.0)) as usize).clamp(1, AUTO_MAX)
+    /// So many that headers are at most such a part of the rest.
+    fn with_headers(&self, part: f64) -> usize {
+        ((PACKET_BYTES / part / self.message_bytes.max(1.0)) as usize).clamp(1, AUTO_MAX)
     }
 
     /// How long nothing may have grown before fewer are tried.
@@ -319,11 +321,12 @@ impl Auto {
         (1..AUTO_MAX).find(|count| self.rate(*count) <= room * USED * 1.0001).unwrap_or(AUTO_MAX)
     }
 
-    /// As many as make the first wait so little longer that it is worth the reserve.
+    /// As many as make the first wait so little longer that it is worth what it saves.
     fn reserve(&self) -> usize {
         let wait = (self.delay.longest() / RESERVE).as_nanos() as f64;
         // A float becomes the nearest that fits.
-        if self.period > 0.0 { ((wait / self.period) as usize).saturating_add(1).min(AUTO_MAX) } else { 1 }
+        let costless = if self.period > 0.0 { ((wait / self.period) as usize).saturating_add(1) } else { 1 };
+        costless.min(self.with_headers(RESERVE_HEADERS))
     }
 }
 
