@@ -4,7 +4,6 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use support::{Scratch, command, end, outboard, outboard_fed};
 
@@ -67,14 +66,15 @@ fn bench_hands_over_to_the_program_that_stands_beside() {
     outboard(&["bench", "telepathy"]).refused(2, &["end-to-end", "stages"]);
     let scratch = Scratch::new();
     let own = scratch.path("outboard");
-    fs::copy(env!("CARGO_BIN_EXE_outboard"), &own).unwrap();
+    // No program is ever open for writing in this process: another test's fork would hold it so (ETXTBSY, execve(2)).
+    fs::hard_link(env!("CARGO_BIN_EXE_outboard"), &own).unwrap();
     let bench = || Command::new(&own).args(["bench", "device", "--json", "x", "--", "y"]).output().unwrap();
     let missing = bench();
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("make install"));
     let beside = scratch.path("outboard-bench");
-    fs::write(&beside, "#!/bin/sh\necho \"$@\"\nexit 5\n").unwrap();
-    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 5\\n' >\"$0\" && chmod 755 \"$0\"";
+    assert!(Command::new("sh").args(["-c", script, &beside]).status().unwrap().success());
     let there = bench();
     assert_eq!(String::from_utf8_lossy(&there.stdout), "device --json x -- y\n");
     assert_eq!(there.status.code(), Some(5));
