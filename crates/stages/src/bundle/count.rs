@@ -440,6 +440,18 @@ mod tests {
     }
 
     #[test]
+    fn a_way_that_fell_silent_is_a_new_one_and_fewer_are_not_tried_soon() {
+        let mut count = auto();
+        grew(&mut count, 1, 0.6, 0);
+        assert_eq!(calm(&mut count, 1..12, 1), 2, "half as many, and soon half of those");
+        (12_000..15_000).for_each(|ms| count.see(24, Time::from_millis(ms), Time::from_millis(ms)));
+        count.handle_word(&Word::Silence.to_bytes(), Time::from_millis(15_000)).unwrap();
+        let braced = count.get();
+        assert_eq!(calm(&mut count, 15..24, 1), braced);
+        assert!(calm(&mut count, 24..27, 1) < braced);
+    }
+
+    #[test]
     fn a_beat_that_is_overdue_has_little_sent_until_one_comes() {
         let mut count = auto();
         let mut run = |ms: std::ops::Range<u64>, beats_ms: u64| {
