@@ -63,6 +63,9 @@ pub(super) fn run(case: &Case) -> Result<Tally, String> {
     judge(case, &sent, &arrived)
 }
 
+/// Messages of a bundle at most where `count` is `auto`, as its documentation has it.
+const AUTO_BUNDLE_MAX: u64 = 64;
+
 /// A body of this format; where any bytes are one, no other is the same.
 fn body(rng: &mut Rng, format: &Format, number: u64) -> Vec<u8> {
     let mut body = messages::body(rng, format).into_bytes().to_vec();
@@ -146,7 +149,11 @@ impl Drops {
 /// How many of the device's messages may end with one that is dropped: a bundle goes as one.
 fn messages_of_a_drop(case: &Case) -> u64 {
     let bundles = case.pipeline.pairs().iter().filter(|used| used.pair.name() == "bundle");
-    bundles.map(|used| used.options.count("count") as u64).fold(1, u64::saturating_mul)
+    let of_one = |used: &pipeline::PairUse| match used.options.is_auto("count") {
+        true => AUTO_BUNDLE_MAX,
+        false => used.options.count("count") as u64,
+    };
+    bundles.map(of_one).fold(1, u64::saturating_mul)
 }
 
 #[cfg(test)]
