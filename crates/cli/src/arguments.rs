@@ -70,6 +70,12 @@ pub(crate) enum Command {
     /// Become another program, with nothing but what it needs
     #[command(hide = true)]
     Confined(Confined),
+    /// Run paths for the broker at the other end of descriptor 3, with nothing but what that hands over
+    #[command(hide = true)]
+    Worker {
+        /// What is seen of it in the list of processes
+        name: String,
+    },
     /// Say what this host lacks and how to mend it
     Doctor {
         #[command(flatten)]

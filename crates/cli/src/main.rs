@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Control(words) => control::control(words),
         Command::Module(words) => module::module(words),
         Command::Confined(words) => confined::confined(words),
+        Command::Worker { name: _ } => services::worker(),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
         Command::Bench(words) => bench::bench(words),

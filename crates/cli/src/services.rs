@@ -171,6 +171,8 @@ pub(crate) fn run(file: &Path, report: &Report) -> Result<(), Failure> {
 /// Runs each in a thread of its own, until all have ended. A signal stops them all, and so does a failure,
 /// which is said once all have stopped.
 fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
+    // Under this name it is found even after its file was replaced by a newer one.
+    runtime::worker::run_in_processes("/proc/self/exe".into());
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     let results: Vec<Result<(), RuntimeError>> = thread::scope(|scope| {
@@ -189,6 +191,14 @@ fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     });
     Ok(results.into_iter().collect::<Result<(), _>>()?)
+}
+
+/// `outboard worker`: who ends it is its broker. A signal to all of a terminal's processes, or of a service's, is meant
+/// for that one.
+pub(crate) fn worker() -> Result<(), Failure> {
+    Termination::take_over()?;
+    let missing = |error| Failure::Usage(format!("it is started by a broker: descriptor 3: {error}"));
+    Ok(runtime::worker::serve_worker(sys::descriptor::inherited(3).map_err(missing)?)?)
 }
 
 /// Says `stop` when the user or the system wants the process to end.

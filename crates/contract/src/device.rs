@@ -147,6 +147,16 @@ pub trait DeviceClass: Sync {
         self.open(spec, role, Some(known))
     }
 
+    /// Whether its partner needs nothing but what `open` gave: no file, socket or program of its own. Then it runs in a
+    /// worker process that could have none.
+    fn is_lockable(&self, _role: Role) -> bool {
+        true
+    }
+
+    /// The broker lets go of what it opened, after the partner is gone: what that could not clear away in a worker
+    /// process, such as a name in the file system, goes now.
+    fn release(&self, _opened: &Opened) {}
+
     /// The partner that runs on what was opened.
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError>;
 }

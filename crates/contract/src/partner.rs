@@ -140,6 +140,11 @@ pub enum Ctl<'a> {
     /// What this host's user says to the partner, in words of its class (`brightness=128`); no words ask what can be
     /// said. The answer is text, or [`PartnerError::Message`].
     Say(&'a str),
+    /// How much of the last message pushed was written, if not all of it: [`CtlReply::Count`], bytes; else
+    /// [`CtlReply::Done`]. For who goes on after this process is killed.
+    Partway,
+    /// So many bytes of the message that is pushed next were written before this partner was made.
+    Skip(u64),
     /// Figures for people and scripts.
     Report,
     /// To a transport: has anything come of the peer? [`CtlReply::Count`].

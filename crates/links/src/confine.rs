@@ -106,7 +106,41 @@ pub fn confine(program: &Path, what: &Confinement) -> Result<(), ConfineError> {
         None if what.is_required => return Err(ConfineError::NoLandlock),
         None => {}
     }
-    restrict_calls().map_err(|error| ConfineError::Seccomp(error.to_string()))
+    forbidden()
+        .map_err(Into::into)
+        .and_then(restrict_calls)
+        .map_err(|error| ConfineError::Seccomp(error.to_string()))
+}
+
+/// Takes from this process everything but the descriptors that it has, and those that it is sent: it opens no file,
+/// makes no socket, connects to nobody, starts no program, and looks into no other process. For a worker, whose broker
+/// opens what it needs. Answers what this kernel cannot take, if there is such. The threads that there are already keep
+/// what they have: call it before there are others.
+pub fn lock_up() -> Result<Option<String>, ConfineError> {
+    let landlock = match sys::process::landlock_version() {
+        Some(_) => deny_all().map(|()| None)?,
+        None => {
+            Some("this kernel has no landlock, or it is off: seccomp alone locks the workers up".to_string())
+        }
+    };
+    let filter = locked().map_err(Into::into).and_then(restrict_calls);
+    let seccomp = filter.err().map(|error| {
+        format!(
+            "this kernel has no seccomp filter, or refuses it ({error}): workers can open files and sockets"
+        )
+    });
+    Ok(seccomp.or(landlock))
+}
+
+/// No file and no directory, by any name; no TCP, no abstract names, no signals to others where the kernel can.
+fn deny_all() -> Result<(), RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?;
+    ruleset.create()?.restrict_self()?;
+    Ok(())
 }
 
 fn limit(memory_bytes: u64) -> Result<(), ConfineError> {
@@ -211,7 +245,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn restrict_calls() -> Result<(), Box<dyn std::error::Error>> {
+fn restrict_calls(rules: Rules) -> Result<(), Box<dyn std::error::Error>> {
     let architecture = TargetArch::try_from(env::consts::ARCH)?;
     let filter = |rules: Rules, error: libc::c_int| -> Result<BpfProgram, seccompiler::BackendError> {
         let errno = SeccompAction::Errno(error as u32);
@@ -222,7 +256,7 @@ fn restrict_calls() -> Result<(), Box<dyn std::error::Error>> {
     apply_filter(&filter(unknown, libc::ENOSYS)?)?;
     #[cfg(target_arch = "x86_64")]
     apply_filter(&no_second_table())?;
-    apply_filter(&filter(forbidden()?, libc::EPERM)?)?;
+    apply_filter(&filter(rules, libc::EPERM)?)?;
     Ok(())
 }
 
@@ -235,6 +269,17 @@ fn no_second_table() -> BpfProgram {
     let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
     let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
     vec![LOAD_NUMBER, SKIP_IF_BELOW, refuse, allow]
+}
+
+/// What a worker may not: all that a module may not, nor anything by a name in the file system, nor another program. It
+/// accepts who comes to a socket that it was given, and shares memory with a display.
+fn locked() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = forbidden()?;
+    rules.extend(NAMES_AND_PROGRAMS.iter().map(|number| (*number, Vec::new())));
+    for allowed in [libc::SYS_accept, libc::SYS_accept4, libc::SYS_memfd_create, libc::SYS_mmap] {
+        rules.remove(&allowed);
+    }
+    Ok(rules)
 }
 
 fn forbidden() -> Result<Rules, seccompiler::BackendError> {
@@ -369,6 +414,44 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_utimes,
 ];
 
+/// Calls that no worker needs, besides.
+const NAMES_AND_PROGRAMS: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_truncate,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_name_to_handle_at,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_symlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_renameat,
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,6 +470,47 @@ mod tests {
         fs::write(&script, "#!/bin/sh\n").unwrap();
         assert!(readable(&script).contains(Path::new("/bin/sh")));
         fs::remove_file(script).unwrap();
+    }
+
+    #[test]
+    fn a_locked_thread_opens_nothing_and_still_works() {
+        use std::io::{Error, ErrorKind, Write};
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+        use std::os::unix::net::{UnixListener, UnixStream};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut pair = UnixStream::pair().unwrap();
+        let mut file = File::open("/dev/zero").unwrap();
+        let caller = TcpStream::connect(address).unwrap();
+        let locked = std::thread::spawn(move || {
+            let weakness = lock_up().unwrap();
+            if weakness.as_ref().is_some_and(|weakness| weakness.contains("seccomp filter")) {
+                return eprintln!("SKIPPED: {weakness:?}");
+            }
+            let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            refused(File::open("/etc/passwd").unwrap_err());
+            refused(File::create("/tmp/outboard-locked").unwrap_err());
+            refused(fs::remove_file("/tmp/outboard-locked").unwrap_err());
+            refused(fs::read_dir("/").unwrap_err());
+            refused(TcpStream::connect(address).unwrap_err());
+            refused(UdpSocket::bind("127.0.0.1:0").unwrap_err());
+            refused(UnixListener::bind("/tmp/outboard-locked").unwrap_err());
+            refused(std::process::Command::new("/bin/true").spawn().unwrap_err());
+            let init = rustix::process::Pid::INIT;
+            refused(rustix::process::kill_process(init, rustix::process::Signal::HUP).unwrap_err().into());
+            refused(
+                rustix::process::pidfd_open(init, rustix::process::PidfdFlags::empty()).unwrap_err().into(),
+            );
+            file.read_exact(&mut [0; 10]).unwrap();
+            pair.0.write_all(b"x").unwrap();
+            pair.1.read_exact(&mut [0]).unwrap();
+            listener.accept().unwrap();
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            assert_eq!(vec![1u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+        });
+        locked.join().unwrap();
+        drop(caller);
+        assert!(File::open("/etc/passwd").is_ok(), "other threads are what they were");
     }
 
     /// What a module in Python finds that it may do; each line begins with `yes` or `no`.

@@ -243,6 +243,11 @@ impl Pipeline {
         self
     }
 
+    /// Whether something leaves by side ports here.
+    pub fn has_outlets(&self) -> bool {
+        !self.outlets.is_empty()
+    }
+
     pub(crate) fn outlets_of(&self, used: &PairUse) -> Vec<(Port, Arc<dyn Outlet>)> {
         let of = |named: &&NamedOutlet| named.pair == used.pair.name();
         self.outlets.iter().filter(of).map(|named| (named.port, named.outlet.clone())).collect()

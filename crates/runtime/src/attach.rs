@@ -16,7 +16,7 @@ use crate::share::now;
 use crate::stats::DriverStats;
 use crate::trace::Tracing;
 use crate::trust::{Known, PeerKey, Trust};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::{Edit, Pipeline};
 use session::{Handshake, Limits};
@@ -132,7 +132,7 @@ pub struct Attacher {
     session: Option<SessionToken>,
     /// Connections made so far.
     attempt: u32,
-    worker: Worker,
+    workers: Workers,
     /// Where it is asked what it does; none if there is no place for it.
     console: Option<Console>,
     tracing: Tracing,
@@ -158,8 +158,7 @@ impl Attacher {
             (Err(_), Some(met)) => resolve(&crate::config::with_port_of(&met, port))?,
             (found, _) => found?,
         };
-        let worker = Worker::start("attach", request.limits.clone())
-            .map_err(|e| RuntimeError::os("starting a worker", e))?;
+        let workers = Workers::new("attach".into(), request.limits.clone());
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         let drivers = request.targets.into_iter().map(|target| Driver {
             name: target.name,
@@ -184,7 +183,7 @@ impl Attacher {
             host: request.host,
             session: None,
             attempt: 0,
-            worker,
+            workers,
             console: Console::open().ok(),
             tracing: Tracing::default(),
             poller,
@@ -245,7 +244,7 @@ impl Attacher {
                 }
             }
             if now() >= stats_at {
-                let _ = self.worker.send(Command::Stats);
+                self.workers.send(Command::Stats);
                 stats_at = now().after(STATS_INTERVAL);
                 if let Err(error) = self.refresh_known() {
                     break Err(error);
@@ -264,12 +263,13 @@ impl Attacher {
         let reason = if result.is_ok() { "the attacher stops" } else { "the attacher failed" };
         let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
         self.link.disconnect(&mut self.poller);
+        self.workers.forget(&mut self.poller);
         result
     }
 
     fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
         self.poller.want(stop.wakes(), true, false);
-        self.poller.want(self.worker.wakes(), true, false);
+        self.workers.want(&mut self.poller);
         self.link.want(&mut self.poller);
         if let Some(console) = &self.console {
             console.want(&mut self.poller);
@@ -319,10 +319,12 @@ impl Attacher {
     /// Passes words on to what stands in for a device here.
     fn say(&mut self, visitor: u64, name: &str, words: String) {
         let number = self.drivers.iter().position(|driver| driver.name == name && driver.plans.is_some());
-        let command = number.map(|number| Command::Say { driver: number as u32, visitor, words });
-        if !command.is_some_and(|command| self.worker.send(command)) {
-            let problem = format!("no device `{name}` is in use here");
-            self.answers.push((visitor, Answer::Refused { problem }));
+        match number {
+            Some(number) => self.workers.send(Command::Say { driver: number as u32, visitor, words }),
+            None => {
+                let problem = format!("no device `{name}` is in use here");
+                self.answers.push((visitor, Answer::Refused { problem }));
+            }
         }
     }
 
@@ -333,7 +335,7 @@ impl Attacher {
             return Answer::traced_already();
         }
         for (driver, _) in (0..).zip(&self.drivers).filter(|(_, driver)| is_named(driver)) {
-            let _ = self.worker.send(Command::Trace { driver, one_in });
+            self.workers.send(Command::Trace { driver, one_in });
         }
         self.tracing.answer(asker, "attach")
     }
@@ -350,7 +352,7 @@ impl Attacher {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Command(command) => drop(self.worker.send(command)),
+            Step::Command(command) => self.workers.send(command),
             // A failing control channel shows when it is next served.
             Step::Say(message) => drop(self.link.send(&message)),
             Step::Answer(visitor, answer) => self.answers.push((visitor, answer)),
@@ -423,7 +425,7 @@ impl Attacher {
         let (stream, welcomed) = greet(self.peer, &expected, &handshake, patience)?;
         self.key = stream.peer();
         self.link.disconnect(&mut self.poller);
-        let _ = self.worker.send(Command::LinksLost);
+        self.workers.send(Command::LinksLost);
         if !welcomed.resumed {
             self.link = ControlLink::new(&self.limits, now());
             (0..self.drivers.len() as u32).for_each(|driver| self.forget_changes(driver));
@@ -475,21 +477,21 @@ impl Attacher {
     fn fall_silent(&mut self, reason: &str, tell: &mut dyn FnMut(Event)) {
         if self.silent_since.is_none() {
             self.silent_since = Some(now());
-            let _ = self.worker.send(Command::Silence);
+            self.workers.send(Command::Silence);
             tell(Event::LinkLost { reason: format!("{}: {reason}", self.peer) });
         }
     }
 
     fn hear_again(&mut self, tell: &mut dyn FnMut(Event)) {
         if let Some(since) = self.silent_since.take() {
-            let _ = self.worker.send(Command::Heard);
+            self.workers.send(Command::Heard);
             tell(Event::LinkBack { seconds: now().since(since).as_secs_f64() });
         }
     }
 
     fn converse(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
-        self.worker.clear();
-        while let Some(report) = self.worker.poll() {
+        self.workers.clear(&mut self.poller);
+        while let Some(report) = self.workers.poll() {
             self.handle_report(report, tell)?;
         }
         while let Some(message) = self.link.poll(now())? {
@@ -498,7 +500,7 @@ impl Attacher {
         self.link.run_timeouts(now())?;
         if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
             self.facts = Some(facts);
-            let _ = self.worker.send(Command::Facts(facts));
+            self.workers.send(Command::Facts(facts));
             if !std::mem::replace(&mut self.link_told, true) {
                 tell(Event::Link {
                     peer: self.peer_name().map(String::from),
@@ -514,6 +516,7 @@ impl Attacher {
     fn handle_report(&mut self, report: Report, tell: &mut dyn FnMut(Event)) -> Result<(), Failure> {
         match report {
             Report::Heard(at) => self.link.handle_data(at),
+            Report::Warning(problem) => tell(Event::Warning { problem }),
             Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),
             Report::Stats(all) => {
                 for (number, stats) in all {
@@ -594,7 +597,7 @@ impl Attacher {
                 }
                 // The application has its node and keeps it: the device is asked for until it can be had.
                 known.reopen_at = Some(now().after(REOPEN_INTERVAL));
-                let _ = self.worker.send(Command::Absence { driver });
+                self.workers.send(Command::Absence { driver });
                 tell(Event::DeviceGone { name, reason });
                 Ok(())
             }
@@ -620,7 +623,7 @@ impl Attacher {
                     match present {
                         true => tell(Event::DeviceBack { name }),
                         false => {
-                            let _ = self.worker.send(Command::Absence { driver });
+                            self.workers.send(Command::Absence { driver });
                             tell(Event::DeviceGone { name, reason });
                         }
                     }
@@ -638,7 +641,7 @@ impl Attacher {
             | Control::Pair { flow, .. }
             | Control::Feedback { flow, .. } => {
                 let driver = flow / wire::control::FLOWS_MAX as u32;
-                let _ = self.worker.send(Command::Control { driver, message });
+                self.workers.send(Command::Control { driver, message });
                 Ok(())
             }
             // What only an attacher says means nothing from a sharer, and harms nobody.
@@ -676,13 +679,13 @@ impl Attacher {
         match driver.application.take() {
             // The sharer started anew: the node stays, its paths are built again.
             None => {
-                let _ = self.worker.send(Command::Rebuild { driver: number, flows: plans.clone() });
+                self.workers.send(Command::Rebuild { driver: number, flows: plans.clone() });
             }
             Some(choice) => {
                 let (origin, node) = make_node(choice, suitable, &description)?;
                 let (role, transport) = (Role::Application, self.transport.clone());
                 let command = Command::Add { driver: number, origin, role, flows: plans.clone(), transport };
-                let _ = self.worker.send(command);
+                self.workers.send(command);
                 let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
                 driver.node = node.clone();
                 tell(Event::Attached { name: driver.name.clone(), node, pipelines });
@@ -722,7 +725,7 @@ impl Attacher {
                 Dialled::Waiting => {}
                 Dialled::Ready(socket, keys) => {
                     driver.dialling = None;
-                    let _ = self.worker.send(Command::Link { driver: number, socket, keys });
+                    self.workers.send(Command::Link { driver: number, socket, keys });
                 }
             }
         }

@@ -187,7 +187,7 @@ impl Sharer {
             self.take_wanted(tell);
             self.find_devices(tell);
             if now() >= stats_at {
-                self.sessions.values().for_each(Session::ask_stats);
+                self.sessions.values_mut().for_each(Session::ask_stats);
                 self.refresh_known(tell);
                 for device in self.shared.values() {
                     if let Some(hub) = device.hub_stats() {
@@ -320,8 +320,9 @@ impl Sharer {
         if self.sessions.values().any(named) && !self.tracing.ask(asker, one_in, now()) {
             return console::Answer::traced_already();
         }
-        for session in self.sessions.values() {
-            session.trace(session.named(name, &self.shared), one_in);
+        for session in self.sessions.values_mut() {
+            let named: Vec<_> = session.named(name, &self.shared).collect();
+            session.trace(named, one_in);
         }
         self.tracing.answer(asker, "share")
     }
@@ -629,7 +630,7 @@ impl Sharer {
             }
         }
         for heir in self.shared.values_mut().filter_map(Shared::take_heir) {
-            if let Some(session) = self.sessions.get(&heir.session) {
+            if let Some(session) = self.sessions.get_mut(&heir.session) {
                 session.resync(heir.driver);
             }
         }

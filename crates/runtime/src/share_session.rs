@@ -16,7 +16,7 @@ use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use crate::trust::channel::ControlStream;
 use crate::trust::{PeerKey, Permit};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers};
 use contract::{FlowDirection, Options, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
@@ -61,7 +61,7 @@ pub(crate) struct Session {
     pub(crate) key: Option<PeerKey>,
     permit: Permit,
     link: ControlLink,
-    worker: Worker,
+    workers: Workers,
     /// Driver numbers to the numbers of shared devices.
     drivers: BTreeMap<u32, u64>,
     /// Their flows.
@@ -92,8 +92,7 @@ impl Session {
         request: &ShareRequest,
         poller: &mut Poller,
     ) -> Result<Session, RuntimeError> {
-        let worker = Worker::start(&format!("session {id}"), request.limits.clone())
-            .map_err(|error| RuntimeError::os("starting a worker", error))?;
+        let workers = Workers::new(format!("session {id}"), request.limits.clone());
         let token = new_token()?;
         let mut link = ControlLink::new(&request.limits, now());
         let host = request.host.clone();
@@ -111,7 +110,7 @@ impl Session {
             key: who.key,
             permit: who.permit,
             link,
-            worker,
+            workers,
             drivers: BTreeMap::new(),
             plans: BTreeMap::new(),
             changes: Changes::default(),
@@ -242,11 +241,11 @@ impl Session {
     }
 
     /// What this driver's peer says to the device counts from now on: it is asked where things stand.
-    pub(crate) fn resync(&self, driver: u32) {
+    pub(crate) fn resync(&mut self, driver: u32) {
         self.command(Command::Resync { driver });
     }
 
-    pub(crate) fn ask_stats(&self) {
+    pub(crate) fn ask_stats(&mut self) {
         self.command(Command::Stats);
     }
 
@@ -258,13 +257,12 @@ impl Session {
     }
 
     /// Has these drivers' flows traced.
-    pub(crate) fn trace(&self, drivers: impl Iterator<Item = u32>, one_in: Option<NonZeroU32>) {
-        drivers.for_each(|driver| self.command(Command::Trace { driver, one_in }));
+    pub(crate) fn trace(&mut self, drivers: Vec<u32>, one_in: Option<NonZeroU32>) {
+        drivers.into_iter().for_each(|driver| self.command(Command::Trace { driver, one_in }));
     }
 
-    fn command(&self, command: Command) {
-        // A worker that takes no command is found out by its silence towards the peer.
-        let _ = self.worker.send(command);
+    fn command(&mut self, command: Command) {
+        self.workers.send(command);
     }
 
     /// Does what there is to do now.
@@ -275,7 +273,7 @@ impl Session {
         now: Time,
         tell: &mut dyn FnMut(Event),
     ) -> Turn {
-        match self.converse(shared, now, tell) {
+        match self.converse(shared, poller, now, tell) {
             Ok(Turn::Goes) => {}
             Ok(over) => return over,
             Err(error) => {
@@ -308,11 +306,12 @@ impl Session {
     fn converse(
         &mut self,
         shared: &mut Offers,
+        poller: &mut Poller,
         now: Time,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Turn, LinkError> {
-        self.worker.clear();
-        while let Some(report) = self.worker.poll() {
+        self.workers.clear(poller);
+        while let Some(report) = self.workers.poll() {
             self.handle_report(report, shared, tell)?;
         }
         while let Some(message) = self.link.poll(now)? {
@@ -346,6 +345,7 @@ impl Session {
         };
         match report {
             Report::Heard(at) => self.link.handle_data(at),
+            Report::Warning(problem) => tell(Event::Warning { problem }),
             // Only an attacher passes words on: a device has its own host's tools.
             Report::Said { .. } => {}
             Report::Stats(all) => {
@@ -602,7 +602,7 @@ impl Session {
 
     pub(crate) fn want(&self, poller: &mut Poller) -> Time {
         self.link.want(poller);
-        poller.want(self.worker.wakes(), true, false);
+        self.workers.want(poller);
         let kept_until = self.silent_since.map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
         let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until);
         self.waiting.iter().fold(at, |at, (waits, _)| at.min(*waits))
@@ -622,7 +622,7 @@ impl Session {
                 device.end_use(self.id, *driver);
             }
         }
-        poller.forget(self.worker.wakes());
+        self.workers.forget(poller);
         self.peer
     }
 }

@@ -410,7 +410,8 @@ impl SourceFlow {
         self.goes_on
     }
 
-    fn oldest(&self) -> Place {
+    /// The epoch and sequence before which everything was acknowledged or given up.
+    pub fn oldest(&self) -> (u32, u64) {
         self.store.front().map_or((self.epoch, self.next), |stored| stored.place)
     }
 

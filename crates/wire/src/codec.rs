@@ -203,6 +203,16 @@ impl Writer {
         self.blob(value.as_bytes())
     }
 
+    /// What was written so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Begins anew in the same memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
     /// What was written.
     pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)

@@ -75,12 +75,7 @@ impl Ticket {
         let mut w = Writer::new();
         w.raw(&MAGIC).u16(PROTOCOL_VERSION).raw(&self.session.0).u64(self.received);
         w.u16(self.flows.len() as u16);
-        for flow in &self.flows {
-            match flow {
-                FlowTicket::Source(source) => source.write(w.u8(SOURCE)),
-                FlowTicket::Sink(sink) => sink.write(w.u8(SINK)),
-            }
-        }
+        self.flows.iter().for_each(|flow| flow.write(&mut w));
         w.finish()
     }
 
@@ -98,14 +93,28 @@ impl Ticket {
         let session = SessionToken(r.array("ticket session")?);
         let received = r.u64("ticket received")?;
         let count = r.count("ticket flows", TICKET_FLOWS_MAX)?;
-        let flow = |r: &mut Reader<'_>| match r.u8("ticket side")? {
+        let flows = (0..count).map(|_| FlowTicket::read(&mut r)).collect::<Result<_, _>>()?;
+        r.end("ticket")?;
+        Ok(Ticket { session, received, flows })
+    }
+}
+
+impl FlowTicket {
+    /// Writes it behind what there is.
+    pub fn write(&self, w: &mut Writer) {
+        match self {
+            FlowTicket::Source(source) => source.write(w.u8(SOURCE)),
+            FlowTicket::Sink(sink) => sink.write(w.u8(SINK)),
+        }
+    }
+
+    /// Reads one off the front.
+    pub fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        match r.u8("ticket side")? {
             SOURCE => Ok(FlowTicket::Source(SourceTicket::read(r)?)),
             SINK => Ok(FlowTicket::Sink(SinkTicket::read(r)?)),
             other => Err(WireError::Value { what: "ticket side", value: other.into() }),
-        };
-        let flows = (0..count).map(|_| flow(&mut r)).collect::<Result<_, _>>()?;
-        r.end("ticket")?;
-        Ok(Ticket { session, received, flows })
+        }
     }
 }
 

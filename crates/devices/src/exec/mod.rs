@@ -81,6 +81,11 @@ impl DeviceClass for Exec {
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![stdout, stdin, process] })
     }
 
+    /// Who started a program knows how it ended, and nobody else.
+    fn is_lockable(&self, _role: Role) -> bool {
+        false
+    }
+
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
         let name = format!("`{}`", opened.spec.target);

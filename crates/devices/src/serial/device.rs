@@ -191,6 +191,11 @@ impl Partner for Port {
                 self.actual = Some(Settings::of(&termios));
                 Ok(CtlReply::Done)
             }
+            Ctl::Partway => Ok(self.line.unwritten.partway()),
+            Ctl::Skip(bytes) => {
+                self.line.unwritten.skip(bytes);
+                Ok(CtlReply::Done)
+            }
             Ctl::Report => {
                 let mut report = self.line.report();
                 report.push(("settings changes", self.changes as f64));

@@ -282,16 +282,28 @@ impl DeviceClass for Pty {
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![master, slave] })
     }
 
+    fn release(&self, opened: &Opened) {
+        if let Some(Ok(pts)) = opened.descriptors.first().map(pts_path) {
+            drop(path_link(&opened.spec, &pts));
+        }
+    }
+
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
-        let target = opened.spec.target.clone();
+        let spec = opened.spec.clone();
         let [master, slave] = plain::descriptors(opened)?;
         let refused = |error| os("preparing a pseudo-terminal".into(), error, None);
         let pts = pts_path(&master).map_err(refused)?;
-        let link = (!target.is_empty()).then(|| PathLink { path: target.into(), target: pts.clone() });
+        let link = path_link(&spec, &pts);
         let channel = Channel::own(master).map_err(refused)?;
         let terminal = Terminal::new(pts.display().to_string(), channel, slave, link).map_err(refused)?;
         Ok(Box::new(terminal))
     }
+}
+
+/// The name that applications find a terminal by, if it has one; it goes with this.
+fn path_link(spec: &DeviceSpec, pts: &Path) -> Option<PathLink> {
+    let path = Some(&spec.target).filter(|target| !target.is_empty());
+    path.map(|path| PathLink { path: path.into(), target: pts.to_path_buf() })
 }
 
 fn open_pair(settings: &Settings) -> rustix::io::Result<(OwnedFd, OwnedFd, PathBuf)> {

@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner, reopen};
 use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -18,8 +18,14 @@ pub struct Stdout;
 
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 
-/// A second handle on a standard stream: the first stays as the user's shell gave it.
+/// A second handle on a standard stream: the first stays as the user's shell gave it. A terminal is opened anew, so that
+/// it has flags of its own.
 pub(crate) fn second(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, DeviceError> {
+    if rustix::termios::isatty(stream)
+        && let Ok(own) = reopen(stream)
+    {
+        return Ok(own);
+    }
     rustix::io::fcntl_dupfd_cloexec(stream, 3)
         .map_err(|error| os(format!("opening {class}"), error, Some("it is closed")))
 }

@@ -98,6 +98,10 @@ impl Takes for Inlet {
         Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending })
     }
 
+    fn unwritten(&mut self) -> Option<&mut Unwritten> {
+        Some(&mut self.unwritten)
+    }
+
     fn finish(&mut self) -> Result<CtlReply, PartnerError> {
         if let CtlReply::Pending = self.flush()? {
             return Ok(CtlReply::Pending);

@@ -2,7 +2,7 @@
 
 use super::Channel;
 use buffers::{Lease, Pool};
-use contract::{Body, Bytes};
+use contract::{Body, Bytes, CtlReply};
 use rustix::io::Errno;
 
 /// Read buffers kept for use again.
@@ -63,6 +63,8 @@ impl ReadBuffer {
 pub(crate) struct Unwritten {
     body: Body,
     written: usize,
+    /// Bytes of the next that were written by somebody before.
+    skip: usize,
 }
 
 impl Unwritten {
@@ -73,7 +75,21 @@ impl Unwritten {
 
     /// The next to write; nothing may be left of the one before.
     pub(crate) fn replace(&mut self, body: Body) {
-        (self.body, self.written) = (body, 0);
+        self.written = std::mem::take(&mut self.skip).min(body.len());
+        self.body = body;
+    }
+
+    /// What of the last is written, if not all.
+    pub(crate) fn partway(&self) -> CtlReply {
+        match self.left() {
+            0 => CtlReply::Done,
+            _ => CtlReply::Count(self.written as u64),
+        }
+    }
+
+    /// So much of the next was written by somebody before.
+    pub(crate) fn skip(&mut self, bytes: u64) {
+        self.skip = usize::try_from(bytes).unwrap_or(0);
     }
 
     /// Writes as much as there is room for; says how much that was.
@@ -89,7 +105,7 @@ impl Unwritten {
         }
         let count = self.written - before;
         if self.left() == 0 {
-            self.replace(Body::new());
+            (self.body, self.written) = (Body::new(), 0);
         }
         Ok(count)
     }

@@ -73,11 +73,11 @@ impl Channel {
 
     /// A descriptor that other processes hold too: its flags are theirs and stay as they are.
     pub(crate) fn shared(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
-        // A terminal takes part of a write and waits with the rest; opened anew, it has flags of its own.
+        // A terminal takes part of a write and waits with the rest, unless it was opened anew.
         if rustix::termios::isatty(&descriptor)
-            && let Ok(own) = reopen(descriptor.as_fd())
+            && rustix::fs::fcntl_getfl(&descriptor)?.contains(OFlags::NONBLOCK)
         {
-            return Channel::own(own);
+            return Channel::own(descriptor);
         }
         let manner = match rustix::net::sockopt::socket_type(&descriptor) {
             Ok(_) => Manner::Socket,
@@ -159,8 +159,8 @@ impl AsFd for Channel {
     }
 }
 
-/// The same file by a descriptor with flags of its own.
-fn reopen(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+/// The same file by a descriptor with flags of its own, one of which is that it does not block.
+pub(crate) fn reopen(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let access = rustix::fs::fcntl_getfl(descriptor)? & OFlags::ACCMODE;
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
@@ -214,6 +214,11 @@ pub(crate) trait Takes: Send {
 
     /// Writes what is unwritten.
     fn flush(&mut self) -> Result<CtlReply, PartnerError>;
+
+    /// What is unwritten, if it can be gone on with by another.
+    fn unwritten(&mut self) -> Option<&mut Unwritten> {
+        None
+    }
 
     /// Writes what is unwritten and lets the reader see the end.
     fn finish(&mut self) -> Result<CtlReply, PartnerError>;
@@ -287,6 +292,14 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
             Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::flush),
             Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::finish),
             Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Partway | Ctl::Skip(_) => match (self.inlet.as_mut().and_then(I::unwritten), operation) {
+                (Some(unwritten), Ctl::Skip(bytes)) => {
+                    unwritten.skip(bytes);
+                    Ok(CtlReply::Done)
+                }
+                (Some(unwritten), _) => Ok(unwritten.partway()),
+                (None, _) => Err(PartnerError::Unsupported("this operation")),
+            },
             Ctl::Report => {
                 let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
                 let written = self.inlet.as_ref().map(|inlet| ("written bytes", inlet.bytes() as f64));

@@ -131,6 +131,11 @@ impl DeviceClass for V4l2 {
         }
     }
 
+    /// Whether a loopback's node is read is seen in `/proc`.
+    fn is_lockable(&self, role: Role) -> bool {
+        role == Role::Device
+    }
+
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let Opened { spec, role, description, descriptors } = opened;
         let (wanted, properties) = (wanted(&spec)?, parse_properties(&description)?);

@@ -1,260 +1,31 @@
-//! Workers: threads that run paths on descriptors they were handed.
-//!
-//! The wall between broker and workers: what crosses it is [`Command`] and [`Report`], which are plain data
-//! and open descriptors. A worker opens neither devices nor sockets.
+//! The loop of a worker: it does what its broker asks, and runs the paths of many drivers. It is the same in a thread
+//! and in a process; what differs is the [`Desk`] at which it is asked.
 
+use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
-use crate::registry;
-use crate::stats::DriverStats;
-use crate::trace::FlowTrace;
-use buffers::{Ring, RingFull};
-use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, SealKeys, Time, TransportClass};
-use pipeline::Pipeline;
+use contract::{Role, SealKeys, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::num::NonZeroU32;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread::JoinHandle;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
-use sys::event::Event;
 use sys::poller::Poller;
-use wire::Control;
 
-const COMMANDS_MAX: usize = 1024;
-const REPORTS_MAX: usize = 4096;
+/// Where a worker meets its broker.
+pub(super) trait Desk {
+    /// The next command. A broker that is gone says [`Command::Stop`].
+    fn take(&mut self) -> Option<Command>;
 
-/// What a driver's partner is made of.
-pub enum PartnerOrigin {
-    /// Descriptors of a device class.
-    Opened(Box<Opened>),
-    /// A partner of this program's own (a measuring instrument, a synthetic device).
-    Ready(Box<dyn Partner>),
-}
+    /// Leaves a report; one for which there is no room comes back.
+    fn put(&mut self, report: Report) -> Result<(), Report>;
 
-/// The transport of a driver, with its checked options.
-#[derive(Clone)]
-pub struct TransportPlan {
-    /// Which.
-    pub class: &'static dyn TransportClass,
-    /// How.
-    pub options: Options,
-}
+    /// There are reports since the last time.
+    fn tell(&mut self);
 
-/// What a broker asks of a worker.
-pub enum Command {
-    /// Build a driver.
-    Add {
-        /// Its number.
-        driver: u32,
-        /// Its device or node.
-        origin: PartnerOrigin,
-        /// Which side this host is.
-        role: Role,
-        /// Its flows.
-        flows: Vec<FlowPlan>,
-        /// Its transport.
-        transport: TransportPlan,
-    },
-    /// Build a driver's paths anew on the partner it has.
-    Rebuild {
-        /// Its number.
-        driver: u32,
-        /// Its flows.
-        flows: Vec<FlowPlan>,
-    },
-    /// A data connection, introduced and connected.
-    Link {
-        /// Its driver.
-        driver: u32,
-        /// The socket.
-        socket: OwnedFd,
-        /// What seals it, unless it is bare.
-        keys: Option<SealKeys>,
-    },
-    /// The data connections are of no more use.
-    LinksLost,
-    /// The other host fell silent.
-    Silence,
-    /// The other host is heard again.
-    Heard,
-    /// What is known of the link.
-    Facts(LinkFacts),
-    /// From the other host, for one driver.
-    Control {
-        /// The driver.
-        driver: u32,
-        /// The message.
-        message: Control,
-    },
-    /// Give a flow that starts here another pipeline.
-    Change {
-        /// The driver.
-        driver: u32,
-        /// Which flow.
-        direction: FlowDirection,
-        /// The pipeline.
-        pipeline: Pipeline,
-    },
-    /// Build the stages of a flow that ends here for an epoch to come.
-    Prepare {
-        /// The driver.
-        driver: u32,
-        /// The flow.
-        flow: u32,
-        /// The epoch.
-        epoch: u32,
-        /// The pipeline.
-        pipeline: Pipeline,
-    },
-    /// The other host's device went away.
-    Absence {
-        /// The driver.
-        driver: u32,
-    },
-    /// What the other host says to this driver's partner is to be said anew, whole.
-    Resync {
-        /// The driver.
-        driver: u32,
-    },
-    /// This host's device is back.
-    Partner {
-        /// The driver.
-        driver: u32,
-        /// What its partner is made of.
-        origin: PartnerOrigin,
-    },
-    /// Say something to a driver's partner, for a visitor of the console.
-    Say {
-        /// The driver.
-        driver: u32,
-        /// Who asks.
-        visitor: u64,
-        /// In words of the partner's class.
-        words: String,
-    },
-    /// Take a driver down.
-    Remove {
-        /// The driver.
-        driver: u32,
-    },
-    /// Report figures.
-    Stats,
-    /// Trace a driver's flows, or go on with it, and report what was traced since the last time.
-    Trace {
-        /// The driver.
-        driver: u32,
-        /// One message in so many; none is the end of it.
-        one_in: Option<NonZeroU32>,
-    },
-    /// Take everything down and end.
-    Stop,
-}
+    /// The coming wait is also for commands, and for room for reports.
+    fn want(&self, poller: &mut Poller);
 
-/// What a worker tells its broker.
-#[derive(Debug)]
-pub enum Report {
-    /// From one driver.
-    Notice {
-        /// The driver.
-        driver: u32,
-        /// What.
-        notice: Notice,
-    },
-    /// What a driver's partner answered to a visitor of the console, or why not.
-    Said {
-        /// Who asked.
-        visitor: u64,
-        /// The answer.
-        result: Result<String, String>,
-    },
-    /// Figures of all drivers.
-    Stats(BTreeMap<u32, DriverStats>),
-    /// What was traced of one driver.
-    Trace {
-        /// The driver.
-        driver: u32,
-        /// Its flows.
-        flows: Vec<FlowTrace>,
-    },
-    /// Something came of the other host over a data connection, at this time. Told no more often than pings are sent.
-    Heard(Time),
-}
-
-/// A broker's handle on a worker; dropping it ends the worker.
-pub struct Worker {
-    commands: Ring<Command>,
-    wake_worker: Event,
-    reports: Ring<Report>,
-    wake_broker: Event,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    /// Starts a worker. `name` is the thread's.
-    pub fn start(name: &str, limits: Limits) -> io::Result<Worker> {
-        let (commands, reports) = (Ring::new(COMMANDS_MAX), Ring::new(REPORTS_MAX));
-        let (wake_worker, wake_broker) = (Event::new()?, Event::new()?);
-        let mut work = Loop {
-            commands: commands.clone(),
-            wake: wake_worker.clone(),
-            reports: reports.clone(),
-            wake_broker: wake_broker.clone(),
-            poller: Poller::new()?,
-            drivers: BTreeMap::new(),
-            facts: None,
-            limits,
-            heard: None,
-            heard_told: Time::ZERO,
-            backlog: VecDeque::new(),
-        };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work.run())?;
-        Ok(Worker { commands, wake_worker, reports, wake_broker, thread: Some(thread) })
-    }
-
-    /// Asks something; `false` if the worker has not taken its last [`COMMANDS_MAX`] commands, which only a
-    /// hanging worker does.
-    #[must_use]
-    pub fn send(&self, command: Command) -> bool {
-        match self.commands.push(command) {
-            Ok(_) => {
-                self.wake_worker.signal();
-                true
-            }
-            Err(RingFull(_)) => false,
-        }
-    }
-
-    /// The next thing the worker told.
-    pub fn poll(&self) -> Option<Report> {
-        let (report, was_full) = self.reports.pop()?;
-        if was_full {
-            self.wake_worker.signal();
-        }
-        Some(report)
-    }
-
-    /// Takes the wake-up back, before [`Worker::poll`].
-    pub fn clear(&self) {
-        self.wake_broker.clear();
-    }
-
-    /// Readable when [`Worker::poll`] has something.
-    pub fn wakes(&self) -> BorrowedFd<'_> {
-        self.wake_broker.as_fd()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // A full ring empties as long as the worker lives, and one that ended needs no telling.
-        while !self.send(Command::Stop) && self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+    /// That wait is over.
+    fn handle_wait(&mut self, poller: &Poller);
 }
 
 struct Entry {
@@ -263,11 +34,8 @@ struct Entry {
     transport: TransportPlan,
 }
 
-struct Loop {
-    commands: Ring<Command>,
-    wake: Event,
-    reports: Ring<Report>,
-    wake_broker: Event,
+pub(super) struct Loop<D> {
+    desk: D,
     poller: Poller,
     drivers: BTreeMap<u32, Entry>,
     facts: Option<LinkFacts>,
@@ -279,13 +47,27 @@ struct Loop {
     backlog: VecDeque<Report>,
 }
 
-impl Loop {
-    fn run(&mut self) {
+impl<D: Desk> Loop<D> {
+    pub(super) fn new(desk: D, limits: Limits, poller: Poller) -> Loop<D> {
+        Loop {
+            desk,
+            poller,
+            drivers: BTreeMap::new(),
+            facts: None,
+            limits,
+            heard: None,
+            heard_told: Time::ZERO,
+            backlog: VecDeque::new(),
+        }
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(&mut self) {
         sys::thread::be_punctual();
         let mut notices = Vec::new();
         loop {
             let mut now = Time(sys::clock::boot_ns());
-            while let Some((command, _)) = self.commands.pop() {
+            while let Some(command) = self.desk.take() {
                 if matches!(command, Command::Stop) {
                     return self.stop();
                 }
@@ -323,7 +105,7 @@ impl Loop {
     }
 
     fn sleep(&mut self) {
-        self.poller.want(self.wake.as_fd(), true, false);
+        self.desk.want(&mut self.poller);
         let mut timeout = None;
         if self.backlog.is_empty() {
             for entry in self.drivers.values() {
@@ -340,24 +122,22 @@ impl Loop {
         if self.poller.wait(timeout).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if self.poller.is_ready(self.wake.as_fd()) {
-            self.wake.clear();
-        }
+        self.desk.handle_wait(&self.poller);
     }
 
     fn report_backlog(&mut self) {
         let mut told = false;
         while let Some(report) = self.backlog.pop_front() {
-            match self.reports.push(report) {
-                Ok(_) => told = true,
-                Err(RingFull(report)) => {
+            match self.desk.put(report) {
+                Ok(()) => told = true,
+                Err(report) => {
                     self.backlog.push_front(report);
                     break;
                 }
             }
         }
         if told {
-            self.wake_broker.signal();
+            self.desk.tell();
         }
     }
 
@@ -495,11 +275,4 @@ fn build(
 ) -> Result<Driver, DriverError> {
     let partner = make_partner(origin)?;
     Driver::new(partner, role, flows, transport.class.facts().may_lose, limits)
-}
-
-pub(crate) fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
-    match origin {
-        PartnerOrigin::Opened(opened) => registry::partner(*opened),
-        PartnerOrigin::Ready(partner) => Ok(partner),
-    }
 }

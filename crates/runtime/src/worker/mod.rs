@@ -1,0 +1,200 @@
+//! Workers: they run paths on descriptors that they were handed.
+//!
+//! The wall between broker and workers: what crosses it is [`Command`] and [`Report`], which are plain data
+//! and open descriptors. A worker opens neither devices nor sockets.
+//!
+//! A session's [`Workers`] are a *process* ([`run_in_processes`]), which locks itself up before its first command
+//! (`links::confine::lock_up`), and a *thread* of the broker ([`Worker`]) for what cannot be there: partners of this
+//! program's own (instruments, ways of a hub, ports of a joint), devices whose class says so
+//! ([`DeviceClass::is_lockable`](contract::DeviceClass::is_lockable)), and flows with stages in processes of their own
+//! or outlets, which a locked worker could not start. Both run the same loop, in `paths`.
+
+mod codec;
+mod line;
+mod paths;
+mod process;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod workers;
+
+use crate::driver::{FlowPlan, LinkFacts, Notice};
+use crate::registry;
+use crate::stats::DriverStats;
+use crate::trace::FlowTrace;
+use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, SealKeys, Time, TransportClass};
+use pipeline::Pipeline;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use wire::Control;
+
+pub use process::{run_in_processes, serve_worker};
+pub use thread::Worker;
+pub(crate) use workers::Workers;
+
+/// What a driver's partner is made of.
+pub enum PartnerOrigin {
+    /// Descriptors of a device class.
+    Opened(Box<Opened>),
+    /// A partner of this program's own (a measuring instrument, a synthetic device).
+    Ready(Box<dyn Partner>),
+}
+
+/// The transport of a driver, with its checked options.
+#[derive(Clone)]
+pub struct TransportPlan {
+    /// Which.
+    pub class: &'static dyn TransportClass,
+    /// How.
+    pub options: Options,
+}
+
+/// What a broker asks of a worker.
+pub enum Command {
+    /// Build a driver.
+    Add {
+        /// Its number.
+        driver: u32,
+        /// Its device or node.
+        origin: PartnerOrigin,
+        /// Which side this host is.
+        role: Role,
+        /// Its flows.
+        flows: Vec<FlowPlan>,
+        /// Its transport.
+        transport: TransportPlan,
+    },
+    /// Build a driver's paths anew on the partner it has.
+    Rebuild {
+        /// Its number.
+        driver: u32,
+        /// Its flows.
+        flows: Vec<FlowPlan>,
+    },
+    /// A data connection, introduced and connected.
+    Link {
+        /// Its driver.
+        driver: u32,
+        /// The socket.
+        socket: OwnedFd,
+        /// What seals it, unless it is bare.
+        keys: Option<SealKeys>,
+    },
+    /// The data connections are of no more use.
+    LinksLost,
+    /// The other host fell silent.
+    Silence,
+    /// The other host is heard again.
+    Heard,
+    /// What is known of the link.
+    Facts(LinkFacts),
+    /// From the other host, for one driver.
+    Control {
+        /// The driver.
+        driver: u32,
+        /// The message.
+        message: Control,
+    },
+    /// Give a flow that starts here another pipeline.
+    Change {
+        /// The driver.
+        driver: u32,
+        /// Which flow.
+        direction: FlowDirection,
+        /// The pipeline.
+        pipeline: Pipeline,
+    },
+    /// Build the stages of a flow that ends here for an epoch to come.
+    Prepare {
+        /// The driver.
+        driver: u32,
+        /// The flow.
+        flow: u32,
+        /// The epoch.
+        epoch: u32,
+        /// The pipeline.
+        pipeline: Pipeline,
+    },
+    /// The other host's device went away.
+    Absence {
+        /// The driver.
+        driver: u32,
+    },
+    /// What the other host says to this driver's partner is to be said anew, whole.
+    Resync {
+        /// The driver.
+        driver: u32,
+    },
+    /// This host's device is back.
+    Partner {
+        /// The driver.
+        driver: u32,
+        /// What its partner is made of.
+        origin: PartnerOrigin,
+    },
+    /// Say something to a driver's partner, for a visitor of the console.
+    Say {
+        /// The driver.
+        driver: u32,
+        /// Who asks.
+        visitor: u64,
+        /// In words of the partner's class.
+        words: String,
+    },
+    /// Take a driver down.
+    Remove {
+        /// The driver.
+        driver: u32,
+    },
+    /// Report figures.
+    Stats,
+    /// Trace a driver's flows, or go on with it, and report what was traced since the last time.
+    Trace {
+        /// The driver.
+        driver: u32,
+        /// One message in so many; none is the end of it.
+        one_in: Option<NonZeroU32>,
+    },
+    /// Take everything down and end.
+    Stop,
+}
+
+/// What a worker tells its broker.
+#[derive(Debug)]
+pub enum Report {
+    /// From one driver.
+    Notice {
+        /// The driver.
+        driver: u32,
+        /// What.
+        notice: Notice,
+    },
+    /// What a driver's partner answered to a visitor of the console, or why not.
+    Said {
+        /// Who asked.
+        visitor: u64,
+        /// The answer.
+        result: Result<String, String>,
+    },
+    /// Figures of all drivers.
+    Stats(BTreeMap<u32, DriverStats>),
+    /// What was traced of one driver.
+    Trace {
+        /// The driver.
+        driver: u32,
+        /// Its flows.
+        flows: Vec<FlowTrace>,
+    },
+    /// Something came of the other host over a data connection, at this time. Told no more often than pings are sent.
+    Heard(Time),
+    /// Something is not as it should be with the worker itself, and it goes on.
+    Warning(String),
+}
+
+pub(crate) fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
+    match origin {
+        PartnerOrigin::Opened(opened) => registry::partner(*opened),
+        PartnerOrigin::Ready(partner) => Ok(partner),
+    }
+}

@@ -1,0 +1,117 @@
+//! A worker that is a thread of the broker's process.
+
+use super::paths::{Desk, Loop};
+use super::{Command, Report};
+use buffers::{Ring, RingFull};
+use session::Limits;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::event::Event;
+use sys::poller::Poller;
+
+const COMMANDS_MAX: usize = 1024;
+const REPORTS_MAX: usize = 4096;
+
+/// A broker's handle on a worker; dropping it ends the worker.
+pub struct Worker {
+    commands: Ring<Command>,
+    wake_worker: Event,
+    reports: Ring<Report>,
+    wake_broker: Event,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a worker. `name` is the thread's.
+    pub fn start(name: &str, limits: Limits) -> io::Result<Worker> {
+        let (commands, reports) = (Ring::new(COMMANDS_MAX), Ring::new(REPORTS_MAX));
+        let (wake_worker, wake_broker) = (Event::new()?, Event::new()?);
+        let rings = Rings {
+            commands: commands.clone(),
+            wake: wake_worker.clone(),
+            reports: reports.clone(),
+            wake_broker: wake_broker.clone(),
+        };
+        let mut work = Loop::new(rings, limits, Poller::new()?);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work.run())?;
+        Ok(Worker { commands, wake_worker, reports, wake_broker, thread: Some(thread) })
+    }
+
+    /// Asks something; `false` if the worker has not taken its last [`COMMANDS_MAX`] commands, which only a
+    /// hanging worker does.
+    #[must_use]
+    pub fn send(&self, command: Command) -> bool {
+        match self.commands.push(command) {
+            Ok(_) => {
+                self.wake_worker.signal();
+                true
+            }
+            Err(RingFull(_)) => false,
+        }
+    }
+
+    /// The next thing the worker told.
+    pub fn poll(&self) -> Option<Report> {
+        let (report, was_full) = self.reports.pop()?;
+        if was_full {
+            self.wake_worker.signal();
+        }
+        Some(report)
+    }
+
+    /// Takes the wake-up back, before [`Worker::poll`].
+    pub fn clear(&self) {
+        self.wake_broker.clear();
+    }
+
+    /// Readable when [`Worker::poll`] has something.
+    pub fn wakes(&self) -> BorrowedFd<'_> {
+        self.wake_broker.as_fd()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // A full ring empties as long as the worker lives, and one that ended needs no telling.
+        while !self.send(Command::Stop) && self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The worker's ends of the rings.
+struct Rings {
+    commands: Ring<Command>,
+    wake: Event,
+    reports: Ring<Report>,
+    wake_broker: Event,
+}
+
+impl Desk for Rings {
+    fn take(&mut self) -> Option<Command> {
+        self.commands.pop().map(|(command, _)| command)
+    }
+
+    fn put(&mut self, report: Report) -> Result<(), Report> {
+        self.reports.push(report).map(drop).map_err(|RingFull(report)| report)
+    }
+
+    fn tell(&mut self) {
+        self.wake_broker.signal();
+    }
+
+    fn want(&self, poller: &mut Poller) {
+        poller.want(self.wake.as_fd(), true, false);
+    }
+
+    fn handle_wait(&mut self, poller: &Poller) {
+        if poller.is_ready(self.wake.as_fd()) {
+            self.wake.clear();
+        }
+    }
+}
