@@ -38,11 +38,22 @@ pub(crate) enum Command {
     /// Join two partners of this host, without a network
     Connect(Connect),
     /// Do what a TOML file says, in the words of the command line, as a service
-    Run {
-        /// The file; `-` is standard input
-        file: PathBuf,
+    Run(Run),
+    /// Have `outboard run` read its file again: what is unchanged goes on untouched
+    Reload {
+        /// The process, if several run
+        #[arg(long, value_name = "PID")]
+        process: Option<i32>,
         #[command(flatten)]
-        report: Report,
+        json: Json,
+    },
+    /// Say whether what runs here does what it is to do: exit status 0 if it does
+    Health {
+        /// Only this process
+        #[arg(long, value_name = "PID")]
+        process: Option<i32>,
+        #[command(flatten)]
+        json: Json,
     },
     /// Describe pairs, devices and transports, with their options
     Modules {
@@ -92,6 +103,37 @@ pub(crate) enum Command {
     },
     /// Print the manual page, roff
     Man,
+}
+
+/// SIGHUP, or `outboard reload`, has it read the file again; one that is wrong changes nothing. What cannot be had now
+/// is tried again by itself.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The file; `-` is standard input
+    pub(crate) file: PathBuf,
+    /// Only say what is wrong with it
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; a port alone is one of loopback
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub(crate) metrics: Option<String>,
+    /// How events are told: `text`; `json`, an object a line with time and level
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_enum)]
+    pub(crate) log: Log,
+    #[command(flatten)]
+    pub(crate) report: Report,
+}
+
+/// How events are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Log {
+    /// One line for people
+    Text,
+    /// An object a line, with time and level
+    Json,
+    /// An object a line, as `--json` has it
+    #[value(skip)]
+    Events,
 }
 
 /// A sample of the messages is stamped at every hand-over, and the table says how long what lies between took:

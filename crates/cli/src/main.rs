@@ -11,6 +11,7 @@ mod doctor;
 mod module;
 mod output;
 mod pair;
+mod run;
 mod services;
 mod shell;
 mod terminal;
@@ -30,7 +31,9 @@ fn main() -> ExitCode {
         Command::Share(words) => services::share(words),
         Command::Attach(words) => services::attach(words),
         Command::Connect(words) => services::connect(words),
-        Command::Run { file, report } => services::run(&file, &report),
+        Command::Run(words) => run::run(words),
+        Command::Reload { process, json } => run::reload(process, json.json),
+        Command::Health { process, json } => run::health(process, json.json),
         Command::Modules { name, json } => catalogue::modules(name.as_deref(), json.json),
         Command::Top { once, json } => top::top(once, json.json),
         Command::Trace(words) => trace::trace(&words),

@@ -1,11 +1,13 @@
 //! What is said to people and to scripts: one quiet line an event, or one JSON object.
 
-use runtime::{DriverStats, Event, FlowStats, HubStats, JointStats};
+use crate::arguments::Log;
+use runtime::{Connected, DriverStats, Event, FlowStats, HubStats, JointStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -55,19 +57,28 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Where the events of services go, from whatever thread.
 pub(crate) struct Events {
-    json: bool,
+    log: Log,
     stats: bool,
+    /// The system's journal reads: a line begins with its level (`sd-daemon(3)`).
+    journal: bool,
     out: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Events {
     /// `data_on_stdout`: standard output belongs to the data, and events go to standard error.
     pub(crate) fn new(json: bool, stats: bool, data_on_stdout: bool) -> Events {
+        let log = if json { Log::Events } else { Log::Text };
+        Events { journal: false, ..Events::of_service(log, stats, data_on_stdout) }
+    }
+
+    /// The same, of a service, whose output may go to the system's journal.
+    pub(crate) fn of_service(log: Log, stats: bool, data_on_stdout: bool) -> Events {
+        let journal = std::env::var_os("JOURNAL_STREAM").is_some();
         let out: Box<dyn Write + Send> = match data_on_stdout {
             true => Box::new(io::stderr()),
             false => Box::new(io::stdout()),
         };
-        Events { json, stats, out: Mutex::new(out) }
+        Events { log, stats, journal, out: Mutex::new(out) }
     }
 
     /// Tells one event.
@@ -75,17 +86,19 @@ impl Events {
         if matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) && !self.stats {
             return;
         }
-        match self.json {
-            true => self.tell_json(&event),
-            false => self.line(&describe(&event)),
+        match self.log {
+            Log::Events => self.tell_json(&event),
+            Log::Json => self.tell_json(&Logged::now(&event)),
+            Log::Text if self.journal => self.line(&format!("<{}>{}", level(&event).0, describe(&event))),
+            Log::Text => self.line(&describe(&event)),
         }
     }
 
     /// Tells something that is no event of a service.
     pub(crate) fn tell_result(&self, what: &impl Serialize, text: &str) {
-        match self.json {
-            true => self.tell_json(what),
-            false => self.line(text),
+        match self.log {
+            Log::Text => self.line(text),
+            Log::Json | Log::Events => self.tell_json(what),
         }
     }
 
@@ -100,6 +113,53 @@ impl Events {
         // A service goes on when nobody listens to it any more.
         let _ = writeln!(out, "{}", printable(text)).and_then(|()| out.flush());
     }
+}
+
+/// An event as `--log json` tells it.
+#[derive(Serialize)]
+struct Logged<'a> {
+    /// RFC 3339, UTC.
+    time: String,
+    level: &'static str,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Logged<'_> {
+    fn now(event: &Event) -> Logged<'_> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Logged { time: rfc3339(since.as_millis() as u64), level: level(event).1, event }
+    }
+}
+
+/// How much an event matters: the number that the system's journal has for it, and its name.
+fn level(event: &Event) -> (u8, &'static str) {
+    match event {
+        Event::Warning { .. }
+        | Event::Insecure { .. }
+        | Event::Refused { .. }
+        | Event::LinkLost { .. }
+        | Event::DeviceGone { .. }
+        | Event::Module { .. }
+        | Event::StoreFull { .. } => (4, "warning"),
+        Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. } => (7, "debug"),
+        _ => (6, "info"),
+    }
+}
+
+/// Milliseconds since 1970 as a date of RFC 3339, by the Gregorian calendar's cycle of 400 years.
+fn rfc3339(ms: u64) -> String {
+    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // Days since 1 March of the year 0; years that begin in March have their leap day at the end.
+    let day = days + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = (era * 400 + year_of_era + month / 10, (month + 2) % 12 + 1);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{:02}.{:03}Z", second % 60, ms % 1000)
 }
 
 /// The text without what a terminal would obey: names and reasons may come from a stranger.
@@ -156,6 +216,12 @@ fn describe(event: &Event) -> String {
                 pipeline => format!("the flow {way} {name} goes through {pipeline} now"),
             }
         }
+        Event::Metrics { address } => format!("metrics at http://{address}/metrics"),
+        Event::Reloaded { done } => format!(
+            "the file was read again: {} started, {} ended, {} untouched",
+            done.started, done.ended, done.unchanged
+        ),
+        Event::Connected { source, sink, moved } => describe_connected(source, sink, moved),
         Event::FlowEnded { name } => format!("{name} has ended"),
         Event::Link { peer, offset_ms, error_ms, round_trip_ms } => {
             let peer = peer.as_deref().unwrap_or("nobody that is known");
@@ -169,6 +235,18 @@ fn describe(event: &Event) -> String {
         Event::Joint { name, joint } => describe_joint(name, joint),
         other => format!("{other:?}"),
     }
+}
+
+fn describe_connected(source: &str, sink: &str, moved: &Connected) -> String {
+    let Connected { messages, bytes, drops, incidents } = moved;
+    let mut text = format!("{source} to {sink}: {messages} messages, {bytes} bytes");
+    for (reason, count) in drops {
+        let _ = write!(text, ", {count} dropped ({reason})");
+    }
+    for incident in incidents {
+        let _ = write!(text, "\n{incident}");
+    }
+    text
 }
 
 fn describe_joint(name: &str, joint: &JointStats) -> String {
@@ -223,4 +301,22 @@ fn describe_flow(text: &mut String, direction: &str, flow: &FlowStats) {
         let _ = write!(text, ", {count} dropped ({reason})");
     }
     text.push(';');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (ms, date) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_200_000, "2024-03-01T00:00:00.000Z"),
+            (4_102_444_799_000, "2099-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(rfc3339(ms), date);
+        }
+    }
 }

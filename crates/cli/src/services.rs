@@ -1,22 +1,18 @@
-//! `share`, `attach`, `connect` and `run`: requests made of words, run until they end or are told to.
+//! `share`, `attach` and `connect`: requests made of words, run until they end or are told to.
 
-use crate::arguments::{Attach, Connect, Report, Session, Share};
+use crate::arguments::{Attach, Connect, Session, Share};
 use crate::output::{Events, Failure};
-use runtime::config::{AttachWords, ConnectWords, RunFile, ShareWords};
+use runtime::config::{self, AttachWords, ConnectWords, ShareWords};
 use runtime::{
-    AttachRequest, Attacher, Connected, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer,
-    Stop,
+    AttachRequest, Attacher, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
 };
-use serde::Serialize;
 use std::io;
-use std::path::Path;
 use std::thread;
 use sys::signal::Termination;
 
 /// Something that runs until it ends or is told to.
 enum Service {
-    Share(ShareRequest),
-    /// The same, or through the share that has the address already.
+    /// A sharer, or a device that goes through the share that has the address already.
     ShareOrJoin(ShareRequest, ShareWords),
     Attach(AttachRequest),
     Joint(Joint),
@@ -27,15 +23,12 @@ impl Service {
     fn run(self, stop: &Stop, events: &Events) -> Result<(), RuntimeError> {
         let mut tell = |event| events.tell(event);
         match self {
-            Service::Share(request) => Sharer::start(request)?.run(stop, &mut tell),
             Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
             Service::Attach(request) => Attacher::start(request)?.run(stop, &mut tell),
             Service::Joint(joint) => joint.run(stop, &mut tell),
             Service::Connect(words, pipelines) => {
                 let moved = runtime::connect(&words.source, &words.sink, &pipelines, stop)?;
-                let path =
-                    RawPath { event: "connected", source: &words.source, sink: &words.sink, moved: &moved };
-                events.tell_result(&path, &path.describe());
+                tell(Event::Connected { source: words.source, sink: words.sink, moved });
                 Ok(())
             }
         }
@@ -58,30 +51,6 @@ fn share_or_join(
     match Joined::join(words, listen)? {
         Some(joined) => joined.run(stop, tell),
         None => Err(in_use),
-    }
-}
-
-/// What a raw path moved, as `--json` tells it.
-#[derive(Serialize)]
-struct RawPath<'a> {
-    event: &'static str,
-    source: &'a str,
-    sink: &'a str,
-    #[serde(flatten)]
-    moved: &'a Connected,
-}
-
-impl RawPath<'_> {
-    fn describe(&self) -> String {
-        let Connected { messages, bytes, drops, incidents } = self.moved;
-        let mut text = format!("{} to {}: {messages} messages, {bytes} bytes", self.source, self.sink);
-        for (reason, count) in drops {
-            text.push_str(&format!(", {count} dropped ({reason})"));
-        }
-        for incident in incidents {
-            text.push_str(&format!("\n{incident}"));
-        }
-        text
     }
 }
 
@@ -109,7 +78,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
 /// standard output.
 pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     let data_on_stdout =
-        words.applications.is_empty() || words.applications.iter().any(|text| is_stdout(text));
+        words.applications.is_empty() || words.applications.iter().any(|text| config::is_stdout(text));
     let (requests, joint) = AttachWords {
         from: words.from,
         applications: words.applications,
@@ -129,7 +98,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
 
 /// `outboard connect`.
 pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
-    let events = Events::new(words.json.json, false, is_stdout(&words.sink));
+    let events = Events::new(words.json.json, false, config::is_stdout(&words.sink));
     let words = ConnectWords {
         source: words.source,
         sink: words.sink,
@@ -140,32 +109,6 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
     };
     let pipelines = words.pipelines()?;
     run_all(vec![Service::Connect(words, pipelines)], &events)
-}
-
-/// `outboard run`: everything is checked before anything starts.
-pub(crate) fn run(file: &Path, report: &Report) -> Result<(), Failure> {
-    let read = match file.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(file),
-    };
-    let text = read.map_err(|error| Failure::Failed(format!("reading {}: {error}", file.display())))?;
-    let located = |error| match Failure::from(error) {
-        Failure::Usage(problem) => Failure::Usage(format!("{}: {problem}", file.display())),
-        other => other,
-    };
-    let words = RunFile::parse(&text).map_err(located)?;
-    let data_on_stdout = words.attach.iter().any(|attach| {
-        attach.applications.is_empty() || attach.applications.iter().any(|text| is_stdout(text))
-    }) || words.connect.iter().any(|connect| is_stdout(&connect.sink));
-    let mut services: Vec<Service> =
-        words.share_requests().map_err(located)?.into_iter().map(Service::Share).collect();
-    let (requests, joints) = words.attach_requests().map_err(located)?;
-    services.extend(requests.into_iter().map(Service::Attach));
-    services.extend(joints.into_iter().map(Service::Joint));
-    let connections = words.connections().map_err(located)?;
-    services
-        .extend(connections.into_iter().map(|(words, pipelines)| Service::Connect(words.clone(), pipelines)));
-    run_all(services, &Events::new(report.json, report.stats, data_on_stdout))
 }
 
 /// Runs each in a thread of its own, until all have ended. A signal stops them all, and so does a failure,
@@ -209,10 +152,6 @@ pub(crate) fn stop_on_signals(stop: &Stop) -> Result<(), Failure> {
         stop.stop();
     })?;
     Ok(())
-}
-
-fn is_stdout(application: &str) -> bool {
-    application == "stdout" || application.starts_with("stdout:") || matches!(application, "y4m" | "y4m:")
 }
 
 fn limits(session: &Session) -> String {

@@ -3,7 +3,7 @@
 
 use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
-use crate::console::{Answer, Console, DriverStatus, Operation, Status};
+use crate::console::{Answer, Console, DriverStatus, Operation, PeerStatus, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialled, Dialling, Expected, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
@@ -296,8 +296,12 @@ impl Attacher {
         for (visitor, operation) in console.poll(&mut self.poller) {
             match operation {
                 Operation::Stats {} => {
-                    let status = Status::of("attach", self.status());
+                    let peers = vec![self.peer_status()];
+                    let status = Status { peers, ..Status::of("attach", self.status()) };
                     console.answer(visitor, &Answer::Status(status), &mut self.poller);
+                }
+                Operation::Reload {} => {
+                    console.answer(visitor, &Answer::no_file(), &mut self.poller);
                 }
                 Operation::Change { name, back, edit } => {
                     let step = self.ask_change(visitor, &name, back, &edit);
@@ -391,6 +395,16 @@ impl Attacher {
             stats: driver.stats.1.clone(),
         };
         self.drivers.iter().filter(|driver| driver.plans.is_some()).map(one).collect()
+    }
+
+    fn peer_status(&self) -> PeerStatus {
+        PeerStatus {
+            name: self.peer_name().unwrap_or(&self.place).into(),
+            address: self.peer.to_string(),
+            silent_seconds: self.silent_since.map(|since| now().since(since).as_secs_f64()),
+            round_trip_seconds: self.facts.map(|facts| facts.round_trip.as_secs_f64()),
+            drivers: self.drivers.iter().filter(|driver| driver.plans.is_some()).count(),
+        }
     }
 
     /// What the other host is called here, if it is known.

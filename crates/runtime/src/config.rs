@@ -11,6 +11,9 @@
 //! [[connect]]
 //! source = "serial:/dev/ttyUSB0"
 //! sink = "pty:/tmp/tty"
+//!
+//! [service]
+//! metrics = "9845"
 //! ```
 
 use crate::agree::Pipelines;
@@ -132,6 +135,17 @@ pub struct RunFile {
     /// Raw paths on this host.
     #[serde(default)]
     pub connect: Vec<ConnectWords>,
+    /// What concerns the process as a whole.
+    #[serde(default)]
+    pub service: ServiceWords,
+}
+
+/// The words of a run file's `[service]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceWords {
+    /// `[ADDRESS:]PORT` where metrics are served: [`crate::metrics`].
+    pub metrics: Option<String>,
 }
 
 impl RunFile {
@@ -139,11 +153,19 @@ impl RunFile {
     pub fn parse(text: &str) -> Result<RunFile, RuntimeError> {
         let file: RunFile =
             toml::from_str(text).map_err(|error| RuntimeError::Usage(error.to_string().trim_end().into()))?;
-        if file == RunFile::default() {
+        if file.share.is_empty() && file.attach.is_empty() && file.connect.is_empty() {
             let problem = "there is nothing to do: it has neither [[share]] nor [[attach]] nor [[connect]]";
             return Err(RuntimeError::Usage(problem.into()));
         }
         Ok(file)
+    }
+
+    /// Whether standard output is where data goes.
+    pub fn writes_stdout(&self) -> bool {
+        let attached = |attach: &AttachWords| {
+            attach.applications.is_empty() || attach.applications.iter().any(|text| is_stdout(text))
+        };
+        self.attach.iter().any(attached) || self.connect.iter().any(|connect| is_stdout(&connect.sink))
     }
 
     /// What its `[[share]]` come to, one request for each place to listen; errors say which.
@@ -225,11 +247,17 @@ impl ShareWords {
         }
         Ok(ShareRequest {
             devices: vec![device],
-            listen: listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))?,
+            listen: self.listen_address()?,
             trust,
             limits: limits(self.limits.as_deref())?,
             host: host_name(),
         })
+    }
+}
+
+impl ShareWords {
+    pub(crate) fn listen_address(&self) -> Result<SocketAddr, RuntimeError> {
+        listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))
     }
 }
 
@@ -477,6 +505,11 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
         sessions: options.count("sessions"),
         drivers: options.count("drivers"),
     })
+}
+
+/// Whether this application's data go to standard output.
+pub fn is_stdout(application: &str) -> bool {
+    application == "stdout" || application.starts_with("stdout:") || matches!(application, "y4m" | "y4m:")
 }
 
 /// This host's name, for people.

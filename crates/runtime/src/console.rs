@@ -4,6 +4,7 @@
 //! The broker's thread answers between its other work, from what it knows: no question makes it wait.
 
 use crate::local_socket::{directory, is_stale, listen, write_line};
+use crate::service::Reloaded;
 use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use pipeline::Edit;
@@ -65,6 +66,8 @@ pub enum Operation {
         /// One message in so many; none is the end of it.
         one_in: Option<NonZeroU32>,
     },
+    /// To `outboard run`: read the file again.
+    Reload {},
 }
 
 /// The answer to an [`Operation`].
@@ -86,6 +89,8 @@ pub enum Answer {
     },
     /// To [`Operation::Trace`].
     Traced(Traced),
+    /// To [`Operation::Reload`].
+    Reloaded(Reloaded),
     /// It cannot be done, and why.
     Refused {
         /// Why.
@@ -113,6 +118,11 @@ impl Answer {
         }
     }
 
+    /// To who wants a process to read a file that it has not.
+    pub(crate) fn no_file() -> Answer {
+        Answer::Refused { problem: "this process runs no file: `outboard run` does".into() }
+    }
+
     /// To who traces what another traces already.
     pub(crate) fn traced_already() -> Answer {
         Answer::Refused { problem: "another process traces it already: end that one first".into() }
@@ -120,20 +130,58 @@ impl Answer {
 }
 
 /// What a process runs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// `share` or `attach`.
+    /// `share`, `attach`, or `run` for what an `outboard run` has of its own.
     pub role: String,
     /// Its process id.
     pub process: i32,
     /// Its drivers in use.
     pub drivers: Vec<DriverStatus>,
+    /// Sessions with other hosts.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+    /// At a `share`: what is on offer.
+    #[serde(default)]
+    pub offers: Vec<OfferStatus>,
+    /// At a `share`: who was turned away, how often for which reason.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
+    /// Of a `run`: what does not run although its file says so, and why.
+    #[serde(default)]
+    pub problems: Vec<String>,
+}
+
+/// A session with another host.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// What it is called here, or calls itself.
+    pub name: String,
+    /// Where it is.
+    pub address: String,
+    /// How long nothing was heard of it, seconds; none while it is heard.
+    pub silent_seconds: Option<f64>,
+    /// Shortest round trip seen lately, seconds.
+    pub round_trip_seconds: Option<f64>,
+    /// Devices in use.
+    pub drivers: usize,
+}
+
+/// A device on offer.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct OfferStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether it is plugged in.
+    pub present: bool,
+    /// Peers that use it.
+    pub users: usize,
 }
 
 impl Status {
     /// Of this process.
     pub(crate) fn of(role: &str, drivers: Vec<DriverStatus>) -> Status {
-        Status { role: role.into(), process: getpid().as_raw_nonzero().get(), drivers }
+        Status { role: role.into(), process: getpid().as_raw_nonzero().get(), drivers, ..Status::default() }
     }
 }
 
@@ -303,6 +351,17 @@ pub fn consoles() -> io::Result<Vec<PathBuf>> {
             false => found.push(path),
         }
     }
+    found.sort();
+    Ok(found)
+}
+
+/// The consoles of this process.
+pub(crate) fn own_consoles() -> io::Result<Vec<PathBuf>> {
+    let own = format!("{PREFIX}{}-", getpid().as_raw_nonzero());
+    let is_own =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own));
+    let mut found: Vec<_> =
+        fs::read_dir(directory()?)?.flatten().map(|entry| entry.path()).filter(is_own).collect();
     found.sort();
     Ok(found)
 }

@@ -1,7 +1,9 @@
 //! What a service tells while it runs, and how it is told to stop.
 
+use crate::connect::Connected;
 use crate::junction::hub::HubStats;
 use crate::junction::joint::JointStats;
+use crate::service::Reloaded;
 use crate::stats::DriverStats;
 use serde::Serialize;
 use std::io;
@@ -148,6 +150,27 @@ pub enum Event {
         /// The pipeline, canonical.
         pipeline: String,
     },
+    /// The run file was read again.
+    Reloaded {
+        /// What that did.
+        #[serde(flatten)]
+        done: Reloaded,
+    },
+    /// Metrics are served.
+    Metrics {
+        /// Where.
+        address: String,
+    },
+    /// A raw path of this host has ended.
+    Connected {
+        /// The side of the device.
+        source: String,
+        /// The side of the application.
+        sink: String,
+        /// What it moved.
+        #[serde(flatten)]
+        moved: Connected,
+    },
     /// Figures of a device that several hosts use, at intervals.
     Hub {
         /// The device's name.
@@ -170,6 +193,9 @@ pub enum Event {
         stats: Box<DriverStats>,
     },
 }
+
+/// Hears events, from whatever thread.
+pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Tells a service to stop; clones are handles on the same one.
 #[derive(Debug, Clone)]

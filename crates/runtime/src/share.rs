@@ -1,9 +1,12 @@
 //! `outboard share`: offers devices to other hosts. The broker's side: it listens, lets peers in, opens
 //! devices, and hands descriptors to workers.
 
+mod orders;
+mod status;
+
 use crate::agree::Pipelines;
 use crate::change;
-use crate::console::{self, Console, Operation, Status};
+use crate::console::{self, Console, Operation};
 use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -16,6 +19,7 @@ use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
 use contract::{Description, DeviceError, Partner, Role, Time};
+pub(crate) use orders::Orders;
 use pipeline::Edit;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -90,20 +94,33 @@ struct Greeting {
     control: Option<ControlLink>,
 }
 
-/// One port for both protocols. Where any will do (port 0), one that UDP has taken is passed over.
-fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
-    let mut attempts = if at.port() == 0 { PORT_ATTEMPTS } else { 1 };
-    loop {
-        attempts -= 1;
-        let listener = TcpListener::bind(at)?;
-        match bind_udp(listener.local_addr()?) {
-            Ok(udp) => {
-                listener.set_nonblocking(true)?;
-                return Ok((listener, udp.into()));
+/// Where a sharer listens: one port for both protocols.
+pub struct Listening {
+    tcp: TcpListener,
+    udp: UdpSocket,
+}
+
+impl Listening {
+    /// Begins to listen. Where any port will do (port 0), one that UDP has taken is passed over.
+    pub fn at(at: SocketAddr) -> io::Result<Listening> {
+        let mut attempts = if at.port() == 0 { PORT_ATTEMPTS } else { 1 };
+        loop {
+            attempts -= 1;
+            let listener = TcpListener::bind(at)?;
+            match bind_udp(listener.local_addr()?) {
+                Ok(udp) => return Listening::on(listener, udp.into()),
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse || attempts == 0 => return Err(error),
+                Err(_) => {}
             }
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse || attempts == 0 => return Err(error),
-            Err(_) => {}
         }
+    }
+
+    /// On sockets that somebody else bound to one address; the sharer binds more datagram sockets to it.
+    pub fn on(tcp: TcpListener, udp: UdpSocket) -> io::Result<Listening> {
+        tcp.set_nonblocking(true)?;
+        udp.set_nonblocking(true)?;
+        rustix::net::sockopt::set_socket_reuseaddr(&udp, true)?;
+        Ok(Listening { tcp, udp })
     }
 }
 
@@ -117,6 +134,7 @@ pub struct Sharer {
     address: SocketAddr,
     poller: Poller,
     shared: Offers,
+    orders: Orders,
     /// Where other processes of this user join; none if there is no place for it.
     door: Option<Door>,
     /// Where it is asked what it does; none if there is no place for it.
@@ -125,14 +143,23 @@ pub struct Sharer {
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
+    /// How often somebody was turned away, by reason.
+    refused: BTreeMap<String, u64>,
 }
 
 impl Sharer {
     /// Opens the devices and begins to listen.
     pub fn start(request: ShareRequest) -> Result<Sharer, RuntimeError> {
+        let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
+        let listening = Listening::at(request.listen).map_err(failed)?;
+        Sharer::start_on(listening, request)
+    }
+
+    /// [`Sharer::start`], on sockets that are there already.
+    pub fn start_on(listening: Listening, request: ShareRequest) -> Result<Sharer, RuntimeError> {
         let known = request.trust.clone().map(Known::new).transpose()?;
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
-        let (listener, udp) = listen(request.listen).map_err(failed)?;
+        let Listening { tcp: listener, udp } = listening;
         let address = listener.local_addr().map_err(failed)?;
         // From here on other processes may join; they are answered once it runs.
         let door = Door::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
@@ -149,12 +176,14 @@ impl Sharer {
             address,
             poller,
             shared,
+            orders: Orders::new().map_err(|error| RuntimeError::os("eventfd", error))?,
             door,
             console: Console::open().ok(),
             tracing: Tracing::default(),
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
+            refused: BTreeMap::new(),
         })
     }
 
@@ -178,6 +207,7 @@ impl Sharer {
             self.accept(tell);
             self.greet(tell);
             self.attend_door(tell);
+            self.attend_orders(tell);
             self.attend_console();
             self.introduce_datagrams();
             let serving: Vec<_> = self.sessions.keys().copied().collect();
@@ -207,6 +237,7 @@ impl Sharer {
     fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
         let mut at = stats_at;
         self.poller.want(stop.wakes(), true, false);
+        self.poller.want(self.orders.wakes(), true, false);
         self.poller.want(self.listener.as_fd(), true, false);
         self.poller.want(self.udp.as_fd(), true, false);
         for greeting in &self.greetings {
@@ -332,10 +363,8 @@ impl Sharer {
         let Some(mut console) = self.console.take() else { return };
         for (visitor, operation) in console.poll(&mut self.poller) {
             let answer = match operation {
-                Operation::Stats {} => {
-                    let drivers = self.sessions.values().flat_map(|session| session.status(&self.shared));
-                    Some(console::Answer::Status(Status::of("share", drivers.collect())))
-                }
+                Operation::Stats {} => Some(console::Answer::Status(self.status())),
+                Operation::Reload {} => Some(console::Answer::no_file()),
                 Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
                 Operation::Say { .. } => {
                     let problem =
@@ -496,7 +525,7 @@ impl Sharer {
         };
         let token = |session: &Session| resume == Some(session.token) && session.key == key;
         let found = self.sessions.iter().find(|(_, session)| token(session)).map(|(id, _)| *id);
-        let peer = format!("{name} ({})", greeting.peer);
+        let (address, peer) = (greeting.peer, format!("{name} ({})", greeting.peer));
         if let Some(session) = found.and_then(|id| self.sessions.get_mut(&id)) {
             if !session.is_newer(attempt) {
                 return self.dismiss(greeting, "a later connection of this session came before it", tell);
@@ -513,7 +542,7 @@ impl Sharer {
         let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
         let id = self.next_session;
         self.next_session += 1;
-        let who = Who { peer: peer.clone(), key, permit };
+        let who = Who { name, address, key, permit };
         match Session::begin(id, who, (stream, attempt), &self.request, &mut self.poller) {
             Ok(session) => {
                 self.sessions.insert(id, session);

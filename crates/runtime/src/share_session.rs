@@ -2,7 +2,7 @@
 
 use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
-use crate::console::{Answer, DriverStatus};
+use crate::console::{Answer, DriverStatus, PeerStatus};
 use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
@@ -43,8 +43,8 @@ pub(crate) enum Turn {
 
 /// Whose session it is.
 pub(crate) struct Who {
-    /// Name and address.
-    pub(crate) peer: String,
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
     /// The key that it showed; `None` where nobody is asked for one.
     pub(crate) key: Option<PeerKey>,
     pub(crate) permit: Permit,
@@ -56,7 +56,10 @@ pub(crate) struct Session {
     pub(crate) token: SessionToken,
     /// Number of the peer's last connection.
     attempt: u32,
+    /// Name and address.
     peer: String,
+    name: String,
+    address: SocketAddr,
     /// What it is known by: only that key resumes the session.
     pub(crate) key: Option<PeerKey>,
     permit: Permit,
@@ -106,7 +109,9 @@ impl Session {
             id,
             token,
             attempt,
-            peer: who.peer,
+            peer: format!("{} ({})", who.name, who.address),
+            name: who.name,
+            address: who.address,
             key: who.key,
             permit: who.permit,
             link,
@@ -529,6 +534,17 @@ impl Session {
             Some(DriverStatus { name, peer: self.peer.clone(), node: String::new(), at_ns: at.0, stats })
         };
         self.drivers.iter().filter_map(one).collect()
+    }
+
+    /// The session, as it stands.
+    pub(crate) fn peer_status(&self) -> PeerStatus {
+        PeerStatus {
+            name: self.name.clone(),
+            address: self.address.to_string(),
+            silent_seconds: self.silent_since.map(|since| now().since(since).as_secs_f64()),
+            round_trip_seconds: self.facts.map(|facts| facts.round_trip.as_secs_f64()),
+            drivers: self.drivers.len(),
+        }
     }
 
     fn open(

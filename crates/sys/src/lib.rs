@@ -2,6 +2,7 @@
 //!
 //! Every unsafe block says why it is sound. What is exported is safe to call with any arguments.
 
+pub mod activation;
 pub mod clock;
 pub mod descriptor;
 pub mod event;

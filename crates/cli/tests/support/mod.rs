@@ -179,7 +179,11 @@ impl Service {
 
     /// Runs this command with `--json`.
     pub(crate) fn start_as(mut command: Command) -> Service {
-        let mut child = command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
+        Service::of(command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap())
+    }
+
+    /// A program that runs with `--json`, its standard output a pipe.
+    pub(crate) fn of(mut child: Child) -> Service {
         let events = read_events(child.stdout.take().unwrap());
         Service { child, events, seen: Vec::new() }
     }
@@ -205,6 +209,12 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// The next event.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Value {
+        self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event; seen: {:?}", self.seen))
     }
 
     /// Events there are now.

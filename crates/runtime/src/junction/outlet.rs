@@ -9,7 +9,7 @@ use crate::worker::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Partner, PartnerError, Pushed, Readiness, Role,
+    FlowTemplate, Format, Message, Partner, PartnerError, Port, Pushed, Readiness, Role,
 };
 use pipeline::{NamedOutlet, Outlet, side_port};
 use std::os::fd::AsFd;
@@ -28,15 +28,30 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Opens what these words name, `PAIR[.PORT]=SPEC` each, as application partners of this host.
 pub(crate) fn open(words: &[String]) -> Result<Vec<NamedOutlet>, String> {
     let one = |words: &String| {
-        let wrong = |problem: String| format!("port `{words}`: {problem}");
-        let (name, spec) = words.split_once('=').ok_or_else(|| {
-            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
-        })?;
-        let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
-        let outlet = Arc::new(Queue::open(spec.trim()).map_err(wrong)?);
-        Ok(NamedOutlet { pair, port, outlet })
+        let (pair, port, spec) = read(words)?;
+        let outlet = Queue::open(spec).map_err(|problem| format!("port `{words}`: {problem}"))?;
+        Ok(NamedOutlet { pair, port, outlet: Arc::new(outlet) })
     };
     words.iter().map(one).collect()
+}
+
+/// Says what is wrong with these words, and opens nothing.
+pub(crate) fn check(words: &[String]) -> Result<(), String> {
+    words.iter().try_for_each(|words| {
+        let (_, _, spec) = read(words)?;
+        let spec = registry::device_spec(spec, Role::Application);
+        spec.map(drop).map_err(|error| format!("port `{words}`: {error}"))
+    })
+}
+
+/// `PAIR[.PORT]=SPEC`, taken apart.
+fn read(words: &str) -> Result<(&'static str, Port, &str), String> {
+    let wrong = |problem: String| format!("port `{words}`: {problem}");
+    let (name, spec) = words.split_once('=').ok_or_else(|| {
+        wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+    })?;
+    let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
+    Ok((pair, port, spec.trim()))
 }
 
 struct Shared {

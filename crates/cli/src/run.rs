@@ -1,0 +1,144 @@
+//! `run`, `reload` and `health`: a file's words as a service.
+
+use crate::arguments::{Log, Run};
+use crate::output::{Events, Failure, print, print_json};
+use crate::services::stop_on_signals;
+use runtime::config::RunFile;
+use runtime::console::{Answer, Operation, Status, ask, consoles};
+use runtime::service::{Source, Supervisor};
+use runtime::{Stop, metrics};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// `outboard run`: everything is checked before anything starts.
+pub(crate) fn run(words: Run) -> Result<(), Failure> {
+    // Their numbers are known only as long as nothing else was opened.
+    let sockets = sys::activation::take_sockets()?;
+    let source = source(&words.file)?;
+    if words.check {
+        source.check()?;
+        return print("it can be run\n");
+    }
+    let at = words.metrics.as_deref().map(metrics::address).transpose()?;
+    let log = if words.report.json { Log::Events } else { words.log };
+    let events = Arc::new(Events::of_service(log, words.report.stats, writes_data(&source)));
+    let tell = Arc::new(move |event| events.tell(event));
+    let stop = Stop::new()?;
+    stop_on_signals(&stop)?;
+    Ok(Supervisor::start(source, at, sockets, tell)?.run(&stop)?)
+}
+
+fn source(file: &Path) -> Result<Source, Failure> {
+    if file.as_os_str() != "-" {
+        return Ok(Source::File(file.into()));
+    }
+    let read = std::io::read_to_string(std::io::stdin());
+    read.map(Source::Text).map_err(|error| Failure::Failed(format!("reading standard input: {error}")))
+}
+
+/// Whether standard output is where data goes. A file that cannot be read is told of later.
+fn writes_data(source: &Source) -> bool {
+    let text = match source {
+        Source::File(path) => std::fs::read_to_string(path).unwrap_or_default(),
+        Source::Text(text) => text.clone(),
+    };
+    RunFile::parse(&text).is_ok_and(|file| file.writes_stdout())
+}
+
+/// The consoles of those that run a file, or of this one process.
+fn running(process: Option<i32>) -> Result<Vec<(PathBuf, Status)>, Failure> {
+    let told = |console: PathBuf| match ask(&console, &Operation::Stats {}) {
+        Ok(Answer::Status(status)) => Some((console, status)),
+        _ => None,
+    };
+    let is_meant = |status: &Status| process.is_none_or(|process| status.process == process);
+    Ok(consoles()?.into_iter().filter_map(told).filter(|(_, status)| is_meant(status)).collect())
+}
+
+/// `outboard reload`.
+pub(crate) fn reload(process: Option<i32>, json: bool) -> Result<(), Failure> {
+    let mut running = running(process)?;
+    running.retain(|(_, status)| status.role == "run");
+    let (console, status) = match (running.pop(), running.len()) {
+        (Some(one), 0) => one,
+        (None, _) => return Err(Failure::Failed("no `outboard run` of this user runs here".into())),
+        (Some(_), _) => {
+            let problem =
+                "several processes of this user run a file: say --process PID (`outboard health` lists them)";
+            return Err(Failure::Usage(problem.into()));
+        }
+    };
+    match ask(&console, &Operation::Reload {})? {
+        Answer::Reloaded(done) if json => print_json(&done),
+        Answer::Reloaded(done) => print(&format!(
+            "process {}: {} started, {} ended, {} untouched\n",
+            status.process, done.started, done.ended, done.unchanged
+        )),
+        Answer::Refused { problem } => Err(Failure::Failed(problem)),
+        _ => Err(Failure::Failed("it answers something else".into())),
+    }
+}
+
+/// One process of this user, as `health` sees it.
+#[derive(Serialize)]
+struct Health {
+    process: i32,
+    roles: Vec<String>,
+    /// What keeps it from doing what it is to do.
+    problems: Vec<String>,
+    /// What is not its own fault: a silent host, a device that is not plugged in.
+    waits: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    healthy: bool,
+    processes: Vec<Health>,
+}
+
+/// `outboard health`.
+pub(crate) fn health(process: Option<i32>, json: bool) -> Result<(), Failure> {
+    let mut processes: Vec<Health> = Vec::new();
+    for (_, status) in running(process)? {
+        let index =
+            processes.iter().position(|health| health.process == status.process).unwrap_or_else(|| {
+                let process = status.process;
+                processes.push(Health { process, roles: vec![], problems: vec![], waits: vec![] });
+                processes.len() - 1
+            });
+        let health = &mut processes[index];
+        health.waits.extend(waits(&status));
+        health.problems.extend(status.problems);
+        health.roles.push(status.role);
+    }
+    let healthy = !processes.is_empty() && processes.iter().all(|health| health.problems.is_empty());
+    let mut text = String::new();
+    for health in &processes {
+        let state = if health.problems.is_empty() { "healthy" } else { "NOT healthy" };
+        text.push_str(&format!("process {} ({}): {state}\n", health.process, health.roles.join(", ")));
+        health.problems.iter().chain(&health.waits).for_each(|what| text.push_str(&format!("    {what}\n")));
+    }
+    match json {
+        true => print_json(&Report { healthy, processes })?,
+        false => print(&crate::output::printable(&text))?,
+    }
+    match healthy {
+        true => Ok(()),
+        false if text.is_empty() => Err(Failure::Failed("nothing of this user's runs here".into())),
+        false => Err(Failure::Failed("something does not run although it should".into())),
+    }
+}
+
+fn waits(status: &Status) -> Vec<String> {
+    let mut waits = Vec::new();
+    for peer in &status.peers {
+        if let Some(seconds) = peer.silent_seconds {
+            waits.push(format!("{}: nothing heard of {} for {seconds:.0} s", status.role, peer.name));
+        }
+    }
+    for offer in status.offers.iter().filter(|offer| !offer.present) {
+        waits.push(format!("share: {} is not plugged in", offer.name));
+    }
+    waits
+}

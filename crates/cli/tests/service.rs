@@ -1,0 +1,220 @@
+//! `outboard run` as a service: it reads its file again without dropping flows, tells how it is, and takes sockets
+//! from a service manager.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Scratch, Service, command, outboard, terminate};
+
+/// A device that is shared.
+fn share(device: &str, name: &str, listen: &str) -> String {
+    format!("[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '{listen}'\ninsecure = true\n")
+}
+
+fn attach(from: &str, to: &str) -> String {
+    format!("[[attach]]\nfrom = '{from}'\nas = '{to}'\ninsecure = true\n")
+}
+
+fn reload(service: &Service) -> support::Ended {
+    outboard(&["reload", "--process", &service.child.id().to_string(), "--json"])
+}
+
+/// A port that nobody has at the moment, for both protocols.
+fn free_port() -> u16 {
+    loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = tcp.local_addr().unwrap();
+        if UdpSocket::bind(at).is_ok() {
+            return at.port();
+        }
+    }
+}
+
+fn get(address: &str, target: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_file_that_is_read_again_drops_no_flow() {
+    let scratch = Scratch::new();
+    let (file, kept) = (scratch.path("run.toml"), scratch.path("kept"));
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let write = |text: &[String]| std::fs::write(&file, text.concat()).unwrap();
+    const COUNT: u64 = 1500;
+    let pattern = format!("pattern:count={COUNT},rate=250,size=8");
+    let stays =
+        [share(&pattern, "kept", &listen), attach(&format!("{listen}/kept"), &format!("file:{kept}"))];
+    write(&[&stays[..], &[share("pattern:rate=5", "old", &listen)]].concat());
+    let mut service = Service::start(&["run", &file, "--metrics", "0", "--stats"]);
+    let metrics = service.wait("metrics")["address"].as_str().unwrap().to_string();
+    service.wait("attached");
+    // Another one attaches to what goes away.
+    let mut other = Service::start(&["attach", "--insecure", &format!("{listen}/old"), "--as", "null"]);
+    other.wait("attached");
+
+    // A file that is wrong changes nothing.
+    write(&[&stays[..], &["[[share]]\ndevice = 'smoke:1'\n".into()]].concat());
+    reload(&service).refused_with(1, "there is no kind of device");
+    service.wait("warning");
+    write(&[&stays[..], &[share("pattern:rate=5", "new", &listen)]].concat());
+    assert_eq!(reload(&service).done().json(), serde_json::json!({"started": 1, "ended": 1, "unchanged": 2}));
+    service.wait("reloaded");
+    other.wait("device-gone");
+    let mut third = Service::start(&["attach", "--insecure", &format!("{listen}/new"), "--as", "null"]);
+    third.wait("attached");
+    // As a signal has it too.
+    let pid = rustix::process::Pid::from_child(&service.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    assert_eq!(service.wait("reloaded")["unchanged"], 3);
+
+    let health = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]).done().json();
+    assert_eq!(health["healthy"], true, "{health}");
+    let text = get(&metrics, "/metrics");
+    for name in [
+        "outboard_flow_messages_total{device=\"kept\",peer=",
+        "role=\"share\",way=\"to_application\"}",
+        "outboard_device_users{device=\"kept\"} 1\n",
+        "outboard_link_up{",
+        "outboard_flow_delay_seconds{",
+        "process_resident_memory_bytes ",
+    ] {
+        assert!(text.contains(name), "{name} is not in:\n{text}");
+    }
+    assert!(get(&metrics, "/health").starts_with("HTTP/1.1 200"));
+
+    // What went on all the time lost nothing.
+    service.wait("flow-ended");
+    let since = Instant::now();
+    while std::fs::metadata(&kept).unwrap().len() < COUNT * 8 {
+        assert!(since.elapsed() < PATIENCE, "{} bytes", std::fs::metadata(&kept).unwrap().len());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(std::fs::metadata(&kept).unwrap().len(), COUNT * 8);
+    assert!(!service.seen.iter().any(|event| event["event"] == "link-lost"), "{:?}", service.seen);
+    drop((other, third));
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_had_is_tried_again_and_the_rest_goes_on() {
+    let scratch = Scratch::new();
+    let (file, later) = (scratch.path("run.toml"), scratch.path("later"));
+    let (here, there) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let text = [
+        share(&format!("file:{later}"), "later", &here),
+        share("pattern:rate=5", "now", &here),
+        attach(&format!("{there}/pattern"), "null"),
+    ];
+    std::fs::write(&file, text.concat()).unwrap();
+    let mut service = Service::start(&["run", &file]);
+    let offered = service.wait("offered");
+    assert_eq!(offered["name"], "now", "{offered}");
+    let ill = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]);
+    assert_eq!(ill.code, Some(1));
+    assert_eq!(ill.json()["processes"][0]["problems"].as_array().unwrap().len(), 2, "{:?}", ill.json());
+    std::fs::write(&later, "here").unwrap();
+    let _there = Service::start(&["share", "pattern:rate=5", "--listen", &there, "--insecure"]);
+    let (mut offered, mut attached) = (false, false);
+    while !(offered && attached) {
+        match service.next() {
+            event if event["event"] == "offered" => offered |= event["name"] == "later",
+            event => attached |= event["event"] == "attached",
+        }
+    }
+    outboard(&["health", "--process", &service.child.id().to_string()]).done();
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
+fn a_service_manager_is_told_and_its_sockets_are_used() {
+    let scratch = Scratch::new();
+    let (file, notify) = (scratch.path("run.toml"), scratch.path("notify"));
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = |what: &str| {
+        let mut bytes = [0; 512];
+        loop {
+            let count = manager.recv(&mut bytes).unwrap_or_else(|_| panic!("{what} is not told"));
+            let text = std::str::from_utf8(&bytes[..count]).unwrap();
+            if text.lines().any(|line| line.starts_with(what)) {
+                return;
+            }
+        }
+    };
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = tcp.local_addr().unwrap();
+    let udp = UdpSocket::bind(at).unwrap();
+    std::fs::write(&file, share("pattern:rate=5", "p", &at.to_string())).unwrap();
+    // A shell knows its own process id before it becomes the program, as a service manager does.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", r#"LISTEN_PID=$$ exec "$@""#, "sh", env!("CARGO_BIN_EXE_outboard"), "run", &file]);
+    shell.env("LISTEN_FDS", "2").env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000");
+    shell.env("XDG_RUNTIME_DIR", support::RUNTIME_DIRECTORY);
+    shell.stdout(std::process::Stdio::piped());
+    let sockets: Vec<OwnedFd> = vec![tcp.into(), udp.into()];
+    shell.arg("--json");
+    let child = sys::process::start_with(&mut shell, sockets).unwrap();
+    let mut service = Service::of(child);
+    assert_eq!(service.wait("listening")["address"], at.to_string());
+    told("READY=1");
+    told("WATCHDOG=1");
+    let pid = rustix::process::Pid::from_child(&service.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    told("RELOADING=1");
+    told("READY=1");
+    let mut attach =
+        Service::start(&["attach", "--insecure", &format!("udp://{at}/p"), "--as", "null", "--stats"]);
+    attach.wait("attached");
+    while attach.wait("stats")["stats"]["incoming"]["messages"] == 0 {}
+    terminate(&service.child);
+    told("STOPPING=1");
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
+fn check_says_what_is_wrong_and_makes_nothing() {
+    let scratch = Scratch::new();
+    let (file, record) = (scratch.path("run.toml"), scratch.path("record"));
+    let text = format!(
+        "[[share]]\ndevice = 'pattern'\ninsecure = true\nvia = 'record'\nport = 'record=file:{record},frame=container'\n"
+    );
+    std::fs::write(&file, &text).unwrap();
+    outboard(&["run", "--check", &file]).done();
+    assert!(!std::path::Path::new(&record).exists());
+    std::fs::write(&file, format!("{text}[service]\nmetrics = 'x'\n")).unwrap();
+    outboard(&["run", "--check", &file]).refused(2, &["[ADDRESS:]PORT"]);
+    std::fs::write(&file, text.replace("record=file", "record=fil")).unwrap();
+    outboard(&["run", "--check", &file]).refused(2, &["port `record=fil:"]);
+    outboard(&["reload", "--process", "1"]).refused(1, &["no `outboard run`"]);
+}
+
+#[test]
+fn a_log_has_time_and_level() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let text = "[[connect]]\nsource = 'pattern:count=3,rate=0'\nsink = 'null'\n";
+    std::fs::write(&file, text).unwrap();
+    let log = outboard(&["run", &file, "--log", "json"]).done();
+    let line: Value = serde_json::from_str(log.text().lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&line["level"], &line["event"], &line["messages"]),
+        (&"info".into(), &"connected".into(), &3.into())
+    );
+    let time = line["time"].as_str().unwrap();
+    assert!(time.len() == 24 && time.ends_with('Z'), "{time}");
+    let mut journal = command(&["run", &file]);
+    journal.env("JOURNAL_STREAM", "1:1");
+    let ended = support::end(journal.spawn().unwrap(), "run").done();
+    assert!(ended.text().starts_with("<6>"), "{}", ended.text());
+}
