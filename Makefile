@@ -29,7 +29,7 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
-# The program, what `outboard bench` needs, its manual page and its completions, below PREFIX.
+# The program, what `outboard bench` needs, its manual page, its completions and its units, below PREFIX.
 install: setup
 	cargo build --release --locked -p outboard -p outboard-bench -p outboard-lab
 	install -d $(DESTDIR)$(PREFIX)/bin
@@ -37,6 +37,14 @@ install: setup
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TARGET)/release/outboard man >$(DESTDIR)$(PREFIX)/share/man/man1/outboard.1
 	$(TARGET)/release/outboard completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboard
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system systemd/user sysusers.d udev/rules.d)
+	install -m 644 packaging/systemd/outboard.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 644 packaging/systemd/outboard.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/outboard.conf
+	install -m 644 packaging/systemd/60-outboard.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d
+	install -d $(DESTDIR)$(PREFIX)/share/doc/outboard
+	install -m 644 packaging/systemd/outboard.toml docs/service.md $(DESTDIR)$(PREFIX)/share/doc/outboard
+	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/outboard.service
+	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/user/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/outboard.service
 
 setup:
 	@scripts/setup

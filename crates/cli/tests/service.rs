@@ -65,7 +65,7 @@ fn a_file_that_is_read_again_drops_no_flow() {
 
     // A file that is wrong changes nothing.
     write(&[&stays[..], &["[[share]]\ndevice = 'smoke:1'\n".into()]].concat());
-    reload(&service).refused_with(1, "there is no kind of device");
+    reload(&service).refused_with(1, "there is no device class `smoke`");
     service.wait("warning");
     write(&[&stays[..], &[share("pattern:rate=5", "new", &listen)]].concat());
     assert_eq!(reload(&service).done().json(), serde_json::json!({"started": 1, "ended": 1, "unchanged": 2}));
@@ -179,7 +179,7 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
     while attach.wait("stats")["stats"]["incoming"]["messages"] == 0 {}
     terminate(&service.child);
     told("STOPPING=1");
-    assert_eq!(service.stop(), Some(0));
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
