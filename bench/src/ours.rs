@@ -143,7 +143,7 @@ impl Broker<'_> {
             }
             Report::Notice { notice: Notice::FlowEnded(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
-            Report::Trace { .. } | Report::Said { .. } | Report::Heard(_) => Ok(()),
+            Report::Trace { .. } | Report::Said { .. } | Report::Heard(_) | Report::Warning(_) => Ok(()),
             Report::Stats(mut stats) => {
                 self.stats[here] = stats.remove(&DRIVER);
                 Ok(())
