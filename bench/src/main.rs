@@ -22,6 +22,7 @@ mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
+mod reliability;
 mod rivals;
 mod seal_cost;
 mod skew;
@@ -67,6 +68,7 @@ enum Experiment {
     Flood(Setting),
     TraceCost(Setting),
     SealCost(Setting),
+    Reliability(reliability::ReliabilitySetting),
     Partner,
     Isolate,
     Links(links_chain::LinksSetting),
@@ -191,6 +193,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
+        Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,

@@ -68,6 +68,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "seal-cost",
         "What sealing costs: TCP and UDP between hosts that know each other, and bare, in turns",
     ),
+    experiment(
+        "reliability",
+        "What faults cost: cut links, killed processes, full disks and more, for each class of device (needs root)",
+    ),
     experiment("partner", "Tables 3 and 4 of the Partner paper: what the partner vector costs"),
     experiment("isolate", "What a stage in a process of its own costs, isolated or not, beside a call"),
     experiment(

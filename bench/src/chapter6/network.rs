@@ -83,13 +83,18 @@ impl Lab {
         command
     }
 
+    /// The network namespace of one of them.
+    pub(crate) fn namespace(&self, host: &str) -> String {
+        format!("{}-{host}", self.name)
+    }
+
     /// Does something on a thread of one of them.
     pub(crate) fn on<T: Send>(
         &self,
         host: &str,
         act: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        let namespace = File::open(format!("/run/netns/{}-{host}", self.name))?;
+        let namespace = File::open(format!("/run/netns/{}", self.namespace(host)))?;
         apart(|| {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             act()

@@ -1,5 +1,5 @@
 use crate::stream::tests::{FarStream, open, pull_all, push_all, read_available, template};
-use contract::{Ctl, CtlReply, Direction, Message, Pull, Pulled, Role, Time};
+use contract::{Ctl, CtlReply, Direction, Message, Pull, Pulled, Pushed, Role, Time};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -99,8 +99,56 @@ fn a_sink_empties_the_file_or_appends_to_it() {
     assert_eq!(std::fs::read(&path).unwrap(), b"ab\n");
 }
 
+/// A disk of one page; unmounted with this value.
+struct SmallDisk(Scratch);
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let disk = SmallDisk(Scratch::new());
+        disk.run("mount", &["-t", "tmpfs", "-o", "size=4k", "small"]).then_some(disk)
+    }
+
+    fn run(&self, program: &str, words: &[&str]) -> bool {
+        let status = std::process::Command::new(program).args(words).arg(&self.0.0).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["--lazy"]);
+    }
+}
+
 #[test]
-fn a_full_disk_gives_the_message_back_and_names_the_file() {
+fn what_finds_a_full_disk_waits_for_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        return eprintln!("SKIPPED: a small disk cannot be mounted here: it needs root");
+    };
+    let path = disk.0.path("log");
+    let mut sink = open(&format!("file:{path}"), Role::Application);
+    let key = sink.open(&template(Direction::In), &contract::Attributes::default()).unwrap();
+    let sent = messages(&[&[b'a'; 3000], &[b'b'; 3000], b"c"]);
+    let mut waiting = None;
+    for message in &sent {
+        match sink.push(key, message.clone()).unwrap() {
+            Pushed::Taken => {}
+            Pushed::Full(message) => waiting = Some(message),
+        }
+    }
+    let waiting = waiting.expect("6000 bytes do not fit on a page");
+    let readiness = sink.readiness(key, Direction::In);
+    assert!(!readiness.now && readiness.at.is_some(), "it is looked at again, but not all the time");
+    assert!(disk.run("mount", &["-o", "remount,size=64k"]));
+    while let Pushed::Full(_) = sink.push(key, waiting.clone()).unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(matches!(sink.ctl(key, Ctl::Finish), Ok(CtlReply::Done)));
+    assert_eq!(std::fs::read(&path).unwrap(), bodies(&sent).concat());
+}
+
+#[test]
+fn a_failing_disk_gives_the_message_back_and_names_the_file() {
     let mut sink = open("file:/dev/full", Role::Application);
     let key = sink.open(&template(Direction::In), &contract::Attributes::default()).unwrap();
     let sent = Message::new(Time(1), b"lost?".to_vec());

@@ -17,12 +17,16 @@ pub(crate) struct Inlet {
     bytes: u64,
     /// Whether whoever reads may come back after it went away.
     may_return: bool,
-    /// When to look again whether a reader took what lies in a FIFO.
+    /// When to look again whether a reader took what lies in a FIFO, or whether a full disk has room.
     look_at: Option<Time>,
+    /// How often the disk was found full.
+    full: u64,
 }
 
-/// How often to look.
+/// How often to look into a FIFO.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often to look at a full disk.
+const DISK_LOOK: Duration = Duration::from_millis(200);
 
 impl Inlet {
     /// Writes to `channel`, which errors call `name`.
@@ -35,6 +39,7 @@ impl Inlet {
             bytes: 0,
             may_return: false,
             look_at: None,
+            full: 0,
         }
     }
 
@@ -48,10 +53,19 @@ impl Inlet {
         let Some(channel) = &self.channel else {
             return Err(PartnerError::Unsupported("a push after the flow was finished"));
         };
+        if self.unwritten.left() > 0 && self.look_at.is_some_and(|at| at > now()) {
+            return Ok(false);
+        }
+        self.look_at = None;
         match self.unwritten.write(channel) {
             Ok(count) => {
                 self.bytes += count as u64;
                 Ok(self.unwritten.left() == 0)
+            }
+            Err(Errno::NOSPC | Errno::DQUOT) if channel.is_on_disk() => {
+                self.full += 1;
+                self.look_at = Some(now().after(DISK_LOOK));
+                Ok(false)
             }
             Err(Errno::PIPE | Errno::CONNRESET) if self.may_return => {
                 Err(PartnerError::Gone(self.name.clone()))
@@ -144,5 +158,9 @@ impl Takes for Inlet {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn disk_full(&self) -> u64 {
+        self.full
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Channel {
     manner: Manner,
     /// Regular files, and devices like `/dev/null`, cannot be waited for: they are always ready.
     can_wait: bool,
-    is_pipe: bool,
+    kind: FileType,
 }
 
 impl Channel {
@@ -67,8 +67,7 @@ impl Channel {
     fn new(descriptor: OwnedFd, manner: Manner) -> rustix::io::Result<Channel> {
         let can_wait = can_wait(descriptor.as_fd())?;
         let mode = rustix::fs::fstat(&descriptor)?.st_mode;
-        let is_pipe = FileType::from_raw_mode(mode) == FileType::Fifo;
-        Ok(Channel { descriptor, manner, can_wait, is_pipe })
+        Ok(Channel { descriptor, manner, can_wait, kind: FileType::from_raw_mode(mode) })
     }
 
     /// A descriptor that other processes hold too: its flags are theirs and stay as they are.
@@ -112,10 +111,15 @@ impl Channel {
         Ok(asked[0].revents())
     }
 
+    /// Whether it lies on a disk, which may be full for now.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+
     /// Bytes in a FIFO that this side itself keeps open for reading: nobody else may have taken them yet.
     pub(crate) fn kept_bytes(&self) -> rustix::io::Result<u64> {
         let both = rustix::fs::fcntl_getfl(&self.descriptor)? & OFlags::ACCMODE == OFlags::RDWR;
-        if self.is_pipe && both { rustix::io::ioctl_fionread(&self.descriptor) } else { Ok(0) }
+        if self.kind == FileType::Fifo && both { rustix::io::ioctl_fionread(&self.descriptor) } else { Ok(0) }
     }
 
     /// Reads what there is. `AGAIN` if there is nothing; 0 at the end.
@@ -126,7 +130,7 @@ impl Channel {
             Manner::Asked | Manner::Free => rustix::io::read(&self.descriptor, into),
         }?;
         // A FIFO reads like one at its end until its first writer comes; only then it can be hung up.
-        if count == 0 && self.is_pipe && !self.state(PollFlags::IN)?.contains(PollFlags::HUP) {
+        if count == 0 && self.kind == FileType::Fifo && !self.state(PollFlags::IN)?.contains(PollFlags::HUP) {
             return Err(Errno::AGAIN);
         }
         Ok(count)
@@ -231,6 +235,9 @@ pub(crate) trait Takes: Send {
 
     /// Bytes written so far.
     fn bytes(&self) -> u64;
+
+    /// How often the disk was found full, and what was pushed had to wait for room.
+    fn disk_full(&self) -> u64;
 }
 
 /// A partner on one descriptor each way, or only one way.
@@ -303,7 +310,9 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
             Ctl::Report => {
                 let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
                 let written = self.inlet.as_ref().map(|inlet| ("written bytes", inlet.bytes() as f64));
-                Ok(CtlReply::Report(read.into_iter().chain(written).collect()))
+                let full = self.inlet.as_ref().map(I::disk_full).filter(|full| *full > 0);
+                let full = full.map(|full| ("disk full", full as f64));
+                Ok(CtlReply::Report(read.into_iter().chain(written).chain(full).collect()))
             }
             _ => Err(PartnerError::Unsupported("this operation")),
         }

@@ -145,4 +145,8 @@ impl Takes for Writer {
     fn bytes(&self) -> u64 {
         self.inlet.bytes()
     }
+
+    fn disk_full(&self) -> u64 {
+        self.inlet.disk_full()
+    }
 }

@@ -28,6 +28,8 @@ pub const REP_CNT: usize = 0x02;
 pub const FF_CNT: usize = 0x80;
 pub const INPUT_PROP_CNT: usize = 0x20;
 
+pub const BUS_USB: u16 = 0x03;
+
 pub const SYN_REPORT: u16 = 0;
 pub const SYN_MT_REPORT: u16 = 2;
 pub const SYN_DROPPED: u16 = 3;
@@ -43,6 +45,8 @@ pub const BTN_TOUCH: u16 = 0x14a;
 pub const BTN_TRIGGER_HAPPY: u16 = 0x2c0;
 
 pub const REL_X: u16 = 0x00;
+
+pub const MSC_SCAN: u16 = 0x04;
 
 pub const ABS_X: u16 = 0x00;
 pub const ABS_Y: u16 = 0x01;

@@ -1,0 +1,254 @@
+//! Two hosts that know each other, and the program on both of them as a user runs it.
+
+use super::Cell;
+use crate::Failure;
+use crate::chapter6::{Lab, beside};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait for a program to say something.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(5);
+/// Where host a is, at the port that `share` has by itself.
+pub(crate) const ADDRESS_A: &str = "10.77.0.1";
+pub(crate) const PORT: u16 = 7845;
+
+/// One of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// It has the device and runs `share`.
+    Device,
+    /// It has the application and runs `attach`.
+    Application,
+}
+
+impl Host {
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            Host::Device => "a",
+            Host::Application => "b",
+        }
+    }
+}
+
+/// The program, running, and what it told so far.
+struct Service {
+    child: Child,
+    events: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Service {
+    fn start(mut command: Command) -> Result<Service, Failure> {
+        let mut child = command
+            .arg("--json")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()?;
+        let events: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let stdout = child.stdout.take().ok_or("it has no standard output")?;
+        let told = events.clone();
+        thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            for event in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
+                told.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            }
+        });
+        Ok(Service { child, events })
+    }
+
+    fn events(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last event of a kind.
+    fn event(&self, kind: &str) -> Option<Value> {
+        self.events().iter().rev().find(|event| event["event"] == kind).cloned()
+    }
+
+    fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
+        let begun = Instant::now();
+        loop {
+            if let Some(event) = self.event(kind) {
+                return Ok(event);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("outboard ended ({status}) without `{kind}`").into());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("outboard did not say `{kind}`; it said {:?}", self.events()).into());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// It and what it started, oldest first.
+    fn processes(&self) -> Vec<Pid> {
+        let mut all = vec![self.child.id()];
+        let mut at = 0;
+        while let Some(process) = all.get(at) {
+            let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+            let children =
+                threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+            let children: Vec<u32> = children
+                .flat_map(|text| text.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+                .collect();
+            all.extend(children);
+            at += 1;
+        }
+        all.into_iter().filter_map(|process| Pid::from_raw(process as i32)).collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        for process in self.processes() {
+            // It may have ended by itself.
+            let _ = kill_process(process, signal);
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Both hosts, and what runs on them.
+pub(crate) struct Hosts {
+    pub(crate) lab: Lab,
+    transport: String,
+    directory: PathBuf,
+    share: Option<(Service, Vec<String>)>,
+    attach: Option<(Service, Vec<String>)>,
+}
+
+impl Hosts {
+    /// Makes them, with a network of 5 ms each way, and introduces them to each other. What they keep lies below `directory`.
+    pub(crate) fn new(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Hosts, Failure> {
+        let lab = Lab::up(netlab, &["--seed", &seed.to_string(), "delay=5ms"])?;
+        let directory = directory.to_path_buf();
+        let hosts = Hosts { lab, transport: cell.transport.clone(), directory, share: None, attach: None };
+        let mut shows = hosts.command(Host::Device)?;
+        shows.args(["pair", "--listen", &format!("{ADDRESS_A}:{PORT}")]);
+        let mut shows = Service::start(shows)?;
+        let code = shows.wait("code")?;
+        let with = code["command"].as_str().and_then(|command| command.strip_prefix("outboard pair "));
+        let with = with.ok_or("`pair` does not say how")?.to_string();
+        let typed = hosts.command(Host::Application)?.args(["pair", &with]).output()?;
+        if !typed.status.success() {
+            return Err(format!("the hosts do not pair: {}", String::from_utf8_lossy(&typed.stderr)).into());
+        }
+        shows.wait("paired")?;
+        drop(shows);
+        Ok(hosts)
+    }
+
+    /// The program, on a host, as that host's user.
+    fn command(&self, host: Host) -> Result<Command, Failure> {
+        let home = self.directory.join(host.letter());
+        let program = beside("outboard")?;
+        let mut command = self.lab.program(host.letter(), &program.display().to_string());
+        for (name, below) in [("XDG_STATE_HOME", "state"), ("XDG_RUNTIME_DIR", "run")] {
+            let path = home.join(below);
+            fs::create_dir_all(&path)?;
+            command.env(name, path);
+        }
+        Ok(command)
+    }
+
+    /// Shares a device and attaches it; what stands in for it.
+    pub(crate) fn begin(&mut self, device: &str, application: &str) -> Result<String, Failure> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
+        let share = words(&["share", device, "--name", "device", "--stats"]);
+        let from = format!("{}://{ADDRESS_A}/device", self.transport);
+        let attach = words(&["attach", &from, "--as", application, "--stats"]);
+        self.share = Some((self.service(Host::Device, &share)?, share));
+        self.attach = Some((self.service(Host::Application, &attach)?, attach));
+        let attached = self.told_by(Host::Application, "attached")?;
+        Ok(attached["node"].as_str().unwrap_or_default().into())
+    }
+
+    fn service(&self, host: Host, words: &[String]) -> Result<Service, Failure> {
+        let mut command = self.command(host)?;
+        command.args(words);
+        let mut service = Service::start(command)?;
+        if host == Host::Device {
+            service.wait("listening")?;
+        }
+        Ok(service)
+    }
+
+    fn running(&mut self, host: Host) -> &mut Option<(Service, Vec<String>)> {
+        match host {
+            Host::Device => &mut self.share,
+            Host::Application => &mut self.attach,
+        }
+    }
+
+    fn told_by(&mut self, host: Host, kind: &str) -> Result<Value, Failure> {
+        let (service, _) = self.running(host).as_mut().ok_or("nothing runs there")?;
+        service.wait(kind)
+    }
+
+    /// Kills the process of a host that the user started, and starts another in its place.
+    pub(crate) fn restart(&mut self, host: Host) -> Result<(), Failure> {
+        let (service, words) = self.running(host).take().ok_or("nothing runs there")?;
+        drop(service);
+        let service = self.service(host, &words)?;
+        *self.running(host) = Some((service, words));
+        Ok(())
+    }
+
+    /// Kills the processes that a host's own started; how many.
+    pub(crate) fn kill_workers(&mut self, host: Host) -> usize {
+        let Some((service, _)) = self.running(host) else { return 0 };
+        let workers = service.processes().split_off(1);
+        workers.iter().filter(|worker| kill_process(**worker, Signal::KILL).is_ok()).count()
+    }
+
+    /// Has all processes of a host stand still, or go on.
+    pub(crate) fn halt(&mut self, host: Host, halt: bool) {
+        if let Some((service, _)) = self.running(host) {
+            service.signal(if halt { Signal::STOP } else { Signal::CONT });
+        }
+    }
+
+    /// What both hosts counted as dropped or lost, whether they still run, and what was unusual.
+    pub(crate) fn told(&mut self) -> Told {
+        let mut told = Told::default();
+        for host in [Host::Device, Host::Application] {
+            let Some((service, _)) = self.running(host) else { continue };
+            told.alive &= matches!(service.child.try_wait(), Ok(None));
+            let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
+            for flow in [&stats["outgoing"], &stats["incoming"]] {
+                let drops = flow["drops"].as_object().into_iter().flatten();
+                told.dropped += drops.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
+                told.dropped += flow["lost"].as_u64().unwrap_or_default();
+            }
+        }
+        told
+    }
+}
+
+/// What hosts told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    /// Messages that they say did not arrive.
+    pub(crate) dropped: u64,
+    /// Both still run.
+    pub(crate) alive: bool,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Told { dropped: 0, alive: true }
+    }
+}

@@ -1,0 +1,237 @@
+//! Faults and devices: what each fault costs a device of each class, on two hosts that know each other, with an emulated
+//! network between them. Units flow all the time ([`subject`]), something goes wrong ([`fault`]), and then they are counted
+//! ([`count`]).
+
+mod count;
+mod fault;
+mod hosts;
+mod port;
+mod subject;
+mod unit;
+
+use crate::Failure;
+use crate::chapter6::{beside, progress};
+use clap::Args;
+use count::Tally;
+use fault::Fault;
+use hosts::{Host, Hosts, Told};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use subject::{Class, Disk, Ended, Subject};
+
+/// Units flow for so long before something goes wrong, and after all is well again.
+const CALM: Duration = Duration::from_secs(2);
+/// Longest time to recover.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to try.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ReliabilitySetting {
+    /// Classes of devices [default: all]
+    #[arg(long = "class", value_delimiter = ',')]
+    classes: Vec<Class>,
+    /// Only faults in whose name this is
+    #[arg(long)]
+    fault: Option<String>,
+    /// Transports
+    #[arg(long = "transport", value_delimiter = ',', default_values_t = ["tcp".to_string(), "udp".to_string()])]
+    transports: Vec<String>,
+    /// What the network's losses follow
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The program `netlab` [default: beside this one]
+    #[arg(long)]
+    netlab: Option<PathBuf>,
+    /// Write the table to this file, Markdown
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+}
+
+/// One fault, one class, one transport.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    class: Class,
+    fault: Fault,
+    transport: String,
+}
+
+/// What came of a cell.
+#[derive(Debug, Clone)]
+enum Outcome {
+    /// It cannot happen here: why.
+    Impossible(&'static str),
+    Seen(Seen),
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    ended: Ended,
+    /// From when the cause was gone until something made since was there, each way.
+    recovery: Option<Duration>,
+    told: Told,
+}
+
+impl Seen {
+    /// Whether it is as promised.
+    fn holds(&self, cell: &Cell) -> bool {
+        let Ended { tally, stuck, node_losses } = self.ended;
+        let is_right = match (cell.fault.takes_the_store(), cell.class.is_state()) {
+            (true, _) => tally.repeated == 0 && tally.disordered == 0,
+            (false, true) => tally.lost <= self.told.dropped && Tally { lost: 0, ..tally }.is_exact(),
+            (false, false) => tally.is_exact(),
+        };
+        let node_stays = cell.fault == Fault::Kill(Host::Application) || node_losses == 0;
+        is_right
+            && node_stays
+            && stuck == 0
+            && self.told.alive
+            && self.recovery.is_some_and(|recovery| recovery <= Duration::from_secs(1))
+    }
+}
+
+fn run_cell(cell: &Cell, netlab: &Path, seed: u64) -> Result<Outcome, Failure> {
+    let directory = std::env::temp_dir().join(format!("outboard-reliability-{}", std::process::id()));
+    fs::create_dir_all(&directory)?;
+    let result = in_directory(cell, netlab, &directory, seed);
+    // A directory that stays is no harm.
+    let _ = fs::remove_dir_all(&directory);
+    result
+}
+
+fn in_directory(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Outcome, Failure> {
+    let disk = Disk::mount(directory)?;
+    let mut hosts = Hosts::new(cell, netlab, directory, seed)?;
+    let mut subject = Subject::start(cell.class, &mut hosts, directory)?;
+    let calm = Instant::now();
+    if wait_for(&subject, calm).is_none() {
+        return Err("nothing flows, before anything is done".into());
+    }
+    thread::sleep(CALM);
+    let gone = match cell.fault.strike(&mut hosts, &mut subject, &disk)? {
+        Ok(gone) => gone,
+        Err(why) => return Ok(Outcome::Impossible(why)),
+    };
+    let recovery = wait_for(&subject, gone).map(|came| came.saturating_duration_since(gone));
+    thread::sleep(CALM);
+    let ended = subject.end(PATIENCE)?;
+    Ok(Outcome::Seen(Seen { ended, recovery, told: hosts.told() }))
+}
+
+/// Waits until something made after `since` is there, each way.
+fn wait_for(subject: &Subject, since: Instant) -> Option<Instant> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(came) = subject.made_after_came(since) {
+            return Some(came);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    None
+}
+
+/// Tries everything.
+pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        progress("SKIPPED reliability: it needs root, for network namespaces");
+        return Ok(json!([]));
+    }
+    let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
+    let wanted = if setting.classes.is_empty() { &Class::EVERY[..] } else { &setting.classes };
+    let mut classes = Vec::new();
+    for class in wanted {
+        match class.is_possible() {
+            Ok(()) => classes.push(*class),
+            Err(why) => progress(&format!("SKIPPED {class:?}: {why}")),
+        }
+    }
+    let mut outcomes = Vec::new();
+    for transport in &setting.transports {
+        for fault in Fault::EVERY {
+            for class in classes.iter().copied().filter(|class| fault.befalls(*class)) {
+                let cell = Cell { class, fault, transport: transport.clone() };
+                if setting.fault.as_ref().is_some_and(|part| !fault.to_string().contains(part.as_str())) {
+                    continue;
+                }
+                let outcome = run_cell(&cell, &netlab, setting.seed).map_err(|error| {
+                    format!("{class:?} over {transport}, {fault} (seed {}): {error}", setting.seed)
+                })?;
+                progress(&format!("{}: {}", name(&cell), words(&cell, &outcome)));
+                outcomes.push((cell, outcome));
+            }
+        }
+    }
+    let text = table(&outcomes);
+    if let Some(file) = &setting.markdown {
+        fs::write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    print!("{text}");
+    Ok(outcomes.iter().map(|(cell, outcome)| row(cell, outcome)).collect())
+}
+
+fn name(cell: &Cell) -> String {
+    format!("{:?} over {}, {}", cell.class, cell.transport, cell.fault)
+}
+
+fn words(cell: &Cell, outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Impossible(why) => format!("not done: {why}"),
+        Outcome::Seen(seen) => format!(
+            "{}; {}; recovered {}; {} keys stuck; the node was lost {} times; {} told as dropped",
+            if seen.holds(cell) { "holds" } else { "BROKEN" },
+            seen.ended.tally,
+            seen.recovery
+                .map_or("never".into(), |recovery| format!("after {:.0} ms", recovery.as_secs_f64() * 1e3)),
+            seen.ended.stuck,
+            seen.ended.node_losses,
+            seen.told.dropped,
+        ),
+    }
+}
+
+fn table(outcomes: &[(Cell, Outcome)]) -> String {
+    let mut text = String::from(
+        "| fault | class | transport | made | lost | repeated | out of order | torn | told as dropped | keys stuck | recovered, ms | node lost | |\n\
+         |---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+    );
+    for (cell, outcome) in outcomes {
+        let class = format!("{:?}", cell.class).to_lowercase();
+        // Writing to a string cannot fail.
+        let _ = write!(text, "| {} | {class} | {} ", cell.fault, cell.transport);
+        let _ = match outcome {
+            Outcome::Impossible(why) => writeln!(text, "| | | | | | | | | | not done: {why} |"),
+            Outcome::Seen(seen) => {
+                let Ended { tally, stuck, node_losses } = seen.ended;
+                let Tally { made, lost, repeated, disordered, torn } = tally;
+                let recovery =
+                    seen.recovery.map_or("never".into(), |at| format!("{:.0}", at.as_secs_f64() * 1e3));
+                let holds = if seen.holds(cell) { "" } else { "**broken**" };
+                let dropped = seen.told.dropped;
+                writeln!(
+                    text,
+                    "| {made} | {lost} | {repeated} | {disordered} | {torn} | {dropped} | {stuck} | {recovery} | {node_losses} | {holds} |"
+                )
+            }
+        };
+    }
+    text
+}
+
+fn row(cell: &Cell, outcome: &Outcome) -> Value {
+    let Outcome::Seen(seen) = outcome else { return json!(null) };
+    let recovery = seen.recovery.map(|recovery| recovery.as_secs_f64() * 1e3);
+    let Ended { tally, stuck, node_losses } = seen.ended;
+    json!({
+        "experiment": "reliability",
+        "params": {
+            "class": format!("{:?}", cell.class).to_lowercase(), "fault": cell.fault.to_string(), "transport": cell.transport,
+            "made": tally.made, "lost": tally.lost, "repeated": tally.repeated,
+            "disordered": tally.disordered, "torn": tally.torn, "dropped": seen.told.dropped,
+            "stuck": stuck, "node_losses": node_losses, "holds": seen.holds(cell),
+        },
+        "unit": "ms", "ours": recovery, "limit": null, "paper": null, "runs": 1, "p50": recovery, "p99": recovery,
+    })
+}

@@ -1,0 +1,201 @@
+//! What the experiment itself holds open, as the hardware behind a device and as the application before a node.
+
+use super::unit::KEYS;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pty::OpenptFlags;
+use rustix::termios::OptionalActions;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use sys::input::code::{BUS_USB, EV_KEY, EV_MSC, KEY_A, MSC_SCAN};
+use sys::input::{Ids, uinput};
+
+/// How long nothing is looked at.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A descriptor that may be lost, and had again.
+#[derive(Debug)]
+pub(crate) struct Port {
+    file: Mutex<Option<Arc<File>>>,
+    /// An application opens it again by this name.
+    path: Option<PathBuf>,
+    losses: AtomicU64,
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    All,
+    /// There was no room, or nothing to write to, until the end: nothing of it is written.
+    Nothing,
+    /// It was lost amid, or the end came then.
+    Part,
+}
+
+impl Port {
+    /// The hardware's side, which is there until [`Port::set`] takes it away.
+    pub(crate) fn hardware(file: File) -> Port {
+        Port { file: Mutex::new(Some(Arc::new(file))), path: None, losses: AtomicU64::new(0) }
+    }
+
+    /// An application's node or file.
+    pub(crate) fn application(path: &Path) -> io::Result<Port> {
+        let file = open(path)?;
+        Ok(Port {
+            file: Mutex::new(Some(Arc::new(file))),
+            path: Some(path.into()),
+            losses: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes the hardware away, or brings it back.
+    pub(crate) fn set(&self, file: Option<File>) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file.map(Arc::new);
+    }
+
+    /// How often the application lost its descriptor.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    fn get(&self) -> Option<Arc<File>> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            *file = self.path.as_ref().and_then(|path| open(path).ok()).map(Arc::new);
+        }
+        file.clone()
+    }
+
+    fn lose(&self) {
+        if self.path.is_some() {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.set(None);
+        }
+        std::thread::sleep(PAUSE);
+    }
+
+    /// Writes all of it, waiting for room as long as it must.
+    pub(crate) fn write(&self, bytes: &[u8], stop: &AtomicBool) -> Written {
+        let mut done = 0;
+        while done < bytes.len() {
+            if stop.load(Ordering::Relaxed) {
+                return if done == 0 { Written::Nothing } else { Written::Part };
+            }
+            let Some(file) = self.get() else {
+                if done > 0 {
+                    return Written::Part;
+                }
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            match (&*file).write(&bytes[done..]) {
+                Ok(count) => done += count,
+                Err(error) if is_for_now(&error) => wait(&file, PollFlags::OUT),
+                Err(_) => {
+                    self.lose();
+                    if done > 0 {
+                        return Written::Part;
+                    }
+                }
+            }
+        }
+        Written::All
+    }
+
+    /// What there is; nothing after a short wait.
+    pub(crate) fn read(&self, into: &mut [u8]) -> usize {
+        let Some(file) = self.get() else {
+            std::thread::sleep(PAUSE);
+            return 0;
+        };
+        match (&*file).read(into) {
+            // The end of a file that still grows.
+            Ok(0) => {
+                std::thread::sleep(PAUSE);
+                0
+            }
+            Ok(count) => count,
+            Err(error) => {
+                match is_for_now(&error) {
+                    true => wait(&file, PollFlags::IN),
+                    false => self.lose(),
+                }
+                0
+            }
+        }
+    }
+}
+
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn wait(file: &File, for_what: PollFlags) {
+    let longest = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    // An interrupted wait is a short one.
+    let _ = poll(&mut [PollFd::new(file, for_what)], Some(&longest));
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let file = rustix::fs::open(
+        path,
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    make_raw(&file)?;
+    Ok(file.into())
+}
+
+/// As a program sets a terminal that carries bytes. What is none stays as it is.
+fn make_raw(file: &OwnedFd) -> io::Result<()> {
+    match rustix::termios::tcgetattr(file) {
+        Ok(mut settings) => {
+            settings.make_raw();
+            Ok(rustix::termios::tcsetattr(file, OptionalActions::Now, &settings)?)
+        }
+        Err(Errno::NOTTY) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The hardware's side of a serial port, and the name of the port.
+pub(crate) fn serial_port() -> io::Result<(File, PathBuf)> {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    rustix::pty::grantpt(&master)?;
+    rustix::pty::unlockpt(&master)?;
+    let name = rustix::pty::ptsname(&master, Vec::new())?;
+    rustix::fs::fcntl_setfl(master.as_fd(), OFlags::NONBLOCK)?;
+    Ok((master.into(), PathBuf::from(name.to_string_lossy().into_owned())))
+}
+
+/// A FIFO, and its writing end, which waits for no reader and sees none go.
+pub(crate) fn fifo(path: &Path) -> io::Result<File> {
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR)?;
+    open(path)
+}
+
+/// A keyboard that the kernel has for a real one, and its event node. It goes when its descriptor does.
+pub(crate) fn keyboard() -> io::Result<(File, PathBuf)> {
+    let file = open(Path::new("/dev/uinput"))?;
+    let device = file.as_fd();
+    let ids = Ids { bus: BUS_USB, vendor: 0x0ade, product: 1, version: 1 };
+    uinput::set_up(device, "Outboard reliability keyboard", ids, 0)?;
+    let keys = (0..KEYS).map(|number| (EV_KEY, KEY_A + number as u16));
+    for (kind, code) in keys.chain([(EV_MSC, MSC_SCAN)]) {
+        uinput::enable_kind(device, kind)?;
+        uinput::enable_code(device, kind, code)?;
+    }
+    uinput::create(device)?;
+    let system = format!("/sys/devices/virtual/input/{}", uinput::system_name(device)?);
+    let mut names =
+        fs::read_dir(&system)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let node = names.find(|name| name.starts_with("event"));
+    let node = node.ok_or_else(|| io::Error::other(format!("{system} has no event node")))?;
+    Ok((file, Path::new("/dev/input").join(node)))
+}

@@ -1,0 +1,327 @@
+//! A device of each class, and an application: units go from one to the other all the time.
+
+use super::count::{Count, Tally};
+use super::hosts::Hosts;
+use super::port::{Port, Written, fifo, keyboard, serial_port};
+use super::unit::{Reader, Unit};
+use crate::Failure;
+use clap::ValueEnum;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use sys::input::code::EV_KEY;
+use sys::input::evdev;
+
+const READ_BYTES: usize = 64 << 10;
+/// Longest wait for the application's node.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For what is in a driver's hands when nothing more is made.
+const DRAIN: Duration = Duration::from_millis(100);
+
+/// What kind of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Class {
+    /// A serial port (a pseudo-terminal), lines both ways
+    Serial,
+    /// A file that grows, lines
+    File,
+    /// A film, frames
+    Video,
+    /// A keyboard, keys that go down and up (needs `/dev/uinput`)
+    Input,
+}
+
+impl Class {
+    /// All.
+    pub(crate) const EVERY: [Class; 4] = [Class::Input, Class::Serial, Class::Video, Class::File];
+
+    /// Whether such devices can be made here, or why not.
+    pub(crate) fn is_possible(self) -> Result<(), &'static str> {
+        match self {
+            Class::Input if !Path::new("/dev/uinput").exists() => {
+                Err("this kernel has no uinput; `lab/vm` boots one that has")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its flow is a state: what is late is dropped, and where things stand is told anew.
+    pub(crate) fn is_state(self) -> bool {
+        self == Class::Input
+    }
+}
+
+/// The event node in what `attach` says of an application.
+fn event_node(told: &str) -> Result<PathBuf, Failure> {
+    let node = told.split([' ', ',', ')']).find(|word| word.starts_with("/dev/input/event"));
+    node.map(PathBuf::from).ok_or_else(|| format!("there is no event node in {told:?}").into())
+}
+
+/// One way: who makes units and who counts them.
+struct Way {
+    count: Arc<Mutex<Count>>,
+    maker: JoinHandle<()>,
+    watcher: JoinHandle<()>,
+}
+
+/// What the threads of all ways are told.
+#[derive(Default)]
+struct Told {
+    pause: AtomicBool,
+    make_no_more: AtomicBool,
+    watch_no_more: AtomicBool,
+}
+
+fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
+    count.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn make(unit: Unit, to: &Port, count: &Mutex<Count>, told: &Told) {
+    let mut head = unit.head();
+    let mut due = Instant::now();
+    while !told.make_no_more.load(Ordering::Relaxed) {
+        if !told.pause.load(Ordering::Relaxed) {
+            let number = lock(count).next();
+            let bytes = [head.as_slice(), &unit.bytes(number)].concat();
+            // Counted before it is written, or it might be seen before it was made.
+            lock(count).make();
+            match to.write(&bytes, &told.make_no_more) {
+                Written::Nothing => lock(count).unmake(),
+                Written::All | Written::Part => head.clear(),
+            }
+        }
+        due = (due + Duration::from_secs_f64(1.0 / unit.rate_hz())).max(Instant::now());
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
+    let mut reader = Reader::new(unit);
+    let mut bytes = vec![0; READ_BYTES];
+    while !told.watch_no_more.load(Ordering::Relaxed) {
+        let length = from.read(&mut bytes);
+        for number in reader.read(&bytes[..length]) {
+            match number {
+                Some(number) => lock(count).see(number),
+                None => lock(count).see_torn(),
+            }
+        }
+    }
+}
+
+impl Way {
+    fn start(unit: Unit, from: &Arc<Port>, to: &Arc<Port>, told: &Arc<Told>) -> Way {
+        let count = Arc::<Mutex<Count>>::default();
+        let (made, source, by) = (count.clone(), from.clone(), told.clone());
+        let maker = thread::spawn(move || make(unit, &source, &made, &by));
+        let (seen, sink, by) = (count.clone(), to.clone(), told.clone());
+        let watcher = thread::spawn(move || watch(unit, &sink, &seen, &by));
+        Way { count, maker, watcher }
+    }
+}
+
+/// What came of all that was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) tally: Tally,
+    /// Keys that are not as they are at the device.
+    pub(crate) stuck: u64,
+    /// How often the application lost its node.
+    pub(crate) node_losses: u64,
+}
+
+/// The device, the application, and what goes on between them.
+pub(crate) struct Subject {
+    class: Class,
+    /// Its name, which stays.
+    device: PathBuf,
+    hardware: Arc<Port>,
+    application: Arc<Port>,
+    /// Where the application has it.
+    out: PathBuf,
+    ways: Vec<Way>,
+    told: Arc<Told>,
+    /// The device's node, open, so that the kernel keeps what nobody reads, and tells where keys are.
+    node: Option<fs::File>,
+}
+
+impl Subject {
+    /// Makes the device, shares and attaches it, and has units flow.
+    pub(crate) fn start(class: Class, hosts: &mut Hosts, directory: &Path) -> Result<Subject, Failure> {
+        let (device, mut out) = (directory.join("in"), directory.join("disk/out"));
+        let shown = device.display();
+        let (hardware, node, unit) = match class {
+            Class::Serial => {
+                let plugged = plug(class, &device)?;
+                out = directory.join("tty");
+                hosts.begin(&format!("serial:{shown}"), &format!("pty:{}", out.display()))?;
+                (plugged.0, Some(plugged.1), Unit::Line)
+            }
+            Class::File => {
+                let hardware = fifo(&device)?;
+                let application = format!("file:{},frame=line,append=true", out.display());
+                hosts.begin(&format!("file:{shown},frame=line"), &application)?;
+                (hardware, None, Unit::Line)
+            }
+            Class::Video => {
+                let hardware = fifo(&device)?;
+                hosts.begin(&format!("y4m:{shown}"), &format!("y4m:{}", out.display()))?;
+                (hardware, None, Unit::Frame)
+            }
+            Class::Input => {
+                let plugged = plug(class, &device)?;
+                let name = fs::read_link(&device)?;
+                out = event_node(&hosts.begin(&format!("evdev:{}", name.display()), "uinput")?)?;
+                (plugged.0, Some(plugged.1), Unit::Report)
+            }
+        };
+        let begun = Instant::now();
+        while !out.exists() {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("there is no {}", out.display()).into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (hardware, application) =
+            (Arc::new(Port::hardware(hardware)), Arc::new(Port::application(&out)?));
+        let told = Arc::<Told>::default();
+        let mut ways = vec![Way::start(unit, &hardware, &application, &told)];
+        if class == Class::Serial {
+            ways.push(Way::start(unit, &application, &hardware, &told));
+        }
+        Ok(Subject { class, device, hardware, application, out, ways, told, node })
+    }
+
+    /// Takes the device away, once everything that it made has been read.
+    pub(crate) fn unplug(&mut self) {
+        self.told.pause.store(true, Ordering::Relaxed);
+        thread::sleep(DRAIN);
+        self.hardware.set(None);
+        self.node = None;
+        // Removed or not, nothing answers there.
+        let _ = fs::remove_file(&self.device);
+    }
+
+    /// Brings it back, under its name.
+    pub(crate) fn plug(&mut self) -> Result<(), Failure> {
+        let (hardware, node) = plug(self.class, &self.device)?;
+        self.hardware.set(Some(hardware));
+        self.node = Some(node);
+        self.told.pause.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// When units made after `since` had come, each way.
+    pub(crate) fn made_after_came(&self, since: Instant) -> Option<Instant> {
+        let came: Option<Vec<Instant>> =
+            self.ways.iter().map(|way| lock(&way.count).first_made_after(since)).collect();
+        came?.into_iter().max()
+    }
+
+    /// Stops making units, waits for those on the way, and counts.
+    pub(crate) fn end(self, patience: Duration) -> Result<Ended, Failure> {
+        self.told.make_no_more.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        let mut watchers = Vec::new();
+        let mut counts = Vec::new();
+        for way in self.ways {
+            // A thread that panicked has said so.
+            let _ = way.maker.join();
+            watchers.push(way.watcher);
+            counts.push(way.count);
+        }
+        while begun.elapsed() < patience && !counts.iter().all(|count| lock(count).is_complete()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // What comes twice may come late.
+        thread::sleep(DRAIN);
+        self.told.watch_no_more.store(true, Ordering::Relaxed);
+        for watcher in watchers {
+            let _ = watcher.join();
+        }
+        let stuck = match (self.class, &self.node) {
+            (Class::Input, Some(node)) => stuck(node, &self.out)?,
+            _ => 0,
+        };
+        let tally = counts.iter().fold(Tally::default(), |sum, count| sum.and(lock(count).tally()));
+        Ok(Ended { tally, stuck, node_losses: self.application.losses() })
+    }
+}
+
+/// A device that can be taken out, by a name that stays: the hardware, and its node.
+fn plug(class: Class, name: &Path) -> Result<(fs::File, fs::File), Failure> {
+    let (hardware, port) = if class == Class::Input { keyboard()? } else { serial_port()? };
+    // A node of the kernel's may take a moment to be there.
+    let begun = Instant::now();
+    let node = loop {
+        match fs::File::options().read(true).write(true).open(&port) {
+            Ok(node) => break node,
+            Err(error) if begun.elapsed() > PATIENCE => {
+                return Err(format!("{}: {error}", port.display()).into());
+            }
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    std::os::unix::fs::symlink(port, name)?;
+    Ok((hardware, node))
+}
+
+/// Keys that are not as they are at the device.
+fn stuck(device: &fs::File, application: &Path) -> Result<u64, Failure> {
+    let application = fs::File::open(application)?;
+    let [here, there] = [device, &application].map(|node| evdev::state(node.as_fd(), EV_KEY));
+    let (here, there) = (here?, there?);
+    Ok((here.without(&there).len() + there.without(&here).len()) as u64)
+}
+
+/// A small disk, where an application writes.
+pub(crate) struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    const ROOM: &str = "size=256m";
+
+    pub(crate) fn mount(directory: &Path) -> Result<Disk, Failure> {
+        let path = directory.join("disk");
+        fs::create_dir_all(&path)?;
+        mount(&["-t", "tmpfs", "-o", Disk::ROOM, "disk", &path.display().to_string()])?;
+        Ok(Disk { path })
+    }
+
+    /// Leaves no room, or room again.
+    pub(crate) fn fill(&self, full: bool) -> Result<(), Failure> {
+        let used_kib = match full {
+            true => {
+                let used = rustix::fs::statvfs(&self.path)?;
+                (used.f_blocks - used.f_bfree) * used.f_frsize / 1024
+            }
+            false => 0,
+        };
+        let size = if full { format!("size={used_kib}k") } else { Disk::ROOM.into() };
+        mount(&["-o", &format!("remount,{size}"), &self.path.display().to_string()])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What cannot be unmounted now goes when its last user does.
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+fn mount(words: &[&str]) -> Result<(), Failure> {
+    let output = Command::new("mount").args(words).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            Err(format!("mount {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim())
+                .into())
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard.
+
+use sys::input::Event;
+use sys::input::code::{EV_KEY, EV_MSC, KEY_A, MSC_SCAN};
+
+/// What a device makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A number of twelve digits and a newline.
+    Line,
+    /// A picture in YUV4MPEG2 whose every byte belongs to its number.
+    Frame,
+    /// A key that goes down or up, with the number as its scan code.
+    Report,
+}
+
+const DIGITS: usize = 12;
+/// Side of a picture.
+const SIDE: usize = 64;
+/// Of a picture in 4:2:0.
+const PICTURE_BYTES: usize = SIDE * SIDE * 3 / 2;
+const FRAME: &[u8] = b"FRAME\n";
+/// Keys that go down, one after another, and then up.
+pub(crate) const KEYS: u64 = 4;
+/// `struct input_event`: a time of 16 bytes, which the kernel sets, then kind, code and value.
+const EVENT_BYTES: usize = 24;
+/// Longest first line of a film.
+const HEAD_BYTES_MAX: usize = 256;
+
+/// A word of a picture.
+fn word(number: u64, at: usize) -> u64 {
+    number ^ (at as u64) << 48
+}
+
+impl Unit {
+    /// Of them a second.
+    pub(crate) fn rate_hz(self) -> f64 {
+        match self {
+            Unit::Line => 200.0,
+            Unit::Frame => 30.0,
+            Unit::Report => 50.0,
+        }
+    }
+
+    /// What stands before the first.
+    pub(crate) fn head(self) -> Vec<u8> {
+        match self {
+            Unit::Line | Unit::Report => Vec::new(),
+            Unit::Frame => format!("YUV4MPEG2 W{SIDE} H{SIDE} F30:1 Ip A1:1 C420jpeg\n").into_bytes(),
+        }
+    }
+
+    /// Unit number so and so.
+    pub(crate) fn bytes(self, number: u64) -> Vec<u8> {
+        match self {
+            Unit::Line => format!("{number:0DIGITS$}\n").into_bytes(),
+            Unit::Frame => {
+                let words = (0..PICTURE_BYTES / 8).flat_map(|at| word(number, at).to_le_bytes());
+                FRAME.iter().copied().chain(words).collect()
+            }
+            Unit::Report => {
+                let key = KEY_A + (number % KEYS) as u16;
+                let pressed = (number / KEYS).is_multiple_of(2);
+                let scan = Event::new(EV_MSC, MSC_SCAN, number as i32);
+                let events = [scan, Event::new(EV_KEY, key, pressed.into()), Event::REPORT];
+                events.iter().flat_map(event_bytes).collect()
+            }
+        }
+    }
+}
+
+fn event_bytes(event: &Event) -> [u8; EVENT_BYTES] {
+    let mut bytes = [0; EVENT_BYTES];
+    bytes[16..18].copy_from_slice(&event.kind.to_ne_bytes());
+    bytes[18..20].copy_from_slice(&event.code.to_ne_bytes());
+    bytes[20..].copy_from_slice(&event.value.to_ne_bytes());
+    bytes
+}
+
+/// The number of a report, if this is the event that has it.
+fn scan_code(event: &[u8]) -> Option<u64> {
+    let (head, value) = event.get(16..EVENT_BYTES)?.split_at_checked(4)?;
+    let is_scan = head == [EV_MSC.to_ne_bytes(), MSC_SCAN.to_ne_bytes()].concat();
+    let number = i32::from_ne_bytes(value.try_into().ok()?);
+    is_scan.then_some(number.try_into().ok()?)
+}
+
+/// Finds units in what an application reads.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    unit: Unit,
+    begun: bool,
+    bytes: Vec<u8>,
+}
+
+impl Reader {
+    pub(crate) fn new(unit: Unit) -> Reader {
+        Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new() }
+    }
+
+    /// Takes bytes; gives the numbers of the units that they complete, and nothing for what is none.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Vec<Option<u64>> {
+        self.bytes.extend_from_slice(bytes);
+        let mut found = Vec::new();
+        while let Some(piece) = self.piece() {
+            match (self.unit, self.begun) {
+                // Its other events follow from the number, or stand for where things are.
+                (Unit::Report, _) => found.extend(scan_code(&piece).map(Some)),
+                (_, true) => found.push(self.number(&piece)),
+                (_, false) => self.begun = true,
+            }
+        }
+        found
+    }
+
+    fn piece(&mut self) -> Option<Vec<u8>> {
+        let line = || self.bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let length = match (self.unit, self.begun) {
+            (Unit::Line, _) => line()?,
+            (Unit::Report, _) => EVENT_BYTES,
+            (Unit::Frame, false) => line().or((self.bytes.len() > HEAD_BYTES_MAX).then_some(1))?,
+            (Unit::Frame, true) => FRAME.len() + PICTURE_BYTES,
+        };
+        (self.bytes.len() >= length).then(|| self.bytes.drain(..length).collect())
+    }
+
+    fn number(&self, piece: &[u8]) -> Option<u64> {
+        let number = match self.unit {
+            Unit::Line => str::from_utf8(&piece[..piece.len() - 1]).ok()?.parse().ok()?,
+            Unit::Frame => {
+                let first = piece.get(FRAME.len()..FRAME.len() + 8)?;
+                u64::from_le_bytes(first.try_into().ok()?)
+            }
+            Unit::Report => scan_code(piece)?,
+        };
+        (self.unit.bytes(number) == piece).then_some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_made_in_whatever_pieces() {
+        for unit in [Unit::Line, Unit::Frame, Unit::Report] {
+            let made: Vec<u8> = [unit.head(), unit.bytes(0), unit.bytes(7)].concat();
+            for size in [1, 5, 4096, made.len()] {
+                let mut reader = Reader::new(unit);
+                let found: Vec<_> = made.chunks(size).flat_map(|piece| reader.read(piece)).collect();
+                assert_eq!(found, [Some(0), Some(7)], "{unit:?} in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_torn_is_no_unit() {
+        let mut line = Unit::Line.bytes(5);
+        line.remove(3);
+        assert_eq!(Reader::new(Unit::Line).read(&line), [None]);
+        let mut film = [Unit::Frame.head(), Unit::Frame.bytes(5)].concat();
+        *film.last_mut().unwrap() ^= 1;
+        assert_eq!(Reader::new(Unit::Frame).read(&film), [None]);
+    }
+}
