@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
+/// Of a piece that is no unit, so much is shown.
+const SHOWN_BYTES: usize = 40;
+
 /// Units of one way.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
@@ -12,8 +15,9 @@ pub(crate) struct Count {
     made: Vec<Instant>,
     /// Numbers in the order in which they came, and when.
     seen: Vec<(Instant, u64)>,
-    /// Pieces that are no unit.
+    /// Pieces that are no unit, and the first of them.
     torn: u64,
+    first_torn: Option<Vec<u8>>,
 }
 
 /// What became of all units.
@@ -52,8 +56,15 @@ impl Count {
     }
 
     /// Something came that is no unit.
-    pub(crate) fn see_torn(&mut self) {
+    pub(crate) fn see_torn(&mut self, piece: Vec<u8>) {
         self.torn += 1;
+        self.first_torn.get_or_insert(piece);
+    }
+
+    /// The beginning of the first piece that is no unit.
+    pub(crate) fn first_torn(&self) -> Option<String> {
+        let piece = self.first_torn.as_ref()?;
+        Some(piece[..piece.len().min(SHOWN_BYTES)].escape_ascii().to_string())
     }
 
     /// When the first unit that was made after `since` came.

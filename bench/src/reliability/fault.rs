@@ -100,7 +100,12 @@ impl Fault {
                     return Ok(Err("it has no process but its own"));
                 }
             }
-            Fault::Kill(host) => hosts.restart(host)?,
+            Fault::Kill(host) => {
+                if host == Host::Device {
+                    subject.begin_anew()?;
+                }
+                hosts.restart(host)?;
+            }
             Fault::Halt(host, seconds) => {
                 hosts.halt(host, true);
                 thread::sleep(Duration::from_secs(seconds));

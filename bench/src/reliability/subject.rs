@@ -5,6 +5,7 @@ use super::hosts::Hosts;
 use super::port::{Port, Written, fifo, keyboard, serial_port};
 use super::unit::{Reader, Unit};
 use crate::Failure;
+use crate::chapter6::progress;
 use clap::ValueEnum;
 use std::fs;
 use std::os::fd::AsFd;
@@ -73,6 +74,7 @@ struct Way {
 #[derive(Default)]
 struct Told {
     pause: AtomicBool,
+    begin_anew: AtomicBool,
     make_no_more: AtomicBool,
     watch_no_more: AtomicBool,
 }
@@ -86,6 +88,9 @@ fn make(unit: Unit, to: &Port, count: &Mutex<Count>, told: &Told) {
     let mut due = Instant::now();
     while !told.make_no_more.load(Ordering::Relaxed) {
         if !told.pause.load(Ordering::Relaxed) {
+            if told.begin_anew.swap(false, Ordering::Relaxed) {
+                head = unit.head();
+            }
             let number = lock(count).next();
             let bytes = [head.as_slice(), &unit.bytes(number)].concat();
             // Counted before it is written, or it might be seen before it was made.
@@ -107,8 +112,8 @@ fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
         let length = from.read(&mut bytes);
         for number in reader.read(&bytes[..length]) {
             match number {
-                Some(number) => lock(count).see(number),
-                None => lock(count).see_torn(),
+                Ok(number) => lock(count).see(number),
+                Err(piece) => lock(count).see_torn(piece),
             }
         }
     }
@@ -170,7 +175,7 @@ impl Subject {
             }
             Class::Video => {
                 let hardware = fifo(&device)?;
-                hosts.begin(&format!("y4m:{shown}"), &format!("y4m:{}", out.display()))?;
+                hosts.begin(&format!("y4m:{shown},rate=0"), &format!("y4m:{}", out.display()))?;
                 (hardware, None, Unit::Frame)
             }
             Class::Input => {
@@ -205,6 +210,19 @@ impl Subject {
         self.node = None;
         // Removed or not, nothing answers there.
         let _ = fs::remove_file(&self.device);
+    }
+
+    /// Before the host of the device begins anew: who plays a film into a program begins with it.
+    pub(crate) fn begin_anew(&mut self) -> Result<(), Failure> {
+        if self.class == Class::Video {
+            self.told.pause.store(true, Ordering::Relaxed);
+            thread::sleep(DRAIN);
+            fs::remove_file(&self.device)?;
+            self.hardware.set(Some(fifo(&self.device)?));
+            self.told.begin_anew.store(true, Ordering::Relaxed);
+            self.told.pause.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Brings it back, under its name.
@@ -244,6 +262,8 @@ impl Subject {
         for watcher in watchers {
             let _ = watcher.join();
         }
+        let torn = counts.iter().filter_map(|count| lock(count).first_torn());
+        torn.for_each(|torn| progress(&format!("the first that is no unit: {torn}")));
         let stuck = match (self.class, &self.node) {
             (Class::Input, Some(node)) => stuck(node, &self.out)?,
             _ => 0,

@@ -98,15 +98,15 @@ impl Reader {
         Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new() }
     }
 
-    /// Takes bytes; gives the numbers of the units that they complete, and nothing for what is none.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Vec<Option<u64>> {
+    /// Takes bytes; gives the numbers of the units that they complete, and what is no unit as it is.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Vec<Result<u64, Vec<u8>>> {
         self.bytes.extend_from_slice(bytes);
         let mut found = Vec::new();
         while let Some(piece) = self.piece() {
             match (self.unit, self.begun) {
                 // Its other events follow from the number, or stand for where things are.
-                (Unit::Report, _) => found.extend(scan_code(&piece).map(Some)),
-                (_, true) => found.push(self.number(&piece)),
+                (Unit::Report, _) => found.extend(scan_code(&piece).map(Ok)),
+                (_, true) => found.push(self.number(&piece).ok_or(piece)),
                 (_, false) => self.begun = true,
             }
         }
@@ -148,7 +148,7 @@ mod tests {
             for size in [1, 5, 4096, made.len()] {
                 let mut reader = Reader::new(unit);
                 let found: Vec<_> = made.chunks(size).flat_map(|piece| reader.read(piece)).collect();
-                assert_eq!(found, [Some(0), Some(7)], "{unit:?} in pieces of {size}");
+                assert_eq!(found, [Ok(0), Ok(7)], "{unit:?} in pieces of {size}");
             }
         }
     }
@@ -157,9 +157,9 @@ mod tests {
     fn what_is_torn_is_no_unit() {
         let mut line = Unit::Line.bytes(5);
         line.remove(3);
-        assert_eq!(Reader::new(Unit::Line).read(&line), [None]);
+        assert_eq!(Reader::new(Unit::Line).read(&line), [Err(line)]);
         let mut film = [Unit::Frame.head(), Unit::Frame.bytes(5)].concat();
         *film.last_mut().unwrap() ^= 1;
-        assert_eq!(Reader::new(Unit::Frame).read(&film), [None]);
+        assert!(matches!(Reader::new(Unit::Frame).read(&film)[..], [Err(_)]));
     }
 }
