@@ -13,6 +13,7 @@ use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
+use transports::quic::Quic;
 use transports::udp::Udp;
 use wire::control::FlowClass;
 
@@ -153,6 +154,20 @@ pub(crate) fn udp(both_ways: bool) -> Result<Link, Failure> {
         class: FlowClass::Timely,
         both_ways,
         sealed: false,
+        traced: None,
+    })
+}
+
+/// QUIC, its records in a stream.
+pub(crate) fn quic(both_ways: bool) -> Result<Link, Failure> {
+    let options = Options::defaults(Quic.options())?;
+    Ok(Link {
+        transports: [&Quic, &Quic],
+        options,
+        format: Format::Bytes,
+        class: FlowClass::Reliable,
+        both_ways,
+        sealed: true,
         traced: None,
     })
 }

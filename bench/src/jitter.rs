@@ -244,6 +244,7 @@ pub(crate) fn sink(pipeline: &str) -> Result<(), Failure> {
     let request = AttachRequest {
         address: ADDRESS.into(),
         transport: TransportPlan { class, options: Options::defaults(class.options())? },
+        fallback: None,
         targets: vec![target],
         trust: None,
         limits: limits(),

@@ -14,13 +14,18 @@ const LOADS: [(usize, usize); 2] = [(200_000, 1000), (1000, 1_000_000)];
 const PINGS: [(usize, usize); 3] = [(3000, 24), (3000, 1000), (200, 1_000_000)];
 /// What may be on its way over UDP.
 const WINDOW_BYTES: u64 = 3_000_000;
-const TRANSPORTS: [&str; 2] = ["tcp", "udp"];
+/// `quic` is never bare: without keys of the session it has keys that anybody has.
+const TRANSPORTS: [&str; 3] = ["tcp", "udp", "quic"];
 
 fn joined(setting: &Setting, name: &str, both_ways: bool) -> Result<(Link, [OwnedFd; 2]), Failure> {
     Ok(match name {
         "udp" => {
             let (near, far) = datagram_pair()?;
             (flood::udp(both_ways)?, [near.into(), far.into()])
+        }
+        "quic" => {
+            let (near, far) = datagram_pair()?;
+            (flood::quic(both_ways)?, [near.into(), far.into()])
         }
         _ => {
             let (near, far) = connection(setting)?;

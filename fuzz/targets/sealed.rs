@@ -2,7 +2,7 @@
 //! bytes of length first.
 #![no_main]
 
-use contract::{FlowKey, Options, Pull, Pulled, SealKeys, Secret};
+use contract::{End, FlowKey, Options, Pull, Pulled, SealKeys, Secret};
 use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use wire::Reader;
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (peer, ours) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
         .expect("a pair of sockets");
     let keys = SealKeys { sending: Secret([1; 32]), receiving: Secret([2; 32]) };
-    let mut partner = udp.partner(ours, &options, Some(&keys)).expect("a partner");
+    let mut partner = udp.partner(ours, End::Accepted, &options, Some(&keys)).expect("a partner");
     let mut reader = Reader::new(bytes);
     while let Ok(length) = reader.u16("length") {
         let length = usize::from(length).min(reader.left());

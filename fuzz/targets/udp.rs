@@ -1,7 +1,7 @@
 //! Datagrams from a stranger, put together to records: pieces of the input, each two bytes of length first.
 #![no_main]
 
-use contract::{FlowKey, Options, Pull, Pulled};
+use contract::{End, FlowKey, Options, Pull, Pulled};
 use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use wire::{BODY_BYTES_MAX, Reader, RecordHeader};
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         .expect("its own options");
     let (peer, ours) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
         .expect("a pair of sockets");
-    let mut partner = udp.partner(ours, &options, None).expect("a partner");
+    let mut partner = udp.partner(ours, End::Accepted, &options, None).expect("a partner");
     let mut reader = Reader::new(bytes);
     loop {
         let Ok(length) = reader.u16("length") else { break };

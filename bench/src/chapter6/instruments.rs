@@ -6,7 +6,7 @@ use crate::Failure;
 use crate::measure::Times;
 use bytes::Bytes;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Message, Next,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message, Next,
     OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time,
     TransportClass,
 };
@@ -452,6 +452,10 @@ impl TransportClass for Gauge {
         Tcp.facts()
     }
 
+    fn is_datagram(&self) -> bool {
+        Tcp.is_datagram()
+    }
+
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
         Tcp.dial(peer, options)
     }
@@ -459,10 +463,11 @@ impl TransportClass for Gauge {
     fn partner(
         &self,
         socket: OwnedFd,
+        end: End,
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError> {
-        let inner = Tcp.partner(socket, options, keys)?;
+        let inner = Tcp.partner(socket, end, options, keys)?;
         let watch = lock(&self.watch).clone().unwrap_or_else(|| Arc::new(|_, _, _| ()));
         watch(Passing::Begin, sys::clock::boot_ns(), 0);
         Ok(Box::new(Gauged { inner, watch }))

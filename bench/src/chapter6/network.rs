@@ -311,6 +311,7 @@ impl Network {
         let request = AttachRequest {
             address: format!("{}:{}", far.ports.address, far.ports.share),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
+            fallback: None,
             targets: vec![target],
             trust: None,
             limits: limits(),

@@ -321,6 +321,7 @@ pub(crate) fn attach(
     let request = AttachRequest {
         address: address.to_string(),
         transport: TransportPlan { class, options },
+        fallback: None,
         targets: vec![target],
         trust: None,
         limits: Limits::default(),

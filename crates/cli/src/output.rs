@@ -179,6 +179,9 @@ fn describe(event: &Event) -> String {
             "no host is paired yet: `outboard pair` here, and what it says there".into()
         }
         Event::Knows { peers } => format!("known here: {}", peers.join(", ")),
+        Event::FellBack { from, to, reason } => {
+            format!("WARNING: over `{to}`, as `{from}` does not get through: {reason}")
+        }
         Event::Warning { problem } => format!("WARNING: {problem}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),

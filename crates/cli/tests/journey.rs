@@ -24,6 +24,11 @@ fn a_file_crosses_whole_over_tcp() {
 }
 
 #[test]
+fn a_file_crosses_whole_over_quic() {
+    crosses_whole("quic", &[]);
+}
+
+#[test]
 fn a_file_crosses_whole_over_udp() {
     crosses_whole("udp", &["--via", "reorder"]);
 }

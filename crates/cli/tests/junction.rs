@@ -77,7 +77,7 @@ fn a_hub_says_what_it_cannot_do() {
     let from = format!("{address}/pattern");
     let mut first = Service::start(&["attach", &from, "--as", "null"]);
     first.wait("attached");
-    outboard(&["attach", &from, "--as", "null"]).refused(1, &["in use by another peer"]);
+    outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by another peer");
 }
 
 #[test]

@@ -10,7 +10,9 @@ use support::{PATIENCE, Scratch, Service, outboard};
 /// Two hosts with this device between them, in use.
 fn hosts(device: &str, name: &str, via: &str) -> (Service, Service) {
     let (share, address) = Service::share(device, &["--name", name, "--via", via]);
-    let mut attach = Service::start(&["attach", &format!("{address}/{name}"), "--as", "null", "--stats"]);
+    // The kernel's part of the way is seen where the kernel keeps the connection.
+    let from = format!("tcp://{address}/{name}");
+    let mut attach = Service::start(&["attach", &from, "--as", "null", "--stats"]);
     attach.wait("stats");
     (share, attach)
 }

@@ -3,14 +3,14 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{Ended, PATIENCE, Scratch, Service, command, end};
@@ -95,7 +95,7 @@ fn paired_hosts_share_and_nobody_else_sees_anything() {
     let (a, b) = paired();
     let stranger = User::new();
     let (mut share, address) = a.shares("pattern:rate=200", &["--name", "secret-thing"]);
-    for transport in ["tcp", "udp"] {
+    for transport in ["quic", "tcp", "udp"] {
         let from = format!("{transport}://{address}/secret-thing");
         let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
         attach.wait("attached");
@@ -215,7 +215,7 @@ fn a_relay_that_alters_what_passes_loses_nothing_of_a_reliable_flow() {
     let (a, b) = paired();
     let (_share, address) = a.shares("pattern:rate=200", &[]);
     let relay = Meddler::start(&address);
-    let from = format!("{}/pattern", relay.address);
+    let from = format!("tcp://{}/pattern", relay.address);
     let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
     attach.wait("attached");
     for round in 1..=3 {
@@ -230,14 +230,16 @@ fn a_relay_that_alters_what_passes_loses_nothing_of_a_reliable_flow() {
 #[test]
 fn datagrams_that_are_altered_repeated_and_kept_for_later_do_no_harm() {
     let (a, b) = paired();
-    let (_share, address) = a.shares("pattern:rate=200", &[]);
-    let relay = Meddler::start(&address);
-    let from = format!("udp://{}/pattern", relay.address);
-    let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
-    attach.wait("attached");
-    flows(&mut attach, 1000);
-    assert!(relay.altered.load(Ordering::Relaxed) > 50, "{:?}", relay.altered);
-    assert!(relay.repeated.load(Ordering::Relaxed) > 50, "{:?}", relay.repeated);
+    for transport in ["udp", "quic"] {
+        let (_share, address) = a.shares("pattern:rate=200", &[]);
+        let relay = Meddler::start(&address);
+        let from = format!("{transport}://{}/pattern", relay.address);
+        let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
+        attach.wait("attached");
+        flows(&mut attach, 1000);
+        assert!(relay.altered.load(Ordering::Relaxed) > 50, "{:?}", relay.altered);
+        assert!(relay.repeated.load(Ordering::Relaxed) > 50, "{:?}", relay.repeated);
+    }
 }
 
 /// Stands between two hosts: passes on everything, and alters and repeats some of it. TCP: one byte of the next
@@ -287,38 +289,49 @@ fn pass_stream(mut from: TcpStream, mut to: TcpStream, meddle: &AtomicBool, alte
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
+/// Each peer gets a socket of its own, as behind an address translator.
 fn pass_datagrams(near: &UdpSocket, target: &str, altered: &AtomicU64, repeated: &AtomicU64) {
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-    far.connect(target).unwrap();
-    let peer = OnceLock::new();
+    let mut peers: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut bytes = [0; 65_536];
-            while let Ok((count, from)) = near.recv_from(&mut bytes) {
-                peer.get_or_init(|| from);
-                let _ = far.send(&bytes[..count]);
-            }
-        });
-        let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
         let mut bytes = [0; 65_536];
-        let mut number = 0u64;
-        while let Ok(count) = far.recv(&mut bytes) {
-            let Some(peer) = peer.get() else { continue };
-            number += 1;
-            let datagram = &mut bytes[..count];
-            if number.is_multiple_of(3) {
-                let _ = near.send_to(datagram, peer);
-                repeated.fetch_add(1, Ordering::Relaxed);
-                kept.push_back(datagram.to_vec());
-            }
-            if kept.len() > 50 {
-                let _ = near.send_to(&kept.pop_front().unwrap(), peer);
-            }
-            if number.is_multiple_of(5) {
-                datagram[count / 2] ^= 1;
-                altered.fetch_add(1, Ordering::Relaxed);
-            }
-            let _ = near.send_to(datagram, peer);
+        while let Ok((count, peer)) = near.recv_from(&mut bytes) {
+            let far = peers.entry(peer).or_insert_with(|| {
+                let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+                far.connect(target).unwrap();
+                let answers = far.try_clone().unwrap();
+                scope.spawn(move || pass_answers(&answers, near, peer, altered, repeated));
+                far
+            });
+            let _ = far.send(&bytes[..count]);
         }
     });
+}
+
+fn pass_answers(
+    far: &UdpSocket,
+    near: &UdpSocket,
+    peer: SocketAddr,
+    altered: &AtomicU64,
+    repeated: &AtomicU64,
+) {
+    let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut bytes = [0; 65_536];
+    let mut number = 0u64;
+    while let Ok(count) = far.recv(&mut bytes) {
+        number += 1;
+        let datagram = &mut bytes[..count];
+        if number.is_multiple_of(3) {
+            let _ = near.send_to(datagram, peer);
+            repeated.fetch_add(1, Ordering::Relaxed);
+            kept.push_back(datagram.to_vec());
+        }
+        if kept.len() > 50 {
+            let _ = near.send_to(&kept.pop_front().unwrap(), peer);
+        }
+        if number.is_multiple_of(5) {
+            datagram[count / 2] ^= 1;
+            altered.fetch_add(1, Ordering::Relaxed);
+        }
+        let _ = near.send_to(datagram, peer);
+    }
 }

@@ -16,7 +16,10 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
     refused(&["share", "patern"], &["there is no device class `patern`; did you mean `pattern`?"]);
     refused(&["share", "stdout"], &["stdout cannot be shared"]);
     refused(&["share", "pattern:size=-1"], &["`-1` is not a value of `size`"]);
-    refused(&["share", "pattern", "--listen", "smoke://x"], &["there is no transport `smoke`", "tcp, udp"]);
+    refused(
+        &["share", "pattern", "--listen", "smoke://x"],
+        &["there is no transport `smoke`", "quic, tcp, udp"],
+    );
     refused(
         &["share", "pattern", "--allow", "nobody"],
         &["no host called `nobody` is paired", "outboard pair"],
@@ -29,7 +32,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
     refused(&["attach", "a/x", "--as", "stdin"], &["stdin cannot be attached"]);
     refused(
         &["attach", "a/x", "--transport", "colour=red"],
-        &["there is no option `colour`", "outboard modules tcp"],
+        &["there is no option `colour`", "outboard modules quic"],
     );
     refused(&["connect", "pattern", "file:"], &["write `file:PATH`"]);
     refused(&["modules", "nul"], &["there is no module `nul`"]);

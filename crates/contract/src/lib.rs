@@ -36,5 +36,5 @@ pub use partner::{
 pub use site::{Secret, Shared, Site};
 pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};
 pub use time::{Offset, Time};
-pub use transport::{DatagramFacts, SealKeys, TransportClass};
+pub use transport::{DatagramFacts, End, SealKeys, TransportClass};
 pub use wire::control::{FlowClass, FlowDirection};

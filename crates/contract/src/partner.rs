@@ -2,7 +2,7 @@
 //! (paper P, sections 3.2, 3.3 and 5.2). What a device offers a path, a path offers a device.
 
 use crate::{Attributes, Body, FlowClass, Format, Message, Time};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use thiserror::Error;
 
 /// Which flow of a partner an operation is for: P's demux key. It sharpens as data moves.
@@ -147,8 +147,12 @@ pub enum Ctl<'a> {
     Skip(u64),
     /// Figures for people and scripts.
     Report,
-    /// To a transport: has anything come of the peer? [`CtlReply::Count`].
+    /// To a transport: has anything come of the peer? [`CtlReply::Count`]. It is asked in every round of a path: a
+    /// transport that keeps up a protocol of its own ([`Partner::upkeep`]) does so then.
     Heard,
+    /// To a transport: this host has another address; go on over this socket, connected to the same peer, or to where
+    /// the peer is now.
+    Move(OwnedFd),
     /// To a transport whose records are traced.
     Watch(Watch),
 }
@@ -296,6 +300,12 @@ pub trait Partner: Send {
 
     /// When a push ([`Direction::In`]) would be taken or a pull ([`Direction::Out`]) would find something.
     fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_>;
+
+    /// What else it has to be called for, though nobody pushes or pulls: a transport that keeps up a protocol of its
+    /// own has acknowledgements to give and time to keep.
+    fn upkeep(&self) -> Readiness<'_> {
+        Readiness::never()
+    }
 }
 
 /// What a partner that makes messages finds when it looks for the next.

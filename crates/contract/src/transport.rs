@@ -22,6 +22,15 @@ pub struct SealKeys {
     pub receiving: Secret,
 }
 
+/// Who made a data connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// This host did: the attacher.
+    Dialled,
+    /// The other host did.
+    Accepted,
+}
+
 /// A kind of transport: one row in the table of `transports`.
 ///
 /// Its messages are records: `wire::RecordHeader` at the front of the body, whole, `created` unused. The
@@ -39,8 +48,11 @@ pub trait TransportClass: Sync {
     /// Its options.
     fn options(&self) -> &'static [OptionSpec];
 
-    /// What it does not promise.
+    /// What it does not promise to flows that must not lose.
     fn facts(&self) -> DatagramFacts;
+
+    /// Whether its socket carries datagrams: the preamble may then be lost, and is said until it is answered.
+    fn is_datagram(&self) -> bool;
 
     /// A socket towards `peer`, not yet introduced; connecting goes on in the background.
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError>;
@@ -50,6 +62,7 @@ pub trait TransportClass: Sync {
     fn partner(
         &self,
         socket: OwnedFd,
+        end: End,
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError>;

@@ -1,11 +1,13 @@
 //! `outboard attach`: uses devices of another host. The broker's side: it dials, opens devices there, makes the
 //! applications' nodes here, and hands descriptors to a worker.
 
+mod ways;
+
 use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, PeerStatus, Status};
 use crate::control_link::{ControlLink, LinkError};
-use crate::dial::{Dialled, Dialling, Expected, Patience, greet};
+use crate::dial::{Dialling, Expected, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -26,12 +28,14 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
+use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
-use wire::{Control, Preamble};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long before another transport is tried, if there is one.
+const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a connection may take while a lost link is looked for, at least.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long a connection, once made, may take for its greeting while a lost link is looked for, at least.
@@ -69,6 +73,8 @@ pub struct AttachRequest {
     pub address: String,
     /// How its records travel.
     pub transport: TransportPlan,
+    /// How else, if nothing is heard of the other host that way when it is looked for first.
+    pub fallback: Option<TransportPlan>,
     /// The devices.
     pub targets: Vec<AttachTarget>,
     /// Who is known, of whom the other host has to be one; without it, whoever is there (`--insecure`).
@@ -126,6 +132,10 @@ pub struct Attacher {
     /// The other host's key, once it showed it: from then on it is no other.
     key: Option<PeerKey>,
     transport: TransportPlan,
+    /// Why it is not the one that was asked for, until that is told.
+    fell_back: Option<Event>,
+    /// When to look at this host's address again.
+    address_at: Time,
     limits: Limits,
     host: String,
     link: ControlLink,
@@ -178,6 +188,8 @@ impl Attacher {
             known,
             key: None,
             transport: request.transport,
+            fell_back: None,
+            address_at: Time::ZERO,
             link: ControlLink::new(&request.limits, now()),
             limits: request.limits,
             host: request.host,
@@ -194,22 +206,40 @@ impl Attacher {
             facts: None,
             link_told: false,
         };
-        // A name may stand for several addresses, of which the host listens on one.
+        let patience = if request.fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
+        let first = attacher.connect_any(&peers, patience);
+        match (first, request.fallback) {
+            (Err(RuntimeError::Unreachable(reason)), Some(fallback)) => {
+                let wanted = std::mem::replace(&mut attacher.transport, fallback);
+                attacher.connect_any(&peers, CONNECT_TIMEOUT)?;
+                let (from, to) = (wanted.class.name().into(), attacher.transport.class.name().into());
+                attacher.fell_back = Some(Event::FellBack { from, to, reason });
+            }
+            (first, _) => first?,
+        }
+        Ok(attacher)
+    }
+
+    /// A name may stand for several addresses, of which the host listens on one.
+    fn connect_any(&mut self, peers: &[SocketAddr], timeout: Duration) -> Result<(), RuntimeError> {
         let mut last = Ok(());
-        for peer in peers {
-            attacher.peer = peer;
-            last = attacher.connect(CONNECT_TIMEOUT, CONNECT_TIMEOUT);
+        for &peer in peers {
+            self.peer = peer;
+            last = self.connect(timeout, CONNECT_TIMEOUT);
             if !matches!(last, Err(RuntimeError::Unreachable(_))) {
                 break;
             }
         }
-        last.map(|()| attacher)
+        last
     }
 
     /// Serves until all flows have ended, or `stop` is said.
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
         if self.known.is_none() {
             tell(Event::Insecure { address: self.peer.to_string() });
+        }
+        if let Some(fell_back) = self.fell_back.take() {
+            tell(fell_back);
         }
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut broken = None;
@@ -250,6 +280,7 @@ impl Attacher {
                     break Err(error);
                 }
             }
+            self.follow_address();
             self.dial();
             self.attend_console();
             if let Err(error) = self.ask_again() {
@@ -262,7 +293,7 @@ impl Attacher {
         };
         let reason = if result.is_ok() { "the attacher stops" } else { "the attacher failed" };
         let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
-        self.link.disconnect(&mut self.poller);
+        self.link.part(reason, &mut self.poller);
         self.workers.forget(&mut self.poller);
         result
     }
@@ -275,6 +306,9 @@ impl Attacher {
             console.want(&mut self.poller);
         }
         let mut at = stats_at.min(self.link.poll_timeout(self.silent_since.is_some()));
+        if self.transport.is_quic() {
+            at = at.min(self.address_at);
+        }
         for driver in &self.drivers {
             at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
             if let Some(dialling) = &driver.dialling {
@@ -436,7 +470,8 @@ impl Attacher {
             None => Expected::Anyone,
             Some(known) => Expected::Known(&known.trust, &check),
         };
-        let (stream, welcomed) = greet(self.peer, &expected, &handshake, patience)?;
+        let over_quic = self.transport.is_quic();
+        let (mut stream, welcomed) = greet(self.peer, over_quic, &expected, &handshake, patience)?;
         self.key = stream.peer();
         self.link.disconnect(&mut self.poller);
         self.workers.send(Command::LinksLost);
@@ -719,30 +754,6 @@ impl Attacher {
             }
         }
         Ok(())
-    }
-
-    /// Brings data connections under way a step further.
-    fn dial(&mut self) {
-        let Some(session) = self.session else { return };
-        for (number, driver) in self.drivers.iter_mut().enumerate() {
-            let number = number as u32;
-            let Some(dialling) = driver.dialling.as_mut() else { continue };
-            let link = &mut self.link;
-            let mut introduce = || match link.keys() {
-                None => (Preamble::Data { session, driver: number }.emit().to_vec(), None),
-                Some(keys) => {
-                    let (introduction, keys) = keys.introduce(number);
-                    (introduction.emit().to_vec(), Some(keys))
-                }
-            };
-            match dialling.run(&mut introduce, &mut self.poller, now()) {
-                Dialled::Waiting => {}
-                Dialled::Ready(socket, keys) => {
-                    driver.dialling = None;
-                    self.workers.send(Command::Link { driver: number, socket, keys });
-                }
-            }
-        }
     }
 }
 

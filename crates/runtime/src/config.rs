@@ -38,9 +38,11 @@ use std::time::Duration;
 /// The port that nobody has to write.
 pub const DEFAULT_PORT: u16 = 7845;
 /// Where `share` listens, unless it is told otherwise.
-pub const DEFAULT_LISTEN: &str = "tcp://0.0.0.0:7845";
+pub const DEFAULT_LISTEN: &str = "0.0.0.0:7845";
 /// How records travel, unless it is said otherwise.
-const DEFAULT_TRANSPORT: &str = "tcp";
+const DEFAULT_TRANSPORT: &str = "quic";
+/// How they do where that does not get through.
+const FALLBACK_TRANSPORT: &str = "tcp";
 
 /// The words of `share`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +65,7 @@ pub struct ShareWords {
     pub ports: Vec<String>,
     /// Who may use it at once: [`HubPolicy::parse`]; what its pipeline says if none.
     pub hub: Option<String>,
-    /// `[TRANSPORT://]ADDRESS[:PORT]`; [`DEFAULT_LISTEN`] if none.
+    /// `[TRANSPORT://]ADDRESS[:PORT]`, UDP and TCP alike; [`DEFAULT_LISTEN`] if none.
     pub listen: Option<String>,
     /// Names of the peers that may see and open it; none: all that are known.
     #[serde(default, deserialize_with = "one_or_several")]
@@ -326,6 +328,7 @@ impl AttachWords {
                 None => requests.push(AttachRequest {
                     address: origin.address,
                     transport: transport_plan(origin.transport, self.transport.as_deref())?,
+                    fallback: fallback(from, self.transport.as_deref())?,
                     targets: vec![target],
                     trust: trust(self.insecure)?,
                     limits: limits(self.limits.as_deref())?,
@@ -395,6 +398,12 @@ impl<'a> Origin<'a> {
             ))),
         }
     }
+}
+
+/// What is tried if the transport does not get through: only where the user left the choice of it.
+fn fallback(from: &str, options: Option<&str>) -> Result<Option<TransportPlan>, RuntimeError> {
+    let is_free = !from.contains("://") && options.is_none();
+    is_free.then(|| transport_plan(FALLBACK_TRANSPORT, None)).transpose()
 }
 
 fn split_transport(text: &str) -> Result<(&str, &str), RuntimeError> {
@@ -558,11 +567,11 @@ mod tests {
     #[test]
     fn hosts_are_read_in_every_form() {
         for (text, transport, address, name) in [
-            ("studio/mouse", "tcp", "studio:7845", "mouse"),
+            ("studio/mouse", "quic", "studio:7845", "mouse"),
             ("udp://studio:9/a/b", "udp", "studio:9", "a/b"),
-            ("[::1]:9/m", "tcp", "[::1]:9", "m"),
-            ("::1/m", "tcp", "[::1]:7845", "m"),
-            ("[::1]/m", "tcp", "[::1]:7845", "m"),
+            ("[::1]:9/m", "quic", "[::1]:9", "m"),
+            ("::1/m", "quic", "[::1]:7845", "m"),
+            ("[::1]/m", "quic", "[::1]:7845", "m"),
         ] {
             assert_eq!(
                 Origin::parse(text).unwrap(),
@@ -574,6 +583,14 @@ mod tests {
             assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
         }
         assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));
+    }
+
+    #[test]
+    fn another_transport_is_tried_only_where_none_was_chosen() {
+        let name = |from, options| fallback(from, options).unwrap().map(|plan| plan.class.name());
+        assert_eq!(name("studio/mouse", None), Some("tcp"));
+        assert_eq!(name("quic://studio/mouse", None), None);
+        assert_eq!(name("studio/mouse", Some("outbox=9")), None);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use crate::driver::LinkFacts;
 use crate::trust::PeerKey;
 use crate::trust::channel::ControlStream;
 use crate::trust::link_keys::LinkKeys;
+use crate::trust::quic_stream::QuicStream;
 use contract::Time;
 use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
@@ -69,16 +69,15 @@ impl ControlLink {
     /// Goes on over a new connection, saying `first` on it; `theirs` numbered messages came to the peer.
     pub(crate) fn connect(
         &mut self,
-        stream: ControlStream,
+        mut stream: ControlStream,
         theirs: u64,
         first: Option<&Control>,
         now: Time,
     ) -> Result<(), LinkError> {
-        stream.set_nonblocking()?;
-        stream.socket().set_nodelay(true)?;
+        stream.make_prompt()?;
         self.channel.resume(theirs, first)?;
         // While a stranger is still greeted there are none.
-        self.keys = if stream.peer().is_some() { stream.link_keys()? } else { None };
+        self.keys = stream.link_keys()?;
         self.stream = Some(stream);
         self.handle_heard(now);
         self.ping_at = now;
@@ -100,17 +99,30 @@ impl ControlLink {
         drop(self.take_stream(poller));
     }
 
+    /// Lets go of the connection for a reason, which is said where a connection's end can.
+    pub(crate) fn part(&mut self, reason: &str, poller: &mut Poller) {
+        if let Some(stream) = self.quic() {
+            stream.close(reason);
+        }
+        self.disconnect(poller);
+    }
+
     /// Lets go of the connection and gives it.
     pub(crate) fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
         self.keys = None;
         let stream = self.stream.take()?;
-        poller.forget(stream.as_fd());
+        stream.forget(poller);
         Some(stream)
     }
 
     /// The key that the other host showed, if the connection is secure.
-    pub(crate) fn peer(&self) -> Option<PeerKey> {
-        self.stream.as_ref()?.peer()
+    pub(crate) fn peer(&mut self) -> Option<PeerKey> {
+        self.stream.as_mut()?.peer()
+    }
+
+    /// Its connection, if it is one of QUIC.
+    pub(crate) fn quic(&mut self) -> Option<&mut QuicStream> {
+        self.stream.as_mut()?.quic()
     }
 
     /// What seals the data connections; `None` if they are bare, or there is no connection.
@@ -221,6 +233,11 @@ impl ControlLink {
         Ok(())
     }
 
+    /// When something last came of the peer.
+    pub(crate) fn heard(&self) -> Time {
+        self.liveness.heard()
+    }
+
     pub(crate) fn is_silent(&self, now: Time) -> bool {
         self.liveness.is_silent(now) || self.own_liveness.is_silent(now)
     }
@@ -234,7 +251,9 @@ impl ControlLink {
     pub(crate) fn poll_timeout(&self, silent: bool) -> Time {
         let never = Time(u64::MAX);
         let ping_at = if self.is_connected() { self.ping_at } else { never };
-        ping_at.min(if silent { never } else { self.silent_at() })
+        let stream_at = self.stream.as_ref().and_then(ControlStream::timeout);
+        let stream_at = stream_at.map_or(never, |wait| Time(sys::clock::boot_ns()).after(wait));
+        ping_at.min(stream_at).min(if silent { never } else { self.silent_at() })
     }
 
     /// What the paths need to know of the link; `None` before the clocks were compared.
@@ -250,7 +269,7 @@ impl ControlLink {
 
     pub(crate) fn want(&self, poller: &mut Poller) {
         if let Some(stream) = &self.stream {
-            poller.want(stream.as_fd(), true, self.is_waiting());
+            stream.want(poller, self.is_waiting());
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::error::RuntimeError;
 use crate::trust::channel::{ControlStream, SecureStream};
+use crate::trust::quic_stream::QuicTrust;
 use crate::trust::{PeerKey, Trust};
 use crate::worker::TransportPlan;
 use contract::{SealKeys, Time};
 use rustix::io::Errno;
 use session::{Handshake, Welcomed};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::poller::Poller;
@@ -37,9 +38,10 @@ pub(crate) enum Expected<'a> {
     Known(&'a Trust, &'a dyn Fn(&PeerKey) -> Result<(), String>),
 }
 
-/// Connects to a sharer and opens a session: blocks for as long as `patience` says.
+/// Connects to a sharer and opens a session: blocks for as long as `patience` says. `over_quic`: not over TCP.
 pub(crate) fn greet(
     peer: SocketAddr,
+    over_quic: bool,
     expected: &Expected<'_>,
     handshake: &Handshake,
     patience: Patience,
@@ -54,32 +56,90 @@ pub(crate) fn greet(
     let refused = |error: String| RuntimeError::Peer(format!("{peer}: {error}"));
     // Nobody knows who says this: the host that is looked for may still come.
     let unknown = |error: String| RuntimeError::Unreachable(format!("{peer}: {error}"));
-    let mut socket = TcpStream::connect_timeout(&peer, patience.connect).map_err(unreachable)?;
-    socket.set_read_timeout(Some(patience.step)).map_err(unreachable)?;
-    socket.set_write_timeout(Some(patience.step)).map_err(unreachable)?;
-    socket.set_nodelay(true).map_err(unreachable)?;
-    let mut stream = match expected {
-        Expected::Anyone => {
-            socket.write_all(&Preamble::Control.emit()).map_err(unreachable)?;
-            ControlStream::Bare(socket)
-        }
-        Expected::Known(trust, check) => {
-            socket.write_all(&Preamble::SecureControl.emit()).map_err(unreachable)?;
-            let plain = socket.try_clone().map_err(unreachable)?;
-            let mut secure = SecureStream::connect(socket, trust).map_err(unreachable)?;
-            let key = match shake_hands(&mut secure, plain).map_err(unreachable)? {
-                Ok(key) => key,
-                Err(reason) => return Err(unknown(reason)),
-            };
-            check(&key).map_err(unknown)?;
-            ControlStream::Secure(Box::new(secure))
-        }
+    let connected = match over_quic {
+        true => connect_quic(peer, expected, patience),
+        false => connect_tcp(peer, expected, patience),
     };
-    stream.write_all(&handshake.hello().emit()).map_err(unreachable)?;
-    let answer = read_frame(&mut stream).map_err(unreachable)?;
+    let (mut stream, key) = connected.map_err(unreachable)?.map_err(unknown)?;
+    if let (Expected::Known(_, check), Some(key)) = (expected, key) {
+        check(&key).map_err(unknown)?;
+    }
+    let hello = handshake.hello().emit();
+    let answer = match &mut stream {
+        ControlStream::Quic(stream) => {
+            let preamble = match expected {
+                Expected::Anyone => Preamble::Control,
+                Expected::Known(..) => Preamble::SecureControl,
+            };
+            let said = [&preamble.emit()[..], &hello].concat();
+            // There is room for it in a stream that begins.
+            stream.write_all(&said).and_then(|()| read_frame(&mut stream.patient(patience.step)))
+        }
+        stream => stream.write_all(&hello).and_then(|()| read_frame(stream)),
+    };
+    let answer = match answer {
+        // The reason of a connection's end, whose last words were lost.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+            return Err(refused(error.to_string()));
+        }
+        answer => answer.map_err(unreachable)?,
+    };
     let answer = answer.map_err(|error| refused(error.to_string()))?;
     let welcomed = handshake.handle(answer).map_err(|error| refused(error.to_string()))?;
     Ok((stream, welcomed))
+}
+
+/// A connection whose ends know each other, and the other's key if it has shown one, or what it says instead.
+type Connected = io::Result<Result<(ControlStream, Option<PeerKey>), String>>;
+
+fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) -> Connected {
+    let mut socket = TcpStream::connect_timeout(&peer, patience.connect)?;
+    socket.set_read_timeout(Some(patience.step))?;
+    socket.set_write_timeout(Some(patience.step))?;
+    socket.set_nodelay(true)?;
+    let Expected::Known(trust, _) = expected else {
+        socket.write_all(&Preamble::Control.emit())?;
+        return Ok(Ok((ControlStream::Bare(socket), None)));
+    };
+    socket.write_all(&Preamble::SecureControl.emit())?;
+    let plain = socket.try_clone()?;
+    let mut secure = SecureStream::connect(socket, trust)?;
+    let shaken = shake_hands(&mut secure, plain)?;
+    Ok(shaken.map(|key| (ControlStream::Secure(Box::new(secure)), Some(key))))
+}
+
+fn connect_quic(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) -> Connected {
+    let trust = match expected {
+        Expected::Anyone => None,
+        Expected::Known(trust, _) => Some(*trust),
+    };
+    let mut stream = QuicTrust { trust }.connect(udp_towards(peer)?)?;
+    match stream.shake_hands(patience.connect) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Err(error.to_string())),
+        shaken => shaken?,
+    }
+    let key = stream.peer();
+    match (trust, key) {
+        (Some(_), None) => Ok(Err("the other host showed no key".into())),
+        _ => Ok(Ok((ControlStream::Quic(Box::new(stream)), key))),
+    }
+}
+
+/// A socket that is connected to `peer` from the address that leads there now.
+pub(crate) fn udp_towards(peer: SocketAddr) -> io::Result<OwnedFd> {
+    let any: SocketAddr = match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(peer)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// This host's address towards `peer`, as its routes are now; nothing is sent.
+pub(crate) fn address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    Ok(UdpSocket::from(udp_towards(peer)?).local_addr()?.ip())
 }
 
 /// The handshake of TLS, or what a host says that wants none: a `Goodbye` in the clear.
@@ -162,7 +222,7 @@ impl Dialling {
         poller: &mut Poller,
         now: Time,
     ) -> Dialled {
-        let confirmed = !self.transport.class.facts().may_lose;
+        let confirmed = !self.transport.class.is_datagram();
         if (self.linked || confirmed && self.introduced)
             && let Some(socket) = self.socket.take()
         {

@@ -14,6 +14,7 @@ use contract::{
 use pipeline::Pipeline;
 use session::{Limits, StoreFull};
 use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
@@ -195,7 +196,11 @@ impl Driver {
     }
 
     /// A data connection is there.
-    pub fn handle_link(&mut self, transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
+    pub fn handle_link(&mut self, mut transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
+        if let Some(outgoing) = &self.outgoing {
+            // It may carry flows of each class otherwise; what it cannot tell apart it carries alike.
+            let _ = transport.open(&outgoing.template(Direction::In), &Attributes::default());
+        }
         self.transport = Some(transport);
         (self.transport_unflushed, self.heard) = (false, 0);
         if self.traced_until.is_some() {
@@ -203,6 +208,14 @@ impl Driver {
         }
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_link(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
+        }
+    }
+
+    /// The data connection goes on over another socket, as a host has another address.
+    pub fn handle_move(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
+        match self.transport.as_mut() {
+            Some(transport) => transport.ctl(FlowKey::DEFAULT, Ctl::Move(socket)).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -401,6 +414,9 @@ impl Driver {
                 wake.add(poller, Readiness { now: false, ..readiness });
             }
         }
+        if let Some(transport) = transport {
+            wake.add(poller, transport.upkeep());
+        }
         // A transport with nothing to receive into must still notice that the connection ended.
         if self.incoming.is_none()
             && let Some(transport) = transport
@@ -538,10 +554,9 @@ pub(crate) fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, Partner
 }
 
 pub(crate) fn forget(poller: &mut Poller, partner: &dyn Partner) {
-    for direction in [Direction::In, Direction::Out] {
-        for (descriptor, _) in
-            partner.readiness(FlowKey::DEFAULT, direction).descriptors.into_iter().flatten()
-        {
+    let directions = [Direction::In, Direction::Out].map(|way| partner.readiness(FlowKey::DEFAULT, way));
+    for readiness in directions.into_iter().chain([partner.upkeep()]) {
+        for (descriptor, _) in readiness.descriptors.into_iter().flatten() {
             poller.forget(descriptor);
         }
     }

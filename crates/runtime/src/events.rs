@@ -32,6 +32,15 @@ pub enum Event {
         /// Their names.
         peers: Vec<String>,
     },
+    /// The other host could not be reached by one transport, and is by another.
+    FellBack {
+        /// The one that was wanted.
+        from: String,
+        /// The one that is used.
+        to: String,
+        /// Why.
+        reason: String,
+    },
     /// Something is not as it should be, and it goes on.
     Warning {
         /// What.

@@ -33,6 +33,7 @@ mod segment;
 pub mod service;
 mod share;
 mod share_join;
+mod share_quic;
 mod share_session;
 mod stats;
 mod switch;

@@ -25,8 +25,8 @@ pub(crate) struct User {
     pub(crate) driver: u32,
     /// Its way of the hub, if there is one.
     way: u16,
-    /// Nothing is heard of it: others need not wait for it.
-    is_silent: bool,
+    /// When it was last heard of; none: it is silent, and others need not wait for it.
+    heard: Option<Time>,
     /// Why the device is taken from it, if it is.
     taken: Option<&'static str>,
 }
@@ -65,21 +65,25 @@ impl Shared {
         self.users.len() >= usize::from(ways)
     }
 
-    /// Somebody asks for it: a user that may be dead or cut off loses it, if nobody else makes room. Whether one
-    /// does.
-    pub(crate) fn want(&mut self) -> bool {
+    /// Somebody asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room. Whether
+    /// one does, or may yet, as it has not been heard of since.
+    pub(crate) fn want(&mut self, asked: Time) -> bool {
         if !self.is_full() {
             return false;
         }
-        let silent = self.users.iter_mut().find(|user| user.is_silent);
-        silent.map(|user| user.taken = Some("another peer asked for it while this one was silent")).is_some()
+        if let Some(silent) = self.users.iter_mut().find(|user| user.heard.is_none()) {
+            silent.taken = Some("another peer asked for it while this one was silent");
+            return true;
+        }
+        self.users.iter().any(|user| user.heard < Some(asked))
     }
 
-    /// Notes which users are silent; one that keeps the others waiting loses the device.
-    pub(crate) fn handle_silence(&mut self, is_silent: impl Fn(u64) -> bool) {
+    /// Notes when users were heard of, `None` for silent ones; one of these that keeps the others waiting loses the
+    /// device.
+    pub(crate) fn handle_silence(&mut self, heard: impl Fn(u64) -> Option<Time>) {
         for user in &mut self.users {
-            user.is_silent = is_silent(user.session);
-            if user.is_silent && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
+            user.heard = heard(user.session);
+            if user.heard.is_none() && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
                 user.taken = Some("the others waited for this one while it was silent");
             }
         }
@@ -125,7 +129,7 @@ impl Shared {
                 hub.join(way)?
             }
         };
-        self.users.push(User { session, driver, way, is_silent: false, taken: None });
+        self.users.push(User { session, driver, way, heard: Some(now()), taken: None });
         Ok(origin)
     }
 

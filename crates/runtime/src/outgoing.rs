@@ -105,10 +105,13 @@ impl Outgoing {
 
     /// Opens the flow again on the device that came back.
     pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
-        let format = self.plan.format.clone();
-        let template = FlowTemplate { direction: Direction::Out, format, class: self.plan.class };
-        self.key = partner.open(&template, &Attributes::default())?;
+        self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
         Ok(())
+    }
+
+    /// The flow as a partner opens it that it is pulled out of, or pushed into.
+    pub(crate) fn template(&self, direction: Direction) -> FlowTemplate {
+        FlowTemplate { direction, format: self.plan.format.clone(), class: self.plan.class }
     }
 
     /// A new data connection. What the sink has not acknowledged goes out again, unless the flow begins anew.

@@ -1,6 +1,8 @@
 //! `outboard share`: offers devices to other hosts. The broker's side: it listens, lets peers in, opens
 //! devices, and hands descriptors to workers.
 
+mod carrier;
+mod datagrams;
 mod orders;
 mod status;
 
@@ -14,17 +16,21 @@ use crate::junction::hub::HubPolicy;
 use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
+use crate::share_quic::QuicDoor;
 use crate::share_session::{Session, Turn, Who};
 use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
+use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
+use datagrams::bind_udp;
+pub(crate) use datagrams::connect_udp;
 pub(crate) use orders::Orders;
 use pipeline::Edit;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -83,7 +89,7 @@ pub struct ShareRequest {
 
 /// A connection that has not introduced itself yet.
 struct Greeting {
-    stream: TcpStream,
+    carrier: Carrier,
     peer: SocketAddr,
     bytes: [u8; Introduction::BYTES],
     filled: usize,
@@ -131,6 +137,7 @@ pub struct Sharer {
     known: Option<Known>,
     listener: TcpListener,
     udp: UdpSocket,
+    quic: QuicDoor,
     address: SocketAddr,
     poller: Poller,
     shared: Offers,
@@ -161,6 +168,8 @@ impl Sharer {
         let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
         let Listening { tcp: listener, udp } = listening;
         let address = listener.local_addr().map_err(failed)?;
+        let quic = QuicDoor::new(request.trust.as_ref());
+        let quic = quic.map_err(|error| RuntimeError::os("setting up QUIC", error))?;
         // From here on other processes may join; they are answered once it runs.
         let door = Door::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
         let mut shared = Offers::new();
@@ -173,6 +182,7 @@ impl Sharer {
             known,
             listener,
             udp,
+            quic,
             address,
             poller,
             shared,
@@ -209,7 +219,7 @@ impl Sharer {
             self.attend_door(tell);
             self.attend_orders(tell);
             self.attend_console();
-            self.introduce_datagrams();
+            self.attend_datagrams(tell);
             let serving: Vec<_> = self.sessions.keys().copied().collect();
             for id in serving {
                 self.serve(id, tell);
@@ -243,8 +253,14 @@ impl Sharer {
         for greeting in &self.greetings {
             at = at.min(greeting.until);
             match &greeting.control {
-                Some(control) => control.want(&mut self.poller),
-                None => self.poller.want(greeting.stream.as_fd(), true, false),
+                Some(control) => {
+                    control.want(&mut self.poller);
+                    at = at.min(control.poll_timeout(true));
+                }
+                None => {
+                    let timeout = greeting.carrier.want(&mut self.poller);
+                    at = timeout.map_or(at, |timeout| at.min(now().after(timeout)));
+                }
             }
         }
         for session in self.sessions.values() {
@@ -270,23 +286,19 @@ impl Sharer {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            if self.greetings.len() >= self.request.limits.greetings
-                && let Some(oldest) = self.greetings.pop_front()
-            {
-                self.dismiss(oldest, "too many connections that say nothing", tell);
-            }
-            let until = now().after(self.request.limits.greeting);
-            let (bytes, needed) = ([0; Introduction::BYTES], Preamble::BYTES);
-            self.greetings.push_back(Greeting {
-                stream,
-                peer,
-                bytes,
-                filled: 0,
-                needed,
-                until,
-                control: None,
-            });
+            self.expect_greeting(Carrier::Tcp(stream), peer, tell);
         }
+    }
+
+    fn expect_greeting(&mut self, carrier: Carrier, peer: SocketAddr, tell: &mut dyn FnMut(Event)) {
+        if self.greetings.len() >= self.request.limits.greetings
+            && let Some(oldest) = self.greetings.pop_front()
+        {
+            self.dismiss(oldest, "too many connections that say nothing", tell);
+        }
+        let until = now().after(self.request.limits.greeting);
+        let (bytes, needed) = ([0; Introduction::BYTES], Preamble::BYTES);
+        self.greetings.push_back(Greeting { carrier, peer, bytes, filled: 0, needed, until, control: None });
     }
 
     fn greet(&mut self, tell: &mut dyn FnMut(Event)) {
@@ -442,7 +454,7 @@ impl Sharer {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            match greeting.stream.read(&mut greeting.bytes[greeting.filled..greeting.needed]) {
+            match greeting.carrier.read(&mut greeting.bytes[greeting.filled..greeting.needed]) {
                 Ok(0) => return Err("it closed before it introduced itself".into()),
                 Ok(count) => greeting.filled += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -453,32 +465,45 @@ impl Sharer {
                 continue;
             }
             let said = &greeting.bytes[..greeting.filled];
-            let stream = match (Preamble::parse(said).map_err(|error| error.to_string())?, &self.known) {
-                (Preamble::Data { session, driver }, None) => {
+            let said_kind = Preamble::parse(said).map_err(|error| error.to_string())?;
+            greeting.carrier.forget(&mut self.poller);
+            let stream = match (said_kind, &self.known, &mut greeting.carrier) {
+                (Preamble::Control, None, Carrier::Quic(stream))
+                | (Preamble::SecureControl, Some(_), Carrier::Quic(stream)) => {
+                    let stream = stream.take().ok_or("it closed before it introduced itself")?;
+                    Ok(ControlStream::Quic(stream))
+                }
+                (Preamble::Data { session, driver }, None, Carrier::Tcp(_)) => {
                     return Ok(Some(Heard::Data { session, driver }));
                 }
-                (Preamble::SecureData { .. }, Some(_)) if greeting.filled == Introduction::BYTES => {
+                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_))
+                    if greeting.filled == Introduction::BYTES =>
+                {
                     let said = Introduction::parse(said).map_err(|error| error.to_string())?;
                     return Ok(Some(Heard::Introduction(said)));
                 }
-                (Preamble::SecureData { .. }, Some(_)) => {
+                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_)) => {
                     greeting.needed = Introduction::BYTES;
                     continue;
                 }
-                (Preamble::Control, None) => greeting.stream.try_clone().map(ControlStream::Bare),
-                (Preamble::SecureControl, Some(known)) => {
-                    let stream = greeting.stream.try_clone();
+                (Preamble::Control, None, Carrier::Tcp(stream)) => {
+                    stream.try_clone().map(ControlStream::Bare)
+                }
+                (Preamble::SecureControl, Some(known), Carrier::Tcp(stream)) => {
+                    let stream = stream.try_clone();
                     let stream = stream.and_then(|stream| SecureStream::accept(stream, &known.trust));
                     stream.map(|stream| ControlStream::Secure(Box::new(stream)))
                 }
-                (Preamble::Control | Preamble::Data { .. }, Some(_)) => return Err(WANTS_TO_KNOW.into()),
-                (Preamble::SecureControl | Preamble::SecureData { .. }, None) => {
+                (Preamble::Pairing, ..) => return Err(PAIRS_ELSEWHERE.into()),
+                (Preamble::Control | Preamble::Data { .. }, Some(_), _) => return Err(WANTS_TO_KNOW.into()),
+                (Preamble::SecureControl | Preamble::SecureData { .. }, None, _) => {
                     return Err(IS_INSECURE.into());
                 }
-                (Preamble::Pairing, _) => return Err(PAIRS_ELSEWHERE.into()),
+                (Preamble::Data { .. } | Preamble::SecureData { .. }, _, Carrier::Quic(_)) => {
+                    return Err("records of a driver have a connection of their own".into());
+                }
             };
             let mut control = ControlLink::new(&self.request.limits, now());
-            self.poller.forget(greeting.stream.as_fd());
             let stream = stream.map_err(|error| error.to_string())?;
             control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
             greeting.control = Some(control);
@@ -486,15 +511,21 @@ impl Sharer {
     }
 
     fn dismiss(&mut self, mut greeting: Greeting, reason: &str, tell: &mut dyn FnMut(Event)) {
-        self.poller.forget(greeting.stream.as_fd());
+        greeting.carrier.forget(&mut self.poller);
         let goodbye = Control::Goodbye { reason: reason.into() };
         // Whoever speaks some Outboard understands a `Goodbye`; nobody waits for it to arrive.
-        match greeting.control.take() {
-            Some(mut control) => {
+        match (greeting.control.take(), &mut greeting.carrier) {
+            (Some(mut control), _) => {
                 let _ = control.send(&goodbye);
-                control.disconnect(&mut self.poller);
+                control.part(reason, &mut self.poller);
             }
-            None => drop(io::Write::write(&mut greeting.stream, &goodbye.emit())),
+            (None, Carrier::Tcp(stream)) => drop(io::Write::write(stream, &goodbye.emit())),
+            (None, Carrier::Quic(stream)) => {
+                if let Some(mut stream) = stream.take() {
+                    let _ = io::Write::write(&mut stream, &goodbye.emit());
+                    stream.close(reason);
+                }
+            }
         }
         tell(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
     }
@@ -507,7 +538,7 @@ impl Sharer {
         host: String,
         tell: &mut dyn FnMut(Event),
     ) {
-        let key = greeting.control.as_ref().and_then(ControlLink::peer);
+        let key = greeting.control.as_mut().and_then(ControlLink::peer);
         self.refresh_known(tell);
         let (name, permit) = match (&self.known, &key) {
             (None, _) => (host, Permit::All),
@@ -579,65 +610,31 @@ impl Sharer {
     }
 
     fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, tell: &mut dyn FnMut(Event)) {
-        self.poller.forget(greeting.stream.as_fd());
-        match self.sessions.values_mut().find(|session| session.token == token) {
-            Some(session) => session.link(driver, OwnedFd::from(greeting.stream), None),
-            None => self.dismiss(greeting, "no such session", tell),
+        match (self.sessions.values_mut().find(|session| session.token == token), greeting.carrier) {
+            (Some(session), Carrier::Tcp(stream)) => session.link(driver, OwnedFd::from(stream), None),
+            (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", tell),
         }
     }
 
     fn link_sealed(&mut self, greeting: Greeting, said: &Introduction, tell: &mut dyn FnMut(Event)) {
-        self.poller.forget(greeting.stream.as_fd());
         let found = self.sessions.values_mut().find_map(|session| {
             let keys = session.accept(said)?;
             Some((session, keys))
         });
-        match found {
-            Some((session, keys)) => {
-                session.link(said.driver, OwnedFd::from(greeting.stream), Some(keys));
+        match (found, greeting.carrier) {
+            (Some((session, keys)), Carrier::Tcp(stream)) => {
+                session.link(said.driver, OwnedFd::from(stream), Some(keys));
             }
-            None => self.dismiss(greeting, "no such session", tell),
-        }
-    }
-
-    /// Datagram transports introduce themselves by a first datagram; each gets a socket of its own.
-    fn introduce_datagrams(&mut self) {
-        let mut bytes = [0; Introduction::BYTES + 1];
-        while let Ok((count, peer)) = self.udp.recv_from(&mut bytes) {
-            let bytes = &bytes[..count];
-            match (Preamble::parse(bytes), &self.known) {
-                (Ok(Preamble::Data { session, driver }), None) if count == Preamble::BYTES => {
-                    let is_its = |known: &&mut Session| known.token == session;
-                    let Some(session) = self.sessions.values_mut().find(is_its) else { continue };
-                    if session.confirm_datagram_link(driver, peer) {
-                        continue;
-                    }
-                    if let Ok(socket) = connect_udp(self.address, peer) {
-                        session.link_datagrams(driver, peer, socket, None);
-                    }
-                }
-                (Ok(Preamble::SecureData { .. }), Some(_)) => {
-                    let Ok(said) = Introduction::parse(bytes) else { continue };
-                    let is_its = |known: &&mut Session| known.is_proven(&said);
-                    let Some(session) = self.sessions.values_mut().find(is_its) else { continue };
-                    match session.accept(&said) {
-                        Some(keys) => {
-                            if let Ok(socket) = connect_udp(self.address, peer) {
-                                session.link_datagrams(said.driver, peer, socket, Some(keys));
-                            }
-                        }
-                        // Said again, as it may be that it was not heard.
-                        None => drop(session.confirm_datagram_link(said.driver, peer)),
-                    }
-                }
-                _ => {}
-            }
+            (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", tell),
         }
     }
 
     fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
         for device in self.shared.values_mut() {
-            device.handle_silence(|user| self.sessions.get(&user).is_some_and(Session::is_silent));
+            device.handle_silence(|user| match self.sessions.get(&user) {
+                Some(session) => session.heard(),
+                None => Some(now()),
+            });
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match session.serve(&mut self.shared, &mut self.poller, now(), tell) {
@@ -727,24 +724,6 @@ fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), RuntimeErro
              write whole paths, or start both in one directory"
         ))),
     }
-}
-
-/// A socket of this port for datagrams of one peer.
-fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = bind_udp(address)?;
-    rustix::net::connect(&socket, &peer)?;
-    Ok(socket)
-}
-
-fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-    // The listening socket and one connected socket for each peer share the port.
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &address)?;
-    Ok(socket)
 }
 
 pub(crate) fn now() -> Time {

@@ -21,17 +21,38 @@ use contract::{FlowDirection, Options, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use sys::poller::Poller;
+use transports::quic::Tag;
 use wire::Control;
 use wire::control::{CatalogueEntry, FLOWS_MAX, PublicKey};
 use wire::preamble::{Introduction, SessionToken};
 
 /// How long a device that is taken from a silent user has to be let go of.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Time between two addresses that one connection is followed to: somebody on the way may name many.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A connection of QUIC that is found by its tag.
+struct Reached {
+    /// Whose records it carries; none: it is the control channel.
+    driver: Option<u32>,
+    /// Where the peer was last.
+    peer: Option<SocketAddr>,
+    /// When it was followed there.
+    at: Time,
+}
+
+impl Reached {
+    fn new(driver: Option<u32>, peer: Option<SocketAddr>) -> Reached {
+        Reached { driver, peer, at: Time::ZERO }
+    }
+}
 
 /// Whether a session goes on.
 pub(crate) enum Turn {
@@ -76,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) traced: Vec<FlowTrace>,
     /// Their last figures, and when these came.
     stats: BTreeMap<u32, (Time, DriverStats)>,
+    /// What leads a peer that has moved to its connections.
+    tags: BTreeMap<Tag, Reached>,
     /// Peers of datagram links, so that a repeated introduction is only confirmed again.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
@@ -83,8 +106,8 @@ pub(crate) struct Session {
     silent_since: Option<Time>,
     /// Why the last connection ended.
     broken: Option<String>,
-    /// Requests for devices that are being taken from a silent user, and when to look again.
-    waiting: Vec<(Time, Control)>,
+    /// Requests for devices that are, or may be, taken from a silent user: when to look again, and since when.
+    waiting: Vec<(Time, Time, Control)>,
 }
 
 impl Session {
@@ -105,6 +128,7 @@ impl Session {
             return Err(error.into());
         }
         let limits = request.limits.clone();
+        let tag = link.quic().and_then(|stream| stream.tag());
         Ok(Session {
             id,
             token,
@@ -122,6 +146,7 @@ impl Session {
             answers: Vec::new(),
             traced: Vec::new(),
             stats: BTreeMap::new(),
+            tags: tag.into_iter().map(|tag| (tag, Reached::new(None, None))).collect(),
             datagram_peers: BTreeMap::new(),
             limits,
             facts: None,
@@ -152,12 +177,15 @@ impl Session {
         let (session, ours) = (self.token, self.link.received());
         let welcome = Control::Welcome { host: host.into(), session, resumed: true, received: ours };
         self.link.connect(stream, received, Some(&welcome), now())?;
+        let tag = self.link.quic().and_then(|stream| stream.tag());
+        self.tags.extend(tag.map(|tag| (tag, Reached::new(None, None))));
         self.hear_again(tell);
         Ok(())
     }
 
     fn lose_links(&mut self) {
         self.datagram_peers.clear();
+        self.tags.clear();
         self.command(Command::LinksLost);
     }
 
@@ -195,7 +223,42 @@ impl Session {
         keys: Option<SealKeys>,
     ) {
         self.datagram_peers.insert(driver, peer);
+        if let Some(keys) = &keys {
+            let tag = transports::quic::data_tag(keys);
+            self.tags.retain(|_, reached| reached.driver != Some(driver));
+            self.tags.insert(tag, Reached::new(Some(driver), Some(peer)));
+        }
         self.link(driver, socket, keys);
+    }
+
+    /// Something came from `peer` for the connection of this tag, if it is one of this session: its peer may have
+    /// moved there, and the connection is given a socket to find out.
+    pub(crate) fn follow(
+        &mut self,
+        tag: Tag,
+        peer: SocketAddr,
+        datagram: &[u8],
+        connect: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> bool {
+        let Some(reached) = self.tags.get_mut(&tag) else { return false };
+        let is_early = now() < reached.at.after(FOLLOW_INTERVAL);
+        if reached.peer == Some(peer) || is_early {
+            return true;
+        }
+        // What the system refuses now it may give when the peer says it again.
+        let Ok(socket) = connect() else { return true };
+        (reached.peer, reached.at) = (Some(peer), now());
+        match reached.driver {
+            Some(driver) => self.command(Command::Move { driver, socket }),
+            None => {
+                if let Some(stream) = self.link.quic().filter(|stream| !stream.goes_to(peer))
+                    && stream.add_way(socket).is_ok()
+                {
+                    stream.take(datagram, peer);
+                }
+            }
+        }
+        true
     }
 
     /// Whether the peer said this over the control channel that this session has now.
@@ -227,9 +290,10 @@ impl Session {
         let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
     }
 
-    /// Whether nothing is heard of the peer: it is silent, or its connection broke and there is no other yet.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.silent_since.is_some() || !self.link.is_connected()
+    /// When the peer was last heard of; `None`: it is silent, or its connection broke and there is no other yet.
+    pub(crate) fn heard(&self) -> Option<Time> {
+        let is_silent = self.silent_since.is_some() || !self.link.is_connected();
+        (!is_silent).then(|| self.link.heard())
     }
 
     /// The peer loses the device of this driver.
@@ -323,12 +387,12 @@ impl Session {
             if let Control::Goodbye { reason } = message {
                 return Ok(Turn::Over(reason));
             }
-            self.handle(message, shared, tell)?;
+            self.handle(message, now, shared, tell)?;
         }
-        for (at, message) in std::mem::take(&mut self.waiting) {
+        for (at, asked, message) in std::mem::take(&mut self.waiting) {
             match now >= at {
-                true => self.handle(message, shared, tell)?,
-                false => self.waiting.push((at, message)),
+                true => self.handle(message, asked, shared, tell)?,
+                false => self.waiting.push((at, asked, message)),
             }
         }
         self.link.run_timeouts(now)?;
@@ -418,6 +482,7 @@ impl Session {
     fn handle(
         &mut self,
         message: Control,
+        asked: Time,
         shared: &mut Offers,
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), LinkError> {
@@ -436,11 +501,11 @@ impl Session {
             Control::Open { ref name, .. }
                 if shared.values_mut().any(|device| {
                     let may = self.permit.covers(&device.name, &device.allow);
-                    device.name == *name && may && device.want()
+                    device.name == *name && may && device.want(asked)
                 }) =>
             {
                 if self.waiting.len() < self.limits.drivers {
-                    self.waiting.push((now().after(TAKE_INTERVAL), message));
+                    self.waiting.push((now().after(TAKE_INTERVAL), asked, message));
                 }
                 Ok(())
             }
@@ -621,13 +686,13 @@ impl Session {
         self.workers.want(poller);
         let kept_until = self.silent_since.map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
         let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until);
-        self.waiting.iter().fold(at, |at, (waits, _)| at.min(*waits))
+        self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits))
     }
 
     /// Tells the peer that this host goes.
     pub(crate) fn say_goodbye(&mut self, reason: &str, poller: &mut Poller) {
         let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
-        self.link.disconnect(poller);
+        self.link.part(reason, poller);
     }
 
     /// Takes everything down; the peer's name.

@@ -90,6 +90,7 @@ impl Lab {
         let request = AttachRequest {
             address: relay.address().to_string(),
             transport: TransportPlan { class, options },
+            fallback: None,
             targets: vec![target],
             trust: None,
             limits: Limits::default(),
@@ -361,6 +362,7 @@ fn a_refusal_says_why() {
     let request = AttachRequest {
         address: lab.relay.address().to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
+        fallback: None,
         targets: vec![target],
         trust: None,
         limits: Limits::default(),
@@ -392,6 +394,7 @@ fn a_silent_user_loses_its_device_to_who_asks_for_it() {
     let request = AttachRequest {
         address: first.sharer.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
+        fallback: None,
         targets: vec![target],
         trust: None,
         limits: Limits::default(),

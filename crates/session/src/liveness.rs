@@ -21,6 +21,11 @@ impl Liveness {
         self.heard = self.heard.max(now);
     }
 
+    /// When it was last.
+    pub fn heard(&self) -> Time {
+        self.heard
+    }
+
     /// Whether the peer has been silent for too long.
     pub fn is_silent(&self, now: Time) -> bool {
         now >= self.poll_timeout()

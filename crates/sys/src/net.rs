@@ -403,6 +403,20 @@ pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1)
 }
 
+/// Has datagrams go out whole or not at all, whatever the kernel believes of the path's MTU
+/// (`IP_PMTUDISC_PROBE`, `ip(7)`): for a protocol that looks for it by itself (RFC 8899).
+/// Errors as of `setsockopt(2)`, of a socket that is none of IP.
+pub fn never_fragment(socket: impl AsFd) -> io::Result<()> {
+    let socket = socket.as_fd();
+    let probe = |level, option| set_option(socket, level, option, libc::IP_PMTUDISC_PROBE);
+    // A socket of IPv6 may carry datagrams of both.
+    let four = probe(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+    match rustix::net::sockopt::socket_domain(socket)? {
+        rustix::net::AddressFamily::INET6 => probe(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        _ => four,
+    }
+}
+
 fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the option's value lives through the call, and its length is given.
     let result = unsafe {

@@ -20,9 +20,15 @@ pub fn can_wait(descriptor: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 const EVENTS_AT_ONCE: usize = 64;
 
-/// How many [`PollSet`]s were closed since the program began. Their numbers come back as other files, without
-/// any poller being told.
+/// How many descriptors were closed since the program began without a poller being told that may know them, such
+/// as those of [`PollSet`]s. Their numbers come back as other files.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// Has every poller tell the kernel all anew, since a descriptor was closed without its poller at hand to
+/// [`Poller::forget`] it.
+pub fn note_closed() {
+    CLOSED.fetch_add(1, Ordering::Release);
+}
 
 /// What a descriptor is waited for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -224,7 +230,7 @@ impl AsFd for PollSet {
 
 impl Drop for PollSet {
     fn drop(&mut self) {
-        CLOSED.fetch_add(1, Ordering::Release);
+        note_closed();
     }
 }
 

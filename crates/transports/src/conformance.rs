@@ -3,13 +3,15 @@
 //! A transport carries whatever flows its session numbers, so it refuses none; the session's part, to open
 //! flows and to know which are, is played here.
 
-use crate::test_records::{partner, pattern, record, sealed_partners};
+use crate::test_records::{WATCHDOG, partners, pattern, record, udp_pair};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time, TransportClass,
 };
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 use testkit::partner::{Harness, conforms};
 
 const FLOW_IN: FlowKey = FlowKey(5);
@@ -77,7 +79,7 @@ impl Partner for Opened {
 
 struct Two {
     here: Opened,
-    there: Box<dyn Partner>,
+    there: Arc<Mutex<Box<dyn Partner>>>,
     /// Whether nothing is lost, so that the far side can tell, and end.
     is_stream: bool,
     fed: u64,
@@ -86,11 +88,26 @@ struct Two {
 impl Two {
     fn new(class: &dyn TransportClass, sockets: [OwnedFd; 2], is_stream: bool, sealed: bool) -> Two {
         let options = [("outbox", "64")];
-        let [here, there] = match sealed {
-            false => sockets.map(|socket| partner(class, socket, &options)),
-            true => sealed_partners(class, sockets, &options),
-        };
+        let [here, there] = partners(class, sockets, sealed, &options);
+        let there = Arc::new(Mutex::new(there));
         Two { here: Opened { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
+    }
+
+    fn there(&self) -> MutexGuard<'_, Box<dyn Partner>> {
+        self.there.lock().expect("nobody panicked with it")
+    }
+
+    /// Has the far side keep up its own protocol, as the loop of a host would.
+    fn kept_up(self) -> Two {
+        let there = Arc::downgrade(&self.there);
+        std::thread::spawn(move || {
+            while let Some(there) = there.upgrade() {
+                let _ = there.lock().expect("nobody panicked with it").ctl(FlowKey::DEFAULT, Ctl::Heard);
+                drop(there);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        self
     }
 }
 
@@ -106,12 +123,21 @@ impl Harness for Two {
     fn feed(&mut self) -> Option<Vec<u8>> {
         let fed = record(FLOW_OUT.0, self.fed, &pattern(40 + self.fed as usize * 700, self.fed));
         self.fed += 1;
-        crate::test_records::push(&mut *self.there, fed.clone());
+        crate::test_records::push(self.there().as_mut(), fed.clone());
         Some(fed.into_bytes().to_vec())
     }
 
     fn end(&mut self) -> bool {
-        self.is_stream && matches!(self.there.ctl(FlowKey::DEFAULT, Ctl::Finish), Ok(CtlReply::Done))
+        let begun = Instant::now();
+        while self.is_stream && begun.elapsed() < WATCHDOG {
+            let finished = self.there().ctl(FlowKey::DEFAULT, Ctl::Finish).expect("finish");
+            if matches!(finished, CtlReply::Done) {
+                return true;
+            }
+            // The other end has its part in it.
+            let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Heard);
+        }
+        false
     }
 
     fn body(&self, number: u64) -> Vec<u8> {
@@ -119,10 +145,14 @@ impl Harness for Two {
     }
 
     fn taken(&mut self) -> Option<Vec<u8>> {
+        // This end's loop goes on while the far side takes.
+        let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Heard);
         let mut taken = Body::new();
+        let mut there = self.there();
         while let Ok(Pulled::Filled { created: Time::ZERO, .. }) =
-            self.there.pull(FlowKey::DEFAULT, Pull::Vector(&mut taken))
+            there.pull(FlowKey::DEFAULT, Pull::Vector(&mut taken))
         {}
+        drop(there);
         self.is_stream.then(|| taken.into_bytes().to_vec())
     }
 }
@@ -142,11 +172,13 @@ fn tcp_conforms() {
 #[test]
 fn udp_conforms() {
     for sealed in [false, true] {
-        conforms(move || {
-            let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
-            here.connect(there.local_addr().expect("address")).expect("connect");
-            there.connect(here.local_addr().expect("address")).expect("connect");
-            Two::new(&crate::udp::Udp, [here.into(), there.into()], false, sealed)
-        });
+        conforms(move || Two::new(&crate::udp::Udp, udp_pair(), false, sealed));
+    }
+}
+
+#[test]
+fn quic_conforms() {
+    for sealed in [false, true] {
+        conforms(move || Two::new(&crate::quic::Quic, udp_pair(), true, sealed).kept_up());
     }
 }

@@ -5,7 +5,9 @@
 
 #[cfg(test)]
 mod conformance;
+mod inbox;
 mod outgoing;
+pub mod quic;
 mod seal;
 #[cfg(test)]
 mod seal_tests;
@@ -13,13 +15,14 @@ mod socket;
 pub mod tcp;
 #[cfg(test)]
 mod test_records;
+pub mod tls;
 pub mod udp;
 mod watch;
 
 use contract::TransportClass;
 
 /// Every transport there is.
-pub const TRANSPORTS: &[&dyn TransportClass] = &[&tcp::Tcp, &udp::Udp];
+pub const TRANSPORTS: &[&dyn TransportClass] = &[&quic::Quic, &tcp::Tcp, &udp::Udp];
 
 /// The transport of this name.
 pub fn find(name: &str) -> Option<&'static dyn TransportClass> {

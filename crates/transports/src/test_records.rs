@@ -1,9 +1,10 @@
 //! Records and partners for the tests of every transport.
 
 use contract::{
-    Body, Bytes, Ctl, CtlReply, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, SealKeys, Secret,
-    Time, TransportClass,
+    Body, Bytes, Ctl, CtlReply, End, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, SealKeys,
+    Secret, Time, TransportClass,
 };
+use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use wire::{Container, RecordHeader};
@@ -30,7 +31,29 @@ pub(crate) fn partner(
     given: &[(&str, &str)],
 ) -> Box<dyn Partner> {
     let options = Options::check(class.options(), given.iter().copied()).expect("options");
-    class.partner(socket.into(), &options, None).expect("partner")
+    class.partner(socket.into(), End::Dialled, &options, None).expect("partner")
+}
+
+/// Keys of both ends of a connection.
+pub(crate) fn keys() -> [SealKeys; 2] {
+    let [one, other] = [Secret([1; 32]), Secret([2; 32])];
+    let here = SealKeys { sending: one.clone(), receiving: other.clone() };
+    [here, SealKeys { sending: other, receiving: one }]
+}
+
+/// Both ends of a connection, sealed or bare.
+pub(crate) fn partners(
+    class: &dyn TransportClass,
+    sockets: [OwnedFd; 2],
+    sealed: bool,
+    given: &[(&str, &str)],
+) -> [Box<dyn Partner>; 2] {
+    let options = Options::check(class.options(), given.iter().copied()).expect("options");
+    let mut ends = [End::Dialled, End::Accepted].into_iter().zip(keys());
+    sockets.map(|socket| {
+        let (end, keys) = ends.next().expect("two of each");
+        class.partner(socket, end, &options, sealed.then_some(&keys)).expect("partner")
+    })
 }
 
 /// Both ends of a sealed connection.
@@ -39,12 +62,18 @@ pub(crate) fn sealed_partners(
     sockets: [OwnedFd; 2],
     given: &[(&str, &str)],
 ) -> [Box<dyn Partner>; 2] {
-    let options = Options::check(class.options(), given.iter().copied()).expect("options");
-    let [one, other] = [Secret([1; 32]), Secret([2; 32])];
-    let here = SealKeys { sending: one.clone(), receiving: other.clone() };
-    let there = SealKeys { sending: other, receiving: one };
-    let mut keys = [here, there].into_iter();
-    sockets.map(|socket| class.partner(socket, &options, keys.next().as_ref()).expect("partner"))
+    partners(class, sockets, true, given)
+}
+
+/// Two sockets that are connected to each other.
+pub(crate) fn udp_pair() -> [OwnedFd; 2] {
+    let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
+    here.connect(there.local_addr().expect("address")).expect("connect");
+    there.connect(here.local_addr().expect("address")).expect("connect");
+    [here, there].map(|socket| {
+        socket.set_nonblocking(true).expect("a socket that does not block");
+        socket.into()
+    })
 }
 
 /// Pushes a record that there must be room for in time, and flushes.

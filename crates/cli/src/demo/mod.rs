@@ -96,6 +96,7 @@ impl Demo {
             let request = AttachRequest {
                 address: relay.address().to_string(),
                 transport: transport_plan(&words.transport, None)?,
+                fallback: None,
                 targets: vec![AttachTarget {
                     name: name.into(),
                     application: ApplicationChoice::Partner(Box::new(Application::new(&notes))),

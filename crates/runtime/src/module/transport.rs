@@ -6,8 +6,9 @@ use crate::error::RuntimeError;
 use crate::events::Stop;
 use crate::worker::TransportPlan;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate,
-    Format, Message, Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Attributes, Body, Ctl, CtlReply, Direction, End, FlowClass, FlowDirection, FlowKey, FlowOffer,
+    FlowTemplate, Format, Message, Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Time,
 };
 use rustix::net::sockopt;
 use std::io;
@@ -47,6 +48,7 @@ pub(super) fn connect(
              to do it all the same, use 127.0.0.1 and bring a tunnel, or `outboard share` and `attach`"
         )));
     }
+    let end = if listen { End::Accepted } else { End::Dialled };
     let socket = match listen {
         true => match accept(&plan, address, stop)? {
             Some(socket) => socket,
@@ -54,7 +56,7 @@ pub(super) fn connect(
         },
         false => dial(&plan, text, address)?,
     };
-    let transport = plan.class.partner(socket, &plan.options, None);
+    let transport = plan.class.partner(socket, end, &plan.options, None);
     let transport = transport.map_err(|error| RuntimeError::Unreachable(format!("{text}: {error}")))?;
     Ok(Some(Records { transport, slot: PullSlot::default(), sequence: 0 }))
 }
@@ -97,7 +99,7 @@ fn accept(plan: &TransportPlan, address: SocketAddr, stop: &Stop) -> Result<Opti
         poller.wait(None).map_err(|error| RuntimeError::os("waiting", error))?;
         Ok(!stop.is_said())
     };
-    let is_datagram = plan.class.facts().may_lose;
+    let is_datagram = plan.class.is_datagram();
     let listener: OwnedFd = match is_datagram {
         true => UdpSocket::bind(address).map_err(failed)?.into(),
         false => TcpListener::bind(address).map_err(failed)?.into(),
@@ -187,5 +189,9 @@ impl Partner for Records {
             Direction::Out if self.slot.is_held() => Readiness::now(),
             direction => self.transport.readiness(flow, direction),
         }
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        self.transport.upkeep()
     }
 }

@@ -1,16 +1,17 @@
-//! The connection under a control channel: bare, or TLS 1.3 over it. Works alike whether the socket blocks or not.
+//! The connection under a control channel: bare, TLS 1.3 over TCP, or QUIC.
 
 use crate::trust::link_keys::LinkKeys;
+use crate::trust::quic_stream::QuicStream;
 use crate::trust::{PeerKey, Trust};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
+use sys::poller::Poller;
 
-/// The name that TLS asks for and nobody looks at: keys are pinned, not names.
-const SERVER_NAME: &str = "outboard";
 /// What of TLS waits to be sent, at most; what is behind it waits in the control channel.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
@@ -20,17 +21,32 @@ pub(crate) enum ControlStream {
     Bare(TcpStream),
     /// The other end showed its key.
     Secure(Box<SecureStream>),
+    /// The other end showed a key, which is its own where that is asked for.
+    Quic(Box<QuicStream>),
 }
 
 impl ControlStream {
-    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
-        self.socket().set_nonblocking(true)
+    /// From here on it never blocks, and holds nothing back.
+    pub(crate) fn make_prompt(&self) -> io::Result<()> {
+        match self.socket() {
+            Some(socket) => socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)),
+            None => Ok(()),
+        }
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    fn socket(&self) -> Option<&TcpStream> {
         match self {
-            ControlStream::Bare(stream) => stream,
-            ControlStream::Secure(stream) => &stream.socket,
+            ControlStream::Bare(stream) => Some(stream),
+            ControlStream::Secure(stream) => Some(&stream.socket),
+            ControlStream::Quic(_) => None,
+        }
+    }
+
+    /// The connection, if it is one of QUIC.
+    pub(crate) fn quic(&mut self) -> Option<&mut QuicStream> {
+        match self {
+            ControlStream::Quic(stream) => Some(stream),
+            _ => None,
         }
     }
 
@@ -39,29 +55,60 @@ impl ControlStream {
         match self {
             ControlStream::Bare(_) => false,
             ControlStream::Secure(stream) => stream.tls.wants_write(),
+            ControlStream::Quic(stream) => stream.is_waiting(),
         }
     }
 
-    /// The key that the other end showed to be its own; `None` without TLS, or before the end of its handshake.
-    pub(crate) fn peer(&self) -> Option<PeerKey> {
+    /// Puts what to wait for into the poller; `is_waiting`: there is more to write.
+    pub(crate) fn want(&self, poller: &mut Poller, is_waiting: bool) {
+        match self {
+            ControlStream::Quic(stream) => stream.want(poller),
+            stream => {
+                if let Some(socket) = stream.socket() {
+                    poller.want(socket.as_fd(), true, is_waiting);
+                }
+            }
+        }
+    }
+
+    /// How long it can be left alone.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        match self {
+            ControlStream::Quic(stream) => stream.timeout(),
+            _ => None,
+        }
+    }
+
+    /// Has a poller forget its sockets.
+    pub(crate) fn forget(&self, poller: &mut Poller) {
+        match self {
+            ControlStream::Quic(stream) => stream.forget(poller),
+            stream => {
+                if let Some(socket) = stream.socket() {
+                    poller.forget(socket.as_fd());
+                }
+            }
+        }
+    }
+
+    /// The key that the other end showed to be its own; `None` where it is not asked for one, or before the end of
+    /// the handshake.
+    pub(crate) fn peer(&mut self) -> Option<PeerKey> {
         match self {
             ControlStream::Bare(_) => None,
             ControlStream::Secure(stream) => stream.peer(),
+            ControlStream::Quic(stream) => stream.peer(),
         }
     }
 
-    /// What seals the data connections of this channel; `None` without TLS.
-    pub(crate) fn link_keys(&self) -> io::Result<Option<LinkKeys>> {
+    /// What seals the data connections of this channel; `None` without TLS, or before the end of its handshake.
+    pub(crate) fn link_keys(&mut self) -> io::Result<Option<LinkKeys>> {
         match self {
             ControlStream::Bare(_) => Ok(None),
+            ControlStream::Secure(stream) if stream.peer().is_none() => Ok(None),
             ControlStream::Secure(stream) => stream.link_keys().map(Some),
+            ControlStream::Quic(stream) => stream.link_keys(),
         }
-    }
-}
-
-impl AsFd for ControlStream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket().as_fd()
     }
 }
 
@@ -70,6 +117,7 @@ impl Read for ControlStream {
         match self {
             ControlStream::Bare(stream) => stream.read(bytes),
             ControlStream::Secure(stream) => stream.read(bytes),
+            ControlStream::Quic(stream) => stream.read(bytes),
         }
     }
 }
@@ -79,6 +127,7 @@ impl Write for ControlStream {
         match self {
             ControlStream::Bare(stream) => stream.write(bytes),
             ControlStream::Secure(stream) => stream.write(bytes),
+            ControlStream::Quic(stream) => stream.write(bytes),
         }
     }
 
@@ -86,6 +135,7 @@ impl Write for ControlStream {
         match self {
             ControlStream::Bare(stream) => stream.flush(),
             ControlStream::Secure(stream) => stream.flush(),
+            ControlStream::Quic(stream) => stream.flush(),
         }
     }
 }
@@ -108,7 +158,7 @@ impl SecureStream {
     }
 
     pub(super) fn client(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<SecureStream> {
-        let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
+        let name = ServerName::try_from(transports::tls::SERVER_NAME).map_err(io::Error::other)?;
         let tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(SecureStream::new(socket, tls.into()))
     }

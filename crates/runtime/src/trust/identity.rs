@@ -3,37 +3,29 @@
 use crate::error::RuntimeError;
 use crate::trust::files;
 use ring::rand::SystemRandom;
-use ring::signature::{Ed25519KeyPair, KeyPair};
-use rustls::crypto::ring::sign::any_eddsa_type;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use ring::signature::Ed25519KeyPair;
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use transports::tls;
 
 /// The file's name in the directory of trust.
 const FILE: &str = "identity.key";
 /// Most bytes of it: a PKCS #8 document of an Ed25519 key has 83.
 const FILE_BYTES_MAX: u64 = 512;
-/// What stands in front of the key in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4).
-const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-const KEY_BYTES: usize = 32;
 
 /// A host's public key: what it is known by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct PeerKey(pub(crate) [u8; KEY_BYTES]);
+pub struct PeerKey(pub(crate) tls::PublicKey);
 
 impl PeerKey {
     /// The key in a SubjectPublicKeyInfo, if it is one of Ed25519.
     pub(super) fn from_spki(spki: &[u8]) -> Option<PeerKey> {
-        spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok().map(PeerKey)
-    }
-
-    fn spki(&self) -> Vec<u8> {
-        [&SPKI_PREFIX[..], &self.0].concat()
+        tls::key_of(spki).map(PeerKey)
     }
 
     /// Its beginning, for people: enough to tell the keys of a few hosts apart, not to trust one by.
@@ -120,11 +112,8 @@ impl Identity {
     }
 
     fn read(document: Vec<u8>) -> Option<Identity> {
-        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&document).ok()?;
-        let key = PeerKey(pair.public_key().as_ref().try_into().ok()?);
-        let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(document)).ok()?;
-        let certified = CertifiedKey::new(vec![CertificateDer::from(key.spki())], signing);
-        Some(Identity { certified: Arc::new(certified), key })
+        let (key, certified) = tls::key_pair(document)?;
+        Some(Identity { certified, key: PeerKey(key) })
     }
 
     /// For TLS: the raw public key (RFC 7250), and what signs for it.

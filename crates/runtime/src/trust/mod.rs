@@ -9,6 +9,7 @@ mod identity;
 pub(crate) mod link_keys;
 mod pairing;
 mod peers;
+pub(crate) mod quic_stream;
 #[cfg(test)]
 mod tests;
 mod tls;

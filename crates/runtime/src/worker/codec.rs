@@ -124,6 +124,7 @@ const REMOVE: u8 = 14;
 const STATS: u8 = 15;
 const TRACE: u8 = 16;
 const STOP: u8 = 17;
+const MOVE: u8 = 18;
 
 /// A command's bytes, and the descriptors that go with them. What holds a partner of this program's own cannot cross.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -151,6 +152,10 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             if let Some(SealKeys { sending, receiving }) = keys {
                 w.raw(&sending.0).raw(&receiving.0);
             }
+            given.push(socket);
+        }
+        Command::Move { driver, socket } => {
+            w.u8(MOVE).u32(driver);
             given.push(socket);
         }
         Command::LinksLost => drop(w.u8(LINKS_LOST)),
@@ -210,6 +215,9 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
                 }),
             };
             Command::Link { driver, socket: given.next().ok_or(CodecError::Descriptor)?, keys }
+        }
+        MOVE => {
+            Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }
         }
         LINKS_LOST => Command::LinksLost,
         SILENCE => Command::Silence,

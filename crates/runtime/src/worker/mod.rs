@@ -50,6 +50,13 @@ pub struct TransportPlan {
     pub options: Options,
 }
 
+impl TransportPlan {
+    /// Whether the control channel goes the same way.
+    pub(crate) fn is_quic(&self) -> bool {
+        self.class.name() == transports::quic::Quic.name()
+    }
+}
+
 /// What a broker asks of a worker.
 pub enum Command {
     /// Build a driver.
@@ -80,6 +87,13 @@ pub enum Command {
         socket: OwnedFd,
         /// What seals it, unless it is bare.
         keys: Option<SealKeys>,
+    },
+    /// A data connection goes on by other addresses: this host has moved, or the other.
+    Move {
+        /// Its driver.
+        driver: u32,
+        /// A socket between them, connected.
+        socket: OwnedFd,
     },
     /// The data connections are of no more use.
     LinksLost,

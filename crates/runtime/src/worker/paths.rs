@@ -3,7 +3,7 @@
 
 use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
-use contract::{Role, SealKeys, Time};
+use contract::{End, Role, SealKeys, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -165,6 +165,13 @@ impl<D: Desk> Loop<D> {
                 }
             }
             Command::Link { driver, socket, keys } => self.link(driver, socket, keys, now),
+            Command::Move { driver, socket } => {
+                let moved = self.drivers.get_mut(&driver).map(|entry| entry.driver.handle_move(socket));
+                if let Some(Err(error)) = moved {
+                    let notice = Notice::LinkFailed(error.to_string());
+                    self.backlog.push_back(Report::Notice { driver, notice });
+                }
+            }
             Command::LinksLost => {
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_link_lost(&mut self.poller));
             }
@@ -227,7 +234,11 @@ impl<D: Desk> Loop<D> {
 
     fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>, now: Time) {
         let Some(entry) = self.drivers.get_mut(&driver) else { return };
-        match entry.transport.class.partner(socket, &entry.transport.options, keys.as_ref()) {
+        let end = match entry.role {
+            Role::Application => End::Dialled,
+            Role::Device => End::Accepted,
+        };
+        match entry.transport.class.partner(socket, end, &entry.transport.options, keys.as_ref()) {
             Ok(transport) => {
                 entry.driver.handle_link_lost(&mut self.poller);
                 self.one(driver, |driver, notices| driver.handle_link(transport, now, notices));

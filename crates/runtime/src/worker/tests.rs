@@ -102,6 +102,7 @@ fn commands() -> impl Strategy<Value = Command> {
             let keys = keys.map(|(a, b)| SealKeys { sending: Secret(a), receiving: Secret(b) });
             Command::Link { driver, socket: descriptor(), keys }
         }),
+        driver().prop_map(|driver| Command::Move { driver, socket: descriptor() }),
         prop_oneof![
             Just(0).prop_map(|_| Command::LinksLost),
             Just(0).prop_map(|_| Command::Silence),

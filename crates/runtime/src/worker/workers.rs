@@ -111,6 +111,7 @@ impl Workers {
             }
             Command::Rebuild { driver, .. }
             | Command::Link { driver, .. }
+            | Command::Move { driver, .. }
             | Command::Control { driver, .. }
             | Command::Change { driver, .. }
             | Command::Prepare { driver, .. }

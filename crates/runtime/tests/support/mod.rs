@@ -228,6 +228,7 @@ pub(crate) fn request(address: SocketAddr, application: &Handle, via: Option<&st
     AttachRequest {
         address: address.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
+        fallback: None,
         targets: vec![target],
         trust: None,
         limits: Limits::default(),

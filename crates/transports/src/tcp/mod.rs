@@ -1,20 +1,19 @@
 #![doc = include_str!("tcp.md")]
 
-mod inbox;
 mod pace;
 #[cfg(test)]
 mod tests;
 
+use crate::inbox::Inbox;
 use crate::outgoing::{Limits, Outgoing, check_record};
 use crate::seal::{Seal, TAG_BYTES};
 use crate::socket;
 use crate::watch::Watch;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
     Scope, SealKeys, Time, TransportClass,
 };
-use inbox::Inbox;
 use pace::Pace;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
 use smallvec::SmallVec;
@@ -101,6 +100,10 @@ impl TransportClass for Tcp {
         DatagramFacts { may_lose: false, may_reorder: false }
     }
 
+    fn is_datagram(&self) -> bool {
+        false
+    }
+
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
         let socket = socket::dial(SocketType::STREAM, peer)?;
         tune(&socket, options)?;
@@ -110,6 +113,7 @@ impl TransportClass for Tcp {
     fn partner(
         &self,
         socket: OwnedFd,
+        _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError> {

@@ -1,7 +1,7 @@
 //! A stream cut anywhere yields the same records; a peer that breaks the protocol is named and costs little.
 
-use super::inbox::Inbox;
 use super::*;
+use crate::inbox::Inbox;
 use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, push, record};
 use contract::Body;
 use proptest::prelude::*;

@@ -12,7 +12,7 @@ use crate::watch::Watch;
 use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, FlowKey, FlowTemplate, Interest, Message,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
     Scope, SealKeys, Time, TransportClass,
 };
@@ -136,6 +136,10 @@ impl TransportClass for Udp {
         DatagramFacts { may_lose: true, may_reorder: true }
     }
 
+    fn is_datagram(&self) -> bool {
+        true
+    }
+
     fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
         socket::dial(SocketType::DGRAM, peer)
     }
@@ -143,6 +147,7 @@ impl TransportClass for Udp {
     fn partner(
         &self,
         socket: OwnedFd,
+        _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError> {

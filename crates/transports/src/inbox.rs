@@ -29,7 +29,7 @@ const LARGES_KEPT_MAX: usize = 16;
 
 /// Takes a stream apart into records.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     body_bytes_max: usize,
     /// Bytes behind each record that its header does not count: its tag.
     tag_bytes: usize,
@@ -56,7 +56,7 @@ struct Large {
 impl Inbox {
     /// An inbox for records with bodies of at most `body_bytes_max` and `tag_bytes` behind each, that keeps at
     /// most `kept_bytes_max` of memory for large records when there is none.
-    pub(super) fn new(body_bytes_max: usize, tag_bytes: usize, kept_bytes_max: usize) -> Self {
+    pub(crate) fn new(body_bytes_max: usize, tag_bytes: usize, kept_bytes_max: usize) -> Self {
         Inbox {
             body_bytes_max,
             tag_bytes,
@@ -70,7 +70,7 @@ impl Inbox {
     }
 
     /// Whether [`Inbox::next`] would find a record, or something that is none.
-    pub(super) fn has_next(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         match (&self.large, self.slab_header()) {
             (Some(large), _) => large.buffer.len() == large.bytes,
             (None, Some(Ok(header))) => self.slab.len() >= self.record_bytes(&header),
@@ -80,17 +80,22 @@ impl Inbox {
     }
 
     /// Whether the stream stands between two records.
-    pub(super) fn is_at_border(&self) -> bool {
+    pub(crate) fn is_at_border(&self) -> bool {
         self.large.is_none() && self.slab.is_empty()
     }
 
+    /// Memory that it holds for what has not come whole, bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.slab.len() + self.large.as_ref().map_or(0, |large| large.buffer.capacity())
+    }
+
     /// Whether more of a large record is to come.
-    pub(super) fn is_amid_large(&self) -> bool {
+    pub(crate) fn is_amid_large(&self) -> bool {
         self.large.as_ref().is_some_and(|large| large.buffer.len() < large.bytes)
     }
 
     /// The next whole record and its flow, if it is there. After an error the stream cannot go on.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, BytesMut)>, WireError> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, BytesMut)>, WireError> {
         if self.large.is_none() {
             let Some(header) = self.slab_header() else { return Ok(None) };
             let header = header?;
@@ -108,7 +113,7 @@ impl Inbox {
 
     /// Receives more: `fill` appends to the rooms, in order, and says how many bytes. Answers that, and
     /// whether the rooms were filled to their end.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         fill: impl FnOnce([Room<'_>; 2]) -> io::Result<usize>,
     ) -> io::Result<(usize, bool)> {

@@ -1,0 +1,106 @@
+//! What comes to a sharer's port of UDP from addresses that have no socket of their own.
+
+use super::{Carrier, Greeting, Sharer};
+use crate::events::Event;
+use crate::share::now;
+use crate::share_session::Session;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use transports::quic::Arrival;
+use wire::Preamble;
+use wire::preamble::Introduction;
+
+/// Datagrams that are looked at before sessions have their turn.
+const DATAGRAMS_AT_ONCE: usize = 64;
+/// Nothing that a stranger has to say is longer.
+const DATAGRAM_BYTES_MAX: usize = 2048;
+
+impl Sharer {
+    /// What comes to the port from addresses that have no socket of their own: introductions of data connections,
+    /// beginnings of control channels over QUIC, and whatever peers say that have moved.
+    pub(super) fn attend_datagrams(&mut self, tell: &mut dyn FnMut(Event)) {
+        let mut bytes = [0; DATAGRAM_BYTES_MAX];
+        for _ in 0..DATAGRAMS_AT_ONCE {
+            let Ok((count, peer)) = self.udp.recv_from(&mut bytes) else { return };
+            let bytes = &bytes[..count];
+            match Preamble::parse(bytes) {
+                Ok(_) => self.introduce(bytes, peer),
+                Err(_) => match transports::quic::arrival(bytes) {
+                    Arrival::Initial => self.knock(bytes, peer, tell),
+                    Arrival::Tagged(tag) => {
+                        let address = self.address;
+                        let connect = || connect_udp(address, peer);
+                        let mut sessions = self.sessions.values_mut();
+                        sessions.any(|session| session.follow(tag, peer, bytes, connect));
+                    }
+                    Arrival::Other => {}
+                },
+            }
+        }
+    }
+
+    /// A datagram transport introduces itself by a first datagram; each gets a socket of its own.
+    fn introduce(&mut self, bytes: &[u8], peer: SocketAddr) {
+        match (Preamble::parse(bytes), &self.known) {
+            (Ok(Preamble::Data { session, driver }), None) if bytes.len() == Preamble::BYTES => {
+                let is_its = |known: &&mut Session| known.token == session;
+                let Some(session) = self.sessions.values_mut().find(is_its) else { return };
+                if session.confirm_datagram_link(driver, peer) {
+                    return;
+                }
+                if let Ok(socket) = connect_udp(self.address, peer) {
+                    session.link_datagrams(driver, peer, socket, None);
+                }
+            }
+            (Ok(Preamble::SecureData { .. }), _) => {
+                let Ok(said) = Introduction::parse(bytes) else { return };
+                let is_its = |known: &&mut Session| known.is_proven(&said);
+                let Some(session) = self.sessions.values_mut().find(is_its) else { return };
+                match session.accept(&said) {
+                    Some(keys) => {
+                        if let Ok(socket) = connect_udp(self.address, peer) {
+                            session.link_datagrams(said.driver, peer, socket, Some(keys));
+                        }
+                    }
+                    // Said again, as it may be that it was not heard.
+                    None => drop(session.confirm_datagram_link(said.driver, peer)),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody begins a control channel over QUIC.
+    fn knock(&mut self, bytes: &[u8], peer: SocketAddr, tell: &mut dyn FnMut(Event)) {
+        // What was said again before its socket was there.
+        let is_its =
+            |greeting: &Greeting| greeting.peer == peer && matches!(greeting.carrier, Carrier::Quic(_));
+        if self.greetings.iter().any(is_its) {
+            return;
+        }
+        let trust = self.known.as_ref().map(|known| &known.trust);
+        let here = (&self.udp, self.address);
+        if let Some(stream) = self.quic.knock(here, trust, (bytes, peer), now()) {
+            self.expect_greeting(Carrier::Quic(Some(Box::new(stream))), peer, tell);
+        }
+    }
+}
+
+/// A socket of this port for datagrams of one peer.
+pub(crate) fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = bind_udp(address)?;
+    rustix::net::connect(&socket, &peer)?;
+    Ok(socket)
+}
+
+pub(super) fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    // The listening socket and one connected socket for each peer share the port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}

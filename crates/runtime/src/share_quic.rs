@@ -1,0 +1,101 @@
+//! QUIC at the sharer's UDP port: who begins a control channel has to show its address before anything is kept of
+//! it, and then gets a socket of its own.
+
+use crate::share::connect_udp;
+use crate::trust::Trust;
+use crate::trust::quic_stream::{QuicStream, QuicTrust};
+use contract::Time;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+use transports::quic::{AddressCheck, Checked, TokenKey};
+
+/// First datagrams that are looked at in a second, and at once: each costs a few microseconds of cryptography, and
+/// what is more than this may be repeated.
+const FIRSTS_PER_S: u64 = 2000;
+const FIRSTS_AT_ONCE: u64 = 100;
+
+/// Lets so many things happen in a second, and refuses the rest.
+struct Allowance {
+    per_s: u64,
+    at_once: u64,
+    /// When all of them will be allowed again.
+    whole_at: Time,
+}
+
+impl Allowance {
+    fn new(per_s: u64, at_once: u64) -> Allowance {
+        Allowance { per_s, at_once, whole_at: Time::ZERO }
+    }
+
+    /// Whether one more is allowed now.
+    fn take(&mut self, now: Time) -> bool {
+        let one = Duration::from_nanos(1_000_000_000 / self.per_s);
+        let from = self.whole_at.max(now);
+        let allowed = from.since(now) < one * self.at_once as u32;
+        if allowed {
+            self.whole_at = from.after(one);
+        }
+        allowed
+    }
+}
+
+/// Where control channels over QUIC begin.
+pub(crate) struct QuicDoor {
+    check: AddressCheck,
+    tokens: TokenKey,
+    firsts: Allowance,
+}
+
+impl QuicDoor {
+    pub(crate) fn new(trust: Option<&Trust>) -> io::Result<QuicDoor> {
+        let tokens = TokenKey::new()?;
+        let beginning = QuicTrust { trust }.listen([0; 8], &tokens)?;
+        let check = AddressCheck::new(&beginning).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(QuicDoor { check, tokens, firsts: Allowance::new(FIRSTS_PER_S, FIRSTS_AT_ONCE) })
+    }
+
+    /// A first datagram came to `udp`, which is bound to `address`: answers it, or begins the connection.
+    pub(crate) fn knock(
+        &mut self,
+        (udp, address): (&UdpSocket, SocketAddr),
+        trust: Option<&Trust>,
+        (datagram, peer): (&[u8], SocketAddr),
+        now: Time,
+    ) -> Option<QuicStream> {
+        if !self.firsts.take(now) {
+            return None;
+        }
+        match self.check.look(datagram, peer) {
+            Checked::Nothing => None,
+            Checked::Answer(answer) => {
+                // One that is lost is asked for again.
+                let _ = udp.send_to(answer, peer);
+                None
+            }
+            // What the system refuses concerns only this peer, which tries again.
+            Checked::Shown => {
+                let tag = crate::random::bytes().ok()?;
+                let beginning = QuicTrust { trust }.listen(tag, &self.tokens).ok()?;
+                let socket = connect_udp(address, peer).ok()?;
+                QuicStream::accept(socket, beginning, trust.is_some(), (datagram, peer)).ok()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_lets_a_burst_through_and_then_its_rate() {
+        let mut allowance = Allowance::new(10, 3);
+        let start = Time::ZERO.after(Duration::from_secs(9));
+        let allowed = |allowance: &mut Allowance, ms| {
+            let now = start.after(Duration::from_millis(ms));
+            (0..50).filter(|_| allowance.take(now)).count()
+        };
+        assert_eq!([0, 0, 100, 1000, 9000].map(|ms| allowed(&mut allowance, ms)), [3, 0, 1, 3, 3]);
+    }
+}

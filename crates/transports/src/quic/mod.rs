@@ -1,0 +1,584 @@
+#![doc = include_str!("quic.md")]
+
+mod arrivals;
+mod check;
+mod config;
+mod connection;
+mod ids;
+#[cfg(test)]
+mod tests;
+
+use crate::outgoing::{Limits, Outgoing, check_record};
+use crate::socket;
+use arrivals::Arrivals;
+pub use check::{AddressCheck, Checked};
+pub use config::{Beginning, Congestion, TokenKey, Tuning, data_tag};
+pub use connection::{Over, QuicConnection};
+use contract::{
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate,
+    Message, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled,
+    Pushed, Readiness, Scope, SealKeys, Time, TransportClass, Watch,
+};
+pub use ids::{Arrival, Tag, arrival};
+use quinn_proto::{Connection, SendDatagramError, VarInt};
+pub use quinn_proto::{Dir, ReadError, StreamId, WriteError};
+use rustix::net::SocketType;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Bytes that are sent without waiting for the end of a burst.
+const BURST_BYTES: usize = 64 << 10;
+/// Bytes that may always be under way, or wait for it, within the connection; beyond that, two congestion windows.
+const SEND_BYTES_MIN: u64 = 128 << 10;
+/// Pieces of a record that are handed over at once.
+const PIECES_AT_ONCE: usize = 64;
+
+static OPTIONS: [OptionSpec; 9] = [
+    OptionSpec {
+        name: "max",
+        kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+        default: "64MiB",
+        scope: Scope::Local,
+        doc: "largest body of a record, bytes; a peer that announces more is dropped",
+    },
+    OptionSpec {
+        name: "outbox",
+        kind: OptionKind::Integer { min: 1, max: 1 << 20 },
+        default: "1024",
+        scope: Scope::Local,
+        doc: "records that may wait to be sent; of a timely flow, one",
+    },
+    OptionSpec {
+        name: "outbox_bytes",
+        kind: OptionKind::Size { min: 1, max: 1 << 30 },
+        default: "4MiB",
+        scope: Scope::Local,
+        doc: "bytes that may wait to be sent; one record may always wait",
+    },
+    OptionSpec {
+        name: "window",
+        kind: OptionKind::Size { min: 64 << 10, max: 1 << 30 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "bytes that may be under way to this host, and wait here to be read",
+    },
+    OptionSpec {
+        name: "late",
+        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        default: "500ms",
+        scope: Scope::Local,
+        doc: "a record of a timely flow that did not get there in this time is given up",
+    },
+    OptionSpec {
+        name: "partial_bytes",
+        kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
+        default: "96MiB",
+        scope: Scope::Local,
+        doc: "memory that records may hold that did not come whole; the oldest may always go on",
+    },
+    OptionSpec {
+        name: "datagram",
+        kind: OptionKind::Size { min: 1200, max: 65_507 },
+        default: "1452",
+        scope: Scope::Local,
+        doc: "largest UDP datagram that is tried, bytes; the path may take less",
+    },
+    OptionSpec {
+        name: "congestion",
+        kind: OptionKind::Choice(&["cubic", "newreno", "bbr"]),
+        default: "cubic",
+        scope: Scope::Local,
+        doc: "congestion control",
+    },
+    OptionSpec {
+        name: "socket_bytes",
+        kind: OptionKind::Size { min: 0, max: 1 << 30 },
+        default: "4MiB",
+        scope: Scope::Local,
+        doc: "size of each of the kernel's two buffers, bytes, as far as its limits allow; 0 leaves them",
+    },
+];
+
+/// Messages of a timely flow that may be under way at once in streams of their own.
+const STREAMS_MAX: u32 = 64;
+
+/// The transport `quic`.
+#[derive(Debug, Clone, Copy)]
+pub struct Quic;
+
+impl TransportClass for Quic {
+    fn name(&self) -> &'static str {
+        "quic"
+    }
+
+    fn summary(&self) -> &'static str {
+        "records in one UDP port: nothing lost where that counts, nothing late where it does not"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("quic.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
+    }
+
+    fn facts(&self) -> DatagramFacts {
+        DatagramFacts { may_lose: false, may_reorder: false }
+    }
+
+    fn is_datagram(&self) -> bool {
+        true
+    }
+
+    fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
+        socket::dial(SocketType::DGRAM, peer)
+    }
+
+    fn partner(
+        &self,
+        socket: OwnedFd,
+        end: End,
+        options: &Options,
+        keys: Option<&SealKeys>,
+    ) -> Result<Box<dyn Partner>, PartnerError> {
+        let tuning = Tuning {
+            window: options.size("window") as u32,
+            streams: STREAMS_MAX + 1,
+            datagram: options.size("datagram") as u16,
+            congestion: match options.text("congestion") {
+                "newreno" => Congestion::NewReno,
+                "bbr" => Congestion::Bbr,
+                _ => Congestion::Cubic,
+            },
+        };
+        let socket_bytes = options.size("socket_bytes");
+        socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
+        let beginning = Beginning::data(end, keys, &tuning);
+        let beginning = beginning.map_err(|error| PartnerError::os("setting up QUIC", error))?;
+        let mut partner = QuicPartner {
+            link: QuicConnection::begin(socket, beginning)?,
+            socket_bytes,
+            body_bytes_max: options.size("max"),
+            is_timely: false,
+            late: options.duration("late"),
+            outgoing: Outgoing::new(Limits {
+                records_max: options.count("outbox"),
+                bytes_max: options.size("outbox_bytes"),
+            }),
+            was_full: false,
+            stream: None,
+            message: None,
+            messages: VecDeque::new(),
+            finish: Finish::No,
+            arrivals: Arrivals::new(options.size("max"), options.size("partial_bytes")),
+            slot: PullSlot::default(),
+            flow: FlowKey::DEFAULT,
+            has_looked: false,
+            counts: Counts::default(),
+        };
+        partner.link.turn_out();
+        Ok(Box::new(partner))
+    }
+}
+
+/// Whether more is pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    No,
+    /// What waits goes out, then the end.
+    Asked,
+    /// The end is said.
+    Said,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    sent_bytes: u64,
+    sent_alone: u64,
+    /// Records of a timely flow that were given up.
+    late: u64,
+    /// Turns that found something of the peer's.
+    heard: u64,
+    heard_frames: u64,
+}
+
+/// Moves records over a QUIC connection.
+#[derive(Debug)]
+struct QuicPartner {
+    link: QuicConnection,
+    socket_bytes: usize,
+    body_bytes_max: usize,
+    /// What is pushed is worthless once it is late.
+    is_timely: bool,
+    late: Duration,
+    /// Each with the time it was pushed at.
+    outgoing: Outgoing<Time>,
+    /// There was no room for the last that was pushed.
+    was_full: bool,
+    /// In which records go in order; the first this side opens.
+    stream: Option<StreamId>,
+    /// In which the record at the front goes alone.
+    message: Option<StreamId>,
+    /// Records that go alone and are written, and when they were pushed.
+    messages: VecDeque<(Time, StreamId)>,
+    finish: Finish,
+    arrivals: Arrivals,
+    slot: PullSlot,
+    /// Flow of the record in the slot.
+    flow: FlowKey,
+    /// A pull of this round has looked for what came.
+    has_looked: bool,
+    counts: Counts,
+}
+
+fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+impl QuicPartner {
+    /// Why nothing more can be sent.
+    fn check(&self) -> Result<(), PartnerError> {
+        match self.link.over() {
+            None => Ok(()),
+            Some(Over::Closed(_)) => Err(self.gone("the other host closed it")),
+            Some(Over::OtherPurpose) => Err(self.gone("it is for something else")),
+            Some(Over::Broken(reason)) => Err(self.gone(reason)),
+        }
+    }
+
+    fn gone(&self, reason: &str) -> PartnerError {
+        PartnerError::Gone(format!("the connection to {} ({reason})", self.link.name()))
+    }
+
+    /// Takes what came and sends what can be sent.
+    fn turn(&mut self) {
+        let before = self.link.counts.received_datagrams;
+        self.link.turn();
+        if self.link.counts.received_datagrams != before {
+            self.note_heard();
+        }
+        self.write();
+    }
+
+    /// What the peer's keys did not seal is not its.
+    fn note_heard(&mut self) {
+        let Some(connection) = self.link.state() else { return };
+        let frames = connection.stats().frame_rx;
+        let heard = frames.acks + frames.stream + frames.datagram + frames.ping;
+        if heard != self.counts.heard_frames {
+            self.counts.heard_frames = heard;
+            self.counts.heard += 1;
+        }
+    }
+
+    /// Hands the connection what waits, and sends what it lets go.
+    fn write(&mut self) {
+        if self.hand_over() {
+            self.link.turn_out();
+        }
+    }
+
+    /// Hands the connection what waits, as far as it takes it; whether it took anything.
+    fn hand_over(&mut self) -> bool {
+        if !self.link.is_established() {
+            return false;
+        }
+        let mut moved = self.give_up_late();
+        let Some(connection) = self.link.state() else { return moved };
+        // More in it would only stand in front of what comes later.
+        connection.set_send_window((2 * connection.congestion_state().window()).max(SEND_BYTES_MIN));
+        // Opened first, so that the peer knows it by its number.
+        self.stream = self.stream.or_else(|| connection.streams().open(Dir::Uni));
+        while let Some((pushed, record)) = self.outgoing.records.front() {
+            let written = match self.is_timely {
+                false => self.stream.map_or(0, |stream| write(connection, stream, record)),
+                true => {
+                    let begun = self.message.is_some();
+                    match (begun, alone(connection, record)) {
+                        (false, Alone::Sent(bytes)) => bytes,
+                        (false, Alone::Blocked) => 0,
+                        _ => {
+                            self.message = self.message.or_else(|| connection.streams().open(Dir::Uni));
+                            self.message.map_or(0, |stream| write(connection, stream, record))
+                        }
+                    }
+                }
+            };
+            if written == 0 {
+                break;
+            }
+            let pushed = *pushed;
+            moved = true;
+            self.counts.sent_bytes += written as u64;
+            let whole = self.outgoing.sent(written);
+            self.counts.sent += whole;
+            if let Some(stream) = self.message.take_if(|_| whole > 0) {
+                let _ = connection.send_stream(stream).finish();
+                self.messages.push_back((pushed, stream));
+                self.counts.sent_alone += 1;
+            }
+        }
+        if self.finish == Finish::Asked
+            && self.outgoing.is_empty()
+            && let Some(stream) = self.stream
+        {
+            self.finish = Finish::Said;
+            let _ = connection.send_stream(stream).finish();
+            moved = true;
+        }
+        moved
+    }
+
+    /// Gives up records of a timely flow that are late; whether there were any.
+    fn give_up_late(&mut self) -> bool {
+        if !self.is_timely {
+            return false;
+        }
+        let Some(connection) = self.link.state() else { return false };
+        let now = now();
+        let mut moved = false;
+        while let Some((_, stream)) = self.messages.pop_front_if(|(at, _)| now.since(*at) > self.late) {
+            // One that came whole is not known any more.
+            if connection.send_stream(stream).reset(VarInt::from_u32(0)).is_ok() {
+                self.counts.late += 1;
+                moved = true;
+            }
+        }
+        while let Some((at, record)) = self.outgoing.records.front()
+            && now.since(*at) > self.late
+        {
+            if let Some(stream) = self.message.take() {
+                let _ = connection.send_stream(stream).reset(VarInt::from_u32(0));
+            }
+            let left = record.len();
+            self.outgoing.sent(left);
+            self.counts.late += 1;
+            moved = true;
+        }
+        moved
+    }
+
+    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+        self.check()?;
+        self.hand_over();
+        self.link.turn_out();
+        if !self.outgoing.is_empty() {
+            // What makes room for it may have come.
+            self.turn();
+        }
+        Ok(match self.link.is_blocked() {
+            true => CtlReply::Pending,
+            false => self.outgoing.flushed(),
+        })
+    }
+
+    /// Finds the next record, and notes its flow.
+    fn next(&mut self) -> Result<Next, PartnerError> {
+        let mut looked = false;
+        loop {
+            let name = self.link.name().to_string();
+            let broken = |problem: String| PartnerError::Peer(format!("{name}: {problem}"));
+            if let Some(connection) = self.link.state()
+                && let Some((flow, record)) = self.arrivals.next(connection).map_err(broken)?
+            {
+                self.flow = FlowKey(flow);
+                return Ok(Next::Message(Message::new(Time::ZERO, record)));
+            }
+            if !looked {
+                looked = true;
+                self.has_looked = true;
+                self.turn();
+            } else if self.link.take_news() {
+                // What was read made room for more.
+                self.link.turn_out();
+            } else {
+                break;
+            }
+        }
+        match self.link.over() {
+            Some(Over::Closed(_)) => Ok(Next::End),
+            Some(_) => self.check().map(|()| Next::End),
+            None if self.arrivals.has_ended() => Ok(Next::End),
+            None => Ok(Next::Nothing),
+        }
+    }
+
+    fn is_full_for(&self, bytes: usize) -> bool {
+        match self.is_timely {
+            // What waits behind another gets late.
+            true => !self.outgoing.is_empty(),
+            false => self.outgoing.is_full_for(bytes),
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let pushed = self.counts.sent + self.outgoing.records.len() as u64;
+        Progress { pushed, written: self.counts.sent, ..Progress::default() }
+    }
+
+    fn report(&mut self) -> CtlReply {
+        let (counts, link) = (&self.counts, self.link.counts);
+        let arrived = &self.arrivals.counts;
+        let mut figures = vec![
+            ("sent", counts.sent as f64),
+            ("sent_bytes", counts.sent_bytes as f64),
+            ("sent_alone", counts.sent_alone as f64),
+            ("sent_datagrams", link.sent_datagrams as f64),
+            ("unsent_datagrams", link.unsent_datagrams as f64),
+            ("send_calls", link.send_calls as f64),
+            ("late", counts.late as f64),
+            ("received", arrived.received as f64),
+            ("received_bytes", arrived.received_bytes as f64),
+            ("received_datagrams", link.received_datagrams as f64),
+            ("receive_calls", link.receive_calls as f64),
+            ("lost_partial", arrived.lost_partial as f64),
+            ("malformed_datagrams", arrived.malformed as f64),
+            ("moves", link.moves as f64),
+            ("waiting", self.outgoing.records.len() as f64),
+            ("waiting_bytes", self.outgoing.bytes as f64),
+        ];
+        if let Some(connection) = self.link.state() {
+            let stats = connection.stats();
+            figures.extend([
+                ("round_trip_us", stats.path.rtt.as_secs_f64() * 1e6),
+                ("congestion_bytes", stats.path.cwnd as f64),
+                ("lost_packets", stats.path.lost_packets as f64),
+                ("sent_packets", stats.path.sent_packets as f64),
+                ("datagram_bytes", f64::from(stats.path.current_mtu)),
+            ]);
+        }
+        CtlReply::Report(figures)
+    }
+}
+
+/// Writes of a record what a stream takes now; how many bytes.
+fn write(connection: &mut Connection, stream: StreamId, record: &Body) -> usize {
+    let mut pieces: SmallVec<[bytes::Bytes; PIECES_AT_ONCE]> = record.shares().take(PIECES_AT_ONCE).collect();
+    match connection.send_stream(stream).write_chunks(&mut pieces) {
+        Ok(written) => written.bytes,
+        // What else there is ends the connection, and is told of there.
+        Err(WriteError::Blocked | WriteError::Stopped(_) | WriteError::ClosedStream) => 0,
+    }
+}
+
+/// What became of a record in a datagram.
+enum Alone {
+    Sent(usize),
+    Blocked,
+    TooLarge,
+}
+
+fn alone(connection: &mut Connection, record: &Body) -> Alone {
+    let bytes = record.len();
+    let mut datagrams = connection.datagrams();
+    if datagrams.max_size().is_none_or(|max| bytes > max) {
+        return Alone::TooLarge;
+    }
+    match datagrams.send(record.clone().into_bytes(), false) {
+        Ok(()) => Alone::Sent(bytes),
+        Err(SendDatagramError::Blocked(_)) => Alone::Blocked,
+        Err(_) => Alone::TooLarge,
+    }
+}
+
+impl Partner for QuicPartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        // Which flow a record belongs to stands in the record. One is pushed at most.
+        if template.direction == Direction::In {
+            self.is_timely = template.class == FlowClass::Timely;
+        }
+        Ok(FlowKey::DEFAULT)
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+        self.flush().map(drop)
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if self.finish != Finish::No {
+            return Err((PartnerError::Unsupported("taking records after the end"), message));
+        }
+        if let Err(error) = check_record(&message, self.body_bytes_max).and_then(|()| self.check()) {
+            return Err((error, message));
+        }
+        let bytes = message.body.len();
+        if self.is_full_for(bytes) {
+            self.write();
+            self.was_full = self.is_full_for(bytes);
+            if self.was_full {
+                return Ok(Pushed::Full(message));
+            }
+        }
+        self.was_full = false;
+        self.outgoing.push(now(), message.body);
+        if self.is_timely {
+            self.hand_over();
+        } else if self.outgoing.bytes >= BURST_BYTES {
+            self.write();
+        }
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, _flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+        if self.slot.is_held() {
+            return self.slot.answer(self.flow, want, || Ok(Next::Nothing));
+        }
+        let next = self.next()?;
+        self.slot.answer(self.flow, want, || Ok(next))
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match operation {
+            Ctl::Flush => self.flush(),
+            Ctl::Finish => {
+                if self.finish == Finish::No {
+                    self.finish = Finish::Asked;
+                }
+                self.turn();
+                self.flush()?;
+                let sent =
+                    self.link.state().is_some_and(|connection| connection.streams().send_streams() == 0);
+                Ok(if self.finish == Finish::Said && sent { CtlReply::Done } else { CtlReply::Pending })
+            }
+            Ctl::Report => Ok(self.report()),
+            Ctl::Heard => {
+                // Nobody may have pulled because there is no room for more; the connection lives all the same.
+                if !std::mem::take(&mut self.has_looked) {
+                    self.turn();
+                }
+                Ok(CtlReply::Count(self.counts.heard))
+            }
+            Ctl::Move(socket) => {
+                socket::set_buffers(socket.as_fd(), self.socket_bytes, self.socket_bytes)?;
+                self.link.add_way(socket)?;
+                Ok(CtlReply::Done)
+            }
+            Ctl::Watch(Watch::Progress) => Ok(CtlReply::Progress(self.progress())),
+            Ctl::Watch(_) => Ok(CtlReply::Done),
+            _ => Err(PartnerError::Unsupported("asking a transport for a device's state")),
+        }
+    }
+
+    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            // Whoever was refused waits for room, and whoever flushes for the end.
+            Direction::In => {
+                let now = if self.was_full { !self.is_full_for(1) } else { self.outgoing.is_empty() };
+                Readiness { now, ..self.link.readiness() }
+            }
+            Direction::Out => {
+                let now = self.slot.is_held() || self.link.has_news() || self.link.over().is_some();
+                Readiness { now, ..self.link.readiness() }
+            }
+        }
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        self.link.readiness()
+    }
+}

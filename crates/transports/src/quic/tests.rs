@@ -1,0 +1,274 @@
+//! QUIC between two partners in one thread, over sockets of this machine and over a network that does as it likes.
+
+use super::*;
+use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, udp_pair};
+use contract::{Format, Options, Secret};
+use relay::Relay;
+use std::net::UdpSocket;
+use std::time::Instant;
+
+/// Both ends.
+struct Two([Box<dyn Partner>; 2]);
+
+impl Two {
+    fn new(class: FlowClass, given: &[(&str, &str)]) -> Two {
+        Two::over(udp_pair(), class, given)
+    }
+
+    fn over(sockets: [OwnedFd; 2], class: FlowClass, given: &[(&str, &str)]) -> Two {
+        let mut two = Two(partners(&Quic, sockets, true, given));
+        for end in &mut two.0 {
+            let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
+            end.open(&template, &Attributes::default()).expect("a flow");
+        }
+        two
+    }
+
+    /// Pushes these records at the one end until the other has as many as are `expected`, or all is still.
+    fn carry(&mut self, from: usize, records: &[Body], expected: usize) -> Vec<Body> {
+        let begun = Instant::now();
+        let (mut next, mut came) = (records.iter(), Vec::new());
+        let mut waiting = next.next();
+        while came.len() < expected {
+            assert!(begun.elapsed() < WATCHDOG, "{} of {expected} came", came.len());
+            while let Some(record) = waiting {
+                let message = Message::new(Time::ZERO, record.clone());
+                match self.0[from].push(FlowKey::DEFAULT, message).expect("push") {
+                    Pushed::Taken => waiting = next.next(),
+                    Pushed::Full(_) => break,
+                }
+            }
+            for end in &mut self.0 {
+                end.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
+                end.ctl(FlowKey::DEFAULT, Ctl::Heard).expect("a turn");
+            }
+            while let Pulled::Message(_, message) =
+                self.0[1 - from].pull(FlowKey::DEFAULT, Pull::Yours).expect("pull")
+            {
+                came.push(message.body);
+            }
+        }
+        came
+    }
+}
+
+fn bytes(records: Vec<Body>) -> Vec<Vec<u8>> {
+    records.into_iter().map(|record| record.into_bytes().to_vec()).collect()
+}
+
+fn records(sizes: &[usize]) -> Vec<Body> {
+    (0..).zip(sizes).map(|(number, &size)| record(1, number, &pattern(size, number))).collect()
+}
+
+#[test]
+fn reliable_records_cross_in_order_both_ways() {
+    let mut two = Two::new(FlowClass::Reliable, &[]);
+    let all = records(&[0, 1, 30, 1100, 1200, 1500, 70_000, 3, 2 << 20, 5, 5]);
+    for from in [0, 1] {
+        let came = two.carry(from, &all, all.len());
+        assert_eq!(bytes(came), bytes(all.clone()));
+    }
+}
+
+#[test]
+fn timely_records_cross_small_ones_alone_and_large_ones_in_streams() {
+    let mut two = Two::new(FlowClass::Timely, &[]);
+    let all = records(&[0, 1, 30, 900, 5000, 70_000, 3, 1 << 20, 5]);
+    let mut came = bytes(two.carry(0, &all, all.len()));
+    let mut expected = bytes(all);
+    came.sort();
+    expected.sort();
+    assert_eq!(came, expected);
+    assert_eq!(figure(two.0[0].as_mut(), "sent_alone"), 3.0, "those that fit no datagram");
+}
+
+#[test]
+fn what_is_late_is_given_up_and_said() {
+    let [here, there] = udp_pair();
+    let mut two = Two::over([here, there], FlowClass::Timely, &[("late", "20ms")]);
+    // Connected, and from then on the other end hears nothing.
+    two.carry(0, &records(&[10]), 1);
+    for record in records(&[5000, 5000]) {
+        let _ = two.0[0].push(FlowKey::DEFAULT, Message::new(Time::ZERO, record)).expect("push");
+    }
+    two.0[0].ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
+    std::thread::sleep(Duration::from_millis(40));
+    two.0[0].ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
+    assert_eq!(figure(two.0[0].as_mut(), "late"), 2.0);
+}
+
+/// Who has other keys gets nowhere, whichever end it plays.
+#[test]
+fn a_stranger_is_no_end() {
+    let options = Options::defaults(Quic.options()).expect("options");
+    for stranger in [End::Dialled, End::Accepted] {
+        let mut sockets = udp_pair().into_iter();
+        let mut ends = [End::Dialled, End::Accepted].map(|end| {
+            let [mut here, mut there] = keys();
+            if end == stranger {
+                (here.sending, there.sending) = (Secret([9; 32]), Secret([9; 32]));
+            }
+            let keys = if end == End::Dialled { here } else { there };
+            Quic.partner(sockets.next().expect("two"), end, &options, Some(&keys)).expect("partner")
+        });
+        let begun = Instant::now();
+        let honest = usize::from(stranger == End::Dialled);
+        loop {
+            for end in &mut ends {
+                let _ = end.ctl(FlowKey::DEFAULT, Ctl::Heard);
+            }
+            if let Err(error) = ends[honest].pull(FlowKey::DEFAULT, Pull::Yours) {
+                assert!(matches!(error, PartnerError::Gone(_)), "{error}");
+                break;
+            }
+            assert!(begun.elapsed() < WATCHDOG, "the {stranger:?} end was let in, or hangs");
+        }
+    }
+}
+
+#[test]
+fn what_is_altered_repeated_lost_and_reordered_on_the_way_harms_nothing() {
+    let (mut relay, ends) = Relay::new(7);
+    let mut two = Two::over(ends, FlowClass::Reliable, &[]);
+    let all = records(&[20, 4000, 60_000, 100, 3000, 200_000]);
+    relay.run(|| {
+        let came = two.carry(0, &all, all.len());
+        assert_eq!(bytes(came), bytes(all.clone()));
+    });
+}
+
+/// The client's address changes, and the server gets a socket for it: nothing is lost, and nothing is new but the
+/// address.
+#[test]
+fn a_connection_goes_on_from_another_address() {
+    let mut two = Two::new(FlowClass::Reliable, &[]);
+    let all = records(&[10, 4000, 10]);
+    assert_eq!(bytes(two.carry(0, &all, 3)), bytes(all.clone()));
+    // The old ones are closed, as if the address were gone.
+    let [here, there] = udp_pair();
+    two.0[0].ctl(FlowKey::DEFAULT, Ctl::Move(here)).expect("another socket");
+    two.0[1].ctl(FlowKey::DEFAULT, Ctl::Move(there)).expect("another socket");
+    for from in [0, 1] {
+        assert_eq!(bytes(two.carry(from, &all, 3)), bytes(all.clone()));
+    }
+    let [here, there] = udp_pair();
+    two.0[0].ctl(FlowKey::DEFAULT, Ctl::Move(here)).expect("a third socket");
+    two.0[1].ctl(FlowKey::DEFAULT, Ctl::Move(there)).expect("a third socket");
+    assert_eq!(bytes(two.carry(1, &all, 3)), bytes(all.clone()));
+    assert_eq!(figure(two.0[0].as_mut(), "moves"), 2.0);
+}
+
+#[test]
+fn a_connection_ends_for_both_when_one_lets_go() {
+    let mut two = Two::new(FlowClass::Reliable, &[]);
+    let all = records(&[10]);
+    two.carry(0, &all, 1);
+    let [here, mut there] = two.0;
+    drop(here);
+    let begun = Instant::now();
+    while !matches!(there.pull(FlowKey::DEFAULT, Pull::Yours).expect("an end"), Pulled::End) {
+        assert!(begun.elapsed() < WATCHDOG, "no end");
+    }
+    let late = there.push(FlowKey::DEFAULT, Message::new(Time::ZERO, all[0].clone()));
+    assert!(matches!(late, Err((PartnerError::Gone(_), _))), "{late:?}");
+}
+
+/// Garbage before, during and after the handshake.
+#[test]
+fn garbage_is_dropped() {
+    let [here, there] = udp_pair();
+    let noise = [&here, &there].map(|socket| UdpSocket::from(socket.try_clone().expect("a socket")));
+    let mut two = Two::over([here, there], FlowClass::Reliable, &[]);
+    let all = records(&[10, 2000, 30_000]);
+    for round in 0..3u64 {
+        for (number, socket) in noise.iter().enumerate() {
+            for length in [0, 1, 20, 64, 1200, 1452] {
+                let mut garbage = pattern(length, round * 77 + number as u64);
+                if let (Some(first), 0) = (garbage.first_mut(), round) {
+                    *first |= 0xc0;
+                }
+                socket.send(&garbage).expect("send");
+            }
+        }
+        assert_eq!(bytes(two.carry(round as usize % 2, &all, 3)), bytes(all.clone()));
+    }
+}
+
+/// A network between the two ends, seeded.
+mod relay {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    pub(super) struct Relay {
+        middle: [UdpSocket; 2],
+        random: u64,
+    }
+
+    fn end() -> (UdpSocket, OwnedFd) {
+        let [middle, end] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
+        end.connect(middle.local_addr().expect("address")).expect("connect");
+        middle.connect(end.local_addr().expect("address")).expect("connect");
+        for socket in [&middle, &end] {
+            socket.set_nonblocking(true).expect("a socket that does not block");
+        }
+        (middle, end.into())
+    }
+
+    impl Relay {
+        /// A network and its two ends.
+        pub(super) fn new(seed: u64) -> (Relay, [OwnedFd; 2]) {
+            let [(one, here), (other, there)] = [(); 2].map(|()| end());
+            (Relay { middle: [one, other], random: seed }, [here, there])
+        }
+
+        fn draw(random: &mut u64) -> u64 {
+            *random ^= *random << 13;
+            *random ^= *random >> 7;
+            *random ^= *random << 17;
+            *random
+        }
+
+        /// Passes datagrams on while `act` runs: one in eight is lost, altered, repeated or kept back.
+        pub(super) fn run(&mut self, act: impl FnOnce()) {
+            let done = AtomicBool::new(false);
+            let (middle, random) = (&self.middle, &mut self.random);
+            thread::scope(|scope| {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut held: VecDeque<(usize, Vec<u8>)> = VecDeque::new();
+                    let mut bytes = [0; 2048];
+                    while !done.load(Ordering::Relaxed) {
+                        for from in [0, 1] {
+                            while let Ok(count) = middle[from].recv(&mut bytes) {
+                                let mut datagram = bytes[..count].to_vec();
+                                let fate = Relay::draw(random) % 32;
+                                if fate == 1 {
+                                    let at = Relay::draw(random) as usize % count;
+                                    datagram[at] ^= 1 << (fate % 8);
+                                }
+                                if fate == 2 {
+                                    held.push_back((from, datagram.clone()));
+                                }
+                                if fate == 3 {
+                                    held.push_back((from, datagram));
+                                } else if fate != 0 {
+                                    let _ = middle[1 - from].send(&datagram);
+                                }
+                            }
+                        }
+                        if Relay::draw(random).is_multiple_of(4)
+                            && let Some((from, datagram)) = held.pop_front()
+                        {
+                            let _ = middle[1 - from].send(&datagram);
+                        }
+                        thread::sleep(Duration::from_micros(100));
+                    }
+                });
+                act();
+                done.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! TLS 1.3 between hosts (RFC 8446): both show a raw public key of Ed25519 (RFC 7250) and prove that it is theirs.
+//!
+//! Whether the key is the right one is either pinned here, or for who opened the connection to ask. Nothing else is
+//! spoken: no older version, no tickets, no early data.
+
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    ServerConfig, SignatureScheme,
+};
+use std::sync::Arc;
+
+/// The name that TLS asks for and nobody looks at: keys are pinned, not names.
+pub const SERVER_NAME: &str = "outboard";
+/// Bytes of a public key of Ed25519, and of the seed of a private one (RFC 8032, section 5.1.5).
+pub const KEY_BYTES: usize = 32;
+/// What stands in front of the key in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4).
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+/// What stands in front of the seed in a PKCS #8 document of Ed25519 (RFC 8410, section 7).
+const PKCS8_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// A public key of Ed25519.
+pub type PublicKey = [u8; KEY_BYTES];
+
+/// The key in a SubjectPublicKeyInfo, if it is one of Ed25519.
+pub fn key_of(spki: &[u8]) -> Option<PublicKey> {
+    spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok()
+}
+
+/// A key pair from a PKCS #8 document of Ed25519: its public half, and what TLS shows and signs with.
+pub fn key_pair(document: Vec<u8>) -> Option<(PublicKey, Arc<CertifiedKey>)> {
+    let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&document).ok()?;
+    let key: PublicKey = pair.public_key().as_ref().try_into().ok()?;
+    let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(document)).ok()?;
+    let shown = CertificateDer::from([&SPKI_PREFIX[..], &key].concat());
+    Some((key, Arc::new(CertifiedKey::new(vec![shown], signing))))
+}
+
+/// The same from the private key's seed.
+pub fn key_pair_of_seed(seed: &[u8; KEY_BYTES]) -> Option<(PublicKey, Arc<CertifiedKey>)> {
+    key_pair([&PKCS8_PREFIX[..], seed].concat())
+}
+
+/// Takes a key of Ed25519 that the other side proves to be its own: any, or this one.
+#[derive(Debug)]
+struct KeyVerifier {
+    algorithms: WebPkiSupportedAlgorithms,
+    pinned: Option<PublicKey>,
+}
+
+impl KeyVerifier {
+    fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+        match (key_of(shown), self.pinned) {
+            (Some(key), Some(pinned)) if key != pinned => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            (Some(_), _) => Ok(()),
+            (None, _) => Err(CertificateError::BadEncoding.into()),
+        }
+    }
+
+    fn verify(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+    }
+}
+
+fn no_older_version() -> Error {
+    PeerIncompatible::Tls12NotOffered.into()
+}
+
+impl ServerCertVerifier for KeyVerifier {
+    fn verify_server_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(key).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _key: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_older_version())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for KeyVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(key).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _key: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_older_version())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+fn parts(pinned: Option<PublicKey>) -> (Arc<CryptoProvider>, Arc<KeyVerifier>) {
+    let provider = rustls::crypto::ring::default_provider();
+    let verifier = KeyVerifier { algorithms: provider.signature_verification_algorithms, pinned };
+    (Arc::new(provider), Arc::new(verifier))
+}
+
+/// The side that connects: shows `own`, for `purpose` (ALPN, RFC 7301), to whom shows `pinned`, or to any.
+pub fn client(
+    own: Arc<CertifiedKey>,
+    purpose: &[u8],
+    pinned: Option<PublicKey>,
+) -> Result<ClientConfig, Error> {
+    let (provider, verifier) = parts(pinned);
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![purpose.into()];
+    config.enable_sni = false;
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// The side that listens, likewise.
+pub fn server(
+    own: Arc<CertifiedKey>,
+    purpose: &[u8],
+    pinned: Option<PublicKey>,
+) -> Result<ServerConfig, Error> {
+    let (provider, verifier) = parts(pinned);
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![purpose.into()];
+    // Sessions are resumed by their own tokens, under a new handshake each time.
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
