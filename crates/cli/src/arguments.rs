@@ -245,7 +245,7 @@ pub(crate) struct Share {
     #[arg(long, value_name = "PEER")]
     pub(crate) allow: Vec<String>,
     /// Where to listen, for TCP and UDP alike
-    #[arg(long, value_name = "TRANSPORT://ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
     #[command(flatten)]
     pub(crate) session: Session,
@@ -315,7 +315,7 @@ pub(crate) struct Attach {
     pub(crate) applications: Vec<String>,
     #[command(flatten)]
     pub(crate) via: Via,
-    /// Options of the transport, such as congestion=bbr (`outboard modules tcp` lists them)
+    /// Options of the transport, such as congestion=bbr (`outboard modules quic` lists them)
     #[arg(long, value_name = "NAME=VALUE,...")]
     pub(crate) transport: Option<String>,
     #[command(flatten)]

@@ -34,8 +34,6 @@ use wire::preamble::SessionToken;
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long before another transport is tried, if there is one.
-const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a connection may take while a lost link is looked for, at least.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long a connection, once made, may take for its greeting while a lost link is looked for, at least.
@@ -206,31 +204,8 @@ impl Attacher {
             facts: None,
             link_told: false,
         };
-        let patience = if request.fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
-        let first = attacher.connect_any(&peers, patience);
-        match (first, request.fallback) {
-            (Err(RuntimeError::Unreachable(reason)), Some(fallback)) => {
-                let wanted = std::mem::replace(&mut attacher.transport, fallback);
-                attacher.connect_any(&peers, CONNECT_TIMEOUT)?;
-                let (from, to) = (wanted.class.name().into(), attacher.transport.class.name().into());
-                attacher.fell_back = Some(Event::FellBack { from, to, reason });
-            }
-            (first, _) => first?,
-        }
+        attacher.connect_first(&peers, request.fallback)?;
         Ok(attacher)
-    }
-
-    /// A name may stand for several addresses, of which the host listens on one.
-    fn connect_any(&mut self, peers: &[SocketAddr], timeout: Duration) -> Result<(), RuntimeError> {
-        let mut last = Ok(());
-        for &peer in peers {
-            self.peer = peer;
-            last = self.connect(timeout, CONNECT_TIMEOUT);
-            if !matches!(last, Err(RuntimeError::Unreachable(_))) {
-                break;
-            }
-        }
-        last
     }
 
     /// Serves until all flows have ended, or `stop` is said.

@@ -1,16 +1,54 @@
 //! An attacher's data connections: made, and moved with this host.
 
-use super::Attacher;
+use super::{Attacher, CONNECT_TIMEOUT};
 use crate::dial::{Dialled, Dialling, address_towards, udp_towards};
+use crate::error::RuntimeError;
+use crate::events::Event;
 use crate::share::now;
-use crate::worker::Command;
+use crate::worker::{Command, TransportPlan};
+use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Preamble;
 
 /// Time between two looks at whether this host has another address.
 const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long before another transport is tried, if there is one.
+const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
+
 impl Attacher {
+    /// Connects to the host for the first time; by another transport if it is not reached by its own.
+    pub(super) fn connect_first(
+        &mut self,
+        peers: &[SocketAddr],
+        fallback: Option<TransportPlan>,
+    ) -> Result<(), RuntimeError> {
+        let patience = if fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
+        match (self.connect_any(peers, patience), fallback) {
+            (Err(RuntimeError::Unreachable(reason)), Some(fallback)) => {
+                let wanted = std::mem::replace(&mut self.transport, fallback);
+                self.connect_any(peers, CONNECT_TIMEOUT)?;
+                let (from, to) = (wanted.class.name().into(), self.transport.class.name().into());
+                self.fell_back = Some(Event::FellBack { from, to, reason });
+                Ok(())
+            }
+            (first, _) => first,
+        }
+    }
+
+    /// A name may stand for several addresses, of which the host listens on one.
+    fn connect_any(&mut self, peers: &[SocketAddr], timeout: Duration) -> Result<(), RuntimeError> {
+        let mut last = Ok(());
+        for &peer in peers {
+            self.peer = peer;
+            last = self.connect(timeout, CONNECT_TIMEOUT);
+            if !matches!(last, Err(RuntimeError::Unreachable(_))) {
+                break;
+            }
+        }
+        last
+    }
+
     /// When this host has another address towards the other, what goes over QUIC goes on from there.
     pub(super) fn follow_address(&mut self) {
         if now() < self.address_at {
