@@ -289,6 +289,19 @@ impl Network {
         self.attach_to(far, class, SCREEN, pipelines(pipeline, false)?, application, results)
     }
 
+    /// Attaches the screen that [`Network::share_screen`] shares to an application side of this host, while something is done.
+    pub(crate) fn attach_screen_as<T: Send>(
+        &self,
+        far: &Far,
+        pipeline: &str,
+        application: &str,
+        act: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
+        let application = ApplicationChoice::Spec(application.into());
+        self.attached(far, class, SCREEN, pipelines(pipeline, false)?, application, act)
+    }
+
     /// Where the far host is.
     pub(crate) fn address(&self) -> IpAddr {
         self.far.ports.address
@@ -303,11 +316,23 @@ impl Network {
         application: Box<dyn contract::Partner>,
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
-        let target = AttachTarget {
-            name: device.into(),
-            application: ApplicationChoice::Partner(application),
-            pipelines,
-        };
+        let application = ApplicationChoice::Partner(application);
+        self.attached(far, class, device, pipelines, application, || {
+            Ok(results.recv_timeout(WATCHDOG).map_err(|_| "the experiment gave no results")?)
+        })
+    }
+
+    /// Does something while a device is attached.
+    fn attached<T: Send>(
+        &self,
+        far: &Far,
+        class: &'static dyn TransportClass,
+        device: &str,
+        pipelines: Pipelines,
+        application: ApplicationChoice,
+        act: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let target = AttachTarget { name: device.into(), application, pipelines };
         let request = AttachRequest {
             address: format!("{}:{}", far.ports.address, far.ports.share),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
@@ -327,10 +352,10 @@ impl Network {
         };
         thread::scope(|scope| {
             let broker = scope.spawn(|| self.here(broker));
-            let result = results.recv_timeout(WATCHDOG);
+            let result = act();
             stop.stop();
             broker.join().map_err(|_| "a thread panicked")??;
-            Ok(result.map_err(|_| "the experiment gave no results")?)
+            result
         })
     }
 }

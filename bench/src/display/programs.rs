@@ -5,6 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use x11rb::connection::Connection;
+use x11rb::protocol::xproto::{AtomEnum, ConnectionExt};
+use x11rb::rust_connection::RustConnection;
 
 /// The longest that a program may take to be there.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -42,6 +45,11 @@ impl Program {
     /// Processor time that it used.
     pub(crate) fn cpu_ns(&self) -> u64 {
         cpu_ns(self.0.id())
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn end(&mut self) -> Option<String> {
+        self.0.try_wait().ok().flatten().map(|status| status.to_string())
     }
 
     /// Waits until it has done something; an error if it ended before.
@@ -102,6 +110,20 @@ impl Display {
         let socket = format!("/tmp/.X11-unix/X{number}");
         program.until("the X server", || std::os::unix::net::UnixStream::connect(&socket).ok().map(drop))?;
         Ok(Display { name, program })
+    }
+
+    /// Starts a window manager there, and waits until it manages.
+    pub(crate) fn manage(&self, command: &mut Command) -> Result<Program, Failure> {
+        let mut manager = Program::start(command.env("DISPLAY", &self.name))?;
+        let (connection, screen) = RustConnection::connect(Some(&self.name))?;
+        let root = connection.setup().roots[screen].root;
+        let check = connection.intern_atom(false, b"_NET_SUPPORTING_WM_CHECK")?.reply()?.atom;
+        // A window manager says so when it has begun (EWMH).
+        manager.until("the window manager", || {
+            let asked = connection.get_property(false, root, check, AtomEnum::WINDOW, 0, 1).ok()?;
+            asked.reply().ok().filter(|reply| reply.value_len > 0).map(drop)
+        })?;
+        Ok(manager)
     }
 
     /// A server without a screen of glass.

@@ -58,16 +58,16 @@ pub(crate) struct ViewerSetting {
     /// Keys that are pressed; a third as often there is another page, a click, a move
     #[arg(long, default_value_t = 60)]
     keys: usize,
-    /// Outboard's pipeline, from the desktop to the viewer
-    #[arg(long, default_value = PIPELINE)]
-    via: String,
-    /// Measure one server only: outboard or tigervnc
+    /// Outboard's pipeline, from the desktop to the viewer [default: that of a screen of which nothing is said]
     #[arg(long)]
-    server: Option<String>,
+    via: Option<String>,
+    /// Measure these only: outboard, tigervnc, or tigervnc-lossless, whose viewer asks for no JPEG
+    #[arg(long = "server", value_delimiter = ',')]
+    servers: Vec<String>,
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
-    /// Write the table to this file, Markdown
+    /// Write a page with the table to this file, Markdown
     #[arg(long)]
     markdown: Option<PathBuf>,
     /// Write what the viewer shows of Outboard's desktop to this file, PNG
@@ -75,8 +75,8 @@ pub(crate) struct ViewerSetting {
     picture: Option<PathBuf>,
 }
 
-/// Outboard's pipeline where nothing else is said.
-const PIPELINE: &str = "compress(level=auto) | latest(held_max=0)";
+/// What serves the viewer.
+const SERVERS: [&str; 3] = ["outboard", "tigervnc", "tigervnc-lossless"];
 
 /// What this needs, and the packages that have it.
 const NEEDED: [(&str, &str); 5] = [
@@ -123,11 +123,11 @@ fn await_port(lab: &Lab, host: &str, address: &str, port: u16) -> Result<(), Fai
 }
 
 impl<'a> Desk<'a> {
-    fn set_up(lab: &'a Lab, server: &str, via: &str) -> Result<Desk<'a>, Failure> {
+    fn set_up(lab: &'a Lab, server: &str, via: Option<&str>) -> Result<Desk<'a>, Failure> {
         let mut programs = Vec::new();
         let size = format!("{WIDTH}x{HEIGHT}");
         let (desktop, address, port) = match server {
-            "tigervnc" => {
+            "tigervnc" | "tigervnc-lossless" => {
                 let desktop = Display::start(|name| {
                     let mut command = lab.program("a", "Xtigervnc");
                     command.args([
@@ -150,12 +150,9 @@ impl<'a> Desk<'a> {
                 let outboard = beside("outboard")?.display().to_string();
                 let mut share = lab.program("a", &outboard);
                 share.args(["share", &format!("x11:{}", desktop.name), "--name", "desk", "--insecure"]);
-                programs.push(Program::start(share.args([
-                    "--listen",
-                    &format!("tcp://{HOST_A}:{PORT}"),
-                    "--via",
-                    via,
-                ]))?);
+                share.args(["--listen", &format!("tcp://{HOST_A}:{PORT}")]);
+                share.args(via.map(|via| ["--via", via]).into_iter().flatten());
+                programs.push(Program::start(&mut share)?);
                 await_port(lab, "a", HOST_A, PORT)?;
                 let mut attach = lab.program("b", &outboard);
                 attach.args(["attach", &format!("tcp://{HOST_A}:{PORT}/desk"), "--insecure"]);
@@ -163,23 +160,28 @@ impl<'a> Desk<'a> {
                 (desktop, "127.0.0.1", VNC_PORT)
             }
         };
-        programs.push(on_display(&mut Command::new("openbox"), &desktop)?);
+        programs.push(desktop.manage(&mut Command::new("openbox"))?);
         let mut terminal = Command::new("xterm");
         terminal.args(["-geometry", TERMINAL, "-fn", "fixed", "-e", "sh", "-c", PAGES]);
         programs.push(on_display(&mut terminal, &desktop)?);
         let shown = Display::without_glass(WIDTH as usize, HEIGHT as usize)?;
-        programs.push(on_display(&mut Command::new("openbox"), &shown)?);
+        programs.push(shown.manage(&mut Command::new("openbox"))?);
         await_port(lab, "b", address, port)?;
         let mut viewer = lab.program("b", "xtigervncviewer");
         viewer.args(["-FullScreen", "-RemoteResize=0", "-AlertOnFatalError=0", "-ReconnectOnError=0"]);
+        if server == "tigervnc-lossless" {
+            viewer.arg("-NoJPEG=1");
+        }
         programs.push(on_display(viewer.arg(format!("{address}::{port}")), &shown)?);
         let mut sight = Sight::new(&shown.name)?;
         let begun = Instant::now();
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
         // White, or nearly so: TigerVNC's server may lose a little.
         while !sight.pixel(x, y).is_some_and(|pixel| pixel.iter().all(|colour| *colour > 0xe0)) {
-            if begun.elapsed() > PATIENCE {
-                return Err(format!("{server}: the viewer shows no terminal").into());
+            let ended = programs.iter_mut().find_map(Program::end);
+            if ended.is_some() || begun.elapsed() > PATIENCE {
+                let why = ended.unwrap_or_else(|| "all programs run".into());
+                return Err(format!("{server}: the viewer shows no terminal: {why}").into());
             }
             sight.rest(QUIET, &whole())?;
         }
@@ -314,6 +316,15 @@ fn table(servers: &[(String, Vec<Act>)]) -> String {
     text
 }
 
+/// The page that shows it all.
+fn page(setting: &ViewerSetting, table: &str) -> String {
+    let picture = setting.picture.as_deref().and_then(std::path::Path::file_name);
+    let picture = picture
+        .map_or(String::new(), |name| format!("![What the viewer shows]({})\n\n", name.to_string_lossy()));
+    let link = setting.link.join(" ");
+    include_str!("page.md").replace("{LINK}", &link).replace("{PICTURE}", &picture).replace("{TABLE}", table)
+}
+
 /// Runs the experiment.
 pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     if !rustix::process::geteuid().is_root() {
@@ -327,13 +338,13 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
     let link: Vec<&str> = setting.link.iter().map(String::as_str).collect();
     let mut servers = Vec::new();
-    for server in ["outboard", "tigervnc"] {
-        if setting.server.as_ref().is_some_and(|only| only != server) {
+    for server in SERVERS {
+        if !setting.servers.is_empty() && !setting.servers.iter().any(|only| only == server) {
             continue;
         }
         progress(&format!("viewer, {server}"));
         let lab = Lab::up(&netlab, &link)?;
-        let mut desk = Desk::set_up(&lab, server, &setting.via)?;
+        let mut desk = Desk::set_up(&lab, server, setting.via.as_deref())?;
         let acts = desk.run(setting.keys)?;
         if let (Some(file), "outboard") = (&setting.picture, server) {
             std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
@@ -344,7 +355,8 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     let text = table(&servers);
     print!("{text}");
     if let Some(file) = &setting.markdown {
-        std::fs::write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        std::fs::write(file, page(setting, &text))
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     let rows = servers.iter().flat_map(|(server, acts)| {
         acts.iter().map(move |act| {

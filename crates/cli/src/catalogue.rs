@@ -1,7 +1,7 @@
 //! `devices` and `modules`: what there is, read from the tables.
 
 use crate::output::{Failure, print, print_json};
-use contract::{OptionSpec, Role, Scope};
+use contract::{FlowDirection, OptionSpec, Role, Scope};
 use runtime::{config, registry};
 use serde::Serialize;
 use std::fmt::Write;
@@ -57,6 +57,9 @@ struct Module {
     form: String,
     doc: &'static str,
     options: Vec<ModuleOption>,
+    /// What a device's flow goes through where neither host says `--via`.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    via: &'static str,
 }
 
 #[derive(Serialize)]
@@ -87,6 +90,7 @@ fn all_modules() -> Vec<Module> {
         form: pair.name().into(),
         doc: pair.doc(),
         options: options(pair.options()),
+        via: "",
     });
     let devices = registry::device_classes().iter().map(|class| Module {
         kind: match (class.has_role(Role::Device), class.has_role(Role::Application)) {
@@ -99,6 +103,7 @@ fn all_modules() -> Vec<Module> {
         form: form(class.name(), class.target()),
         doc: class.doc(),
         options: options(class.options()),
+        via: class.pipeline(FlowDirection::DeviceToApplication),
     });
     let transports = registry::transports().iter().map(|class| Module {
         kind: "transport",
@@ -107,6 +112,7 @@ fn all_modules() -> Vec<Module> {
         form: format!("{}://", class.name()),
         doc: class.doc(),
         options: options(class.options()),
+        via: "",
     });
     let limits = Module {
         kind: "limits",
@@ -115,6 +121,7 @@ fn all_modules() -> Vec<Module> {
         form: "limits".into(),
         doc: "What one session may take of this host. Each host sets its own.\n",
         options: options(config::LIMITS),
+        via: "",
     };
     pairs.chain(devices).chain(transports).chain([limits]).collect()
 }
@@ -163,6 +170,9 @@ fn overview(modules: &[Module]) -> String {
 fn describe(module: &Module) -> String {
     let mut text =
         format!("{} ({}): {}\n\n{}\n", module.form, module.kind, module.summary, module.doc.trim());
+    if !module.via.is_empty() {
+        let _ = writeln!(text, "\nWhere neither host says --via: '{}'", module.via);
+    }
     if module.options.is_empty() {
         text.push_str("\nIt has no options.\n");
         return text;

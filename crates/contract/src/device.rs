@@ -130,6 +130,12 @@ pub trait DeviceClass: Sync {
         "stdout"
     }
 
+    /// What is good for one of its flows where neither host says anything of a pipeline; empty: nothing is.
+    fn pipeline(&self, direction: FlowDirection) -> &'static str {
+        let _ = direction;
+        ""
+    }
+
     /// Options of a spec, given as `,name=value` behind the target.
     fn options(&self) -> &'static [OptionSpec];
 

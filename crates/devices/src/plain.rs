@@ -17,6 +17,15 @@ pub(crate) fn video_flow() -> Vec<FlowOffer> {
     forward_flow().into_iter().map(|flow| FlowOffer { format: Format::Video, ..flow }).collect()
 }
 
+/// What is good for the pictures of a screen that adds up by itself what changes: they are compressed as far as that
+/// pays, and none is taken that the network has no room for.
+pub(crate) fn screen_pipeline(direction: FlowDirection) -> &'static str {
+    match direction {
+        FlowDirection::DeviceToApplication => "compress(level=auto) | latest(held_max=0)",
+        FlowDirection::ApplicationToDevice => "",
+    }
+}
+
 /// The flows of what is read and written.
 pub(crate) fn both_flows() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)]

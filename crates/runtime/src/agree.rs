@@ -44,6 +44,24 @@ impl Pipelines {
         })
     }
 
+    /// The same with what the device's class recommends for each flow of which nothing is said.
+    pub(crate) fn or_recommended(mut self, description: &Description) -> Result<Pipelines, String> {
+        let Some(class) = registry::device_class(&description.class) else { return Ok(self) };
+        for flow in &description.flows {
+            let own = match flow.direction {
+                FlowDirection::DeviceToApplication if self.require.is_some() => continue,
+                FlowDirection::DeviceToApplication => &mut self.via,
+                FlowDirection::ApplicationToDevice => &mut self.via_back,
+            };
+            let recommended = class.pipeline(flow.direction);
+            if own.is_none() && !recommended.is_empty() {
+                let parsed = Pipeline::parse(recommended, registry::pairs(), Origin::Local);
+                *own = Some(parsed.map_err(|error| error.to_string())?);
+            }
+        }
+        Ok(self)
+    }
+
     /// Checks that the pairs take what they are given in flows of these formats; an error names both ends of the
     /// misfit.
     pub fn check(&self, flows: &[FlowOffer]) -> Result<(), String> {

@@ -240,7 +240,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
             pipeline.check(&offer.format).map_err(|error| RuntimeError::Usage(error.to_string()))?;
         }
     }
-    let pipelines = device.pipelines.clone();
+    let pipelines = device.pipelines.clone().or_recommended(&description).map_err(RuntimeError::Usage)?;
     let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
     let hub_plan = HubPlan::decide(&device.hub, own).map_err(RuntimeError::Usage)?;
     let reopen_at = Time::ZERO;

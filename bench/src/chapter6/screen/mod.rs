@@ -5,6 +5,7 @@
 //! receiver. What is painted has a number in it: a picture counts when its number is seen here, whole. The next is painted
 //! when one is seen, two ahead, so that no program is drowned in painting that nobody sees; a film goes its own pace.
 
+mod page;
 mod receive;
 mod servers;
 
@@ -16,6 +17,7 @@ use crate::measure::Times;
 use clap::{Args, ValueEnum};
 use receive::Seen;
 use servers::{Program, programs};
+use std::path::PathBuf;
 
 /// The dissertation's updates of a point.
 const UPDATES: usize = 2000;
@@ -38,6 +40,12 @@ pub(crate) struct ScreenSetting {
     /// The pipeline of Outboard's compressed row
     #[arg(long, default_value = servers::COMPRESSED)]
     compressed: String,
+    /// Write a page to this file, Markdown
+    #[arg(long)]
+    page: Option<PathBuf>,
+    /// Show on it also what `--json` of an earlier run wrote to this file
+    #[arg(long = "with")]
+    earlier: Vec<PathBuf>,
 }
 
 impl ScreenSetting {
@@ -45,7 +53,8 @@ impl ScreenSetting {
     pub(crate) fn of_chapter(chapter: &ChapterSetting) -> ScreenSetting {
         let contents = if chapter.repeats.is_some() { vec![Content::Flat] } else { Vec::new() };
         let compressed = servers::COMPRESSED.into();
-        ScreenSetting { chapter: chapter.clone(), contents, programs: Vec::new(), compressed }
+        let (programs, page, earlier) = (Vec::new(), None, Vec::new());
+        ScreenSetting { chapter: chapter.clone(), contents, programs, compressed, page, earlier }
     }
 
     /// Sides of the squares that are painted.
@@ -202,5 +211,10 @@ pub(crate) fn screen(setting: &ScreenSetting) -> Result<Vec<Row>, Failure> {
         }
         Ok(())
     })?;
+    if let Some(file) = &setting.page {
+        let mut rows = page::read(&setting.earlier)?;
+        rows.extend(all.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?);
+        page::write(file, &rows)?;
+    }
     Ok(all)
 }

@@ -31,6 +31,10 @@ enum Kind {
     Outboard {
         pipeline: String,
     },
+    /// Outboard, and behind it its own RFB server on this host, which a viewer asks for this encoding.
+    OutboardRfb {
+        encoding: &'static str,
+    },
     Gstreamer,
     Tigervnc {
         encoding: &'static str,
@@ -58,6 +62,8 @@ pub(super) fn programs(compressed: &str) -> Vec<Program> {
         program("bare", true, Kind::Bare),
         program("outboard", true, outboard("")),
         program("outboard compressed", true, outboard(compressed)),
+        program("outboard rfb raw", false, Kind::OutboardRfb { encoding: "raw" }),
+        program("outboard rfb tight", false, Kind::OutboardRfb { encoding: "tight" }),
         program("gstreamer", false, Kind::Gstreamer),
         program("tigervnc raw", false, tigervnc("raw", "60")),
         program("tigervnc zrle", false, tigervnc("zrle", "60")),
@@ -103,7 +109,7 @@ impl Program {
     pub(super) fn needs(&self) -> Vec<(&'static str, &'static str)> {
         let glass = ("Xvfb", "xvfb");
         match self.kind {
-            Kind::Bare | Kind::Outboard { .. } => vec![glass],
+            Kind::Bare | Kind::Outboard { .. } | Kind::OutboardRfb { .. } => vec![glass],
             Kind::Gstreamer => vec![glass, ("gst-launch-1.0", "gstreamer1.0-tools")],
             Kind::Tigervnc { .. } => vec![("Xtigervnc", "tigervnc-standalone-server")],
             Kind::X11vnc { .. } => vec![glass, ("x11vnc", "x11vnc")],
@@ -145,6 +151,14 @@ impl Program {
                     let screen = Box::new(receive::Screen::new(looker, results));
                     network.attach_screen(far, &GAUGE, pipeline, screen, &all)
                 }
+                Kind::OutboardRfb { encoding } => {
+                    let far = serving.far.as_ref().ok_or("nobody shares the screen")?;
+                    let address = network.here(|| Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?))?;
+                    network.attach_screen_as(far, "", &format!("rfb:{address}"), || {
+                        drop(reach(network, address)?);
+                        network.here(|| receive::rfb(address, encoding, looker))
+                    })
+                }
                 Kind::Tigervnc { encoding, .. } | Kind::X11vnc { encoding } => {
                     drop(reach(network, address)?);
                     network.here(|| receive::rfb(address, encoding, looker))
@@ -176,6 +190,7 @@ impl Program {
         match &self.kind {
             Kind::Bare | Kind::Tigervnc { .. } => {}
             Kind::Outboard { pipeline } => far = Some(network.share_screen(&display.name, pipeline)?),
+            Kind::OutboardRfb { .. } => far = Some(network.share_screen(&display.name, "")?),
             Kind::Gstreamer => {
                 let source = format!("display-name={}", display.name);
                 let rate = format!("video/x-raw,framerate={MOST_HZ}/1");

@@ -10,8 +10,8 @@ mod tests;
 use crate::plain::{self, os};
 use application::Canvas;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowOffer, Listing, Opened, OptionKind,
-    OptionSpec, Partner, Role, Scope,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing, Opened,
+    OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::Camera;
 use layout::Layout;
@@ -69,6 +69,10 @@ impl DeviceClass for Fb {
 
     fn options(&self) -> &'static [OptionSpec] {
         &OPTIONS
+    }
+
+    fn pipeline(&self, direction: FlowDirection) -> &'static str {
+        plain::screen_pipeline(direction)
     }
 
     fn list(&self) -> Vec<Listing> {

@@ -296,6 +296,10 @@ impl DeviceClass for Rfb {
         OPTIONS
     }
 
+    fn pipeline(&self, direction: FlowDirection) -> &'static str {
+        plain::screen_pipeline(direction)
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if spec.target.is_empty() {
             return Err(wrong(

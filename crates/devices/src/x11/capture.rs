@@ -5,6 +5,8 @@
 
 use super::client::{Client, Sequence};
 use super::display::{Extension, Extensions, Segment, parse};
+use super::portion::Portion;
+use crate::damage::{self as tiles, TILE};
 use buffers::Pool;
 use contract::{Attributes, Body, Bytes, Message, Options, Time};
 use std::borrow::Cow;
@@ -31,6 +33,8 @@ const RECTANGLES_MAX: usize = 64;
 const MOST: (usize, usize) = (7, 8);
 /// The pointer's shape in a flow, where pictures have no key.
 const CURSOR_KEY: u64 = 1;
+/// Side of the pieces, in pixels across, that what waits to be told is taken in; down it is a tile.
+const PIECE: u32 = 16 * TILE;
 /// Bytes of an answer before the pixels it brings (`GetImage`).
 const IMAGE_HEADER_BYTES: usize = 32;
 
@@ -74,6 +78,10 @@ pub(super) struct Capture {
     has_cursor: bool,
     period: Duration,
     delay: Duration,
+    portion: Portion,
+    /// What changed and was more than a message may tell, and the piece of it that is next.
+    waiting: tiles::Damage,
+    next_piece: u32,
     pool: Pool,
     stage: Stage,
     cursor: Option<Sequence>,
@@ -134,6 +142,9 @@ impl Capture {
             root,
             extensions,
             geometry: geometry(size.width, size.height, rate_hz)?,
+            portion: Portion::new(options.duration("portion")),
+            waiting: tiles::Damage::none(size.width.into(), size.height.into()),
+            next_piece: 0,
             memory,
             segment: None,
             attaching: None,
@@ -208,6 +219,7 @@ impl Capture {
         }
         let at = match (self.is_whole_due || self.damage.is_none(), self.damaged_at) {
             (true, _) => Time::ZERO,
+            (false, _) if !self.waiting.is_empty() => return Some(Time::ZERO),
             (false, damaged_at) => damaged_at?.after(self.delay),
         };
         Some(at.max(self.next_at))
@@ -225,9 +237,11 @@ impl Capture {
         if self.due().is_none_or(|due| due > now) {
             return;
         }
-        // From the time it was due: what is a little late one time is not late ever after.
-        let is_late = now.since(self.next_at) > self.period;
-        self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+        if now >= self.next_at {
+            // From the time it was due: what is a little late one time is not late ever after.
+            let is_late = now.since(self.next_at) > self.period;
+            self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+        }
         self.damaged_at = None;
         let is_whole = std::mem::take(&mut self.is_whole_due) || self.damage.is_none() || self.sends_whole;
         if let Some(Damage { extension, xfixes, number, region }) = self.damage {
@@ -239,13 +253,65 @@ impl Capture {
                 let fetch = xfixes::FetchRegionRequest { region };
                 let asked = client.ask(fetch.serialize(xfixes.opcode));
                 // A film or a game: what the answer will be is known, and not waited for.
-                let expects_whole = self.expects_whole && self.segment.is_some();
+                let expects_whole = self.expects_whole && self.segment.is_some() && self.may_tell_all();
                 let guess = expects_whole.then(|| self.ask_pixels(client, vec![self.whole()], now));
                 self.stage = Stage::Region(asked, guess);
                 return;
             }
         }
+        self.waiting.clear();
         self.stage = Stage::Pixels(self.ask_pixels(client, vec![self.whole()], now));
+    }
+
+    /// Whether a message may tell all of the screen, and nothing waits to be told.
+    fn may_tell_all(&self) -> bool {
+        self.waiting.is_empty() && self.portion.most() >= area(&self.whole())
+    }
+
+    /// The path asks for a message.
+    pub(super) fn handle_wanted(&mut self, now: Time) {
+        self.portion.handle_wanted(now);
+    }
+
+    /// The path has taken a message.
+    pub(super) fn handle_given(&mut self, message: &Message, now: Time) {
+        if message.attributes.key != Some(CURSOR_KEY) {
+            self.portion.handle_given((message.body.len() / PixelFormat::Bgrx32.pixel_bytes()) as u64, now);
+        }
+    }
+
+    /// Of what changed, what the next message tells: what is small first, for that is what a hand did. Of the rest a
+    /// piece has its turn after the other, each as it looks then.
+    fn choose(&mut self, mut parts: Vec<Rectangle>) -> Vec<Rectangle> {
+        let mut room = self.portion.most();
+        if self.waiting.is_empty() && parts.iter().map(area).sum::<u64>() <= room {
+            return parts;
+        }
+        parts.sort_by_key(area);
+        // What waits has its share, however much that is small comes.
+        let mut room_for_new = if self.waiting.is_empty() { room } else { room / 2 };
+        let mut chosen = Vec::new();
+        for part in parts {
+            match room_for_new.checked_sub(area(&part)) {
+                Some(rest) => {
+                    (room_for_new, room) = (rest, room - area(&part));
+                    chosen.push(part);
+                }
+                None => self.waiting.add(&part),
+            }
+        }
+        let (across, down) = (self.geometry.width().div_ceil(PIECE), self.geometry.height().div_ceil(TILE));
+        for _ in 0..across * down {
+            if room == 0 || chosen.len() >= RECTANGLES_MAX {
+                break;
+            }
+            let (x, y) = (self.next_piece % across * PIECE, self.next_piece / across * TILE);
+            let before = chosen.len();
+            self.waiting.take(&Rectangle { x, y, width: PIECE, height: TILE }, &mut chosen);
+            room = room.saturating_sub(chosen[before..].iter().map(area).sum());
+            self.next_piece = (self.next_piece + 1) % (across * down);
+        }
+        chosen
     }
 
     fn whole(&self) -> Rectangle {
@@ -307,10 +373,12 @@ impl Capture {
                 let parts = self.clipped(&region);
                 let changed: usize = parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
                 self.expects_whole = changed >= self.geometry.bytes() / MOST.1 * MOST.0;
-                self.stage = match (guess.filter(|_| self.expects_whole), parts.is_empty()) {
-                    (Some(guess), _) => Stage::Pixels(guess),
-                    (None, true) => Stage::Idle,
-                    (None, false) => Stage::Pixels(self.ask_pixels(client, parts, now)),
+                self.stage = match guess.filter(|_| self.expects_whole) {
+                    Some(guess) => Stage::Pixels(guess),
+                    None => match self.choose(parts) {
+                        none if none.is_empty() => Stage::Idle,
+                        parts => Stage::Pixels(self.ask_pixels(client, parts, now)),
+                    },
                 };
                 Ok(None)
             }
@@ -364,6 +432,8 @@ impl Capture {
                 self.geometry = geometry(event.width, event.height, 0.0)?.with_rate(numerator, denominator);
                 self.figures.sizes += 1;
                 self.is_whole_due = true;
+                self.waiting = tiles::Damage::none(size.0, size.1);
+                self.next_piece = 0;
                 if let Stage::Pixels(shot) | Stage::Region(_, Some(shot)) = &mut self.stage {
                     shot.has_failed = true;
                 }
@@ -467,6 +537,10 @@ impl Capture {
         let attributes = Attributes { key: Some(CURSOR_KEY), ..Attributes::default() };
         Ok(Message { attributes, ..Message::new(now, body) })
     }
+}
+
+fn area(rectangle: &Rectangle) -> u64 {
+    u64::from(rectangle.width) * u64::from(rectangle.height)
 }
 
 /// Blue, green, red and opacity, of a pixel whose colours were multiplied by its opacity.

@@ -108,12 +108,15 @@ impl DevicePartner {
     }
 
     fn next(&mut self) -> io::Result<Next> {
+        self.capture.handle_wanted(now());
         self.serve()?;
         if self.ready.is_empty() {
             self.capture.ask(&mut self.client, now());
             self.client.flush()?;
         }
-        Ok(self.ready.pop_front().map_or(Next::Nothing, Next::Message))
+        let Some(message) = self.ready.pop_front() else { return Ok(Next::Nothing) };
+        self.capture.handle_given(&message, now());
+        Ok(Next::Message(message))
     }
 
     /// Does what somebody did. What this server cannot do is counted.

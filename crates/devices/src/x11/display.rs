@@ -1,10 +1,11 @@
 //! What a client finds out about a display before it begins: extensions, the screen, how pixels lie.
 
 use super::client::{Client, Sequence, broken};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use sys::memory::{Access, Shared};
 use x11rb_protocol::protocol::xproto::{
     ImageOrder, QueryExtensionReply, QueryExtensionRequest, Screen, VisualClass,
 };
@@ -127,11 +128,11 @@ pub(super) fn screen(client: &Client, number: usize) -> Result<Screen, String> {
     }
 }
 
-/// Memory shared with the server. It is only read and written by system calls: what the server does to it in
-/// the meantime changes pixels, and nothing else.
+/// Memory shared with the server. It is only copied in and out: what the server does to it in the meantime changes
+/// pixels, and nothing else.
 #[derive(Debug)]
 pub(super) struct Segment {
-    memory: OwnedFd,
+    memory: Shared,
     /// Its number with the server.
     pub(super) number: u32,
     bytes: usize,
@@ -140,7 +141,10 @@ pub(super) struct Segment {
 impl Segment {
     /// Memory for a server to be told of, empty.
     pub(super) fn memory() -> io::Result<OwnedFd> {
-        Ok(memfd_create("outboard-x11", MemfdFlags::CLOEXEC)?)
+        let memory = memfd_create("outboard-x11", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        // It is mapped: nobody may take it away.
+        fcntl_add_seals(&memory, SealFlags::SHRINK)?;
+        Ok(memory)
     }
 
     /// Makes memory this large and has the server attach it; the request fails if it cannot.
@@ -150,12 +154,13 @@ impl Segment {
         memory: &OwnedFd,
         bytes: usize,
     ) -> io::Result<(Segment, Sequence)> {
-        let memory = memory.try_clone()?;
-        ftruncate(&memory, bytes as u64)?;
+        if fstat(memory)?.st_size < bytes as i64 {
+            ftruncate(memory, bytes as u64)?;
+        }
         let number = client.resource();
         let request = shm::AttachFdRequest { shmseg: number, shm_fd: memory.try_clone()?, read_only: false };
         let request = client.send(request.serialize(shm.opcode));
-        Ok((Segment { memory, number, bytes }, request))
+        Ok((Segment { memory: Shared::map(memory, Access::Write)?, number, bytes }, request))
     }
 
     /// Has the server let go of it.
@@ -170,32 +175,19 @@ impl Segment {
 
     /// Copies its first bytes out.
     pub(super) fn read(&self, into: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            match rustix::io::pread(&self.memory, &mut into[done..], done as u64) {
-                Ok(0) => return Err(broken("shared memory has become smaller")),
-                Ok(read) => done += read,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+        match self.memory.copy_out(0, into) {
+            true => Ok(()),
+            false => Err(io::Error::other("more is wanted than memory is shared")),
         }
-        Ok(())
     }
 
     /// Copies bytes into it, from `at` on; they fit.
-    pub(super) fn write<'a>(&self, chunks: impl Iterator<Item = &'a [u8]>, at: usize) -> io::Result<()> {
-        let mut at = at as u64;
-        for mut chunk in chunks {
-            while !chunk.is_empty() {
-                match rustix::io::pwrite(&self.memory, chunk, at) {
-                    Ok(written) => {
-                        at += written as u64;
-                        chunk = &chunk[written..];
-                    }
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+    pub(super) fn write<'a>(&self, chunks: impl Iterator<Item = &'a [u8]>, mut at: usize) -> io::Result<()> {
+        for chunk in chunks {
+            if !self.memory.copy_in(at, chunk) {
+                return Err(io::Error::other("more is shown than memory is shared"));
             }
+            at += chunk.len();
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod display;
 mod keyboard;
 mod layout;
 mod pointer;
+mod portion;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -33,7 +34,7 @@ pub struct X11;
 #[derive(Debug)]
 pub struct Window;
 
-static X11_OPTIONS: [OptionSpec; 4] = [
+static X11_OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "rate",
         kind: OptionKind::Number { min: 0.0, max: 1000.0 },
@@ -54,6 +55,13 @@ static X11_OPTIONS: [OptionSpec; 4] = [
         default: "2ms",
         scope: Scope::Local,
         doc: "time from the first change to the picture, so that what is drawn together is seen together",
+    },
+    OptionSpec {
+        name: "portion",
+        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
+        default: "8ms",
+        scope: Scope::Local,
+        doc: "of what changed, a message tells what is taken in this time, the rest follows; 0: all of it at once",
     },
     OptionSpec {
         name: "cursor",
@@ -142,6 +150,10 @@ impl DeviceClass for X11 {
 
     fn options(&self) -> &'static [OptionSpec] {
         &X11_OPTIONS
+    }
+
+    fn pipeline(&self, direction: FlowDirection) -> &'static str {
+        plain::screen_pipeline(direction)
     }
 
     fn list(&self) -> Vec<Listing> {

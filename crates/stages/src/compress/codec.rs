@@ -16,6 +16,9 @@ pub(super) enum Method {
 /// The number of a body that travels as it is.
 pub(super) const STORED: u8 = 0;
 
+/// Is added to the number where a picture was said in tiles first.
+pub(super) const TILED: u8 = 0x80;
+
 /// Bytes of the header that a stored body does without.
 const LENGTH_BYTES: usize = 4;
 

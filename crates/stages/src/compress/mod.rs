@@ -7,6 +7,7 @@ mod sink;
 mod source;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 use crate::agreed;
 use codec::Method;
@@ -15,7 +16,7 @@ use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, St
 /// The pair.
 pub(crate) struct Compress;
 
-static OPTIONS: [OptionSpec; 3] = [
+static OPTIONS: [OptionSpec; 4] = [
     agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "how to compress"),
     agreed(
         "level",
@@ -29,11 +30,26 @@ static OPTIONS: [OptionSpec; 3] = [
         "64MiB",
         "largest body, before compression",
     ),
+    agreed(
+        "tiles",
+        OptionKind::Flag,
+        "true",
+        "of pictures, first say in tiles how pixels are alike: what a screen shows becomes smaller, and sooner",
+    ),
 ];
+
+/// Whether pictures are said in tiles first: only what is one can be.
+fn is_tiled(options: &Options, format: &Format) -> bool {
+    *format == Format::Video && options.flag("tiles")
+}
 
 impl Pair for Compress {
     fn name(&self) -> &'static str {
         "compress"
+    }
+
+    fn version(&self) -> u16 {
+        2
     }
 
     fn summary(&self) -> &'static str {
@@ -74,16 +90,11 @@ impl Pair for Compress {
         }
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
-        Ok(Box::new(source::Source::new(options)?))
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(source::Source::new(options, is_tiled(options, format))?))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(Box::new(sink::Sink::new(options)?))
+    fn sink(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        Ok(Box::new(sink::Sink::new(options, is_tiled(options, format))?))
     }
 }

@@ -1,12 +1,18 @@
 //! The half that decompresses. It allocates no more than `limit`, whatever a message claims.
 
-use super::codec::{Decoder, Method, STORED};
+use super::codec::{Decoder, Method, STORED, TILED};
 use super::effort::{Effort, FIRST, LADDER};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use super::tiles::Tiled;
+use crate::picture::Memory;
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 pub(super) struct Sink {
     ways: Vec<Way>,
     limit: usize,
+    /// Pictures may come in tiles, and are decompressed to here first.
+    tiles: Option<Vec<u8>>,
+    /// Zeroed pages cost nothing until they are written, so a false claim of length costs nothing.
+    bodies: Memory,
     /// What decompressing takes by the constants, where they are known.
     work_ns: f64,
 }
@@ -19,7 +25,7 @@ struct Way {
 }
 
 impl Sink {
-    pub(super) fn new(options: &Options) -> Result<Self, StageError> {
+    pub(super) fn new(options: &Options, is_tiled: bool) -> Result<Self, StageError> {
         let method = Method::chosen(options);
         let way = |method, effort| Ok(Way { method, decoder: Decoder::new(method)?, effort });
         let ways = match options.is_auto("level") {
@@ -32,7 +38,47 @@ impl Sink {
                 vec![way(method, Effort::of(method, level))?]
             }
         };
-        Ok(Sink { ways, limit: options.size("limit"), work_ns: 0.0 })
+        let tiles = is_tiled.then(Vec::new);
+        Ok(Sink { ways, limit: options.size("limit"), tiles, bodies: Memory::new(), work_ns: 0.0 })
+    }
+
+    /// Takes off the length that a compressed body claims.
+    fn take_length(&self, body: &mut Body) -> Result<usize, StageError> {
+        let wrong = |problem: &str| Err(StageError::Input(problem.into()));
+        match body.take_front().map(u32::from_le_bytes) {
+            None => wrong("its header is cut short"),
+            Some(0) => wrong("it claims to be empty, which is never worth compressing"),
+            Some(length) => check(length as usize, self.limit),
+        }
+    }
+
+    /// Decompresses all of a body, which must fill `into` exactly.
+    fn decompress(&mut self, method: u8, mut body: Body, into: &mut [u8]) -> Result<(), StageError> {
+        let Some(way) = self.ways.iter_mut().find(|way| way.method as u8 == method) else {
+            return Err(StageError::Input(format!("method {method} was not agreed on")));
+        };
+        let wire = body.as_slice();
+        way.decoder.decode(wire, into).map_err(StageError::Input)?;
+        if let Some(effort) = way.effort {
+            self.work_ns += effort.work_ns(into.len(), wire.len())[1];
+        }
+        Ok(())
+    }
+
+    /// The picture that was said in tiles.
+    fn picture(&mut self, tiles: &[u8]) -> Result<Body, StageError> {
+        let tiled = Tiled::read(tiles).map_err(StageError::Input)?;
+        let mut body = self.bodies.take(check(tiled.bytes(), self.limit)?);
+        tiled.write(&mut body).map_err(StageError::Input)?;
+        Ok(body.freeze().into())
+    }
+}
+
+/// As many bytes, unless they are too many.
+fn check(bytes: usize, limit: usize) -> Result<usize, StageError> {
+    match bytes > limit {
+        true => Err(StageError::TooLarge { what: "the body", bytes, limit }),
+        false => Ok(bytes),
     }
 }
 
@@ -44,38 +90,35 @@ impl Stage for Sink {
         _now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let wrong = |problem: String| Err(StageError::Input(problem));
-        match message.body.take_front() {
-            None => return wrong("it has no header".into()),
-            Some([STORED]) => {
-                let bytes = message.body.len();
-                if bytes > self.limit {
-                    return Err(StageError::TooLarge { what: "the body", bytes, limit: self.limit });
-                }
+        let Some([method]) = message.body.take_front() else {
+            return Err(StageError::Input("it has no header".into()));
+        };
+        message.body = match (method & !TILED, method & TILED != 0) {
+            (_, true) if self.tiles.is_none() => {
+                return Err(StageError::Input("pictures in tiles were not agreed on".into()));
             }
-            Some([method]) => {
-                let way = self.ways.iter_mut().find(|way| way.method as u8 == method);
-                let Some(way) = way else { return wrong(format!("method {method} was not agreed on")) };
-                let Some(length) = message.body.take_front().map(u32::from_le_bytes) else {
-                    return wrong("its header is cut short".into());
-                };
-                let length = length as usize;
-                if length == 0 {
-                    return wrong("it claims to be empty, which is never worth compressing".into());
-                }
-                if length > self.limit {
-                    return Err(StageError::TooLarge { what: "the body", bytes: length, limit: self.limit });
-                }
-                // Zeroed pages cost nothing until they are written, so a false claim of length costs nothing.
-                let mut body = vec![0; length];
-                let wire = message.body.as_slice();
-                way.decoder.decode(wire, &mut body).map_err(StageError::Input)?;
-                if let Some(effort) = way.effort {
-                    self.work_ns += effort.work_ns(length, wire.len())[1];
-                }
-                message.body = body.into();
+            (STORED, false) => {
+                check(message.body.len(), self.limit)?;
+                message.body
             }
-        }
+            (STORED, true) => self.picture(message.body.as_slice())?,
+            (method, false) => {
+                let length = self.take_length(&mut message.body)?;
+                let mut body = self.bodies.take(length);
+                self.decompress(method, message.body, &mut body)?;
+                body.freeze().into()
+            }
+            (method, true) => {
+                let length = self.take_length(&mut message.body)?;
+                let mut tiles =
+                    self.tiles.take().filter(|kept| kept.len() >= length).unwrap_or_else(|| vec![0; length]);
+                let picture = self
+                    .decompress(method, message.body, &mut tiles[..length])
+                    .and_then(|()| self.picture(&tiles[..length]));
+                self.tiles = Some(tiles);
+                picture?
+            }
+        };
         out.send(port, message);
         Ok(())
     }

@@ -3,12 +3,17 @@ use contract::{Body, Feedback, Format, Message, Outbox, Pair, Port, Site, Stage,
 use proptest::prelude::*;
 use std::time::Duration;
 use testkit::stage::{conforms, options};
+use wire::formats::video::{Geometry, Header, PixelFormat};
 
 fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
+    halves_of(given, &Format::Bytes)
+}
+
+fn halves_of(given: &[(&str, &str)], format: &Format) -> (Box<dyn Stage>, Box<dyn Stage>) {
     let options = options(&Compress, given);
     (
-        Compress.source(&options, &Format::Bytes, &Site::default()).unwrap(),
-        Compress.sink(&options, &Format::Bytes, &Site::default()).unwrap(),
+        Compress.source(&options, format, &Site::default()).unwrap(),
+        Compress.sink(&options, format, &Site::default()).unwrap(),
     )
 }
 
@@ -49,6 +54,39 @@ fn header_layout() {
     assert_eq!(made[..9], [2, 0xe8, 3, 0, 0, 0x28, 0xb5, 0x2f, 0xfd]);
     assert_eq!(through(&mut *source, &b"abc"[..]).unwrap().into_bytes(), &[0, b'a', b'b', b'c'][..]);
     assert_eq!(through(&mut *source, Body::new()).unwrap().into_bytes(), &[0][..]);
+}
+
+/// A picture of one colour, as large as a message may have it.
+fn picture(width: u32, height: u32) -> Body {
+    let mut body = Body::from([1, 2, 3, 0].repeat((width * height) as usize));
+    let geometry = Geometry::new(PixelFormat::Bgrx32, width, height).unwrap();
+    body.push_front(&Header::frame(geometry).emit());
+    body
+}
+
+#[test]
+fn pictures_are_said_in_tiles_where_they_are_pictures() {
+    for given in [&[][..], &[("method", "lz4")], &[("method", "zlib")], &[("level", "auto")]] {
+        let (mut source, mut sink) = halves_of(given, &Format::Video);
+        let made = through(&mut *source, picture(300, 200)).unwrap();
+        let method = made.peek_front::<1>().unwrap()[0];
+        assert!(method > 0x80 && made.len() < 150, "{method:#x}, {} bytes", made.len());
+        assert_eq!(through(&mut *sink, made.clone()).unwrap(), picture(300, 200));
+        assert_eq!(source.report()[2], ("tiled", 1.0));
+        let (mut plain, mut other) = halves(given);
+        assert!(matches!(through(&mut *other, made), Err(StageError::Input(_))), "not agreed on");
+        assert!(through(&mut *plain, picture(300, 200)).unwrap().peek_front::<1>().unwrap()[0] < 0x80);
+    }
+    // Too small to be worth a method: tiles as they are.
+    let (mut source, mut sink) = halves_of(&[], &Format::Video);
+    let made = through(&mut *source, picture(9, 1)).unwrap();
+    let tiles = [&picture(9, 1).into_bytes()[..Header::BYTES], &[0, 1, 3, 0, 0, 1, 1, 2, 3]].concat();
+    assert_eq!(made.clone().into_bytes()[..], [&[0x80], &tiles[..]].concat());
+    assert_eq!(through(&mut *sink, made).unwrap(), picture(9, 1));
+    let (_, mut small) = halves_of(&[("limit", "1KiB")], &Format::Video);
+    let bomb = [&[0x80], &picture(4000, 1).into_bytes()[..Header::BYTES], &[0; 5]].concat();
+    let too_large = StageError::TooLarge { what: "the body", bytes: 16_025, limit: 1024 };
+    assert_eq!(through(&mut *small, bomb), Err(too_large));
 }
 
 #[test]
@@ -116,8 +154,8 @@ fn it_shrinks_what_repeats_and_says_so() {
     assert!(through(&mut *source, vec![1; 100_000]).unwrap().len() < 100);
     through(&mut *source, vec![1]).unwrap();
     let report = source.report();
-    assert_eq!(report[..2], [("messages", 2.0), ("stored", 1.0)]);
-    assert!(report[2].1 > 1000.0);
+    assert_eq!(report[..3], [("messages", 2.0), ("stored", 1.0), ("tiled", 0.0)]);
+    assert!(report[3].1 > 1000.0);
 }
 
 #[test]

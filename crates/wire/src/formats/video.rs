@@ -307,7 +307,8 @@ pub struct Rectangle {
 }
 
 impl Rectangle {
-    const BYTES: usize = 16;
+    /// Bytes of its place.
+    pub const BYTES: usize = 16;
 
     /// What this and `other` have in common, if anything.
     pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
@@ -472,6 +473,13 @@ impl Header {
         let bytes = reader.bytes("pixels of rectangles", bytes)?;
         reader.end("rectangles")?;
         Ok(Content::Rectangles(rectangles, bytes))
+    }
+
+    /// Reads the places of rectangles that follow the header, and gives what follows those: pixels that are not looked at.
+    pub fn parse_places<'a>(&self, rest: &'a [u8]) -> Result<(Vec<Rectangle>, &'a [u8]), WireError> {
+        let mut reader = Reader::new(rest);
+        let rectangles = self.parse_rectangles(&mut reader)?;
+        Ok((rectangles, reader.rest()))
     }
 
     fn parse_rectangles(&self, reader: &mut Reader<'_>) -> Result<Vec<Rectangle>, WireError> {
