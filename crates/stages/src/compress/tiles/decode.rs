@@ -1,7 +1,8 @@
 //! The way back: what comes may be anything.
 
 use super::{
-    AS_LAST, COLOURS_MAX, DIFFERENCES, PIXEL_BYTES, PIXELS, Pixel, Tile, bits, is_known, sides, tiles,
+    AS_LAST, COLOURS_MAX, DIFFERENCES, PIXEL_BYTES, PIXELS, Pixel, Tile, bits, is_known, mean, plus, sides,
+    tiles,
 };
 use crate::varint;
 use wire::formats::video::{Header, Kind, Rectangle};
@@ -182,28 +183,33 @@ impl<'a> Streams<'a> {
             let [blue, green, red] = parts;
             let (before, row) = image.split_at_mut(start);
             let row = &mut row[..tile.width];
-            let left = before.last().filter(|_| tile.left > 0).copied();
+            let left = before.last().filter(|_| tile.left > 0).map(value);
             let above = (y > 0).then(|| &before[start - width..][..tile.width]);
-            let mut differences =
-                blue.iter().zip(green).zip(red).map(|((blue, green), red)| [*blue, *green, *red]);
+            let mut differences = blue
+                .iter()
+                .zip(green)
+                .zip(red)
+                .map(|((blue, green), red)| u32::from_le_bytes([*blue, *green, *red, 0]));
             // At the edge there is one neighbour, or none.
-            let mut last = [0, 0, 0, self.fourth];
             let foretold = match (left, above) {
-                (Some(left), Some(above)) => mean(left, above[0]),
-                (None, Some(above)) => above[0],
-                (left, None) => left.unwrap_or_default(),
+                (Some(left), Some(above)) => mean(left, value(&above[0])),
+                (None, Some(above)) => value(&above[0]),
+                (left, None) => left.unwrap_or(u32::from(self.fourth) << 24),
             };
+            let mut last = plus(foretold, differences.next()?);
             let (first, row) = row.split_first_mut()?;
-            *first = plus(foretold, differences.next()?, &mut last);
+            *first = last.to_le_bytes();
             match above {
                 Some(above) => {
                     for ((into, difference), above) in row.iter_mut().zip(differences).zip(&above[1..]) {
-                        *into = plus(mean(last, *above), difference, &mut last);
+                        last = plus(mean(last, value(above)), difference);
+                        *into = last.to_le_bytes();
                     }
                 }
                 None => {
                     for (into, difference) in row.iter_mut().zip(differences) {
-                        *into = plus(last, difference, &mut last);
+                        last = plus(last, difference);
+                        *into = last.to_le_bytes();
                     }
                 }
             }
@@ -212,16 +218,8 @@ impl<'a> Streams<'a> {
     }
 }
 
-fn mean(left: Pixel, above: Pixel) -> Pixel {
-    std::array::from_fn(|at| ((u16::from(left[at]) + u16::from(above[at])) >> 1) as u8)
-}
-
-/// What was foretold, put right; it is the next one's neighbour.
-fn plus(foretold: Pixel, difference: [u8; 3], last: &mut Pixel) -> Pixel {
-    for (at, difference) in difference.into_iter().enumerate() {
-        last[at] = foretold[at].wrapping_add(difference);
-    }
-    *last
+fn value(pixel: &Pixel) -> u32 {
+    u32::from_le_bytes(*pixel)
 }
 
 /// Copies the row above to this one, if the mask says so.

@@ -2,7 +2,7 @@
 
 use super::{
     ACROSS, AS_LAST, COLOURS_MAX, COUNTED_BYTES, DIFFERENCES, DOWN, PIXELS, Pixel, Tile, bits, is_known,
-    sides, tiles,
+    mean, minus, sides, tiles,
 };
 use crate::varint;
 use contract::Body;
@@ -138,51 +138,35 @@ impl Encoder {
     }
 
     fn foretell(&mut self, image: &[Pixel], width: usize, tile: Tile) {
+        let value = |pixel: &Pixel| u32::from_le_bytes(*pixel);
+        let mut row_differences = [0; ACROSS];
+        let differences = &mut row_differences[..tile.width];
         for y in tile.top..tile.top + tile.height {
             let start = y * width + tile.left;
             let row = &image[start..start + tile.width];
-            let (left, above) = neighbours(image, width, tile, y);
-            for (channel, into) in self.differences.iter_mut().enumerate() {
-                let before = into.len();
-                into.resize(before + row.len(), 0);
-                let into = &mut into[before..];
-                let mean = |left: &Pixel, above: &Pixel| {
-                    ((u16::from(left[channel]) + u16::from(above[channel])) >> 1) as u8
-                };
-                // At the edge there is one neighbour, or none.
-                let (first, into_rest) = into.split_at_mut(1);
-                let edge = match (left, above) {
-                    (Some(left), Some(above)) => mean(left, &above[0]),
-                    (None, Some(above)) => above[0][channel],
-                    (Some(left), None) => left[channel],
-                    (None, None) => 0,
-                };
-                first[0] = row[0][channel].wrapping_sub(edge);
-                let pairs = row.iter().zip(&row[1..]);
-                match above {
-                    Some(above) => {
-                        for ((into, (left, pixel)), above) in into_rest.iter_mut().zip(pairs).zip(&above[1..])
-                        {
-                            *into = pixel[channel].wrapping_sub(mean(left, above));
-                        }
-                    }
-                    None => {
-                        for (into, (left, pixel)) in into_rest.iter_mut().zip(pairs) {
-                            *into = pixel[channel].wrapping_sub(left[channel]);
-                        }
+            let left = (tile.left > 0).then(|| value(&image[start - 1]));
+            let above = (y > 0).then(|| &image[start - width..][..tile.width]);
+            // At the edge there is one neighbour, or none.
+            let foretold = match (left, above) {
+                (Some(left), Some(above)) => mean(left, value(&above[0])),
+                (None, Some(above)) => value(&above[0]),
+                (left, None) => left.unwrap_or_default(),
+            };
+            differences[0] = minus(value(&row[0]), foretold);
+            let pairs = differences[1..].iter_mut().zip(row).zip(&row[1..]);
+            match above {
+                Some(above) => {
+                    for (((into, left), pixel), above) in pairs.zip(&above[1..]) {
+                        *into = minus(value(pixel), mean(value(left), value(above)));
                     }
                 }
+                None => pairs.for_each(|((into, left), pixel)| *into = minus(value(pixel), value(left))),
+            }
+            for (channel, into) in self.differences.iter_mut().enumerate() {
+                into.extend(differences.iter().map(|difference| (difference >> (8 * channel)) as u8));
             }
         }
     }
-}
-
-/// What stands before the first pixel of a tile's row, and what stands above the row.
-fn neighbours(image: &[Pixel], width: usize, tile: Tile, y: usize) -> (Option<&Pixel>, Option<&[Pixel]>) {
-    let start = y * width + tile.left;
-    let left = (tile.left > 0).then(|| &image[start - 1]);
-    let above = (y > 0).then(|| &image[start - width..][..tile.width]);
-    (left, above)
 }
 
 /// Whether many of a tile's pixels are as their neighbours to the left or above.

@@ -61,6 +61,25 @@ fn bits(colours: usize) -> usize {
     }
 }
 
+/// The lowest bit of each byte of a pixel, and the highest.
+const LOW: u32 = 0x0101_0101;
+const HIGH: u32 = LOW << 7;
+
+/// The mean of two pixels, byte by byte, rounded down.
+fn mean(a: u32, b: u32) -> u32 {
+    (a & b) + (((a ^ b) & !LOW) >> 1)
+}
+
+/// Byte by byte, each by itself.
+fn plus(a: u32, b: u32) -> u32 {
+    ((a & !HIGH) + (b & !HIGH)) ^ ((a ^ b) & HIGH)
+}
+
+/// Byte by byte, each by itself.
+fn minus(a: u32, b: u32) -> u32 {
+    ((a | HIGH) - (b & !HIGH)) ^ ((a ^ !b) & HIGH)
+}
+
 /// A tile: columns and rows of a rectangle's pixels.
 #[derive(Debug, Clone, Copy)]
 struct Tile {

@@ -41,7 +41,10 @@ fn pixels(kind: u8, seed: u32, width: u32, height: u32) -> Vec<u8> {
             _ => hash(at),
         }
     };
-    (0..width * height).map(|at| (pixel(at) & 0xff_ffff) | (seed & 0xff00_0000)).flat_map(u32::to_le_bytes).collect()
+    (0..width * height)
+        .map(|at| (pixel(at) & 0xff_ffff) | (seed & 0xff00_0000))
+        .flat_map(u32::to_le_bytes)
+        .collect()
 }
 
 #[test]
