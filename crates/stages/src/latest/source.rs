@@ -62,6 +62,13 @@ impl Source {
         self.under_way.len() < most || self.window.holds(self.under_way_bytes)
     }
 
+    /// Something waits: for the window, unless less than that is under way because bytes wait for the network.
+    fn note_full(&mut self) {
+        if self.under_way.len() >= self.window.size() {
+            self.window.fill();
+        }
+    }
+
     /// Whether somebody waits for what is under way to be heard of: a message, or who is told that there is no room.
     fn is_waiting(&self) -> bool {
         self.pending.len() > 0 || self.held_max == 0 && !self.may_send()
@@ -112,13 +119,13 @@ impl Stage for Source {
                 self.send(message, now, out);
                 if self.is_waiting() {
                     self.patient_since = self.patient_since.max(now);
-                    self.window.fill();
+                    self.note_full();
                 }
                 return Ok(());
             }
             self.patient_since = self.patient_since.max(self.under_way.back().map_or(now, |(left, _)| *left));
         }
-        self.window.fill();
+        self.note_full();
         match self.pending.hold(message) {
             Held::Waits => {}
             Held::Joins => self.joined += 1,

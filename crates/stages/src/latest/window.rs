@@ -25,6 +25,10 @@ const SLACK: f64 = 0.125;
 const SLACK_MIN: Duration = Duration::from_millis(2);
 /// Messages of fewer bytes say nothing of how long a byte takes.
 const TIMED_BYTES_MIN: usize = 1 << 12;
+/// Messages by whose median it is told how long a byte takes: what one of them waited for somebody else counts for nothing.
+const TIMED: usize = 9;
+/// Beyond where the network was once full, the window grows by one part in so many at a time.
+const GROW_SHARE: usize = 8;
 /// How long a shortest round trip is relied on.
 const MEASURED_FOR: Duration = Duration::from_secs(10);
 
@@ -44,10 +48,25 @@ struct Auto {
     until: u64,
     /// Messages had to wait meanwhile.
     was_full: bool,
-    /// Nanoseconds that the network takes for a byte.
-    byte_ns: Option<f64>,
+    /// It was seen where the network is full.
+    was_beyond: bool,
+    /// The window from before the shortest began to be measured anew.
+    resumes: Option<usize>,
+    /// Nanoseconds that the network took for a byte of the last messages, and how many there were.
+    bytes_ns: [f64; TIMED],
+    timed: usize,
     /// When something was last heard of.
     heard: Time,
+}
+
+impl Auto {
+    /// Nanoseconds that the network takes for a byte.
+    fn byte_ns(&self) -> Option<f64> {
+        let mut sorted = self.bytes_ns;
+        let sorted = &mut sorted[..self.timed.min(TIMED)];
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
 }
 
 impl Window {
@@ -65,7 +84,7 @@ impl Window {
 
     /// Whether the network carries so many bytes within the shortest round trip, so that one message more finds no queue.
     pub(super) fn holds(&self, bytes: u64) -> bool {
-        let known = self.auto.as_ref().and_then(|auto| Some((auto.byte_ns?, auto.shortest?.0)));
+        let known = self.auto.as_ref().and_then(|auto| Some((auto.byte_ns()?, auto.shortest?.0)));
         known.is_some_and(|(byte_ns, shortest)| bytes as f64 * byte_ns < shortest.as_nanos() as f64)
     }
 
@@ -76,8 +95,8 @@ impl Window {
         let Some((shortest, _)) = auto.shortest.filter(|_| bytes >= TIMED_BYTES_MIN) else { return };
         // What went before it held it up; the way alone takes its time whatever goes.
         let own = now.since(heard.max(left.after(shortest)));
-        let byte_ns = own.as_nanos() as f64 / bytes as f64;
-        auto.byte_ns = Some(auto.byte_ns.map_or(byte_ns, |before| before + (byte_ns - before) / 4.0));
+        auto.bytes_ns[auto.timed % TIMED] = own.as_nanos() as f64 / bytes as f64;
+        auto.timed += 1;
     }
 
     /// A message has to wait.
@@ -102,12 +121,16 @@ impl Window {
         let Some((shortest, seen)) = auto.shortest.filter(|_| number >= auto.until) else { return };
         if now.since(seen) > MEASURED_FOR {
             auto.shortest = None;
-            self.size = 1;
+            auto.resumes = Some(std::mem::replace(&mut self.size, 1));
+        } else if let Some(size) = auto.resumes.take() {
+            self.size = size;
         } else if lately <= shortest.mul_f64(1.0 + SLACK).max(shortest + SLACK_MIN) {
             if auto.was_full {
-                self.size = (self.size * 2).min(IN_FLIGHT_MAX);
+                let more = if auto.was_beyond { (self.size / GROW_SHARE).max(1) } else { self.size };
+                self.size = (self.size + more).min(IN_FLIGHT_MAX);
             }
         } else {
+            auto.was_beyond = true;
             let holds = self.size as f64 * shortest.as_secs_f64() / lately.as_secs_f64();
             self.size = ((holds + QUEUED).round() as usize).clamp(1, IN_FLIGHT_MAX);
         }
