@@ -58,9 +58,10 @@ impl Portion {
 mod tests {
     use super::*;
 
-    /// Tells all that it may to a path that takes so long for a pixel; the last message's pixels.
+    /// Tells all that it may, for some seconds, to a path that takes so long for a pixel; the last message's pixels.
     fn settled(portion: &mut Portion, pixel: Duration, now: &mut Time, whole: u64) -> u64 {
-        for _ in 0..200 {
+        let until = now.after(Duration::from_secs(5));
+        while *now < until {
             portion.handle_wanted(*now);
             let pixels = portion.most().min(whole);
             portion.handle_given(pixels, *now);
