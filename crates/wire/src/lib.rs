@@ -25,7 +25,7 @@ pub use ticket::Ticket;
 pub use word::Word;
 
 /// The version of everything in this room. Peers with another version are told so and dropped.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Largest body of one message, in bytes, unless an option sets less.
 pub const BODY_BYTES_MAX: usize = 64 << 20;

@@ -194,6 +194,47 @@ fn garbage_is_dropped() {
     }
 }
 
+/// Who begins a connection is answered with no more than it said, and let in once it has shown where it is.
+#[test]
+fn an_address_is_shown_before_anything_is_kept() {
+    let [here, there] = udp_pair();
+    let there = UdpSocket::from(there);
+    let tuning = Tuning { window: 1 << 20, streams: 1, datagram: 1452, congestion: Congestion::Cubic };
+    let [near, far] = keys();
+    let client = Beginning::data(End::Dialled, Some(&near), &tuning).expect("a client");
+    let server = Beginning::data(End::Accepted, Some(&far), &tuning).expect("a server");
+    let mut check = AddressCheck::new(&server).expect("a check");
+    let mut connection = QuicConnection::begin(here, client).expect("a connection");
+    connection.turn_out();
+    let peer = there.peer_addr().expect("an address");
+    let mut bytes = [0; 2048];
+    let first = there.recv(&mut bytes).expect("an Initial");
+    assert_eq!(arrival(&bytes[..first]), Arrival::Initial);
+    let Checked::Answer(answer) = check.look(&bytes[..first], peer) else { panic!("no Retry") };
+    assert!(answer.len() <= first, "{} bytes for {first}", answer.len());
+    there.send(answer).expect("send");
+    let begun = Instant::now();
+    let second = loop {
+        connection.turn();
+        match there.recv(&mut bytes) {
+            Ok(count) => break count,
+            Err(error) => assert!(begun.elapsed() < WATCHDOG, "no second Initial: {error}"),
+        }
+    };
+    let elsewhere = SocketAddr::new(peer.ip(), peer.port() ^ 1);
+    assert_ne!(check.look(&bytes[..second], elsewhere), Checked::Shown, "shown at another address");
+    assert_eq!(check.look(&bytes[..second], peer), Checked::Shown);
+    for length in [0, 1, 21, 1200, 1500] {
+        for first in [0xc0, 0xe0, 0x40] {
+            let mut garbage = pattern(length, 5);
+            garbage.iter_mut().take(1).for_each(|byte| *byte |= first);
+            if let Checked::Answer(answer) = check.look(&garbage, peer) {
+                assert!(answer.len() <= length, "{} bytes for {length}", answer.len());
+            }
+        }
+    }
+}
+
 /// A network between the two ends, seeded.
 mod relay {
     use super::*;

@@ -1,0 +1,104 @@
+//! A host whose address changes while a flow runs: two hosts on one network, of network namespaces.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Service, command};
+
+/// Runs `ip` (iproute2); whether it could.
+fn ip(words: &str) -> bool {
+    let run = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
+    run.is_ok_and(|status| status.success())
+}
+
+/// Two hosts on one cable, gone with this.
+struct Hosts {
+    names: [String; 2],
+}
+
+impl Hosts {
+    const ADDRESSES: [&str; 2] = ["10.88.0.1/24", "10.88.0.2/24"];
+
+    /// `None` where this user may make no networks.
+    fn start() -> Option<Hosts> {
+        let names = ["a", "b"].map(|host| format!("outboard-{}-{host}", std::process::id()));
+        let [a, b] = &names;
+        if !ip(&format!("netns add {a}")) {
+            return None;
+        }
+        let hosts = Hosts { names: names.clone() };
+        let made = ip(&format!("netns add {b}"))
+            && ip(&format!("-n {a} link add wan type veth peer name wan netns {b}"))
+            && names.iter().zip(Hosts::ADDRESSES).all(|(name, address)| {
+                ip(&format!("-n {name} addr add {address} dev wan"))
+                    && ip(&format!("-n {name} link set wan up"))
+                    && ip(&format!("-n {name} link set lo up"))
+            });
+        made.then_some(hosts)
+    }
+
+    fn run(&self, host: usize, arguments: &[&str]) -> Service {
+        let program = command(arguments);
+        let mut run = Command::new("ip");
+        run.args(["netns", "exec", &self.names[host]]).arg(program.get_program()).args(program.get_args());
+        run.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        run.stdin(Stdio::null()).stdout(Stdio::piped());
+        Service::start_as(run)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// The figures of the sink once `messages` more came than `before`.
+fn flows(attach: &mut Service, messages: u64) -> serde_json::Value {
+    let since = Instant::now();
+    loop {
+        let stats = attach.wait("stats")["stats"].take();
+        if stats["incoming"]["messages"].as_u64() >= Some(messages) {
+            return stats;
+        }
+        assert!(since.elapsed() < PATIENCE, "{stats}");
+    }
+}
+
+fn figure(figures: &serde_json::Value, name: &str) -> f64 {
+    let mut all = figures.as_array().unwrap().iter();
+    all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
+}
+
+#[test]
+fn a_reliable_flow_goes_on_from_another_address_in_the_same_connections() {
+    let Some(hosts) = Hosts::start() else {
+        eprintln!("SKIPPED: this user may make no network namespaces (root and iproute2)");
+        return;
+    };
+    let pattern = "pattern:rate=500,size=200";
+    let mut share = hosts.run(0, &["share", pattern, "--listen", "0.0.0.0:7845", "--insecure"]);
+    share.wait("listening");
+    let from = "10.88.0.1/pattern";
+    let mut attach = hosts.run(1, &["attach", from, "--as", "pattern:size=200", "--stats", "--insecure"]);
+    attach.wait("attached");
+    for round in 0..2 {
+        let before = flows(&mut attach, 100 + round * 1000)["incoming"]["messages"].as_u64().unwrap();
+        let [old, new] = [round + 2, round + 3].map(|last| format!("10.88.0.{last}/24"));
+        let host = &hosts.names[1];
+        assert!(ip(&format!("-n {host} addr del {old} dev wan")));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(ip(&format!("-n {host} addr add {new} dev wan")));
+        let stats = flows(&mut attach, before + 1000);
+        for name in ["missing", "repeated", "wrong"] {
+            assert_eq!(figure(&stats["partner"], name), 0.0, "{stats}");
+        }
+        assert_eq!(figure(&stats["transport"], "moves"), (round + 1) as f64, "{stats}");
+        assert_eq!(stats["incoming"]["repeated"], 0, "nothing had to be sent again by the session: {stats}");
+    }
+    let lost = attach.seen.iter().find(|event| event["event"] == "link-lost");
+    assert!(lost.is_none(), "the control channel was made anew: {lost:?}");
+}
