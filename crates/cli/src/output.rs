@@ -201,7 +201,7 @@ fn describe(event: &Event) -> String {
         Event::LinkBack { seconds } => format!("the link is back after {seconds:.1} s"),
         Event::DeviceGone { name, reason } => format!("{name} went away: {reason}"),
         Event::DeviceBack { name } => format!("{name} is back"),
-        Event::Module { name, incident } => format!("{name}: {incident}"),
+        Event::Module { name, incident } | Event::Worker { name, incident } => format!("{name}: {incident}"),
         Event::StoreFull { name, policy } => {
             let then = match *policy {
                 "drop-oldest" => "the oldest is given up for the newest",

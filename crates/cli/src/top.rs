@@ -30,6 +30,8 @@ struct Flow {
     present: bool,
     /// Whether `outboard trace` looks at it.
     traced: bool,
+    /// How often its worker was killed, or died, and another went on.
+    restarts: u64,
     /// `None` until there are two readings.
     messages_per_second: Option<f64>,
     bytes_per_second: Option<f64>,
@@ -164,6 +166,7 @@ fn flow(
         linked: driver.stats.linked,
         present: driver.stats.present,
         traced: driver.stats.traced,
+        restarts: driver.stats.restarts,
         messages_per_second: rates.map(|rates| rates.0),
         bytes_per_second: rates.map(|rates| rates.1),
         delay_p50_ms: delay_ms(1),
@@ -189,6 +192,9 @@ fn draw(view: &View) -> Vec<String> {
         lines.push(row(flow));
         let state = [(!flow.linked, "no link"), (!flow.present, "no device"), (flow.traced, "traced")];
         lines.extend(state.iter().filter(|(is, _)| *is).map(|(_, what)| format!("    {what}")));
+        if flow.restarts > 0 {
+            lines.push(format!("    its worker was started again: {}", flow.restarts));
+        }
         if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.given_up > 0) {
             let state = if store.full { "store full" } else { "store" };
             lines.push(format!("    {state}: {} messages kept, {} given up", store.messages, store.given_up));

@@ -2,7 +2,12 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,4 +58,179 @@ fn workers_are_locked_up_and_go_with_their_broker() {
     for worker in workers {
         assert!(!fs::exists(format!("/proc/{worker}")).unwrap(), "{worker} outlives its broker");
     }
+}
+
+fn kill(worker: u32) {
+    let _ = kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL);
+}
+
+/// A socket that a device is opened by, or an application.
+fn socket(scratch: &Scratch, name: &str) -> (String, UnixListener) {
+    let path = scratch.path(name);
+    (format!("unix:{path}"), UnixListener::bind(&path).unwrap())
+}
+
+/// A device and an application of which this test is the other end, over a transport.
+struct Bench {
+    _scratch: Scratch,
+    share: Service,
+    attach: Service,
+    device: UnixStream,
+    application: UnixStream,
+}
+
+impl Bench {
+    fn new(transport: &str, via: &str) -> Bench {
+        let scratch = Scratch::new();
+        let ((device, devices), (application, applications)) = (socket(&scratch, "d"), socket(&scratch, "a"));
+        let opened = thread::spawn(move || devices.accept().unwrap().0);
+        let (share, address) = Service::share(&device, &["--name", "it", "--stats"]);
+        let from = format!("{transport}://{address}/it");
+        let mut attach = Service::start(&["attach", &from, "--as", &application, "--via", via, "--stats"]);
+        let application = applications.accept().unwrap().0;
+        attach.wait("attached");
+        Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application }
+    }
+
+    /// Kills a worker of the one side, then of the other, so many times.
+    fn kill(&mut self, times: usize, pause: Duration) {
+        for number in 0..times {
+            thread::sleep(pause + Duration::from_millis(number as u64 * 13 % 50));
+            let service = if number % 2 == 0 { &mut self.share } else { &mut self.attach };
+            kill(worker_of(&service.child));
+            service.wait("worker");
+        }
+    }
+}
+
+/// The last count of messages that ended for this reason, in the flow that starts or ends there.
+fn drops(service: &mut Service, flow: &str, reason: &str) -> u64 {
+    let events: Vec<Value> =
+        service.seen.drain(..).collect::<Vec<_>>().into_iter().chain(service.pending()).collect();
+    let stats = events.iter().rev().find(|event| event["event"] == "stats").expect("figures");
+    stats["stats"][flow]["drops"][reason].as_u64().unwrap_or(0)
+}
+
+/// Lines with numbers go in, one a millisecond, while workers are killed on either side: they come out in order, each
+/// once, but for what is reported as in doubt.
+fn survives(transport: &str, via: &str) {
+    const LINES: u32 = 4000;
+    let mut bench = Bench::new(transport, via);
+    let (mut device, application) =
+        (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
+    let writer = thread::spawn(move || {
+        for line in 0..LINES {
+            writeln!(device, "{line:063}").unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        device.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    let reader = thread::spawn(move || {
+        let lines = BufReader::new(application).lines().map_while(Result::ok);
+        lines
+            .map(|line| line.parse::<u32>().unwrap_or_else(|_| panic!("half a line: {line:?}")))
+            .collect::<Vec<_>>()
+    });
+    bench.kill(8, Duration::from_millis(300));
+    writer.join().unwrap();
+    bench.attach.wait("flow-ended");
+    let lines = reader.join().unwrap();
+    thread::sleep(Duration::from_millis(1200));
+    let unread = drops(&mut bench.share, "outgoing", "in doubt when the worker ended");
+    let unwritten = bench.attach.seen.iter().rev().find(|event| event["event"] == "stats");
+    let unwritten = unwritten
+        .and_then(|event| event["stats"]["incoming"]["drops"]["in doubt when the worker ended"].as_u64());
+    let seen: BTreeSet<u32> = lines.iter().copied().collect();
+    let gaps =
+        (0..LINES).filter(|line| !seen.contains(line) && (*line == 0 || seen.contains(&(line - 1)))).count();
+    let turns = lines.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+    eprintln!(
+        "{} lines, {gaps} gaps ({unread} in doubt), {turns} repeats ({unwritten:?} in doubt)",
+        lines.len()
+    );
+    assert!(gaps as u64 <= unread, "lost in {gaps} places, with {unread} messages in doubt");
+    assert!(
+        turns as u64 <= unwritten.unwrap_or(0),
+        "repeated {turns} times, with {unwritten:?} messages in doubt"
+    );
+    assert_eq!(end_of(bench.attach), Some(0));
+}
+
+fn end_of(mut service: Service) -> Option<i32> {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        if let Some(status) = service.child.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    None
+}
+
+#[test]
+fn a_reliable_flow_survives_its_workers_over_tcp() {
+    survives("tcp", "");
+}
+
+#[test]
+fn a_reliable_flow_survives_its_workers_over_udp() {
+    survives("udp", "");
+}
+
+#[test]
+fn a_reliable_flow_survives_its_workers_with_pairs() {
+    survives("tcp", "compress | encrypt");
+}
+
+/// A reader so slow that what it is given is written in parts.
+#[test]
+fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
+    const BYTES: usize = 6_000_000;
+    let mut bench = Bench::new("tcp", "");
+    let content = support::noise(BYTES);
+    let (mut device, mut application, sent) =
+        (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap(), content.clone());
+    let writer = thread::spawn(move || {
+        device.write_all(&sent).unwrap();
+        device.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    let reader = thread::spawn(move || {
+        let (mut all, mut some) = (Vec::new(), vec![0; 30_001]);
+        while let Ok(count @ 1..) = application.read(&mut some) {
+            all.extend_from_slice(&some[..count]);
+            thread::sleep(Duration::from_millis(10));
+        }
+        all
+    });
+    for _ in 0..6 {
+        thread::sleep(Duration::from_millis(200));
+        kill(worker_of(&bench.attach.child));
+        bench.attach.wait("worker");
+    }
+    writer.join().unwrap();
+    let came = reader.join().unwrap();
+    let in_doubt =
+        bench.attach.seen.iter().rev().find(|event| event["event"] == "stats").map_or(0, |event| {
+            event["stats"]["incoming"]["drops"]["in doubt when the worker ended"].as_u64().unwrap_or(0)
+        });
+    match in_doubt {
+        0 => assert!(came == content, "{} bytes of {BYTES}", came.len()),
+        _ => {
+            assert!(came.len() >= BYTES, "{in_doubt} messages in doubt, and {} bytes of {BYTES}", came.len())
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_dies_at_once_is_not_started_for_ever() {
+    let scratch = Scratch::new();
+    let (_share, address) = Service::share("pattern:size=100,rate=100", &[]);
+    let output = format!("file:{}", scratch.path("out"));
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", &output]);
+    attach.wait("attached");
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE && attach.child.try_wait().unwrap().is_none() {
+        workers_of(&attach.child).into_iter().for_each(kill);
+    }
+    assert_eq!(end_of(attach), Some(1));
 }

@@ -18,7 +18,7 @@ use crate::share::now;
 use crate::stats::DriverStats;
 use crate::trace::Tracing;
 use crate::trust::{Known, PeerKey, Trust};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers};
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers, restarted};
 use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
 use pipeline::{Edit, Pipeline};
 use session::{Handshake, Limits};
@@ -563,6 +563,10 @@ impl Attacher {
                     Notice::Incident(incident) => {
                         tell(Event::Module { name: driver.name.clone(), incident });
                     }
+                    Notice::Restarted { end, .. } => {
+                        tell(Event::Worker { name: driver.name.clone(), incident: restarted(&end) });
+                        driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
+                    }
                     Notice::StoreFull(policy) => {
                         tell(Event::StoreFull { name: driver.name.clone(), policy: policy.word() });
                     }
@@ -638,6 +642,15 @@ impl Attacher {
                     self.drivers.get_mut(driver as usize).and_then(|driver| driver.dialling.as_mut());
                 if let Some(dialling) = dialling {
                     dialling.handle_linked();
+                }
+                Ok(())
+            }
+            Control::Unlinked { driver } => {
+                if let Some(driver) =
+                    self.drivers.get_mut(driver as usize).filter(|driver| driver.plans.is_some())
+                    && driver.reopen_at.is_none()
+                {
+                    driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
                 }
                 Ok(())
             }

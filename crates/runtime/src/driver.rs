@@ -4,6 +4,7 @@
 //! [`Driver::want`] says what to wait for. It has no thread of its own; a worker runs many.
 
 use crate::incoming::Incoming;
+use crate::kept::Kept;
 use crate::outgoing::Outgoing;
 use crate::stats::DriverStats;
 use crate::trace::{FlowTrace, LEASE};
@@ -19,6 +20,7 @@ use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
 use wire::Control;
+use wire::control::FLOWS_MAX;
 
 /// One flow as this host builds it.
 #[derive(Debug, Clone)]
@@ -57,6 +59,13 @@ pub enum Notice {
     FlowEnded(FlowDirection),
     /// The process of a module failed; what was done about it.
     Incident(String),
+    /// The worker was killed, and another goes on, without its data connection.
+    Restarted {
+        /// How it ended.
+        end: String,
+        /// The other host finds out by itself that the connection is gone.
+        is_seen: bool,
+    },
     /// A replay store is full, for the first time since everything was acknowledged.
     StoreFull(StoreFull),
     /// The driver cannot go on.
@@ -143,6 +152,18 @@ impl Driver {
         lossy: bool,
         limits: &Limits,
     ) -> Result<Driver, DriverError> {
+        Driver::going_on(partner, role, flows, lossy, limits, Default::default())
+    }
+
+    /// The same, where another worker stood whose flows are `kept`, if one did.
+    pub(crate) fn going_on(
+        partner: Box<dyn Partner>,
+        role: Role,
+        flows: &[FlowPlan],
+        lossy: bool,
+        limits: &Limits,
+        kept: [Option<Kept>; FLOWS_MAX],
+    ) -> Result<Driver, DriverError> {
         let mut driver = Driver {
             partner: Some(partner),
             transport: None,
@@ -154,7 +175,7 @@ impl Driver {
             heard: 0,
             traced_until: None,
         };
-        driver.rebuild(role, flows, lossy, limits)?;
+        driver.build(role, flows, lossy, limits, kept)?;
         Ok(driver)
     }
 
@@ -166,9 +187,25 @@ impl Driver {
         lossy: bool,
         limits: &Limits,
     ) -> Result<(), DriverError> {
-        self.outgoing = None;
-        self.incoming = None;
+        let outgoing = self.outgoing.take().map(Outgoing::into_kept);
+        let incoming = self.incoming.take().map(Incoming::into_kept);
+        let mut kept: [Option<Kept>; FLOWS_MAX] = Default::default();
+        for (flow, of_flow) in outgoing.into_iter().chain(incoming) {
+            kept[flow as usize % FLOWS_MAX] = of_flow.map(Kept::cleared);
+        }
+        self.build(role, flows, lossy, limits, kept)
+    }
+
+    fn build(
+        &mut self,
+        role: Role,
+        flows: &[FlowPlan],
+        lossy: bool,
+        limits: &Limits,
+        mut kept: [Option<Kept>; FLOWS_MAX],
+    ) -> Result<(), DriverError> {
         for plan in flows {
+            let kept = kept[plan.flow as usize % FLOWS_MAX].take();
             let outward = match plan.direction {
                 FlowDirection::DeviceToApplication => role == Role::Device,
                 FlowDirection::ApplicationToDevice => role == Role::Application,
@@ -183,8 +220,8 @@ impl Driver {
                 Err(error) => return Err(error.into()),
             };
             match outward {
-                true => self.outgoing = Some(Outgoing::new(plan.clone(), key, lossy, limits)?),
-                false => self.incoming = Some(Incoming::new(plan.clone(), key, lossy, limits)?),
+                true => self.outgoing = Some(Outgoing::new(plan.clone(), key, lossy, limits, kept)?),
+                false => self.incoming = Some(Incoming::new(plan.clone(), key, lossy, limits, kept)?),
             }
         }
         Ok(())
@@ -337,6 +374,9 @@ impl Driver {
             }
         }
         if pushed || self.partner_unflushed {
+            if let Some(incoming) = self.incoming.as_mut() {
+                incoming.handle_flush();
+            }
             match flush(self.partner.as_mut()) {
                 Ok(unflushed) => self.partner_unflushed = unflushed,
                 Err(error) => failure = Some(PathError::Partner(error)),
@@ -344,6 +384,9 @@ impl Driver {
             if let Some(incoming) = self.incoming.as_mut().filter(|_| !self.partner_unflushed) {
                 incoming.trace_delivered();
             }
+        }
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_done(self.partner.as_mut(), self.partner_unflushed, now, notices);
         }
         let writes = sent || self.transport_unflushed;
         if writes {
@@ -506,6 +549,7 @@ impl Driver {
             linked: self.transport.is_some(),
             present: self.partner.is_some(),
             traced: self.traced_until.is_some(),
+            restarts: 0,
             outgoing: self.outgoing.as_ref().map(Outgoing::stats),
             incoming: self.incoming.as_ref().map(Incoming::stats),
             partner: figures(self.partner.as_mut()),

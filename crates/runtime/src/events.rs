@@ -127,6 +127,13 @@ pub enum Event {
         /// The rest.
         incident: String,
     },
+    /// The worker of a device was killed, or died: how, and that another went on.
+    Worker {
+        /// The device's name.
+        name: String,
+        /// The rest.
+        incident: String,
+    },
     /// What a flow keeps to send again is as much as it may be.
     StoreFull {
         /// Its device's name.

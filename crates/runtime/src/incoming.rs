@@ -3,6 +3,8 @@
 use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
 use crate::feedback::Teller;
+use crate::kept::Kept;
+use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use crate::switch::Next;
@@ -11,11 +13,12 @@ use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
-use pipeline::{Chain, Pipeline, Point};
+use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Limits, Received, SinkFlow};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
+use wire::ticket::{FlowTicket, SinkTicket};
 use wire::{BODY_BYTES_MAX, Control, RecordHeader};
 
 /// Records taken in one run.
@@ -62,6 +65,14 @@ pub(crate) struct Incoming {
     /// While traced: the sequence that comes next if nothing is lost, and what waits for the partner's flush.
     expected: u64,
     handed: Vec<u32>,
+    /// What another worker would go on with, and what of it is written.
+    kept: Option<Kept>,
+    kept_ticket: Option<SinkTicket>,
+    /// A worker before this one ran the flow, and that is not told yet.
+    is_resumed: bool,
+    /// So many outputs the partner took of that one, which come again, and so much of the next it wrote.
+    taken_before: u64,
+    partway_before: Option<u64>,
 }
 
 impl Incoming {
@@ -70,9 +81,21 @@ impl Incoming {
         key: FlowKey,
         lossy: bool,
         limits: &Limits,
+        mut kept: Option<Kept>,
     ) -> Result<Self, DriverError> {
+        let mut plan = plan;
+        let mut sink = SinkFlow::new(plan.class, limits);
+        let mut drops = DropCounts::default();
+        let stand = kept.as_mut().and_then(Kept::sink).filter(|stand| stand.ticket.flow == plan.flow);
+        if let Some(stand) = &stand {
+            if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
+                plan.pipeline = pipeline;
+            }
+            sink = SinkFlow::resume(&stand.ticket, plan.class, limits).unwrap_or(sink);
+            drops.add("held by stages when the worker ended", stand.losses.held);
+            drops.add("in doubt when the worker ended", stand.losses.in_doubt);
+        }
         let chain = build_chain(&plan)?;
-        let sink = SinkFlow::new(plan.class, limits);
         Ok(Incoming {
             plan,
             key,
@@ -91,12 +114,68 @@ impl Incoming {
             finishing: false,
             finished: false,
             delivered: 0,
-            drops: DropCounts::default(),
+            drops,
             next: None,
             over_at: None,
             expected: 0,
             handed: Vec::new(),
+            kept,
+            kept_ticket: None,
+            is_resumed: stand.is_some(),
+            taken_before: stand.as_ref().map_or(0, |stand| stand.taken),
+            partway_before: stand.map(|stand| stand.partway).filter(|bytes| *bytes > 0),
         })
+    }
+
+    /// What another worker would go on with, for paths that are built anew.
+    pub(crate) fn into_kept(self) -> (u32, Option<Kept>) {
+        (self.plan.flow, self.kept)
+    }
+
+    /// What the partner took of a reliable flow is kept with its taking.
+    fn keeps(&mut self) -> Option<&mut Kept> {
+        self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable)
+    }
+
+    /// The partner is about to be told to write what it has taken.
+    pub(crate) fn handle_flush(&mut self) {
+        if let Some(kept) = self.keeps() {
+            kept.begin_pushing();
+        }
+    }
+
+    /// What there was to do is done: what the partner took, unless some of it is `unflushed`, is kept and
+    /// acknowledged.
+    pub(crate) fn handle_done(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        unflushed: bool,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) {
+        let (key, held) = (self.key, self.segment.kept());
+        let is_whole = !unflushed && self.segment.out.messages.is_empty();
+        // What comes again of what was taken before does not end there.
+        let is_caught_up = self.taken_before == 0 && self.partway_before.is_none();
+        let mut has_moved = false;
+        if let Some(kept) = self.keeps() {
+            if let Some(partner) = partner.filter(|_| kept.is_pushing()) {
+                kept.handle_pushed(0, partway(partner.as_mut(), key));
+            }
+            has_moved = is_whole && is_caught_up && kept.handle_settled();
+            kept.handle_taken(held);
+        }
+        if is_whole {
+            self.sink.handle_taken();
+        }
+        let ticket = self.sink.ticket(self.plan.flow);
+        if let Some(kept) = self.kept.as_mut()
+            && (has_moved || self.kept_ticket != Some(ticket))
+        {
+            kept.put_ticket(&FlowTicket::Sink(ticket), self.plan.pipeline.text());
+            self.kept_ticket = Some(ticket);
+        }
+        self.tell_acknowledged(now, notices);
     }
 
     /// Opens the flow again on the device that came back. It knows nothing of its lights and effects: where things
@@ -180,6 +259,10 @@ impl Incoming {
                 self.end_at = Some(now.after(LATE_WAIT));
             }
             Control::Epoch { flow, epoch, before, goes_on } if *flow == self.plan.flow => {
+                // Said again after a link was made anew, or a worker there: what was acknowledged may be unknown.
+                if *epoch == self.sink.epoch() {
+                    self.acknowledged = u64::MAX;
+                }
                 let is_ahead = *epoch > self.sink.epoch();
                 match is_ahead && *goes_on && self.next.as_ref().is_some_and(|next| next.epoch == *epoch) {
                     true => self.follow(*before, now, notices),
@@ -210,6 +293,8 @@ impl Incoming {
         if epoch <= self.sink.epoch() {
             return;
         }
+        // What was taken of an epoch that is over does not come again.
+        (self.taken_before, self.partway_before) = (0, None);
         let is_first = self.sink.epoch() == 0;
         let held = self.sink.begin(epoch);
         self.drops.add("epoch given up", held);
@@ -289,6 +374,10 @@ impl Incoming {
         // Until the source has said in which epoch it is, its halves could not understand ours.
         let begun = self.sink.epoch() > 0;
         let mut moved = Moved { progress: begun && self.segment.run_timeouts(now), pushed: false };
+        if std::mem::take(&mut self.is_resumed) {
+            self.give_up();
+            self.handle_heard(notices);
+        }
         let mut budget = BURST;
         loop {
             if !self.push_out(partner.as_deref_mut(), now, &mut moved)? || !self.segment.has_room() {
@@ -347,6 +436,17 @@ impl Incoming {
             return Ok(true);
         };
         while let Some(message) = self.segment.out.messages.pop_front() {
+            if self.taken_before > 0 {
+                self.taken_before -= 1;
+                continue;
+            }
+            if let Some(bytes) = self.partway_before.take() {
+                // Whoever told how much it wrote knows the word.
+                let _ = partner.ctl(self.key, Ctl::Skip(bytes));
+            }
+            if let Some(kept) = self.keeps() {
+                kept.begin_pushing();
+            }
             self.delays.record(message.created, now);
             self.segment.stamp(&message, Point::Handing);
             let mark = message.attributes.mark;
@@ -354,6 +454,7 @@ impl Incoming {
                 Ok(Pushed::Taken) => {
                     self.delivered += 1;
                     moved.pushed = true;
+                    self.keep_pushed(1, partner.as_mut());
                     if let Some(trace) = self.segment.out.trace.as_deref_mut().filter(|_| mark != 0) {
                         trace.stamp(mark, Point::Handed, 0);
                         if self.handed.len() < HANDED_MAX {
@@ -363,9 +464,13 @@ impl Incoming {
                 }
                 Ok(Pushed::Full(message)) => {
                     self.segment.out.messages.push_front(message);
+                    self.keep_pushed(0, partner.as_mut());
                     return Ok(false);
                 }
-                Err((PartnerError::Message(_), _)) => self.drops.add("refused by the device", 1),
+                Err((PartnerError::Message(_), _)) => {
+                    self.drops.add("refused by the device", 1);
+                    self.keep_pushed(1, partner.as_mut());
+                }
                 Err((error, message)) => {
                     match self.plan.class {
                         FlowClass::Reliable => self.segment.out.messages.push_front(message),
@@ -376,6 +481,13 @@ impl Incoming {
             }
         }
         Ok(true)
+    }
+
+    fn keep_pushed(&mut self, count: u64, partner: &mut dyn Partner) {
+        let key = self.key;
+        if let Some(kept) = self.keeps() {
+            kept.handle_pushed(count, partway(partner, key));
+        }
     }
 
     fn take_record(
@@ -507,7 +619,6 @@ impl Incoming {
         self.tell_controls(notices);
         notices.extend(self.segment.incidents().map(Notice::Incident));
         self.segment.settle(&mut self.drops);
-        self.tell_acknowledged(now, notices);
         if self.lossy && self.sink.has_gap() {
             let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
             if now >= due {
@@ -523,9 +634,6 @@ impl Incoming {
 
     fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {
         let kept = self.plan.class != FlowClass::Timely;
-        if self.segment.out.messages.is_empty() {
-            self.sink.handle_taken();
-        }
         let next = self.sink.taken();
         if !kept || self.sink.epoch() == 0 || next == self.acknowledged {
             return;
@@ -596,6 +704,14 @@ impl Incoming {
             stages: self.segment.report(),
             ..FlowStats::default()
         }
+    }
+}
+
+/// How much of the last message that the partner took it has written, if not all and it can tell.
+fn partway(partner: &mut dyn Partner, key: FlowKey) -> Option<u64> {
+    match partner.ctl(key, Ctl::Partway) {
+        Ok(CtlReply::Count(bytes)) => Some(bytes),
+        _ => None,
     }
 }
 

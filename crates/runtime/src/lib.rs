@@ -20,6 +20,7 @@ mod feedback;
 mod incoming;
 mod isolation;
 pub mod junction;
+mod kept;
 mod keys;
 mod local_socket;
 pub mod metrics;

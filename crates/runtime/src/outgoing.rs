@@ -2,6 +2,8 @@
 
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
 use crate::feedback::{Known, Reader};
+use crate::kept::Kept;
+use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::{FlowStats, StoreStats};
 use crate::switch::Switch;
@@ -10,11 +12,12 @@ use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Time,
 };
-use pipeline::{Chain, Pipeline, Point};
+use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Admission, Limits, SourceFlow, StoreFull};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
+use wire::ticket::FlowTicket;
 use wire::{BODY_BYTES_MAX, Control};
 
 /// Messages taken in one run, so that a busy flow leaves the others their turn.
@@ -58,6 +61,11 @@ pub(crate) struct Outgoing {
     switch: Option<Switch>,
     /// Traced records on their way out.
     departures: Departures,
+    /// What another worker would go on with.
+    kept: Option<Kept>,
+    /// A worker before this one ran the flow, and the sink's stages know its: nothing is taken from the device before
+    /// both begin anew.
+    begins_again: bool,
 }
 
 impl Outgoing {
@@ -66,11 +74,16 @@ impl Outgoing {
         key: FlowKey,
         lossy: bool,
         limits: &Limits,
+        mut kept: Option<Kept>,
     ) -> Result<Self, DriverError> {
         check_store(&plan, &plan.pipeline, limits.store_full).map_err(DriverError::Pipeline)?;
+        let mut plan = plan;
+        let mut drops = DropCounts::default();
+        let (source, is_resumed) = resume(&mut plan, lossy, limits, kept.as_mut(), &mut drops);
         let chain = build_chain(&plan)?;
-        let source = SourceFlow::new(plan.flow, plan.class, lossy, limits);
-        Ok(Outgoing {
+        let begins_again =
+            is_resumed && plan.class == FlowClass::Reliable && !plan.pipeline.pairs().is_empty();
+        let mut outgoing = Outgoing {
             plan,
             key,
             segment: Segment::new(chain),
@@ -87,10 +100,52 @@ impl Outgoing {
             end_told: false,
             end_settled: false,
             feedback: Reader::default(),
-            drops: DropCounts::default(),
+            drops,
             switch: None,
             departures: Departures::default(),
-        })
+            kept,
+            begins_again,
+        };
+        outgoing.keep_ticket();
+        Ok(outgoing)
+    }
+
+    /// What another worker would go on with, for paths that are built anew.
+    pub(crate) fn into_kept(self) -> (u32, Option<Kept>) {
+        (self.plan.flow, self.kept)
+    }
+
+    /// Keeps where the flow stands, and nothing more of what was acknowledged or given up.
+    fn keep_ticket(&mut self) {
+        if let Some(kept) = self.kept.as_mut() {
+            kept.put_ticket(&FlowTicket::Source(self.source.ticket()), self.plan.pipeline.text());
+            kept.settle(self.source.oldest());
+        }
+    }
+
+    /// Keeps a record of a reliable flow until it is acknowledged.
+    fn keep(&mut self, record: &Message) {
+        let is_whole = match self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable) {
+            None => return,
+            Some(kept) => {
+                let place = (self.source.epoch(), self.source.next_sequence() - 1);
+                if self.store_full == StoreFull::DropOldest {
+                    kept.settle(self.source.oldest());
+                }
+                kept.append(place, &record.body)
+            }
+        };
+        if !is_whole {
+            // There is room for all that the store holds; what lies there would have a gap.
+            drop(self.kept.take().map(Kept::cleared));
+        }
+    }
+
+    /// Keeps how much of a reliable flow is in this process's memory alone.
+    fn handle_taking(&self) {
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.plan.class == FlowClass::Reliable) {
+            kept.handle_taking(self.segment.kept() + self.segment.out.messages.len());
+        }
     }
 
     /// Whether what is made now is worthless: a state flow says where things stand instead, once it can, and
@@ -162,6 +217,7 @@ impl Outgoing {
         match message {
             Control::Acknowledge { flow, epoch, next } if *flow == self.plan.flow => {
                 self.source.handle_acknowledge(*epoch, *next);
+                self.keep_ticket();
             }
             Control::Missing { flow, epoch, ranges } if *flow == self.plan.flow => {
                 self.source.handle_missing(*epoch, ranges);
@@ -170,11 +226,16 @@ impl Outgoing {
                 self.begin_anew(around);
             }
             Control::Changed { flow, epoch, refusal } if *flow == self.plan.flow => {
-                self.switch
+                let refused = self
+                    .switch
                     .take_if(|switch| !switch.handle_answer(*epoch, refusal.as_deref(), around.notices));
+                if refused.is_some() && std::mem::take(&mut self.begins_again) {
+                    self.restart(around);
+                }
             }
             Control::Begun { flow, epoch } if *flow == self.plan.flow => {
                 self.source.handle_acknowledge(*epoch, 0);
+                self.keep_ticket();
                 self.switch.take_if(|switch| switch.handle_begun(*epoch, around.notices));
             }
             Control::Pair { flow, epoch, pair, body }
@@ -235,6 +296,7 @@ impl Outgoing {
         self.unsent = None;
         self.segment.replace(fresh, "epoch given up", around.now, &mut self.drops);
         self.drops.add("epoch given up", self.source.restart_at(epoch));
+        self.keep_ticket();
         self.end_told = false;
         self.audience = Audience::Following;
         self.tell_epoch(around.notices);
@@ -246,7 +308,31 @@ impl Outgoing {
         }
     }
 
-    pub(crate) fn run(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
+    pub(crate) fn run(&mut self, mut around: Surroundings<'_>) -> Result<Moved, PathError> {
+        if self.begins_again && self.switch.is_none() {
+            self.begin_again(&mut around);
+        }
+        if self.plan.class != FlowClass::Reliable {
+            return self.run_path(around);
+        }
+        self.handle_taking();
+        let moved = self.run_path(around)?;
+        if let Some(kept) = &self.kept {
+            kept.handle_taken(self.segment.kept() + self.segment.out.messages.len());
+        }
+        Ok(moved)
+    }
+
+    /// The sink's stages know those of a worker that is gone: both begin anew, behind what they have still to undo.
+    fn begin_again(&mut self, around: &mut Surroundings<'_>) {
+        if let Ok(chain) = build_chain(&self.plan) {
+            let (flow, epoch) = ((self.plan.flow, self.plan.direction), self.source.epoch());
+            let (pipeline, segment) = (self.plan.pipeline.clone(), Segment::new(chain));
+            self.switch = Some(Switch::begin(flow, epoch, pipeline, segment, around.notices));
+        }
+    }
+
+    fn run_path(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
         let Surroundings { mut partner, mut transport, facts, now, notices } = around;
         let facts = facts.unwrap_or_default();
         let mut moved = Moved { progress: self.segment.run_timeouts(now), pushed: false };
@@ -260,7 +346,7 @@ impl Outgoing {
             if clear && self.switch_over(now, notices) {
                 continue;
             }
-            if !clear || self.is_switching() || self.ended || !self.segment.has_room() {
+            if !clear || self.is_switching() || self.begins_again || self.ended || !self.segment.has_room() {
                 break;
             }
             if budget == 0 {
@@ -281,6 +367,7 @@ impl Outgoing {
                 Pulled::Message(_, mut message) => {
                     self.trace_received(&mut message, read_at);
                     self.segment.feed(message, now);
+                    self.handle_taking();
                 }
                 Pulled::End => {
                     self.ended = true;
@@ -350,6 +437,8 @@ impl Outgoing {
         self.segment.replace(fresh, "epoch given up", now, &mut self.drops);
         self.plan.pipeline = pipeline;
         self.source.go_on(epoch);
+        self.begins_again = false;
+        self.keep_ticket();
         self.tell_epoch(notices);
         true
     }
@@ -367,6 +456,7 @@ impl Outgoing {
                     }
                     Some(message) => match self.source.admit(message, now) {
                         Admission::Record(record) => {
+                            self.keep(&record);
                             self.trace_numbered(&record);
                             record
                         }
@@ -461,9 +551,12 @@ impl Outgoing {
             }
             let admission = self.source.admit(message, now);
             self.overrun |= matches!(admission, Admission::Closed(_));
-            if let Admission::Full(message) | Admission::Closed(message) = admission {
-                self.segment.out.messages.push_front(message);
-                return false;
+            match admission {
+                Admission::Record(record) => self.keep(&record),
+                Admission::Full(message) | Admission::Closed(message) => {
+                    self.segment.out.messages.push_front(message);
+                    return false;
+                }
             }
         }
         true
@@ -532,7 +625,8 @@ impl Outgoing {
             return;
         }
         // Messages wait for the store to empty, which an acknowledgement brings about.
-        if !self.segment.out.messages.is_empty() || self.ended || !self.segment.has_room() {
+        let is_full = !self.segment.out.messages.is_empty() || !self.segment.has_room();
+        if is_full || self.ended || self.begins_again {
             return;
         }
         if let Some(partner) = partner.filter(|_| self.begun || self.is_dropping(false)) {
@@ -560,6 +654,33 @@ impl Outgoing {
             pipeline: self.plan.pipeline.canonical().into(),
             stages: self.segment.report(),
             ..FlowStats::default()
+        }
+    }
+}
+
+/// Goes on where a worker before this one stood, if one did; says whether.
+fn resume(
+    plan: &mut FlowPlan,
+    lossy: bool,
+    limits: &Limits,
+    kept: Option<&mut Kept>,
+    drops: &mut DropCounts,
+) -> (SourceFlow, bool) {
+    let mut fresh = SourceFlow::new(plan.flow, plan.class, lossy, limits);
+    let stand = kept.and_then(Kept::source).filter(|stand| stand.ticket.flow == plan.flow);
+    let Some(stand) = stand else { return (fresh, false) };
+    drops.add("held by stages when the worker ended", stand.losses.held);
+    drops.add("in doubt when the worker ended", stand.losses.in_doubt);
+    if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
+        plan.pipeline = pipeline;
+    }
+    let count = stand.records.len() as u64;
+    match SourceFlow::resume(&stand.ticket, stand.records, plan.class, lossy, limits) {
+        Ok(source) => (source, true),
+        Err(_) => {
+            drops.add("of no use when the worker ended", count);
+            fresh.restart_at(stand.ticket.epoch.saturating_add(1));
+            (fresh, true)
         }
     }
 }

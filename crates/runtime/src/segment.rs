@@ -176,6 +176,11 @@ impl Segment {
         self.chain.incidents().into_iter().map(|(name, what)| format!("`{name}`: {what}"))
     }
 
+    /// Messages that its stages hold.
+    pub(crate) fn kept(&self) -> usize {
+        self.chain.kept()
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.chain.has_room()
     }

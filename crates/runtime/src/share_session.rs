@@ -16,7 +16,7 @@ use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use crate::trust::channel::ControlStream;
 use crate::trust::{PeerKey, Permit};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers};
+use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers, restarted};
 use contract::{FlowDirection, Options, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
@@ -458,6 +458,15 @@ impl Session {
                 Notice::Incident(incident) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::Module { name, incident });
+                    }
+                }
+                Notice::Restarted { end, is_seen } => {
+                    if let Some(name) = name_of(&self.drivers, driver) {
+                        tell(Event::Worker { name, incident: restarted(&end) });
+                    }
+                    self.datagram_peers.remove(&driver);
+                    if !is_seen {
+                        self.link.send(&Control::Unlinked { driver })?;
                     }
                 }
                 Notice::StoreFull(policy) => {

@@ -15,6 +15,9 @@ pub struct DriverStats {
     /// Whether somebody traces it.
     #[serde(default)]
     pub traced: bool,
+    /// How often its worker was killed and another went on.
+    #[serde(default)]
+    pub restarts: u64,
     /// The flow that starts here.
     pub outgoing: Option<FlowStats>,
     /// The flow that ends here.

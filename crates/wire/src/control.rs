@@ -293,6 +293,11 @@ pub enum Control {
         /// The driver.
         driver: u32,
     },
+    /// Sharer to attacher: the driver's data connection is of no more use here; make another.
+    Unlinked {
+        /// The driver.
+        driver: u32,
+    },
     /// Sink to source: let this flow have another pipeline.
     Propose {
         /// The flow.
@@ -366,6 +371,7 @@ const CHANGE: u8 = 24;
 const CHANGED: u8 = 25;
 const BEGUN: u8 = 26;
 const GONE: u8 = 27;
+const UNLINKED: u8 = 28;
 
 impl Control {
     /// Whether the message counts among those that survive a broken connection: sender and receiver number
@@ -497,6 +503,9 @@ impl Control {
             }
             Control::Linked { driver } => {
                 w.u8(LINKED).u32(*driver);
+            }
+            Control::Unlinked { driver } => {
+                w.u8(UNLINKED).u32(*driver);
             }
             Control::Propose { flow, pipeline } => {
                 w.u8(PROPOSE).u32(*flow).text(pipeline);
@@ -642,6 +651,7 @@ impl Control {
                 jitter_us: r.u32("feedback jitter")?,
             },
             LINKED => Control::Linked { driver: r.u32("linked driver")? },
+            UNLINKED => Control::Unlinked { driver: r.u32("unlinked driver")? },
             PROPOSE => Control::Propose {
                 flow: r.u32("propose flow")?,
                 pipeline: pipeline(&mut r, "propose pipeline")?,

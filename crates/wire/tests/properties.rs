@@ -176,6 +176,7 @@ fn control() -> impl Strategy<Value = Control> {
             Control::Feedback { flow, received, lost, delay_us, jitter_us }
         }),
         n32().prop_map(|driver| Control::Linked { driver }),
+        n32().prop_map(|driver| Control::Unlinked { driver }),
     ]
 }
 

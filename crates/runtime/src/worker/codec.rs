@@ -125,6 +125,7 @@ const STATS: u8 = 15;
 const TRACE: u8 = 16;
 const STOP: u8 = 17;
 const MOVE: u8 = 18;
+const MEMORY: u8 = 19;
 
 /// A command's bytes, and the descriptors that go with them. What holds a partner of this program's own cannot cross.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -142,6 +143,10 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         Command::Partner { driver, origin: PartnerOrigin::Opened(opened) } => {
             w.u8(PARTNER).u32(driver);
             put_opened(&mut w, *opened, &mut given);
+        }
+        Command::Memory { driver, memory } => {
+            w.u8(MEMORY).u32(driver);
+            given.push(memory);
         }
         Command::Rebuild { driver, flows } => {
             w.u8(REBUILD).u32(driver);
@@ -204,6 +209,9 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
             Command::Add { driver, origin, role, flows, transport: TransportPlan { class, options } }
         }
         PARTNER => Command::Partner { driver: r.u32("driver")?, origin: opened(r, &mut given)? },
+        MEMORY => {
+            Command::Memory { driver: r.u32("driver")?, memory: given.next().ok_or(CodecError::Descriptor)? }
+        }
         REBUILD => Command::Rebuild { driver: r.u32("driver")?, flows: plans(r)? },
         LINK => {
             let driver = r.u32("driver")?;
@@ -337,6 +345,8 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::FlowEnded(direction) => drop(w.u8(FLOW_ENDED).u8(direction_byte(*direction))),
         Notice::Incident(incident) => drop(w.u8(INCIDENT).text(cut(incident))),
         Notice::StoreFull(policy) => drop(w.u8(STORE_FULL).text(policy.word())),
+        // Only a broker tells that of its worker.
+        Notice::Restarted { end, .. } => drop(w.u8(INCIDENT).text(cut(end))),
         Notice::Failed(reason) => drop(w.u8(FAILED).text(cut(reason))),
     }
 }

@@ -72,6 +72,14 @@ pub enum Command {
         /// Its transport.
         transport: TransportPlan,
     },
+    /// What is kept of a driver that is added next lies in this memory, which the broker holds too. If a worker before
+    /// this one wrote there, the driver goes on where that stood.
+    Memory {
+        /// Its number.
+        driver: u32,
+        /// The memory.
+        memory: OwnedFd,
+    },
     /// Build a driver's paths anew on the partner it has.
     Rebuild {
         /// Its number.
@@ -172,6 +180,11 @@ pub enum Command {
     },
     /// Take everything down and end.
     Stop,
+}
+
+/// What people are told of a worker that ended so.
+pub(crate) fn restarted(end: &str) -> String {
+    format!("its worker {end}; another goes on")
 }
 
 /// What a worker tells its broker.

@@ -3,7 +3,8 @@
 
 use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
-use contract::{End, Role, SealKeys, Time};
+use crate::kept;
+use contract::{End, PartnerError, Role, SealKeys, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -37,6 +38,8 @@ struct Entry {
 pub(super) struct Loop<D> {
     desk: D,
     poller: Poller,
+    /// Memory of drivers that are to be added.
+    memories: BTreeMap<u32, OwnedFd>,
     drivers: BTreeMap<u32, Entry>,
     facts: Option<LinkFacts>,
     limits: Limits,
@@ -52,6 +55,7 @@ impl<D: Desk> Loop<D> {
         Loop {
             desk,
             poller,
+            memories: BTreeMap::new(),
             drivers: BTreeMap::new(),
             facts: None,
             limits,
@@ -143,8 +147,12 @@ impl<D: Desk> Loop<D> {
 
     fn handle(&mut self, command: Command, now: Time) {
         match command {
+            Command::Memory { driver, memory } => {
+                self.memories.insert(driver, memory);
+            }
             Command::Add { driver, origin, role, flows, transport } => {
-                match build(origin, role, &flows, &transport, &self.limits) {
+                let memory = self.memories.remove(&driver);
+                match build(origin, role, &flows, &transport, &self.limits, memory) {
                     Ok(mut built) => {
                         if let Some(facts) = self.facts {
                             built.handle_facts(facts);
@@ -283,7 +291,12 @@ fn build(
     flows: &[FlowPlan],
     transport: &TransportPlan,
     limits: &Limits,
+    memory: Option<OwnedFd>,
 ) -> Result<Driver, DriverError> {
     let partner = make_partner(origin)?;
-    Driver::new(partner, role, flows, transport.class.facts().may_lose, limits)
+    let kept = match memory.map(|memory| kept::map(memory, limits)).transpose() {
+        Ok(kept) => kept.map_or_else(Default::default, |kept| kept.map(Some)),
+        Err(error) => return Err(PartnerError::os("what is kept for another worker", error).into()),
+    };
+    Driver::going_on(partner, role, flows, transport.class.facts().may_lose, limits, kept)
 }

@@ -97,6 +97,7 @@ fn commands() -> impl Strategy<Value = Command> {
             let transport = TransportPlan { class, options: Options::defaults(class.options()).unwrap() };
             Command::Add { driver, origin, role: Role::Device, flows, transport }
         }),
+        driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
         (driver(), plans()).prop_map(|(driver, flows)| Command::Rebuild { driver, flows }),
         (driver(), any::<Option<([u8; 32], [u8; 32])>>()).prop_map(|(driver, keys)| {
             let keys = keys.map(|(a, b)| SealKeys { sending: Secret(a), receiving: Secret(b) });

@@ -1,14 +1,19 @@
 //! The workers of one session: a process and a thread, each started when there is something for it.
+//!
+//! A process that is killed, or dies, is started again, and its drivers go on: their devices' descriptors and the memory in
+//! which they keep where they stand are the broker's too. One that dies again and again at once is given up.
 
 use super::process::Process;
-use super::{Command, PartnerOrigin, Report, Worker};
+use super::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
-use crate::registry;
+use crate::{kept, registry};
 use contract::{Half, Opened, Role};
 use pipeline::{LinkKind, Pipeline};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::Control;
 
@@ -16,11 +21,50 @@ use wire::Control;
 const LOCKED: &str = "the worker of this flow is locked up and can start no process: say this pipeline when the \
                       device is attached";
 
+/// A process that lived for less than this died at once.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// So many that die at once, one after the other, are enough.
+const RESTARTS_MAX: u32 = 5;
+
 /// Where a driver runs.
 enum Place {
     Thread,
-    /// With what the broker keeps of its device.
-    Process(Option<Box<Opened>>),
+    Process(Box<Charge>),
+}
+
+/// What the broker keeps of a driver in a process, for the next one.
+struct Charge {
+    /// Its device; none while that is gone.
+    device: Option<Opened>,
+    memory: OwnedFd,
+    role: Role,
+    flows: Vec<FlowPlan>,
+    transport: TransportPlan,
+}
+
+impl Drop for Charge {
+    /// What the device's class leaves behind is cleared away.
+    fn drop(&mut self) {
+        if let Some(device) = &self.device
+            && let Some(class) = registry::device_class(&device.spec.class)
+        {
+            class.release(device);
+        }
+    }
+}
+
+impl Charge {
+    /// What to ask of a process that takes it on.
+    fn commands(&self, driver: u32) -> io::Result<[Command; 2]> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "its device is not there");
+        let device = self.device.as_ref().ok_or_else(gone).and_then(keep)?;
+        let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
+        let origin = PartnerOrigin::Opened(Box::new(device));
+        Ok([
+            Command::Memory { driver, memory: self.memory.try_clone()? },
+            Command::Add { driver, origin, role, flows, transport },
+        ])
+    }
 }
 
 /// The workers of one session; dropping it ends them.
@@ -34,6 +78,11 @@ pub(crate) struct Workers {
     drivers: BTreeMap<u32, Place>,
     /// What is known of the link, for a worker that is started later.
     facts: Option<LinkFacts>,
+    is_silent: bool,
+    /// When the process was started, how often one was started again, and how often of late at once.
+    started: Instant,
+    restarts: u64,
+    at_once: u32,
     reports: VecDeque<Report>,
 }
 
@@ -48,6 +97,10 @@ impl Workers {
             gone: None,
             drivers: BTreeMap::new(),
             facts: None,
+            is_silent: false,
+            started: Instant::now(),
+            restarts: 0,
+            at_once: 0,
             reports: VecDeque::new(),
         }
     }
@@ -57,8 +110,14 @@ impl Workers {
     pub(crate) fn send(&mut self, command: Command) {
         match command {
             Command::LinksLost => self.all(|| Command::LinksLost),
-            Command::Silence => self.all(|| Command::Silence),
-            Command::Heard => self.all(|| Command::Heard),
+            Command::Silence => {
+                self.is_silent = true;
+                self.all(|| Command::Silence);
+            }
+            Command::Heard => {
+                self.is_silent = false;
+                self.all(|| Command::Heard);
+            }
             Command::Stats => self.all(|| Command::Stats),
             Command::Stop => self.all(|| Command::Stop),
             Command::Facts(facts) => {
@@ -66,29 +125,33 @@ impl Workers {
                 self.all(|| Command::Facts(facts));
             }
             Command::Add { driver, origin, role, flows, transport } => {
-                let place = match origin {
-                    PartnerOrigin::Opened(ref opened) if is_lockable(opened, role, &flows) => {
-                        keep(opened).map(|kept| Place::Process(Some(Box::new(kept))))
+                let added = match origin {
+                    PartnerOrigin::Opened(opened) if is_lockable(&opened, role, &flows) => {
+                        let charge = kept::memory(&self.limits).map(|memory| {
+                            Box::new(Charge { device: Some(*opened), memory, role, flows, transport })
+                        });
+                        charge.and_then(|charge| self.add(driver, charge))
                     }
-                    _ => Ok(Place::Thread),
-                };
-                let started = place.and_then(|place| {
-                    self.start(&place)?;
-                    Ok(place)
-                });
-                match started {
-                    Ok(place) => {
-                        self.drivers.insert(driver, place);
+                    origin => self.start_thread().map(|()| {
+                        self.drivers.insert(driver, Place::Thread);
                         self.one(driver, Command::Add { driver, origin, role, flows, transport });
-                    }
-                    Err(error) => self.fail(driver, &format!("starting a worker: {error}")),
+                    }),
+                };
+                if let Err(error) = added {
+                    self.fail(driver, &format!("starting a worker: {error}"));
                 }
             }
+            Command::Rebuild { driver, flows } => {
+                if let Some(Place::Process(charge)) = self.drivers.get_mut(&driver) {
+                    charge.flows = flows.clone();
+                }
+                self.one(driver, Command::Rebuild { driver, flows });
+            }
             Command::Partner { driver, origin } => {
-                if let (Some(Place::Process(kept)), PartnerOrigin::Opened(opened)) =
+                if let (Some(Place::Process(charge)), PartnerOrigin::Opened(opened)) =
                     (self.drivers.get_mut(&driver), &origin)
                 {
-                    *kept = keep(opened).map(Box::new).ok();
+                    charge.device = keep(opened).ok();
                 }
                 self.one(driver, Command::Partner { driver, origin });
             }
@@ -107,9 +170,9 @@ impl Workers {
             }
             Command::Remove { driver } => {
                 self.one(driver, Command::Remove { driver });
-                self.let_go(driver);
+                self.drivers.remove(&driver);
             }
-            Command::Rebuild { driver, .. }
+            Command::Memory { driver, .. }
             | Command::Link { driver, .. }
             | Command::Move { driver, .. }
             | Command::Control { driver, .. }
@@ -145,8 +208,8 @@ impl Workers {
         }
         let process = self.process.as_mut()?;
         match process.poll() {
-            Ok(Some(report)) => {
-                self.heed(&report);
+            Ok(Some(mut report)) => {
+                self.heed(&mut report);
                 Some(report)
             }
             Ok(None) => {
@@ -156,7 +219,7 @@ impl Workers {
             }
             Err(problem) => {
                 process.kill();
-                self.bury(&format!("it was killed, as it said what no worker says: {problem}"));
+                self.bury(&format!("was killed, as it said what no worker says: {problem}"));
                 self.reports.pop_front()
             }
         }
@@ -182,19 +245,29 @@ impl Workers {
         }
     }
 
-    fn start(&mut self, place: &Place) -> io::Result<()> {
-        let facts = self.facts.map(Command::Facts);
-        match place {
-            Place::Thread if self.thread.is_none() => {
-                let thread = self.thread.insert(Worker::start(&self.name, self.limits.clone())?);
-                let _ = facts.is_none_or(|facts| thread.send(facts));
-            }
-            Place::Process(_) if self.process.is_none() => {
-                let process = self.process.insert(Process::start(&self.name, &self.limits)?);
-                let _ = facts.is_none_or(|facts| process.send(facts));
-            }
-            _ => {}
+    fn start_thread(&mut self) -> io::Result<()> {
+        if self.thread.is_none() {
+            let thread = self.thread.insert(Worker::start(&self.name, self.limits.clone())?);
+            let _ = self.facts.is_none_or(|facts| thread.send(Command::Facts(facts)));
         }
+        Ok(())
+    }
+
+    fn start_process(&mut self) -> io::Result<()> {
+        if self.process.is_none() {
+            let process = self.process.insert(Process::start(&self.name, &self.limits)?);
+            self.started = Instant::now();
+            let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
+        }
+        Ok(())
+    }
+
+    /// Has the process take a driver on.
+    fn add(&mut self, driver: u32, charge: Box<Charge>) -> io::Result<()> {
+        let commands = charge.commands(driver)?;
+        self.start_process()?;
+        self.drivers.insert(driver, Place::Process(charge));
+        commands.into_iter().for_each(|command| self.one(driver, command));
         Ok(())
     }
 
@@ -220,50 +293,70 @@ impl Workers {
         matches!(self.drivers.get(&driver), Some(Place::Process(_)))
     }
 
-    /// What a report of the process means for what is kept of its devices.
-    fn heed(&mut self, report: &Report) {
+    /// What a report of the process means for what is kept of its drivers.
+    fn heed(&mut self, report: &mut Report) {
         match report {
-            // Held open, what went away could not come back under its name.
-            Report::Notice { driver, notice: Notice::PartnerGone(_) } => {
-                if let Some(Place::Process(kept)) = self.drivers.get_mut(driver) {
-                    *kept = None;
+            Report::Notice { driver, notice: Notice::Failed(_) } => drop(self.drivers.remove(driver)),
+            Report::Notice { driver, notice } => {
+                let Some(Place::Process(charge)) = self.drivers.get_mut(driver) else { return };
+                match notice {
+                    // Held open, what went away could not come back under its name.
+                    Notice::PartnerGone(_) => charge.device = None,
+                    // Nor would who reads what was written see its end.
+                    Notice::FlowEnded(_) if charge.flows.len() == 1 => charge.device = None,
+                    Notice::Changed { direction, result: Ok(pipeline) } => {
+                        let is_its = |plan: &&mut FlowPlan| plan.direction == *direction;
+                        if let Some(plan) = charge.flows.iter_mut().find(is_its) {
+                            plan.pipeline = pipeline.clone();
+                        }
+                    }
+                    _ => {}
                 }
             }
-            Report::Notice { driver, notice: Notice::Failed(_) } => self.let_go(*driver),
+            Report::Stats(all) => all.values_mut().for_each(|stats| stats.restarts = self.restarts),
             _ => {}
         }
     }
 
-    /// A driver is no more: what its class leaves behind is cleared away.
-    fn let_go(&mut self, driver: u32) {
-        if let Some(Place::Process(Some(kept))) = self.drivers.remove(&driver)
-            && let Some(class) = registry::device_class(&kept.spec.class)
-        {
-            class.release(&kept);
-        }
-    }
-
-    /// The process is gone, and what ran in it.
+    /// The process is gone: another takes on what ran in it.
     fn bury(&mut self, end: &str) {
         self.gone = self.process.take();
-        let lost = self.drivers.iter().filter(|(_, place)| matches!(place, Place::Process(_)));
-        for driver in lost.map(|(driver, _)| *driver).collect::<Vec<_>>() {
-            self.fail(driver, &format!("its worker is gone: {end}"));
+        let is_its = |_: &u32, place: &mut Place| matches!(place, Place::Process(_));
+        let charges: Vec<_> = self.drivers.extract_if(.., is_its).collect();
+        self.at_once = if self.started.elapsed() < AT_ONCE { self.at_once + 1 } else { 0 };
+        self.restarts += 1;
+        for (driver, place) in charges {
+            let Place::Process(charge) = place else { continue };
+            let is_seen = !charge.transport.class.facts().may_lose;
+            let added = match self.at_once < RESTARTS_MAX {
+                true => self.add(driver, charge),
+                false => Err(io::Error::other("it is not the first, and none lives")),
+            };
+            match added {
+                Ok(()) => {
+                    let notice = Notice::Restarted { end: end.into(), is_seen };
+                    self.reports.push_back(Report::Notice { driver, notice });
+                }
+                Err(error) => self.fail(driver, &format!("its worker {end}, and none goes on: {error}")),
+            }
+        }
+        if self.is_silent
+            && let Some(process) = self.process.as_mut()
+        {
+            let _ = process.send(Command::Silence);
         }
     }
 
     fn fail(&mut self, driver: u32, problem: &str) {
-        self.let_go(driver);
+        self.drivers.remove(&driver);
         self.reports.push_back(Report::Notice { driver, notice: Notice::Failed(problem.into()) });
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
+        // Before what is kept of the devices.
         self.process = None;
-        for driver in self.drivers.keys().copied().collect::<Vec<_>>() {
-            self.let_go(driver);
-        }
     }
 }
 

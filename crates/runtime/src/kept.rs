@@ -1,0 +1,425 @@
+//! What a worker leaves behind, so that another goes on where it stood: memory that its broker holds too.
+//!
+//! A driver has one piece of memory, with a part for each of its flows: a ticket ([`wire::ticket`]), twice, so that one is
+//! always whole; what a source has not been acknowledged, in a ring; and counts of what is in the worker's memory alone.
+//! Every change is one store of a word, made after what it tells of is there: whoever is killed between two
+//! instructions leaves the state before or the one after.
+//!
+//! What is read here another worker wrote, which may have been taken over: it is checked as what a stranger says.
+
+use contract::{Body, Bytes, Message, Time};
+use session::Limits;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::memory::{Access, Shared, create};
+use wire::control::{FLOWS_MAX, PIPELINE_BYTES_MAX};
+use wire::ticket::{FlowTicket, SinkTicket, SourceTicket};
+use wire::{BODY_BYTES_MAX, Reader, RecordHeader, Writer};
+
+/// Bytes of a flow's part in front of its ring: words, then two tickets.
+const HEAD_BYTES: usize = 32 << 10;
+/// Where the tickets begin, and how long each may be.
+const TICKETS: [usize; 2] = [4 << 10, 16 << 10];
+const TICKET_BYTES_MAX: usize = 8 << 10;
+/// Which ticket counts: 1 or 2; 0 is none yet.
+const WHICH: usize = 0;
+/// Where the ring begins and ends, 32 bits each.
+const ENDS: usize = 8;
+/// Outputs that the partner took, from bit 28 on, how many bytes of one more it wrote, and in bit 0 whether it is just
+/// being given one.
+const PROGRESS: usize = 16;
+const PARTWAY_BITS: u32 = 28;
+/// Messages that a source's stages hold, and in bit 0 whether one is just being taken from the device.
+const HELD: usize = 24;
+/// How many were lost so, and how many may have been, with all workers before.
+const LOST: usize = 32;
+const IN_DOUBT: usize = 40;
+/// In place of a length: the ring goes on at its start.
+const WRAP: u32 = u32::MAX;
+/// Bytes of a length.
+const LENGTH_BYTES: usize = 4;
+/// Memory that is used before the ring begins again at its start, if it can.
+const USED_BYTES: usize = 1 << 20;
+
+fn ring_bytes(limits: &Limits) -> usize {
+    // One message may go over the bound, and one may not fit at the end.
+    let bodies = limits.store_bytes.saturating_add(2 * BODY_BYTES_MAX);
+    let headers = limits.store_messages.saturating_mul(RecordHeader::BYTES + 2 * LENGTH_BYTES);
+    bodies.saturating_add(headers).min(WRAP as usize & !4095)
+}
+
+/// Fresh memory for a driver. Only what is used of it is there.
+pub(crate) fn memory(limits: &Limits) -> io::Result<OwnedFd> {
+    create("outboard-kept", FLOWS_MAX * (HEAD_BYTES + ring_bytes(limits)))
+}
+
+/// The parts of a driver's flows, in their order.
+pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_MAX]> {
+    let shared = Arc::new(Shared::map(memory.as_fd(), Access::Write)?);
+    let ring = ring_bytes(limits);
+    if shared.bytes() < FLOWS_MAX * (HEAD_BYTES + ring) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "less memory than these limits need"));
+    }
+    Ok(std::array::from_fn(|index| Kept {
+        shared: shared.clone(),
+        base: index * (HEAD_BYTES + ring),
+        ring_bytes: ring,
+        entries: VecDeque::new(),
+        writer: Writer::new(),
+        pushed: 0,
+        settled: 0,
+    }))
+}
+
+/// Where a source stood.
+#[derive(Debug)]
+pub(crate) struct SourceStand {
+    pub(crate) ticket: SourceTicket,
+    /// The pipeline of its epoch, as it was written.
+    pub(crate) pipeline: String,
+    /// What was not acknowledged, as it went out.
+    pub(crate) records: Vec<Message>,
+    pub(crate) losses: Losses,
+}
+
+/// What was in the memory of workers alone when they were killed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// Messages that stages held, and are no more.
+    pub(crate) held: u64,
+    /// Messages of a device that may have been taken, and are no more; or of a partner's that it may have taken, and
+    /// gets again.
+    pub(crate) in_doubt: u64,
+}
+
+/// Where a sink stood.
+#[derive(Debug)]
+pub(crate) struct SinkStand {
+    pub(crate) ticket: SinkTicket,
+    pub(crate) pipeline: String,
+    /// Outputs of what the ticket counts as not taken that the partner took.
+    pub(crate) taken: u64,
+    /// Bytes of the next one that it wrote.
+    pub(crate) partway: u64,
+    pub(crate) losses: Losses,
+}
+
+/// What is kept of one flow.
+pub(crate) struct Kept {
+    shared: Arc<Shared>,
+    base: usize,
+    ring_bytes: usize,
+    /// Records in the ring: epoch and sequence, and where each ends.
+    entries: VecDeque<((u32, u64), usize)>,
+    writer: Writer,
+    /// Outputs that the partner took, and how many of them when it had taken all of what the ticket says.
+    pushed: u64,
+    settled: u64,
+}
+
+impl Kept {
+    fn word(&self, at: usize) -> Option<&AtomicU64> {
+        self.shared.word(self.base + at)
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.word(at).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, at: usize, value: u64) {
+        if let Some(word) = self.word(at) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// The same, with nothing in it.
+    pub(crate) fn cleared(mut self) -> Kept {
+        self.entries.clear();
+        (self.pushed, self.settled) = (0, 0);
+        [WHICH, ENDS, PROGRESS, HELD, LOST, IN_DOUBT].into_iter().for_each(|at| self.store(at, 0));
+        self
+    }
+
+    /// The ticket is this one from now on.
+    pub(crate) fn put_ticket(&mut self, ticket: &FlowTicket, pipeline: &str) {
+        let mut writer = std::mem::take(&mut self.writer);
+        writer.clear();
+        ticket.write(writer.u64(self.settled).text(pipeline));
+        let which = if self.load(WHICH) == 1 { 2 } else { 1 };
+        let at = self.base + TICKETS[which - 1];
+        let bytes = writer.bytes();
+        if bytes.len() <= TICKET_BYTES_MAX && self.shared.copy_in(at, bytes) {
+            self.store(WHICH, which as u64);
+        }
+        self.writer = writer;
+    }
+
+    /// The ticket, how many outputs the partner had taken then, and the pipeline; `None` if there is none that means
+    /// anything.
+    fn ticket(&self) -> Option<(FlowTicket, u64, String)> {
+        let at = *TICKETS.get(usize::try_from(self.load(WHICH)).ok()?.checked_sub(1)?)?;
+        let mut bytes = vec![0; TICKET_BYTES_MAX];
+        self.shared.copy_out(self.base + at, &mut bytes).then_some(())?;
+        let mut r = Reader::new(&bytes);
+        let pushed = r.u64("kept pushed").ok()?;
+        let pipeline = r.text("kept pipeline", PIPELINE_BYTES_MAX).ok()?.into();
+        Some((FlowTicket::read(&mut r).ok()?, pushed, pipeline))
+    }
+
+    /// Where a source stood before this worker, if it did.
+    pub(crate) fn source(&mut self) -> Option<SourceStand> {
+        let (FlowTicket::Source(ticket), _, pipeline) = self.ticket()? else { return None };
+        let records = self.records()?;
+        let held = self.load(HELD);
+        Some(SourceStand { ticket, pipeline, records, losses: self.lose(held >> 1, held & 1) })
+    }
+
+    /// Adds to what was lost with all workers.
+    fn lose(&mut self, held: u64, in_doubt: u64) -> Losses {
+        let held = self.load(LOST).saturating_add(held);
+        let in_doubt = self.load(IN_DOUBT).saturating_add(in_doubt);
+        [(LOST, held), (IN_DOUBT, in_doubt), (HELD, 0)]
+            .into_iter()
+            .for_each(|(at, value)| self.store(at, value));
+        Losses { held, in_doubt }
+    }
+
+    /// Where a sink stood before this worker, if it did.
+    pub(crate) fn sink(&mut self) -> Option<SinkStand> {
+        let (FlowTicket::Sink(ticket), before, pipeline) = self.ticket()? else { return None };
+        let progress = self.load(PROGRESS);
+        (self.pushed, self.settled) = (progress >> PARTWAY_BITS, before);
+        self.store(PROGRESS, progress & !1);
+        let held = self.load(HELD) >> 1;
+        Some(SinkStand {
+            ticket,
+            pipeline,
+            taken: self.pushed.checked_sub(before)?,
+            partway: progress >> 1 & ((1 << (PARTWAY_BITS - 1)) - 1),
+            losses: self.lose(held, progress & 1),
+        })
+    }
+
+    /// What lies in the ring, oldest first; `None` if that is nothing that was put there.
+    fn records(&mut self) -> Option<Vec<Message>> {
+        let ends = self.load(ENDS);
+        let (mut at, end) = ((ends >> 32) as usize, ends as u32 as usize);
+        self.entries.clear();
+        let mut records = Vec::new();
+        let mut has_wrapped = false;
+        while at != end {
+            let mut length = [0; LENGTH_BYTES];
+            self.shared.copy_out(self.ring(at)?, &mut length).then_some(())?;
+            let length = u32::from_le_bytes(length);
+            if length == WRAP {
+                if std::mem::replace(&mut has_wrapped, true) {
+                    return None;
+                }
+                at = 0;
+                continue;
+            }
+            let length = length as usize;
+            if length > RecordHeader::BYTES + BODY_BYTES_MAX || at + LENGTH_BYTES + length > self.ring_bytes {
+                return None;
+            }
+            let mut bytes = vec![0; length];
+            self.shared.copy_out(self.ring(at + LENGTH_BYTES)?, &mut bytes).then_some(())?;
+            let header = RecordHeader::parse(bytes.get(..RecordHeader::BYTES)?, BODY_BYTES_MAX).ok()?;
+            at = behind(at, length);
+            self.entries.push_back(((header.epoch, header.sequence), at));
+            let created = Time(header.container.created);
+            records.push(Message::new(created, Body::from(Bytes::from(bytes))));
+        }
+        Some(records)
+    }
+
+    /// Where in the memory this place of the ring is.
+    fn ring(&self, at: usize) -> Option<usize> {
+        (at + LENGTH_BYTES <= self.ring_bytes).then_some(self.base + HEAD_BYTES + at)
+    }
+
+    /// Keeps a record, as it goes out, behind those before it; `false` if there is no room.
+    #[must_use]
+    pub(crate) fn append(&mut self, place: (u32, u64), record: &Body) -> bool {
+        let length = record.len();
+        let ends = if self.entries.is_empty() { 0 } else { self.load(ENDS) };
+        let (start, end) = ((ends >> 32) as usize, ends as u32 as usize);
+        let needed = LENGTH_BYTES + length + LENGTH_BYTES;
+        let has_wrapped = end < start;
+        let fits_behind = match has_wrapped {
+            true => needed < start - end,
+            false => end + needed <= self.ring_bytes,
+        };
+        let fits_at_start = !has_wrapped && needed < start;
+        let at = match fits_at_start && (!fits_behind || end >= USED_BYTES) {
+            true => {
+                let Some(mark) = self.ring(end) else { return false };
+                self.shared.copy_in(mark, &WRAP.to_le_bytes());
+                0
+            }
+            false if fits_behind => end,
+            false => return false,
+        };
+        let Some(mut to) = self.ring(at) else { return false };
+        self.shared.copy_in(to, &(length as u32).to_le_bytes());
+        to += LENGTH_BYTES;
+        for piece in record.chunks() {
+            self.shared.copy_in(to, piece);
+            to += piece.len();
+        }
+        let end = behind(at, length);
+        self.entries.push_back((place, end));
+        self.store(ENDS, (start as u64) << 32 | end as u64);
+        true
+    }
+
+    /// What stands before `oldest`, epoch and sequence, is kept no longer; says whether there was such.
+    pub(crate) fn settle(&mut self, oldest: (u32, u64)) -> bool {
+        let mut start = None;
+        while let Some((_, end)) = self.entries.pop_front_if(|(place, _)| *place < oldest) {
+            start = Some(end);
+        }
+        let Some(start) = start else { return false };
+        let end = self.entries.back().map_or(start, |(_, end)| *end);
+        self.store(ENDS, (start as u64) << 32 | end as u64);
+        true
+    }
+
+    /// The source is about to take messages from its device, or takes them, and has so much of them in this process's
+    /// memory alone.
+    pub(crate) fn handle_taking(&self, held: usize) {
+        self.store(HELD, (held as u64) << 1 | 1);
+    }
+
+    /// It has, and what it has of them in this process's memory alone is so much.
+    pub(crate) fn handle_taken(&self, held: usize) {
+        self.store(HELD, (held as u64) << 1);
+    }
+
+    /// The partner is about to be given something, or to write.
+    pub(crate) fn begin_pushing(&self) {
+        self.store(PROGRESS, self.load(PROGRESS) | 1);
+    }
+
+    /// Whether it was not yet told what came of [`Kept::begin_pushing`].
+    pub(crate) fn is_pushing(&self) -> bool {
+        self.load(PROGRESS) & 1 == 1
+    }
+
+    /// It has written everything that it took; says whether that is more than before, and the ticket to be put anew.
+    #[must_use]
+    pub(crate) fn handle_settled(&mut self) -> bool {
+        std::mem::replace(&mut self.settled, self.pushed) != self.pushed
+    }
+
+    /// It took so many more, and of the last one wrote these bytes, if that is not whole yet.
+    pub(crate) fn handle_pushed(&mut self, count: u64, partway: Option<u64>) {
+        self.pushed += count;
+        let whole = self.pushed.saturating_sub(partway.is_some().into());
+        self.store(PROGRESS, whole << PARTWAY_BITS | partway.unwrap_or(0) << 1);
+    }
+}
+
+/// Where the next entry begins.
+fn behind(at: usize, length: usize) -> usize {
+    (at + LENGTH_BYTES + length).next_multiple_of(LENGTH_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::Container;
+
+    fn limits() -> Limits {
+        Limits { store_bytes: 1 << 16, store_messages: 64, ..Limits::default() }
+    }
+
+    fn record(sequence: u64, bytes: usize) -> Message {
+        let container = Container { length: bytes as u32, created: sequence };
+        let header = RecordHeader { flow: 2, epoch: 1, sequence, container };
+        let mut body = Body::from(Bytes::from(vec![sequence as u8; bytes]));
+        body.push_front(&header.emit());
+        Message::new(Time(sequence), body)
+    }
+
+    fn source(next: u64) -> FlowTicket {
+        FlowTicket::Source(SourceTicket { flow: 2, epoch: 1, next, before: (0, 0), goes_on: false })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Killed between any two steps, another finds exactly what was put and not settled.
+        #[test]
+        fn what_is_kept_is_found_whole(steps in prop::collection::vec((0usize..3000, 0u64..40), 1..300)) {
+            let memory = memory(&limits()).unwrap();
+            let [mut kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+            let (mut first, mut next) = (0, 0);
+            kept.put_ticket(&source(0), "compress");
+            for (bytes, lag) in steps {
+                prop_assert!(kept.append((1, next), &record(next, bytes).body));
+                next += 1;
+                if next - first > lag {
+                    first = next - lag;
+                    kept.put_ticket(&source(next), "compress");
+                    kept.settle((1, first));
+                }
+                let [mut again, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+                let stand = again.source().unwrap();
+                let found: Vec<_> = stand.records.iter().map(|message| message.created.0).collect();
+                prop_assert_eq!(found, (first..next).collect::<Vec<_>>());
+                prop_assert!(stand.records.last().is_none_or(|last| last.body == record(next - 1, bytes).body));
+            }
+        }
+
+        #[test]
+        fn what_a_worker_left_there_is_checked(words in prop::collection::vec((0usize..6, any::<u64>()), 0..6), at in 0usize..40_000, value in any::<u64>()) {
+            let memory = memory(&limits()).unwrap();
+            let [mut kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+            kept.put_ticket(&source(1), "");
+            prop_assert!(kept.append((1, 0), &record(0, 100).body));
+            words.into_iter().for_each(|(word, value)| kept.store(8 * word, value));
+            kept.shared.copy_in(at, &value.to_le_bytes());
+            let [mut again, _] = map(memory, &limits()).unwrap();
+            let _ = again.source();
+            let _ = again.sink();
+            let _ = again.append((1, 1), &record(1, 10).body);
+        }
+    }
+
+    #[test]
+    fn a_sink_knows_what_its_partner_took_and_what_is_in_doubt() {
+        let memory = memory(&limits()).unwrap();
+        let [_, mut kept] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+        let ticket = |next| SinkTicket {
+            flow: 3,
+            epoch: 1,
+            given_up: 0,
+            next,
+            lost: 0,
+            following: None,
+            gone: (0, 0),
+        };
+        kept.handle_pushed(4, None);
+        assert!(kept.handle_settled());
+        kept.put_ticket(&FlowTicket::Sink(ticket(4)), "");
+        kept.begin_pushing();
+        kept.handle_pushed(1, None);
+        kept.begin_pushing();
+        kept.handle_pushed(1, Some(7));
+        let look = || map(memory.try_clone().unwrap(), &limits()).unwrap()[1].sink().unwrap();
+        let stand = look();
+        assert_eq!(
+            (stand.ticket, stand.taken, stand.partway, stand.losses),
+            (ticket(4), 1, 7, Losses::default())
+        );
+        kept.begin_pushing();
+        let stand = look();
+        assert_eq!((stand.taken, stand.partway, stand.losses.in_doubt), (1, 7, 1));
+        assert_eq!(look().losses.in_doubt, 1, "counted once");
+    }
+}
