@@ -80,7 +80,13 @@ fn a_file_that_is_read_again_drops_no_flow() {
 
     let health = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]).done().json();
     assert_eq!(health["healthy"], true, "{health}");
-    let text = get(&metrics, "/metrics");
+    // Figures are asked for once a second.
+    let since = Instant::now();
+    let mut text = get(&metrics, "/metrics");
+    while !text.contains("outboard_flow_delay_seconds{") && since.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+        text = get(&metrics, "/metrics");
+    }
     for name in [
         "outboard_flow_messages_total{device=\"kept\",peer=",
         "role=\"share\",way=\"to_application\"}",

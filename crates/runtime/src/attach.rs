@@ -4,6 +4,7 @@
 mod ways;
 
 use crate::agree::{self, Pipelines};
+use crate::application::{ApplicationChoice, make_node};
 use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, PeerStatus, Status};
 use crate::control_link::{ControlLink, LinkError};
@@ -11,15 +12,14 @@ use crate::dial::{Dialling, Expected, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
-use crate::junction::joint::JointPort;
 use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
 use crate::stats::DriverStats;
 use crate::trace::Tracing;
 use crate::trust::{Known, PeerKey, Trust};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers, restarted};
-use contract::{Description, FlowDirection, FlowOffer, Partner, Role, Time};
+use crate::worker::{Command, Report, TransportPlan, Workers, restarted};
+use contract::{Description, FlowDirection, FlowOffer, Role, Time};
 use pipeline::{Edit, Pipeline};
 use session::{Handshake, Limits};
 use std::io;
@@ -51,18 +51,6 @@ pub struct AttachTarget {
     pub application: ApplicationChoice,
     /// What is proposed for its flows.
     pub pipelines: Pipelines,
-}
-
-/// What stands in for a device at the application's side.
-pub enum ApplicationChoice {
-    /// What suits the device's class.
-    Suitable,
-    /// `kind:rest`.
-    Spec(String),
-    /// A partner of this program's own (a measuring instrument).
-    Partner(Box<dyn Partner>),
-    /// A joint with other devices.
-    Joint(JointPort),
 }
 
 /// What to attach, from where.
@@ -757,26 +745,6 @@ impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Self {
         Failure::Link(error)
     }
-}
-
-/// Makes what stands in for a device of this description, and says what it is.
-pub(crate) fn make_node(
-    choice: ApplicationChoice,
-    suitable: &str,
-    description: &Description,
-) -> Result<(PartnerOrigin, String), RuntimeError> {
-    let text = match choice {
-        ApplicationChoice::Partner(partner) => {
-            return Ok((PartnerOrigin::Ready(partner), "this program".into()));
-        }
-        ApplicationChoice::Joint(port) => return port.join(description),
-        ApplicationChoice::Spec(text) => text,
-        ApplicationChoice::Suitable => suitable.into(),
-    };
-    let spec = registry::device_spec(&text, Role::Application)?;
-    let opened = registry::open(&spec, Role::Application, Some(description))?;
-    let node = opened.description.summary.clone();
-    Ok((PartnerOrigin::Opened(Box::new(opened)), node))
 }
 
 /// All addresses of a host, at least one.

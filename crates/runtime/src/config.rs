@@ -17,7 +17,8 @@
 //! ```
 
 use crate::agree::Pipelines;
-use crate::attach::{ApplicationChoice, AttachRequest, AttachTarget};
+use crate::application::ApplicationChoice;
+use crate::attach::{AttachRequest, AttachTarget};
 use crate::error::RuntimeError;
 use crate::junction::hub::HubPolicy;
 use crate::junction::joint::Joint;

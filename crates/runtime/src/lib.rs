@@ -5,6 +5,7 @@
 
 pub mod active;
 mod agree;
+mod application;
 mod attach;
 mod change;
 pub mod config;
@@ -43,7 +44,8 @@ pub mod trust;
 pub mod worker;
 
 pub use agree::Pipelines;
-pub use attach::{ApplicationChoice, AttachRequest, AttachTarget, Attacher};
+pub use application::ApplicationChoice;
+pub use attach::{AttachRequest, AttachTarget, Attacher};
 pub use connect::{Connected, Connection, connect};
 pub use error::RuntimeError;
 pub use events::{Event, Stop, Tell};

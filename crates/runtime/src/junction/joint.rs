@@ -7,7 +7,7 @@
 use super::spread::{Spread, Ways};
 use super::way::{Pressure, Way};
 use crate::active::{Endpoint, Taken};
-use crate::attach::{ApplicationChoice, make_node};
+use crate::application::{ApplicationChoice, make_node};
 use crate::connect::{RawPath, failed};
 use crate::driver::Wake;
 use crate::error::RuntimeError;

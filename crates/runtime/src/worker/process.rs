@@ -21,6 +21,8 @@ use sys::poller::Poller;
 
 /// How long a worker that was told to stop may take before it is killed.
 const STOP: Duration = Duration::from_secs(2);
+/// How long one that closed its line may take to be seen to have ended.
+const END: Duration = Duration::from_millis(50);
 /// While a loop is busy, it looks for commands in so many turns once.
 const TURNS: u32 = 16;
 /// Environment variables that a partner reads, besides those of a confined module.
@@ -91,9 +93,9 @@ impl Process {
         if !self.line.has_ended() {
             return None;
         }
-        Some(match self.reap(Duration::ZERO) {
+        Some(match self.reap(END) {
             Some(status) => described(status),
-            None => "it closed its line to the broker".into(),
+            None => "closed its line to the broker".into(),
         })
     }
 
