@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service};
@@ -178,6 +179,11 @@ fn a_reliable_flow_survives_its_workers_over_udp() {
 }
 
 #[test]
+fn a_reliable_flow_survives_its_workers_over_quic() {
+    survives("quic", "");
+}
+
+#[test]
 fn a_reliable_flow_survives_its_workers_with_pairs() {
     survives("tcp", "compress | encrypt");
 }
@@ -185,7 +191,8 @@ fn a_reliable_flow_survives_its_workers_with_pairs() {
 /// A reader so slow that what it is given is written in parts.
 #[test]
 fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
-    const BYTES: usize = 6_000_000;
+    const BYTES: usize = 30_000_000;
+    static IS_SLOW: AtomicBool = AtomicBool::new(true);
     let mut bench = Bench::new("tcp", "");
     let content = support::noise(BYTES);
     let (mut device, mut application, sent) =
@@ -198,7 +205,9 @@ fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
         let (mut all, mut some) = (Vec::new(), vec![0; 30_001]);
         while let Ok(count @ 1..) = application.read(&mut some) {
             all.extend_from_slice(&some[..count]);
-            thread::sleep(Duration::from_millis(10));
+            if IS_SLOW.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+            }
         }
         all
     });
@@ -207,6 +216,7 @@ fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
         kill(worker_of(&bench.attach.child));
         bench.attach.wait("worker");
     }
+    IS_SLOW.store(false, Ordering::Relaxed);
     writer.join().unwrap();
     let came = reader.join().unwrap();
     let in_doubt =

@@ -465,6 +465,7 @@ impl Session {
                         tell(Event::Worker { name, incident: restarted(&end) });
                     }
                     self.datagram_peers.remove(&driver);
+                    self.tags.retain(|_, reached| reached.driver != Some(driver));
                     if !is_seen {
                         self.link.send(&Control::Unlinked { driver })?;
                     }

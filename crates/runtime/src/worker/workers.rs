@@ -327,7 +327,7 @@ impl Workers {
         self.restarts += 1;
         for (driver, place) in charges {
             let Place::Process(charge) = place else { continue };
-            let is_seen = !charge.transport.class.facts().may_lose;
+            let is_seen = !charge.transport.class.is_datagram();
             let added = match self.at_once < RESTARTS_MAX {
                 true => self.add(driver, charge),
                 false => Err(io::Error::other("it is not the first, and none lives")),
