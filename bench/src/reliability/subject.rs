@@ -242,12 +242,12 @@ impl Subject {
     }
 
     /// Stops making units, waits for those on the way, and counts.
-    pub(crate) fn end(self, patience: Duration) -> Result<Ended, Failure> {
+    pub(crate) fn end(mut self, patience: Duration) -> Result<Ended, Failure> {
         self.told.make_no_more.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let mut watchers = Vec::new();
         let mut counts = Vec::new();
-        for way in self.ways {
+        for way in std::mem::take(&mut self.ways) {
             // A thread that panicked has said so.
             let _ = way.maker.join();
             watchers.push(way.watcher);
@@ -270,6 +270,17 @@ impl Subject {
         };
         let tally = counts.iter().fold(Tally::default(), |sum, count| sum.and(lock(count).tally()));
         Ok(Ended { tally, stuck, node_losses: self.application.losses() })
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.told.make_no_more.store(true, Ordering::Relaxed);
+        self.told.watch_no_more.store(true, Ordering::Relaxed);
+        for way in std::mem::take(&mut self.ways) {
+            let _ = way.maker.join();
+            let _ = way.watcher.join();
+        }
     }
 }
 
