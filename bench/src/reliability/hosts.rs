@@ -5,6 +5,7 @@ use crate::Failure;
 use crate::chapter6::{Lab, beside};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -221,34 +222,39 @@ impl Hosts {
         }
     }
 
-    /// What both hosts counted as dropped or lost, whether they still run, and what was unusual.
+    /// What both hosts say of messages that did not arrive, and whether they still run.
     pub(crate) fn told(&mut self) -> Told {
-        let mut told = Told::default();
+        let mut told = Told { reasons: BTreeMap::new(), alive: true };
         for host in [Host::Device, Host::Application] {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();
-                told.dropped += drops.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
-                told.dropped += flow["lost"].as_u64().unwrap_or_default();
+                let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));
+                let drops = drops.map(|(reason, count)| (reason.clone(), count)).chain(never);
+                for (reason, count) in drops.filter_map(|(reason, count)| Some((reason, count.as_u64()?))) {
+                    *told.reasons.entry(reason).or_default() += count;
+                }
             }
         }
+        told.reasons.retain(|_, count| *count > 0);
         told
     }
 }
 
 /// What hosts told.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Told {
-    /// Messages that they say did not arrive.
-    pub(crate) dropped: u64,
+    /// Messages that they say did not arrive, by reason.
+    pub(crate) reasons: BTreeMap<String, u64>,
     /// Both still run.
     pub(crate) alive: bool,
 }
 
-impl Default for Told {
-    fn default() -> Self {
-        Told { dropped: 0, alive: true }
+impl Told {
+    /// Messages that they say did not arrive.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.reasons.values().sum()
     }
 }

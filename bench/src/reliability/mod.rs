@@ -81,7 +81,7 @@ impl Seen {
         let Ended { tally, stuck, node_losses } = self.ended;
         let is_right = match (cell.fault.takes_the_store(), cell.class.is_state()) {
             (true, _) => tally.repeated == 0 && tally.disordered == 0,
-            (false, true) => tally.lost <= self.told.dropped && Tally { lost: 0, ..tally }.is_exact(),
+            (false, true) => tally.lost <= self.told.dropped() && Tally { lost: 0, ..tally }.is_exact(),
             (false, false) => tally.is_exact(),
         };
         let node_stays = cell.fault == Fault::Kill(Host::Application) || node_losses == 0;
@@ -180,14 +180,14 @@ fn words(cell: &Cell, outcome: &Outcome) -> String {
     match outcome {
         Outcome::Impossible(why) => format!("not done: {why}"),
         Outcome::Seen(seen) => format!(
-            "{}; {}; recovered {}; {} keys stuck; the node was lost {} times; {} told as dropped",
+            "{}; {}; recovered {}; {} keys stuck; the node was lost {} times; told as dropped: {:?}",
             if seen.holds(cell) { "holds" } else { "BROKEN" },
             seen.ended.tally,
             seen.recovery
                 .map_or("never".into(), |recovery| format!("after {:.0} ms", recovery.as_secs_f64() * 1e3)),
             seen.ended.stuck,
             seen.ended.node_losses,
-            seen.told.dropped,
+            seen.told.reasons,
         ),
     }
 }
@@ -209,7 +209,7 @@ fn table(outcomes: &[(Cell, Outcome)]) -> String {
                 let recovery =
                     seen.recovery.map_or("never".into(), |at| format!("{:.0}", at.as_secs_f64() * 1e3));
                 let holds = if seen.holds(cell) { "" } else { "**broken**" };
-                let dropped = seen.told.dropped;
+                let dropped = seen.told.dropped();
                 writeln!(
                     text,
                     "| {made} | {lost} | {repeated} | {disordered} | {torn} | {dropped} | {stuck} | {recovery} | {node_losses} | {holds} |"
@@ -229,7 +229,7 @@ fn row(cell: &Cell, outcome: &Outcome) -> Value {
         "params": {
             "class": format!("{:?}", cell.class).to_lowercase(), "fault": cell.fault.to_string(), "transport": cell.transport,
             "made": tally.made, "lost": tally.lost, "repeated": tally.repeated,
-            "disordered": tally.disordered, "torn": tally.torn, "dropped": seen.told.dropped,
+            "disordered": tally.disordered, "torn": tally.torn, "dropped": seen.told.dropped(),
             "stuck": stuck, "node_losses": node_losses, "holds": seen.holds(cell),
         },
         "unit": "ms", "ours": recovery, "limit": null, "paper": null, "runs": 1, "p50": recovery, "p99": recovery,

@@ -3,7 +3,6 @@
 use super::unit::KEYS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::OptionalActions;
 use std::fs::{self, File};
@@ -154,14 +153,12 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// As a program sets a terminal that carries bytes. What is none stays as it is.
 fn make_raw(file: &OwnedFd) -> io::Result<()> {
-    match rustix::termios::tcgetattr(file) {
-        Ok(mut settings) => {
-            settings.make_raw();
-            Ok(rustix::termios::tcsetattr(file, OptionalActions::Now, &settings)?)
-        }
-        Err(Errno::NOTTY) => Ok(()),
-        Err(error) => Err(error.into()),
+    if rustix::termios::isatty(file) {
+        let mut settings = rustix::termios::tcgetattr(file)?;
+        settings.make_raw();
+        rustix::termios::tcsetattr(file, OptionalActions::Now, &settings)?;
     }
+    Ok(())
 }
 
 /// The hardware's side of a serial port, and the name of the port.
