@@ -46,9 +46,9 @@ pub(crate) struct ReliabilitySetting {
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
-    /// Write the table to this file, Markdown
+    /// Write the page to this file, Markdown
     #[arg(long)]
-    markdown: Option<PathBuf>,
+    page: Option<PathBuf>,
 }
 
 /// One fault, one class, one transport.
@@ -165,8 +165,8 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
         }
     }
     let text = table(&outcomes);
-    if let Some(file) = &setting.markdown {
-        fs::write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    if let Some(file) = &setting.page {
+        fs::write(file, [include_str!("head.md"), &text].concat()).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     print!("{text}");
     Ok(outcomes.iter().map(|(cell, outcome)| row(cell, outcome)).collect())
