@@ -160,8 +160,10 @@ pub enum Ctl<'a> {
 /// What is asked of a transport whose records are traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// Have the kernel note when it has what, where it can.
+    /// Have the kernel tell of what it passes on, where it can and when it is asked to.
     Begin,
+    /// Have it note when it has what comes, or no longer: that costs it something for all that comes.
+    Arrivals(bool),
     /// No longer.
     End,
     /// The record that is pushed next: when does the kernel pass it on?
@@ -177,7 +179,7 @@ pub struct Progress {
     pub pushed: u64,
     /// So many of them the kernel has whole.
     pub written: u64,
-    /// When the kernel had what was received last, if it tells.
+    /// When the kernel had what was received last, if it notes that.
     pub arrived: Option<Time>,
     /// Where the kernel had a watched record, if it told since; there may be more to tell.
     pub told: Option<Told>,

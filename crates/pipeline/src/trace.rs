@@ -82,8 +82,8 @@ pub struct Stamps {
 pub struct Trace {
     clock: fn() -> Time,
     one_in: NonZeroU32,
-    /// A number is sampled if its hash is at most this.
-    threshold: u32,
+    /// The block of `one_in` numbers that was looked at last, by its first, and the one of them that is sampled.
+    block: (u64, u64),
     mark: u32,
     ring: Vec<Stamp>,
     /// Where the oldest stamp is, once the ring is full.
@@ -97,7 +97,7 @@ impl Trace {
         Trace {
             clock,
             one_in,
-            threshold: u32::MAX / one_in,
+            block: block_of(0, one_in),
             // A mark that is left from a trace before is none of this one's.
             mark: (clock().0 >> 10) as u32,
             ring: Vec::with_capacity(stamps_max.max(1)),
@@ -116,11 +116,19 @@ impl Trace {
         (self.clock)()
     }
 
-    /// Whether the message of this number is sampled: by the mixing of SplitMix64, in step with nothing.
-    pub fn picks(&self, number: u64) -> bool {
-        let mut mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed >> 32) as u32 <= self.threshold
+    /// Whether the message of this number is sampled: of each block of numbers one, in step with nothing, while there is
+    /// room for its stamps.
+    pub fn picks(&mut self, number: u64) -> bool {
+        // Asked for every message: only a new block takes more than two comparisons.
+        if number.wrapping_sub(self.block.0) >= self.one_in.get().into() {
+            self.block = block_of(number, self.one_in);
+        }
+        number == self.block.1 && self.ring.len() < self.ring.capacity()
+    }
+
+    /// How many messages from the one of this number on pass before one that is sampled, in its block.
+    pub fn before_pick(&self, number: u64) -> Option<u64> {
+        block_of(number, self.one_in).1.checked_sub(number)
     }
 
     /// A message passes; if it is sampled, its mark.
@@ -168,6 +176,16 @@ impl Trace {
     }
 }
 
+/// The first of the block that `number` is in, and the one of the block that is sampled: by the mixing of SplitMix64.
+fn block_of(number: u64, one_in: NonZeroU32) -> (u64, u64) {
+    let size = u64::from(one_in.get());
+    let block = number / size;
+    let mut mixed = (block ^ (block >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let first = block * size;
+    (first, first.wrapping_add(((mixed >> 32) * size) >> 32))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +201,7 @@ mod tests {
         /// Whatever the rhythm of what is looked at, as many are sampled as was asked for.
         #[test]
         fn one_in_n_is_sampled(one_in in 1u32..2000, first in any::<u64>(), step in 1u64..1000) {
-            let trace = trace(one_in, 1);
+            let mut trace = trace(one_in, 1);
             let count = u64::from(one_in) * 200;
             let picked = (0..count).filter(|n| trace.picks(first.wrapping_add(n * step))).count() as f64;
             prop_assert!((100.0..=300.0).contains(&picked), "{picked} of {count}");

@@ -10,7 +10,7 @@ use crate::stats::DriverStats;
 use crate::trace::{FlowTrace, LEASE};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Interest,
-    Offset, Partner, PartnerError, Readiness, Role, Site, Time, Watch,
+    Offset, Partner, PartnerError, Pull, Pulled, Readiness, Role, Site, Time, Watch,
 };
 use pipeline::Pipeline;
 use session::{Limits, StoreFull};
@@ -21,6 +21,9 @@ use sys::poller::Poller;
 use thiserror::Error;
 use wire::Control;
 use wire::control::FLOWS_MAX;
+
+/// Records of no flow that are passed over in one run.
+const STRAY_RECORDS_MAX: usize = 64;
 
 /// One flow as this host builds it.
 #[derive(Debug, Clone)]
@@ -108,6 +111,8 @@ pub struct Driver {
     transport: Option<Box<dyn Partner>>,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
+    /// The transport may lose records.
+    lossy: bool,
     facts: Option<LinkFacts>,
     partner_unflushed: bool,
     transport_unflushed: bool,
@@ -169,6 +174,7 @@ impl Driver {
             transport: None,
             outgoing: None,
             incoming: None,
+            lossy,
             facts: None,
             partner_unflushed: false,
             transport_unflushed: false,
@@ -204,6 +210,7 @@ impl Driver {
         limits: &Limits,
         mut kept: [Option<Kept>; FLOWS_MAX],
     ) -> Result<(), DriverError> {
+        self.lossy = lossy;
         for plan in flows {
             let kept = kept[plan.flow as usize % FLOWS_MAX].take();
             let outward = match plan.direction {
@@ -242,6 +249,9 @@ impl Driver {
         (self.transport_unflushed, self.heard) = (false, 0);
         if self.traced_until.is_some() {
             self.watch(Watch::Begin);
+        }
+        if let Some(incoming) = self.incoming.as_mut() {
+            incoming.handle_link();
         }
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_link(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
@@ -358,6 +368,9 @@ impl Driver {
         let mut progress = false;
         let (mut pushed, mut sent) = (false, false);
         let mut failure = None;
+        if self.incoming.is_none() && self.lossy {
+            failure = self.hear_receiver(now, poller).err().map(PathError::Transport);
+        }
         if let Some(incoming) = self.incoming.as_mut() {
             match incoming.run(around(&mut self.partner, &mut self.transport, self.facts, now, notices)) {
                 Ok(moved) => (progress, pushed) = (moved.progress, moved.pushed),
@@ -405,6 +418,24 @@ impl Driver {
             progress |= self.handle_failure(failure, now, poller, notices);
         }
         progress
+    }
+
+    /// A transport that may lose has its other side tell what came, which it takes where records are pulled. No
+    /// flow ends here: what else comes is nobody's.
+    fn hear_receiver(&mut self, now: Time, poller: &Poller) -> Result<(), PartnerError> {
+        let Some(transport) = self.transport.as_mut() else { return Ok(()) };
+        let readiness = transport.readiness(FlowKey::DEFAULT, Direction::Out);
+        let mut descriptors = readiness.descriptors.iter().flatten();
+        let is_ready = descriptors.any(|(descriptor, _)| poller.is_ready(*descriptor));
+        if !is_ready && !readiness.now && readiness.at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        for _ in 0..STRAY_RECORDS_MAX {
+            if !matches!(transport.pull(FlowKey::DEFAULT, Pull::Yours)?, Pulled::Message(..)) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn handle_failure(

@@ -8,7 +8,7 @@ use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use crate::switch::Next;
-use crate::trace::{self, FlowTrace};
+use crate::trace::{self, Arrivals, FlowTrace};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
@@ -64,6 +64,7 @@ pub(crate) struct Incoming {
     over_at: Option<Time>,
     /// While traced: the sequence that comes next if nothing is lost, and what waits for the partner's flush.
     expected: u64,
+    arrivals: Arrivals,
     handed: Vec<u32>,
     /// What another worker would go on with, and what of it is written.
     kept: Option<Kept>,
@@ -118,6 +119,7 @@ impl Incoming {
             next: None,
             over_at: None,
             expected: 0,
+            arrivals: Arrivals::default(),
             handed: Vec::new(),
             kept,
             kept_ticket: None,
@@ -205,6 +207,11 @@ impl Incoming {
             let held = self.sink.give_up();
             self.drops.add("stale", held);
         }
+    }
+
+    /// A new data connection: its kernel was asked nothing yet.
+    pub(crate) fn handle_link(&mut self) {
+        self.arrivals = Arrivals::default();
     }
 
     /// The other host fell silent: what it last said is not to be relied on.
@@ -378,6 +385,9 @@ impl Incoming {
             self.give_up();
             self.handle_heard(notices);
         }
+        if let (Some(trace), Some(transport)) = (self.segment.out.trace.as_deref(), transport.as_mut()) {
+            self.arrivals.prepare(trace, self.expected, transport.as_mut(), now);
+        }
         let mut budget = BURST;
         loop {
             if !self.push_out(partner.as_deref_mut(), now, &mut moved)? || !self.segment.has_room() {
@@ -521,8 +531,8 @@ impl Incoming {
     }
 
     /// When a read of the network begins whose record is sampled.
-    fn read_begins(&self) -> Option<Time> {
-        let trace = self.segment.out.trace.as_deref()?;
+    fn read_begins(&mut self) -> Option<Time> {
+        let trace = self.segment.out.trace.as_deref_mut()?;
         trace.picks(self.expected).then(|| trace.now())
     }
 
@@ -535,6 +545,7 @@ impl Incoming {
             trace.stamp_at(mark, Point::Made, record.created);
             if let Some(arrived_at) = arrived_at {
                 trace.stamp_at(mark, Point::Arrived, arrived_at);
+                self.arrivals.is_told = true;
             }
             trace.stamp_at(mark, Point::Read, read_at);
             trace.stamp_number(mark, Point::Received, record.body.len(), (header.epoch, header.sequence));
@@ -559,7 +570,7 @@ impl Incoming {
     /// Nobody asks any more.
     pub(crate) fn end_trace(&mut self) {
         self.segment.out.trace = None;
-        self.handed = Vec::new();
+        (self.arrivals, self.handed) = (Arrivals::default(), Vec::new());
     }
 
     /// Ends the flow here once everything before its end was handed on.
@@ -639,9 +650,7 @@ impl Incoming {
             return;
         }
         let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT[usize::from(self.lossy)]));
-        let bytes_max =
-            if self.lossy { self.acknowledge_bytes.min(16 << 10) } else { self.acknowledge_bytes };
-        if now >= due || self.unacknowledged_bytes >= bytes_max {
+        if now >= due || self.unacknowledged_bytes >= self.acknowledge_bytes {
             let (flow, epoch) = (self.plan.flow, self.sink.epoch());
             notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next }));
             self.acknowledged = next;

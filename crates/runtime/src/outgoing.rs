@@ -496,8 +496,8 @@ impl Outgoing {
     }
 
     /// When a read of the device begins whose message is sampled.
-    fn read_begins(&self) -> Option<Time> {
-        let trace = self.segment.out.trace.as_deref()?;
+    fn read_begins(&mut self) -> Option<Time> {
+        let trace = self.segment.out.trace.as_deref_mut()?;
         trace.picks(self.departures.expected(self.source.next_sequence())).then(|| trace.now())
     }
 

@@ -20,7 +20,12 @@ const STAMPS_MAX: usize = 8192;
 /// How long tracing goes on when nobody asks.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 /// Shortest time between two records that the kernel is asked about: each wakes the loop up to three times.
-const WATCH_INTERVAL: Duration = Duration::from_millis(2);
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// The kernel notes arrivals from so many records before one that is sampled, for this long at least, and not
+/// again for this long: that costs every packet of the connection.
+const ARRIVALS_AHEAD: u64 = 16;
+const ARRIVALS_NOTED: Duration = Duration::from_millis(20);
+const ARRIVALS_PAUSE: Duration = Duration::from_millis(230);
 /// Marked records that the transport has and the kernel has not.
 const UNWRITTEN_MAX: usize = 1024;
 /// Marked records that the kernel has and will tell of.
@@ -129,6 +134,42 @@ pub(crate) struct Departures {
     writing_at: Time,
     /// The kernel will tell more.
     expects: bool,
+}
+
+/// When a sink path has the kernel note arrivals.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    noted_since: Option<Time>,
+    paused_until: Time,
+    /// One was told since.
+    pub(crate) is_told: bool,
+}
+
+impl Arrivals {
+    /// Before records are received, of which the first will have this number.
+    pub(crate) fn prepare(&mut self, trace: &Trace, number: u64, transport: &mut dyn Partner, now: Time) {
+        let is_all = trace.one_in().get() == 1;
+        let begins = match self.noted_since {
+            None if now < self.paused_until => return,
+            None => {
+                if !is_all && trace.before_pick(number).is_none_or(|before| before > ARRIVALS_AHEAD) {
+                    return;
+                }
+                true
+            }
+            Some(since) => {
+                let lasts = now.since(since);
+                if is_all || lasts < ARRIVALS_NOTED || !self.is_told && lasts < ARRIVALS_PAUSE {
+                    return;
+                }
+                false
+            }
+        };
+        (self.noted_since, self.is_told) = (begins.then_some(now), false);
+        self.paused_until = now.after(ARRIVALS_PAUSE);
+        // A transport whose kernel tells nothing is traced without it.
+        let _ = transport.ctl(FlowKey::DEFAULT, Ctl::Watch(Watch::Arrivals(begins)));
+    }
 }
 
 /// A transport's answer, if it has one.

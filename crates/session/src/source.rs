@@ -7,9 +7,9 @@
 //! [`SourceFlow::ticket`] and [`SourceFlow::kept`] are all that another process needs to go on.
 //!
 //! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
-//! costs no copy. It serves a resumed link and transports that lose alike. On a transport that may lose,
-//! what is under way is bounded by a window that grows while all goes well and halves on loss (slow start
-//! and congestion avoidance of RFC 5681, section 3.1, in bytes).
+//! costs no copy. It serves a resumed link and transports that lose alike. How much of it is under way at once is the
+//! transport's to say, by taking it; over one that may lose it is no more than a sink holds while it waits
+//! for what was lost.
 
 use crate::{FIRST_EPOCH, Limits, StoreFull, TicketError};
 use contract::{Body, FlowClass, Message, Time};
@@ -18,13 +18,12 @@ use std::time::Duration;
 use wire::ticket::SourceTicket;
 use wire::{BODY_BYTES_MAX, Container, RecordHeader};
 
-const WINDOW_MIN_BYTES: usize = 32 << 10;
-/// What a window above its threshold grows by for each window acknowledged: about one datagram.
-const WINDOW_STEP_BYTES: usize = 1400;
 /// No record is of this epoch: numbers that came round again would repeat themselves, and nonces with them.
 const EPOCH_END: u32 = u32::MAX;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
 const RETRANSMITS_AT_ONCE: usize = 64;
+/// Bytes from which on nothing more goes with the oldest that is sent again by itself.
+const RETRANSMIT_BYTES: usize = 32 << 10;
 
 /// An epoch and a sequence in it: epochs are in order, so records of all of them are.
 type Place = (u32, u64);
@@ -59,7 +58,7 @@ pub struct SourceFlow {
     flow: u32,
     class: FlowClass,
     lossy: bool,
-    /// There is a link; without one the window bounds nothing that is under way.
+    /// There is a link; without one nothing is under way.
     linked: bool,
     store_full: StoreFull,
     store_bytes_max: usize,
@@ -73,11 +72,8 @@ pub struct SourceFlow {
     /// Unacknowledged records, oldest first.
     store: VecDeque<Stored>,
     store_bytes: usize,
-    window_bytes: usize,
-    /// Below this the window doubles each round trip; above, it grows by [`WINDOW_STEP_BYTES`].
-    threshold_bytes: usize,
-    /// Records below this were sent again for one loss; another loss among them is the same one.
-    recovered_to: Place,
+    /// Bytes and messages that a sink holds which waits for an earlier one.
+    held_max: (usize, usize),
     resend: VecDeque<Place>,
     /// Before this, nothing is kept, and the sink does not know it yet.
     gone: Option<Place>,
@@ -109,9 +105,7 @@ impl SourceFlow {
             goes_on: false,
             store: VecDeque::new(),
             store_bytes: 0,
-            window_bytes: 4 * WINDOW_MIN_BYTES,
-            threshold_bytes: usize::MAX,
-            recovered_to: (0, 0),
+            held_max: (limits.held_bytes, limits.held_records),
             resend: VecDeque::new(),
             gone: None,
             counters: SourceCounters::default(),
@@ -147,11 +141,10 @@ impl SourceFlow {
 
     /// Whether the store has room. One message always fits, whatever its size, or it never would.
     pub fn has_room(&self) -> bool {
-        let bytes_max = match self.lossy {
-            true => self.window_bytes.min(self.store_bytes_max),
-            false => self.store_bytes_max,
-        };
-        self.store.is_empty() || self.store_bytes < bytes_max && self.store.len() < self.store_messages_max
+        let (bytes_max, messages_max) = if self.lossy { self.held_max } else { (usize::MAX, usize::MAX) };
+        self.store.is_empty()
+            || self.store_bytes < self.store_bytes_max.min(bytes_max)
+                && self.store.len() < self.store_messages_max.min(messages_max)
     }
 
     /// Whether the store is full, and not merely what may be under way at once.
@@ -204,14 +197,6 @@ impl SourceFlow {
         }
         self.store_bytes -= acknowledged;
         self.resend.retain(|known| *known >= place);
-        if self.oldest() >= self.recovered_to {
-            let acknowledged = acknowledged.min(self.window_bytes);
-            let growth = match self.window_bytes < self.threshold_bytes {
-                true => acknowledged,
-                false => (acknowledged * WINDOW_STEP_BYTES).div_ceil(self.window_bytes),
-            };
-            self.window_bytes = (self.window_bytes + growth).min(self.store_bytes_max.max(WINDOW_MIN_BYTES));
-        }
     }
 
     /// The sink misses these sequences of `epoch`: first and one past the last of each gap.
@@ -219,7 +204,6 @@ impl SourceFlow {
         if !self.lossy {
             return;
         }
-        let mut is_loss = false;
         'ranges: for &(from, to) in ranges {
             for stored in self.store.range(self.index_of((epoch, from))..) {
                 if stored.place >= (epoch, to) {
@@ -230,20 +214,8 @@ impl SourceFlow {
                 }
                 if !self.resend.contains(&stored.place) {
                     self.resend.push_back(stored.place);
-                    is_loss = true;
                 }
             }
-        }
-        if is_loss {
-            self.shrink_window();
-        }
-    }
-
-    fn shrink_window(&mut self) {
-        if self.oldest() >= self.recovered_to {
-            self.window_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
-            self.threshold_bytes = self.window_bytes;
-            self.recovered_to = (self.epoch, self.next);
         }
     }
 
@@ -290,13 +262,12 @@ impl SourceFlow {
         let wait = retransmit_wait(round_trip);
         let mut bytes = 0;
         for stored in self.store.iter().take(RETRANSMITS_AT_ONCE) {
-            if bytes > WINDOW_MIN_BYTES || now < stored.sent.after(wait) {
+            if bytes > RETRANSMIT_BYTES || now < stored.sent.after(wait) {
                 break;
             }
             bytes += stored.body.len();
             self.resend.push_back(stored.place);
         }
-        self.shrink_window();
     }
 
     /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.

@@ -286,24 +286,7 @@ proptest! {
     }
 }
 
-/// Through a bottleneck with a short queue: the window finds a rate that the link carries, and what is sent
-/// again stays the smaller part (bursts after a gap overflow the queue: there is no pacing).
-#[test]
-fn a_narrow_link_is_filled_but_not_flooded() {
-    let link: Params = "delay=20ms,rate=4mbit,queue=40".parse().expect("a link");
-    let mut peers = setup(FlowClass::Reliable, true, link, Limits::default(), 1);
-    let (messages, more_bytes) = (2000u64, 992);
-    (0..messages).for_each(|serial| peers.send(body(serial, more_bytes)));
-    assert!(peers.run_until_settled(PATIENCE));
-    assert_eq!(peers.delivered().len(), messages as usize);
-    let took = peers.now().since(peers.delivered()[0].at).as_secs_f64();
-    let at_least = (messages * 1028 * 8) as f64 / 4e6;
-    let resent = peers.source().counters().resent;
-    assert!(took < 1.3 * at_least, "{took} s for what the link carries in {at_least} s");
-    assert!(resent < messages / 3, "{resent} of {messages} sent again");
-}
-
-/// Where nothing is lost the window opens: what takes 32 round trips at its first size takes a few.
+/// Where nothing is lost nothing is waited for: as much is under way as a sink holds.
 #[test]
 fn a_long_link_is_filled() {
     let link: Params = "delay=50ms".parse().expect("a link");

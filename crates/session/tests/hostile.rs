@@ -207,7 +207,7 @@ proptest! {
 fn a_request_for_everything_gives_a_bounded_answer() {
     let mut source = SourceFlow::new(1, FlowClass::Reliable, true, &Limits::default());
     while let Admission::Record(_) = source.admit(message(0), Time::ZERO) {}
-    assert_eq!(source.next_sequence(), Limits::default().store_messages as u64);
+    assert_eq!(source.next_sequence(), Limits::default().held_records as u64);
     for _ in 0..1000 {
         source.handle_missing(FIRST_EPOCH, &[(0, u64::MAX); MISSING_RANGES_MAX]);
     }

@@ -91,8 +91,18 @@ pub(crate) fn push(partner: &mut dyn Partner, record: Body) {
 
 /// Pulls until there is something; `None` at the end.
 pub(crate) fn pull(partner: &mut dyn Partner) -> Option<(FlowKey, Body)> {
+    pull_while(partner, || ())
+}
+
+/// The same; meanwhile `peer` hears what it is told.
+pub(crate) fn pull_from(partner: &mut dyn Partner, peer: &mut dyn Partner) -> Option<(FlowKey, Body)> {
+    pull_while(partner, || _ = peer.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull"))
+}
+
+fn pull_while(partner: &mut dyn Partner, mut meanwhile: impl FnMut()) -> Option<(FlowKey, Body)> {
     let begun = Instant::now();
     loop {
+        meanwhile();
         match partner.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull") {
             Pulled::Message(flow, message) => return Some((flow, message.body)),
             Pulled::End => return None,

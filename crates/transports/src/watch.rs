@@ -29,8 +29,10 @@ struct Call {
 pub(crate) struct Watch {
     /// Numbers count bytes, and the peer acknowledges.
     is_stream: bool,
-    /// The kernel notes when data comes.
+    /// The kernel tells of what it passes on.
     is_on: bool,
+    /// It notes when data comes.
+    notes_arrivals: bool,
     /// A stream's bytes, or the timed calls, since the kernel began to count; `None` if it does not.
     counted: Option<u64>,
     /// The record whose last byte is watched.
@@ -47,6 +49,7 @@ impl Watch {
         Watch {
             is_stream,
             is_on: false,
+            notes_arrivals: false,
             counted: None,
             next: None,
             calls: SmallVec::new(),
@@ -56,8 +59,8 @@ impl Watch {
     }
 
     /// Whether the kernel tells when data came.
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on
+    pub(crate) fn notes_arrivals(&self) -> bool {
+        self.notes_arrivals
     }
 
     /// Answers [`Ctl::Watch`]; of all records, `pushed` were pushed and `written` are with the kernel.
@@ -72,15 +75,19 @@ impl Watch {
         };
         match operation {
             contract::Watch::Begin => {
-                self.is_on = keep_times(socket, self.is_stream, true).is_ok();
+                self.is_on = keep_times(socket, self.is_stream, false).is_ok();
                 // Once begun, the kernel goes on counting where it is.
                 self.counted = self.counted.or(self.is_on.then_some(0));
+            }
+            contract::Watch::Arrivals(on) => {
+                // If it does not end, arrivals are noted on, and nobody looks.
+                let is_told = keep_times(socket, self.is_stream, on && self.is_on).is_ok();
+                self.notes_arrivals = on && self.is_on && is_told;
                 self.arrived_real_ns = None;
             }
             contract::Watch::End => {
-                // If it fails, arrivals are noted on, and nobody looks.
                 let _ = keep_times(socket, self.is_stream, false);
-                (self.is_on, self.next) = (false, None);
+                (self.is_on, self.notes_arrivals, self.next) = (false, false, None);
             }
             contract::Watch::Next => self.next = Some(pushed + 1).filter(|_| self.is_on),
             contract::Watch::Progress => {
@@ -213,6 +220,7 @@ mod tests {
                 }
                 assert!(begun.elapsed() < WATCHDOG, "it is never written");
                 let _ = there.pull(FlowKey::DEFAULT, Pull::Yours);
+                let _ = here.pull(FlowKey::DEFAULT, Pull::Yours);
                 let _ = here.ctl(FlowKey::DEFAULT, Ctl::Flush);
             }
             if sequence == 5 {
@@ -224,6 +232,8 @@ mod tests {
             assert!(!watch(&mut *here, Asked::Progress).expects);
         }
         // Arrivals are told of as long as they are asked for.
+        assert_eq!(watch(&mut *there, Asked::Progress).arrived, None);
+        watch(&mut *there, Asked::Arrivals(true));
         let begun = Instant::now();
         let mut sequence = 9;
         while watch(&mut *there, Asked::Progress).arrived.is_none() {
@@ -232,6 +242,8 @@ mod tests {
             while let Ok(Pulled::Message(..)) = there.pull(FlowKey::DEFAULT, Pull::Yours) {}
             sequence += 1;
         }
+        watch(&mut *there, Asked::Arrivals(false));
+        assert_eq!(watch(&mut *there, Asked::Progress).arrived, None);
         watch(&mut *here, Asked::End);
         watch(&mut *here, Asked::Next);
         send(&mut *here, 3);

@@ -301,7 +301,7 @@ impl TcpPartner {
     fn receive(&mut self) -> Result<(), PartnerError> {
         self.counts.receive_calls += 1;
         let socket = &self.socket;
-        let watch = self.watch.as_deref_mut().filter(|watch| watch.is_on());
+        let watch = self.watch.as_deref_mut().filter(|watch| watch.notes_arrivals());
         let received = self.inbox.receive(|rooms| match watch {
             None => sys::net::receive(socket, rooms),
             Some(watch) => sys::net::receive_timed(socket, rooms).map(|(received, arrived_real_ns)| {

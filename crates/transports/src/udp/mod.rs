@@ -1,12 +1,17 @@
 #![doc = include_str!("udp.md")]
 
 mod fragment;
+#[cfg(test)]
+mod link_tests;
+mod rate;
 mod reassembly;
+mod receipt;
+mod sending;
 #[cfg(test)]
 mod tests;
 
-use crate::outgoing::{Limits as OutgoingLimits, Outgoing, check_record};
-use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal, Sealer};
+use crate::outgoing::check_record;
+use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal};
 use crate::socket;
 use crate::watch::Watch;
 use buffers::Recycler;
@@ -16,10 +21,12 @@ use contract::{
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
     Scope, SealKeys, Time, TransportClass,
 };
-use fragment::{Fragment, ID_BYTES, RecordId};
+use fragment::Fragment;
 use reassembly::{Limits, Reassembly, Slab};
+use receipt::{Receipt, Seen};
 use rustix::io::Errno;
-use rustix::net::SocketType;
+use rustix::net::{SocketType, sockopt};
+use sending::{BATCH_BYTES_MAX, Limits as SendingLimits, Sending, Turn};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -30,8 +37,6 @@ use wire::preamble::Introduction;
 
 /// Bytes that are sent without waiting for the end of a burst: about one batch.
 const BURST_BYTES: usize = 60 << 10;
-/// Largest payload of one UDP packet over IPv4, and so of one batch.
-const BATCH_BYTES_MAX: usize = 65_507;
 /// A record in more pieces is joined before it is sent, so that any one datagram fits in one call.
 const PIECES_MAX: usize = sys::net::SLICES_MAX - 1;
 /// Whatever comes in one call fits in this.
@@ -40,6 +45,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const SLAB_BYTES: usize = 4 * RECEIVE_BYTES;
 /// Slabs that are remembered for another use.
 const SLABS_KEPT_MAX: usize = 8;
+/// Whole records that are taken from the socket before somebody pulls them.
+const AHEAD_RECORDS_MAX: usize = 64;
 /// Times that one flush tries again after the peer's port was found closed.
 const REFUSALS_MAX: usize = 2;
 /// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
@@ -76,8 +83,8 @@ static OPTIONS: [OptionSpec; 9] = [
     },
     OptionSpec {
         name: "partials",
-        kind: OptionKind::Integer { min: 1, max: 1024 },
-        default: "64",
+        kind: OptionKind::Integer { min: 1, max: 1 << 16 },
+        default: "1024",
         scope: Scope::Local,
         doc: "records of which some datagrams are missing that may be waited for",
     },
@@ -91,9 +98,9 @@ static OPTIONS: [OptionSpec; 9] = [
     OptionSpec {
         name: "patience",
         kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        default: "1s",
+        default: "3s",
         scope: Scope::Local,
-        doc: "how long a missing datagram is waited for before its record is counted as lost",
+        doc: "how long nothing of a record may come, or arrive, before the rest of it is given up",
     },
     OptionSpec {
         name: "spin",
@@ -171,9 +178,9 @@ struct UdpPartner {
     sealed: Vec<u8>,
     /// Bytes of a datagram beside its part of the record.
     around_bytes: usize,
-    /// Most bytes of a record in one datagram.
-    part_bytes: usize,
-    outgoing: Outgoing<Split>,
+    sending: Sending,
+    /// The socket had no room.
+    is_socket_full: bool,
     /// Whether the kernel cuts a batch into datagrams.
     can_batch: bool,
     is_finished: bool,
@@ -184,6 +191,7 @@ struct UdpPartner {
     came: Time,
     gap: Duration,
     spin: Duration,
+    seen: Seen,
     reassembly: Reassembly,
     slot: PullSlot,
     /// Flow of the record in the slot.
@@ -193,16 +201,8 @@ struct UdpPartner {
     watch: Option<Box<Watch>>,
 }
 
-/// How a record is split. Its identity is taken off; which part is next follows from what is left.
-#[derive(Debug, Clone, Copy)]
-struct Split {
-    id: RecordId,
-    count: u16,
-}
-
 #[derive(Debug, Default)]
 struct Counts {
-    sent: u64,
     sent_bytes: u64,
     sent_datagrams: u64,
     send_calls: u64,
@@ -212,6 +212,9 @@ struct Counts {
     /// Of those, the peer's own that came once.
     opened_datagrams: u64,
     receive_calls: u64,
+    /// Receipts that were written, and that came.
+    receipts_sent: u64,
+    receipts: u64,
     /// Datagrams whose end was cut off.
     truncated: u64,
     /// Datagrams that the seal does not open: altered, or from somebody else.
@@ -220,110 +223,17 @@ struct Counts {
     replayed: u64,
 }
 
-/// Datagrams at the front of what waits that one call sends: all of one size but the last.
-#[derive(Debug, Default)]
-struct Batch {
-    headers: SmallVec<[[u8; Fragment::BYTES]; SEGMENTS_MAX]>,
-    /// Bytes of the records in each.
-    parts: SmallVec<[usize; SEGMENTS_MAX]>,
-    /// Bytes of all datagrams, with what is around the parts.
-    bytes: usize,
-}
-
-/// Goes through the bytes of records, one behind the other.
-struct Cursor<'a, Chunks> {
-    chunks: Chunks,
-    chunk: &'a [u8],
-}
-
-impl<'a, Chunks: Iterator<Item = &'a [u8]>> Cursor<'a, Chunks> {
-    /// Takes the next `left` bytes, piece by piece.
-    fn take(&mut self, mut left: usize, mut take: impl FnMut(&'a [u8])) {
-        while left > 0 {
-            if self.chunk.is_empty() {
-                let Some(next) = self.chunks.next() else { break };
-                self.chunk = next;
-            }
-            let (here, rest) = self.chunk.split_at(left.min(self.chunk.len()));
-            take(here);
-            left -= here.len();
-            self.chunk = rest;
-        }
-    }
-}
-
-impl Batch {
-    /// Plans the next datagrams that one call can send, at most `datagrams_max`.
-    fn plan(
-        outgoing: &Outgoing<Split>,
-        part_bytes: usize,
-        around_bytes: usize,
-        datagrams_max: usize,
-    ) -> Batch {
-        let mut batch = Batch::default();
-        for (split, record) in &outgoing.records {
-            let mut left = record.len();
-            while left > 0 {
-                let part = left.min(part_bytes);
-                let first = *batch.parts.first().unwrap_or(&part);
-                let size = part + around_bytes;
-                if part > first
-                    || batch.bytes + size > BATCH_BYTES_MAX && batch.bytes > 0
-                    || batch.parts.len() == datagrams_max
-                {
-                    return batch;
-                }
-                let index = split.count - left.div_ceil(part_bytes) as u16;
-                batch.headers.push(Fragment { id: split.id, index, count: split.count }.emit());
-                batch.parts.push(part);
-                batch.bytes += size;
-                left -= part;
-                if part < first {
-                    return batch;
-                }
-            }
-        }
-        batch
-    }
-
-    /// The slices of the batch. It is cut short where it has more than one call takes.
-    fn slices<'a>(&'a self, outgoing: &'a Outgoing<Split>) -> (usize, SmallVec<[IoSlice<'a>; 256]>) {
-        let mut slices = SmallVec::new();
-        let mut records = Batch::bytes_of(outgoing);
-        for (i, (header, &part)) in self.headers.iter().zip(&self.parts).enumerate() {
-            let whole = slices.len();
-            slices.push(IoSlice::new(header));
-            records.take(part, |piece| slices.push(IoSlice::new(piece)));
-            if slices.len() > sys::net::SLICES_MAX {
-                slices.truncate(whole);
-                return (i, slices);
-            }
-        }
-        (self.parts.len(), slices)
-    }
-
-    fn bytes_of(outgoing: &Outgoing<Split>) -> Cursor<'_, impl Iterator<Item = &[u8]>> {
-        Cursor { chunks: outgoing.records.iter().flat_map(|(_, record)| record.chunks()), chunk: &[] }
-    }
-
-    /// The batch sealed. One that did not go is sealed anew, under new numbers.
-    fn seal(&self, outgoing: &Outgoing<Split>, sealer: &mut Sealer, to: &mut Vec<u8>) {
-        to.clear();
-        let mut records = Batch::bytes_of(outgoing);
-        let mut pieces = SmallVec::<[&[u8]; 16]>::new();
-        for (header, &part) in self.headers.iter().zip(&self.parts) {
-            pieces.clear();
-            pieces.push(header);
-            records.take(part, |piece| pieces.push(piece));
-            sealer.datagram(pieces.iter().copied(), to);
-        }
-    }
-}
-
 impl UdpPartner {
     fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
         let body_bytes_max = options.size("max");
         let around_bytes = Fragment::BYTES + if keys.is_some() { DATAGRAM_BYTES } else { 0 };
+        let patience = options.duration("patience");
+        let limits = SendingLimits {
+            records_max: options.count("outbox"),
+            bytes_max: options.size("outbox_bytes"),
+            patience,
+        };
+        let room = sockopt::socket_recv_buffer_size(&socket).unwrap_or(SLAB_BYTES);
         UdpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
@@ -331,11 +241,8 @@ impl UdpPartner {
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
             sealed: Vec::new(),
             around_bytes,
-            part_bytes: options.size("datagram") - around_bytes,
-            outgoing: Outgoing::new(OutgoingLimits {
-                records_max: options.count("outbox"),
-                bytes_max: options.size("outbox_bytes"),
-            }),
+            sending: Sending::new(options.size("datagram") - around_bytes, around_bytes, limits),
+            is_socket_full: false,
             can_batch: true,
             is_finished: false,
             slab: BytesMut::with_capacity(SLAB_BYTES),
@@ -344,11 +251,12 @@ impl UdpPartner {
             came: Time::ZERO,
             gap: Duration::MAX,
             spin: options.duration("spin"),
+            seen: Seen::new(room),
             reassembly: Reassembly::new(Limits {
                 body_bytes_max,
                 partials_max: options.count("partials"),
                 partial_bytes_max: options.size("partial_bytes"),
-                patience: options.duration("patience"),
+                patience,
             }),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
@@ -361,19 +269,40 @@ impl UdpPartner {
         PartnerError::os(format!("datagrams to and from {}", self.peer), error)
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends what waits, as far as its rate lets and the socket takes it.
     fn flush(&mut self) -> Result<(), PartnerError> {
         let mut refusals = 0;
-        while !self.outgoing.is_empty() {
+        self.is_socket_full = false;
+        while !self.sending.is_empty() {
+            let now = Time(sys::clock::boot_ns());
+            self.sending.handle_timeout(now);
+            let bytes_max = match self.sending.turn(now) {
+                Turn::Go(bytes_max) => bytes_max,
+                // What the receiver told may have come, whether somebody pulls or not.
+                Turn::Window if self.reassembly.ready() < AHEAD_RECORDS_MAX && self.receive()? => continue,
+                _ => break,
+            };
             let datagrams_max = if self.can_batch { SEGMENTS_MAX } else { 1 };
-            let batch = Batch::plan(&self.outgoing, self.part_bytes, self.around_bytes, datagrams_max);
-            let (count, slices) = match &mut self.seal {
-                None => batch.slices(&self.outgoing),
+            let batch = self.sending.plan(datagrams_max, bytes_max);
+            let mut slices = SmallVec::<[IoSlice<'_>; 256]>::new();
+            let count = match &mut self.seal {
+                None => batch.each(&self.sending, |pieces| {
+                    let fits = slices.len() + pieces.len() <= sys::net::SLICES_MAX;
+                    slices.extend(pieces.iter().filter(|_| fits).map(|piece| IoSlice::new(piece)));
+                    fits
+                }),
+                // One that does not go is sealed anew, under new numbers.
                 Some(seal) => {
-                    batch.seal(&self.outgoing, &mut seal.sealer, &mut self.sealed);
-                    (batch.parts.len(), [IoSlice::new(&self.sealed)].into_iter().collect())
+                    self.sealed.clear();
+                    batch.each(&self.sending, |pieces| {
+                        seal.sealer.datagram(pieces.iter().copied(), &mut self.sealed);
+                        true
+                    })
                 }
             };
+            if self.seal.is_some() {
+                slices.push(IoSlice::new(&self.sealed));
+            }
             self.counts.send_calls += 1;
             let segment = (count > 1).then(|| (batch.parts[0] + self.around_bytes) as u16);
             let result = match (self.watch.as_deref_mut(), segment) {
@@ -384,7 +313,10 @@ impl UdpPartner {
             drop(slices);
             match result {
                 Ok(_) => self.counts.sent_datagrams += count as u64,
-                Err(error) if socket::is_not_now(&error) => return Ok(()),
+                Err(error) if socket::is_not_now(&error) => {
+                    self.is_socket_full = true;
+                    break;
+                }
                 Err(error) if count > 1 && is_unbatchable(&error) => {
                     self.can_batch = false;
                     continue;
@@ -397,27 +329,41 @@ impl UdpPartner {
                 Err(error) if is_passing(&error) => self.counts.unsent_datagrams += count as u64,
                 Err(error) => return Err(self.failed(error)),
             }
-            let bytes = batch.parts[..count].iter().sum();
-            self.counts.sent += self.outgoing.sent(bytes);
-            self.counts.sent_bytes += bytes as u64;
+            self.counts.sent_bytes += batch.parts[..count].iter().sum::<usize>() as u64;
+            self.sending.sent(&batch, count, now);
             if let Some(watch) = self.watch.as_deref_mut() {
-                watch.written(self.counts.sent);
+                watch.written(self.sending.counts.sent);
             }
         }
         Ok(())
     }
 
-    /// How a checked record is to be split.
-    fn split(&self, record: &Body) -> Result<Split, PartnerError> {
-        let id = record.peek_front().unwrap_or_default();
-        match u16::try_from((record.len() - ID_BYTES).div_ceil(self.part_bytes)) {
-            Ok(count) => Ok(Split { id, count }),
-            Err(_) => Err(PartnerError::Message(format!(
-                "{} bytes are more than {} datagrams hold (option `datagram`)",
-                record.len(),
-                u16::MAX
-            ))),
+    /// Writes the receipt that is due. One that does not go is lost, as it may be on the way.
+    fn tell(&mut self, now: Time) {
+        let Some(receipt) = self.seen.poll(now) else { return };
+        let bytes = receipt.emit();
+        self.counts.receipts_sent += 1;
+        let _ = match &mut self.seal {
+            None => sys::net::send(&self.socket, &[IoSlice::new(&bytes)]),
+            Some(seal) => {
+                self.sealed.clear();
+                seal.sealer.datagram([&bytes[..]].into_iter(), &mut self.sealed);
+                sys::net::send(&self.socket, &[IoSlice::new(&self.sealed)])
+            }
+        };
+    }
+
+    /// What is to be done besides, now that nothing more is there.
+    fn tend(&mut self) -> Result<(), PartnerError> {
+        let timers = [self.seen.due(), self.sending.timeout(), self.reassembly.expires()];
+        if timers == [None; 3] && self.sending.is_empty() {
+            return Ok(());
         }
+        let now = Time(sys::clock::boot_ns());
+        self.reassembly.expire(now);
+        self.tell(now);
+        self.sending.handle_timeout(now);
+        self.flush()
     }
 
     /// Finds the next record, and notes its flow.
@@ -428,6 +374,7 @@ impl UdpPartner {
                 return Ok(Next::Message(Message::new(Time::ZERO, body)));
             }
             if !self.receive()? {
+                self.tend()?;
                 break;
             }
         }
@@ -447,10 +394,8 @@ impl UdpPartner {
                 Ok(received) => break received,
                 Err(error) => error,
             };
-            let now = Time(sys::clock::boot_ns());
-            self.reassembly.expire(now);
             match error {
-                error if socket::is_not_now(&error) && self.is_streaming(now) => std::hint::spin_loop(),
+                error if socket::is_not_now(&error) && self.is_streaming() => std::hint::spin_loop(),
                 error if socket::is_not_now(&error) => return Ok(false),
                 // The peer's port was closed when something we sent arrived: it may open again.
                 error if is_passing(&error) => return Ok(true),
@@ -469,14 +414,16 @@ impl UdpPartner {
         let now = Time(sys::clock::boot_ns());
         self.gap = now.since(self.came);
         self.came = now;
-        self.reassembly.expire(now);
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
             self.counts.received_datagrams += 1;
             if let Some(datagram) = self.open(datagram) {
                 self.counts.opened_datagrams += 1;
-                self.reassembly.datagram(datagram, slab, now);
+                self.take(datagram, slab, now);
             }
+        }
+        if self.seen.due().is_some_and(|due| due <= now) {
+            self.tell(now);
         }
         Ok(true)
     }
@@ -501,17 +448,47 @@ impl UdpPartner {
         }
     }
 
+    /// A datagram as its sender laid it out.
+    fn take(&mut self, datagram: Bytes, slab: Slab, now: Time) {
+        if Receipt::is_one(&datagram) {
+            self.counts.receipts += 1;
+            let is_ours = Receipt::parse(&datagram).is_ok_and(|receipt| self.sending.hear(&receipt, now));
+            self.reassembly.counts.malformed += u64::from(!is_ours);
+            return;
+        }
+        let bytes = datagram.len();
+        if let Some(fragment) = self.reassembly.datagram(datagram, slab, now) {
+            self.seen.take(fragment.number, bytes, fragment.count > 1, now);
+        }
+    }
+
     /// Whether the next part of a record is likely to come at once. Asking again then beats sleeping: a wake-up
     /// across processors costs the sender several microseconds a batch, and slows the stream to where each
     /// batch costs one.
-    fn is_streaming(&self, now: Time) -> bool {
-        self.reassembly.held().0 > 0 && self.gap < self.spin && now.since(self.came) < self.spin
+    fn is_streaming(&self) -> bool {
+        let is_likely = self.reassembly.held().0 > 0 && self.gap < self.spin;
+        is_likely && Time(sys::clock::boot_ns()).since(self.came) < self.spin
+    }
+
+    /// When something is to be sent, or given up.
+    fn wakes_at(&self) -> Option<Time> {
+        let at = (!self.is_socket_full && self.sending.may_leave()).then(|| self.sending.rate().next());
+        [at, self.sending.timeout()].into_iter().flatten().min()
+    }
+
+    /// Whether everything has left; at the end, for good.
+    fn is_done(&self) -> bool {
+        self.sending.is_empty() && (!self.is_finished || self.sending.is_settled())
+    }
+
+    fn flushed(&self) -> CtlReply {
+        if self.is_done() { CtlReply::Done } else { CtlReply::Pending }
     }
 
     fn report(&self) -> CtlReply {
         let (counts, records) = (&self.counts, &self.reassembly.counts);
         CtlReply::Report(vec![
-            ("sent", counts.sent as f64),
+            ("sent", self.sending.counts.sent as f64),
             ("sent_bytes", counts.sent_bytes as f64),
             ("sent_datagrams", counts.sent_datagrams as f64),
             ("unsent_datagrams", counts.unsent_datagrams as f64),
@@ -528,8 +505,17 @@ impl UdpPartner {
             ("truncated_datagrams", counts.truncated as f64),
             ("altered_datagrams", counts.altered as f64),
             ("replayed_datagrams", counts.replayed as f64),
-            ("waiting", self.outgoing.records.len() as f64),
-            ("waiting_bytes", self.outgoing.bytes as f64),
+            ("waiting", self.sending.waiting() as f64),
+            ("waiting_bytes", self.sending.waiting_bytes() as f64),
+            ("under_way_bytes", self.sending.under_way() as f64),
+            ("window_bytes", self.sending.rate().window() as f64),
+            ("pace_bytes_per_s", self.sending.rate().pace().unwrap_or_default()),
+            ("round_trip_us", self.sending.rate().round_trip().as_secs_f64() * 1e6),
+            ("lost_datagrams", self.sending.counts.lost as f64),
+            ("again_datagrams", self.sending.counts.again as f64),
+            ("given_up", self.sending.counts.given_up as f64),
+            ("receipts_sent", counts.receipts_sent as f64),
+            ("receipts", counts.receipts as f64),
         ])
     }
 }
@@ -577,27 +563,32 @@ impl Partner for UdpPartner {
         if self.is_finished {
             return Err((PartnerError::Unsupported("taking records after the end"), message));
         }
-        let checked = check_record(&message, self.body_bytes_max).and_then(|()| self.split(&message.body));
-        let split = match checked {
-            Ok(split) => split,
+        let bytes = message.body.len();
+        let checked = check_record(&message, self.body_bytes_max).and_then(|()| {
+            let too_large = || {
+                let most = u16::MAX;
+                format!("{bytes} bytes are more than {most} datagrams hold (option `datagram`)")
+            };
+            self.sending.parts(bytes).ok_or_else(|| PartnerError::Message(too_large()))
+        });
+        let parts = match checked {
+            Ok(parts) => parts,
             Err(error) => return Err((error, message)),
         };
-        let bytes = message.body.len();
-        if self.outgoing.is_full_for(bytes) {
+        if self.sending.is_full_for(bytes) {
             if let Err(error) = self.flush() {
                 return Err((error, message));
             }
-            if self.outgoing.is_full_for(bytes) {
+            if self.sending.is_full_for(bytes) {
                 return Ok(Pushed::Full(message));
             }
         }
         let mut record = message.body;
-        record.skip_front(ID_BYTES);
         if record.pieces() > PIECES_MAX {
             record = Body::from(record.into_bytes());
         }
-        self.outgoing.push(split, record);
-        if self.outgoing.bytes >= BURST_BYTES {
+        self.sending.push(record, parts, Time(sys::clock::boot_ns()));
+        if self.sending.waiting_bytes() >= BURST_BYTES {
             // The message is taken: an error shows again at the next push or flush.
             let _ = self.flush();
         }
@@ -614,10 +605,10 @@ impl Partner for UdpPartner {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
-            Ctl::Flush => self.flush().map(|()| self.outgoing.flushed()),
+            Ctl::Flush => self.flush().map(|()| self.flushed()),
             Ctl::Finish => {
                 self.is_finished = true;
-                self.flush().map(|()| self.outgoing.flushed())
+                self.flush().map(|()| self.flushed())
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Heard => {
@@ -628,7 +619,8 @@ impl Partner for UdpPartner {
             }
             operation => {
                 let watch = self.watch.get_or_insert_with(|| Box::new(Watch::new(false)));
-                let progress = (self.counts.sent + self.outgoing.records.len() as u64, self.counts.sent);
+                let sent = self.sending.counts.sent;
+                let progress = (sent + self.sending.waiting(), sent);
                 watch.answer(operation, self.socket.as_fd(), progress)
             }
         }
@@ -636,14 +628,19 @@ impl Partner for UdpPartner {
 
     fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
         match direction {
-            // What waits has to be flushed when the socket has room again, full or not.
-            Direction::In if !self.outgoing.is_empty() => Readiness {
-                now: !self.outgoing.is_full_for(1),
-                ..Readiness::descriptor(self.socket.as_fd(), Interest::Write)
-            },
+            // What waits has to be flushed when the socket has room again, the time has come or the receiver
+            // has told, full or not.
+            Direction::In if !self.is_done() => {
+                let interest = if self.is_socket_full { Interest::Write } else { Interest::Read };
+                let now = !self.sending.is_full_for(1);
+                Readiness { now, ..Readiness::descriptor(self.socket.as_fd(), interest) }
+                    .or_at(self.wakes_at())
+            }
             Direction::In => Readiness::now(),
             Direction::Out if self.slot.is_held() || self.reassembly.has_next() => Readiness::now(),
-            Direction::Out => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
+            Direction::Out => Readiness::descriptor(self.socket.as_fd(), Interest::Read)
+                .or_at(self.seen.due())
+                .or_at(self.wakes_at()),
         }
     }
 }

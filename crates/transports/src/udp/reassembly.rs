@@ -21,7 +21,7 @@ pub(super) struct Limits {
     pub(super) partials_max: usize,
     /// Memory that their parts hold.
     pub(super) partial_bytes_max: usize,
-    /// How long a missing part is waited for.
+    /// How long a missing part is waited for while no other comes.
     pub(super) patience: Duration,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Slab {
 pub(super) struct Reassembly {
     limits: Limits,
     whole: VecDeque<(u32, Body)>,
-    /// Oldest first.
+    /// The one of which something came last is the last.
     partials: VecDeque<Partial>,
     /// What `partials` hold.
     partial_bytes: usize,
@@ -67,7 +67,8 @@ pub(super) struct Reassembly {
 struct Partial {
     id: RecordId,
     count: u16,
-    begun: Time,
+    /// When something of it came.
+    came: Time,
     /// Parts from 0 up to the first that is missing.
     front: Body,
     /// The first part that is missing.
@@ -97,22 +98,27 @@ impl Reassembly {
         !self.whole.is_empty()
     }
 
+    /// How many it would find.
+    pub(super) fn ready(&self) -> usize {
+        self.whole.len()
+    }
+
     /// The next whole record and its flow.
     pub(super) fn next(&mut self) -> Option<(u32, Body)> {
         self.whole.pop_front()
     }
 
-    /// One datagram, a slice of `slab`.
-    pub(super) fn datagram(&mut self, mut datagram: Bytes, slab: Slab, now: Time) {
+    /// One datagram, a slice of `slab`; its header, if it has one.
+    pub(super) fn datagram(&mut self, mut datagram: Bytes, slab: Slab, now: Time) -> Option<Fragment> {
         // A peer that is not sure it was heard introduces itself again.
         if datagram.len() == Preamble::BYTES && Preamble::parse(&datagram).is_ok() {
-            return;
+            return None;
         }
         let fragment = match Fragment::parse(&datagram) {
-            Ok(fragment) if datagram.len() > Fragment::BYTES => fragment,
+            Some(fragment) if datagram.len() > Fragment::BYTES => fragment,
             _ => {
                 self.counts.malformed += 1;
-                return;
+                return None;
             }
         };
         datagram.advance(Fragment::BYTES);
@@ -123,11 +129,12 @@ impl Reassembly {
         } else {
             self.part(fragment, datagram, slab, now);
         }
+        Some(fragment)
     }
 
     /// When [`Reassembly::expire`] would give up a record.
     pub(super) fn expires(&self) -> Option<Time> {
-        self.partials.front().map(|oldest| oldest.begun.after(self.limits.patience))
+        self.partials.front().map(|oldest| oldest.came.after(self.limits.patience))
     }
 
     /// Gives up records that waited too long.
@@ -144,15 +151,22 @@ impl Reassembly {
 
     fn part(&mut self, fragment: Fragment, part: Bytes, slab: Slab, now: Time) {
         let found = self.partials.iter().rposition(|p| p.id == fragment.id);
-        let at = found.unwrap_or_else(|| {
+        let mut at = found.unwrap_or_else(|| {
             self.partials.push_back(Partial::new(fragment, now));
             self.partials.len() - 1
         });
-        let partial = &mut self.partials[at];
-        if partial.count != fragment.count {
+        if self.partials[at].count != fragment.count {
             self.counts.malformed += 1;
             return;
         }
+        if at + 1 < self.partials.len()
+            && let Some(partial) = self.partials.remove(at)
+        {
+            at = self.partials.len();
+            self.partials.push_back(partial);
+        }
+        let partial = &mut self.partials[at];
+        partial.came = now;
         let charged = partial.charged;
         if !partial.take(fragment.index, part, slab) {
             self.counts.repeated += 1;
@@ -169,10 +183,22 @@ impl Reassembly {
                 false => self.finish(fragment, partial.front),
             }
         }
+        if self.partial_bytes > self.limits.partial_bytes_max {
+            self.compact();
+        }
         while self.partials.len() > self.limits.partials_max
             || self.partial_bytes > self.limits.partial_bytes_max
         {
             self.give_up_oldest();
+        }
+    }
+
+    /// Copies what keeps much more memory alive than it needs.
+    fn compact(&mut self) {
+        for partial in &mut self.partials {
+            self.partial_bytes -= partial.charged;
+            partial.compact();
+            self.partial_bytes += partial.charged;
         }
     }
 
@@ -208,7 +234,7 @@ impl Partial {
         Partial {
             id: fragment.id,
             count: fragment.count,
-            begun: now,
+            came: now,
             front: Body::new(),
             next: 0,
             early: BTreeMap::new(),
@@ -216,6 +242,18 @@ impl Partial {
             charged: 0,
             slab: None,
         }
+    }
+
+    /// Lets go of the slabs, if they are more than twice its bytes.
+    fn compact(&mut self) {
+        let own = self.bytes + (usize::from(self.next) + self.early.len()) * PART_BYTES;
+        if self.charged <= 2 * own {
+            return;
+        }
+        let front = std::mem::take(&mut self.front).into_bytes();
+        self.front = Body::from(Bytes::copy_from_slice(&front));
+        self.early.values_mut().for_each(|part| *part = Bytes::copy_from_slice(part));
+        (self.charged, self.slab) = (own, None);
     }
 
     /// Takes a part; `false` if it is there already.

@@ -1,7 +1,9 @@
 //! Whatever datagrams do on their way, a record comes whole, once, or is counted; nothing else comes.
 
+use super::fragment::Fragment;
+use super::sending::{Batch, Limits as SendingLimits, Sending};
 use super::*;
-use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, push, record};
+use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, pull_from, push, record};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::net::UdpSocket;
@@ -26,44 +28,72 @@ fn pair() -> (UdpSocket, UdpSocket) {
     (here, there)
 }
 
+const SENDING: SendingLimits =
+    SendingLimits { records_max: 16, bytes_max: usize::MAX, patience: Duration::from_secs(3) };
+
+/// A batch as bytes.
+fn bytes_of(batch: &Batch, sending: &Sending) -> (usize, Vec<u8>) {
+    let mut bytes = Vec::new();
+    let count = batch.each(sending, |pieces| {
+        pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        true
+    });
+    (count, bytes)
+}
+
 /// The datagrams of a record, as the partner would send them.
 fn datagrams(record: &Body, part_bytes: usize) -> Vec<Bytes> {
-    let mut outgoing = Outgoing::new(OutgoingLimits { records_max: 1, bytes_max: usize::MAX });
-    let id = record.peek_front().expect("a record");
-    let mut rest = record.clone();
-    assert!(rest.skip_front(ID_BYTES));
-    let count = rest.len().div_ceil(part_bytes) as u16;
-    outgoing.push(Split { id, count }, rest);
+    let mut sending = Sending::new(part_bytes, Fragment::BYTES, SENDING);
+    let parts = sending.parts(record.len()).expect("not too many");
+    sending.push(record.clone(), parts, Time::ZERO);
     let mut datagrams = Vec::new();
-    while !outgoing.is_empty() {
-        let batch = Batch::plan(&outgoing, part_bytes, Fragment::BYTES, SEGMENTS_MAX);
-        let (count, slices) = batch.slices(&outgoing);
-        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+    while !sending.is_empty() {
+        let batch = sending.plan(SEGMENTS_MAX, BATCH_BYTES_MAX);
+        let (count, bytes) = bytes_of(&batch, &sending);
         let sizes: Vec<_> = batch.parts[..count].iter().map(|part| part + Fragment::BYTES).collect();
         assert_eq!(bytes.len(), sizes.iter().sum::<usize>());
-        assert!(bytes.len() <= BATCH_BYTES_MAX && slices.len() <= sys::net::SLICES_MAX);
+        assert!(bytes.len() <= BATCH_BYTES_MAX);
         assert!(sizes[..count - 1].iter().all(|size| *size == sizes[0]) && sizes[count - 1] <= sizes[0]);
         datagrams.extend(bytes.chunks(sizes[0]).map(Bytes::copy_from_slice));
-        drop(slices);
-        outgoing.sent(batch.parts[..count].iter().sum());
+        sending.sent(&batch, count, Time::ZERO);
     }
     datagrams
 }
 
 #[test]
 fn the_layout_is_as_documented() {
-    let fragment = Fragment { id: *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0", index: 4, count: 0x105 };
-    let bytes = *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x05\x01";
+    let fragment =
+        Fragment { id: *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0", index: 4, count: 0x105, number: 6 };
+    let bytes = *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x05\x01\x06\0\0\0";
     assert_eq!(fragment.emit(), bytes);
-    assert_eq!(Fragment::parse(&bytes), Ok(fragment));
+    assert_eq!(Fragment::parse(&bytes), Some(fragment));
     // docs/transport-udp.md: flow 1, epoch 3, sequence 2, created 14, body "hello", eleven bytes in a part.
     let sent = datagrams(&record(1, 2, b"hello"), 11);
     let id = b"\x01\0\0\0\x03\0\0\0\x02\0\0\0\0\0\0\0";
     let expected = [
-        [&id[..], b"\0\0\x02\0", b"\x05\0\0\0\x0e\0\0\0\0\0\0"].concat(),
-        [&id[..], b"\x01\0\x02\0", b"\0hello"].concat(),
+        [&id[..], b"\0\0\x02\0\0\0\0\0", b"\x05\0\0\0\x0e\0\0\0\0\0\0"].concat(),
+        [&id[..], b"\x01\0\x02\0\x01\0\0\0", b"\0hello"].concat(),
     ];
     assert_eq!(sent, expected);
+}
+
+#[test]
+fn a_receipt_is_laid_out_as_documented() {
+    // docs/transport-udp.md: 5000 bytes came, the newest at 1000 ns, number 9 of which 4 and 5 are missing.
+    let receipt = Receipt {
+        received_bytes: 5000,
+        came: Time(1000),
+        next: 10,
+        from: 2,
+        held_us: 7,
+        room: 65536,
+        gaps: [(4, 6)].into_iter().collect(),
+    };
+    let bytes = b"\x88\x13\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0\x01\0\0\0\x0a\0\0\0\x02\0\0\0\x07\0\0\0\0\0\x01\0\x04\0\0\0\x06\0\0\0";
+    assert_eq!(&receipt.emit()[..], bytes);
+    assert!(Receipt::is_one(bytes));
+    assert_eq!(Receipt::parse(bytes), Ok(receipt));
+    assert!(Receipt::parse(&bytes[..40]).is_err());
 }
 
 proptest! {
@@ -136,6 +166,7 @@ proptest! {
             datagram[8] = id[1] % 4;
             datagram.extend(index.to_le_bytes());
             datagram.extend(count.to_le_bytes());
+            datagram.extend((number as u32).to_le_bytes());
             datagram.extend(pattern(length, 1));
             datagram.truncate(length);
             let slab = Slab { number: number as u64, bytes: SLAB_BYTES };
@@ -161,9 +192,12 @@ fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
         for (i, length) in [0, 1, 24, 1000, 1440, 1441, 20_000, 100_000, 24].into_iter().enumerate() {
             let sent = record(9, i as u64, &pattern(length, i as u64));
             push(&mut here, sent.clone());
-            assert_eq!(pull(&mut *there), Some((FlowKey(9), sent)), "{length} bytes, batches: {can_batch}");
+            let came = pull_from(&mut *there, &mut here);
+            assert_eq!(came, Some((FlowKey(9), sent)), "{length} bytes, batches: {can_batch}");
         }
         assert_eq!(here.can_batch, can_batch, "loopback can cut a batch");
+        let receipts = figure(&mut here, "receipts");
+        assert!(receipts > 0.0 && figure(&mut here, "received_datagrams") == receipts);
         assert_eq!(figure(&mut here, "sent_datagrams"), figure(&mut *there, "received_datagrams"));
     }
 }
