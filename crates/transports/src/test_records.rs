@@ -78,6 +78,15 @@ pub(crate) fn udp_pair() -> [OwnedFd; 2] {
 
 /// Pushes a record that there must be room for in time, and flushes.
 pub(crate) fn push(partner: &mut dyn Partner, record: Body) {
+    push_while(partner, record, || ());
+}
+
+/// The same; meanwhile `peer` takes what comes.
+pub(crate) fn push_to(partner: &mut dyn Partner, peer: &mut dyn Partner, record: Body) {
+    push_while(partner, record, || _ = peer.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull"));
+}
+
+fn push_while(partner: &mut dyn Partner, record: Body, mut meanwhile: impl FnMut()) {
     let mut message = Message::new(Time::ZERO, record);
     let begun = Instant::now();
     while let Pushed::Full(back) =
@@ -85,6 +94,7 @@ pub(crate) fn push(partner: &mut dyn Partner, record: Body) {
     {
         assert!(begun.elapsed() < WATCHDOG, "never takes the record");
         message = back;
+        meanwhile();
     }
     partner.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
 }

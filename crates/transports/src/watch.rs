@@ -163,7 +163,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_records::{WATCHDOG, partner, pattern, push, record};
+    use crate::test_records::{WATCHDOG, partner, pattern, push_to, record};
     use contract::{FlowKey, Partner, Pull, Pulled, TransportClass, Watch as Asked};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::{AsFd, OwnedFd};
@@ -196,11 +196,11 @@ mod tests {
         }
         let [mut here, mut there] = sockets.map(|socket| partner(class, socket, &[]));
         let bytes = [100, 40_000, 200_000, 10];
-        let send = |here: &mut dyn Partner, sequence: u64| {
+        let send = |here: &mut dyn Partner, there: &mut dyn Partner, sequence: u64| {
             let body = pattern(bytes[sequence as usize % bytes.len()], sequence);
-            push(here, record(1, sequence, &body));
+            push_to(here, there, record(1, sequence, &body));
         };
-        send(&mut *here, 0);
+        send(&mut *here, &mut *there, 0);
         for partner in [&mut here, &mut there] {
             watch(&mut **partner, Asked::Begin);
         }
@@ -209,7 +209,7 @@ mod tests {
             if sequence != 5 {
                 watch(&mut *here, Asked::Next);
             }
-            send(&mut *here, sequence);
+            send(&mut *here, &mut *there, sequence);
             let (begun, mut told) = (Instant::now(), Vec::new());
             // A stream takes a large record in parts, as the other side reads.
             loop {
@@ -238,7 +238,7 @@ mod tests {
         let mut sequence = 9;
         while watch(&mut *there, Asked::Progress).arrived.is_none() {
             assert!(begun.elapsed() < WATCHDOG, "no time of arrival");
-            send(&mut *here, 3 + 4 * sequence);
+            send(&mut *here, &mut *there, 3 + 4 * sequence);
             while let Ok(Pulled::Message(..)) = there.pull(FlowKey::DEFAULT, Pull::Yours) {}
             sequence += 1;
         }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(watch(&mut *there, Asked::Progress).arrived, None);
         watch(&mut *here, Asked::End);
         watch(&mut *here, Asked::Next);
-        send(&mut *here, 3);
+        send(&mut *here, &mut *there, 3);
         let progress = watch(&mut *here, Asked::Progress);
         assert_eq!((progress.told, progress.expects), (None, false), "nobody asks any more");
         assert_eq!(progress.pushed, progress.written);

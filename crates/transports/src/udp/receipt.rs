@@ -16,7 +16,7 @@ const WAIT: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)]
 const SMALL_BYTES: usize = 8 << 10;
 /// Bytes that are told of at once: at first this, and more as more has come, up to this share of the room.
 const SOON_BYTES: usize = 16 << 10;
-const ROOM_SHARE: usize = 8;
+const ROOM_SHARE: usize = 4;
 
 /// The number that ends in `low` and is next to `near`.
 pub(super) fn extend(near: u64, low: u32) -> u64 {
@@ -110,6 +110,8 @@ pub(super) struct Seen {
     received_bytes: u64,
     came: Time,
     untold_bytes: usize,
+    /// So many of them are told of at once.
+    soon: usize,
     due: Option<Time>,
     room: u32,
 }
@@ -124,6 +126,7 @@ impl Seen {
             received_bytes: 0,
             came: Time::ZERO,
             untold_bytes: 0,
+            soon: SOON_BYTES,
             due: None,
             room: u32::try_from(room).unwrap_or(u32::MAX),
         }
@@ -131,6 +134,14 @@ impl Seen {
 
     /// A datagram of so many bytes came; `is_part`: its record has more than one.
     pub(super) fn take(&mut self, number: u32, bytes: usize, is_part: bool, now: Time) {
+        // Asked for every datagram; mostly one of a stream that is told of later.
+        if number == self.next as u32 && self.due.is_some() && self.untold_bytes + bytes < self.soon {
+            self.next += 1;
+            self.came = now;
+            self.received_bytes += bytes as u64;
+            self.untold_bytes += bytes;
+            return;
+        }
         let number = extend(self.next, number);
         let is_gap = number > self.next;
         if number < self.next && !self.fill(number) {
@@ -151,9 +162,7 @@ impl Seen {
         let is_first = self.received_bytes == 0;
         self.received_bytes += bytes as u64;
         self.untold_bytes += bytes;
-        let soon_max = (self.room as usize / ROOM_SHARE).max(SOON_BYTES);
-        let soon = ((self.received_bytes / 4) as usize).clamp(SOON_BYTES, soon_max);
-        if self.untold_bytes >= soon || is_first && is_part {
+        if self.untold_bytes >= self.soon || is_first && is_part {
             self.due = Some(now);
         } else if is_part || self.untold_bytes >= SMALL_BYTES {
             let due = now.after(WAIT[usize::from(is_gap)]);
@@ -191,6 +200,8 @@ impl Seen {
     pub(super) fn poll(&mut self, now: Time) -> Option<Receipt> {
         self.due.take_if(|due| *due <= now)?;
         self.untold_bytes = 0;
+        let soon_max = (self.room as usize / ROOM_SHARE).max(SOON_BYTES);
+        self.soon = ((self.received_bytes / 4) as usize).clamp(SOON_BYTES, soon_max);
         while let Some(gap) = self.gaps.pop_front_if(|gap| gap.told >= TELLINGS) {
             self.from = gap.end;
         }
