@@ -15,6 +15,7 @@ mod jitter;
 mod latency;
 mod links_chain;
 mod links_relay;
+mod load;
 mod measure;
 mod multiplex;
 mod ours;
@@ -79,6 +80,7 @@ enum Experiment {
     Skew(skew::SkewSetting),
     Auto(auto::AutoSetting),
     Efforts,
+    Load(load::LoadSetting),
     /// One process of a bare chain of `links`
     #[command(hide = true)]
     LinksRelay(links_relay::Relay),
@@ -205,6 +207,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::Efforts => auto::efforts::run()?,
+        Experiment::Load(setting) => load::run(setting)?,
         Experiment::JitterSource { updates } => return jitter::source(*updates),
         Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
         Experiment::FarHost(setting) => return chapter6::run_far(setting),

@@ -97,4 +97,8 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "efforts",
         "What each level of `compress` takes, by content: the constants that its `auto` goes by",
     ),
+    experiment(
+        "load",
+        "1,000 flows like keyboards from 100 peers, then 500 Mbit/s beside them, and one flow alone",
+    ),
 ];

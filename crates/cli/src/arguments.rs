@@ -227,7 +227,8 @@ pub(crate) struct Report {
 
 #[derive(Debug, Args)]
 pub(crate) struct Share {
-    /// What to share: `kind:rest`, such as evdev:/dev/input/event3 (`outboard devices` lists them)
+    /// What to share: `kind:rest`, such as evdev:/dev/input/event3 (`outboard devices` lists them); with `*` in it
+    /// whatever is like that, whenever it is plugged in: 'evdev:*', 'evdev:name=Logitech*', 'serial:/dev/ttyUSB*'
     pub(crate) device: String,
     /// Its name for other hosts [default: the last part of the device]
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Log, Run};
 use crate::output::{Events, Failure, print, print_json};
-use crate::services::stop_on_signals;
+use crate::services::{stop_on_signals, use_worker_processes};
 use runtime::config::RunFile;
 use runtime::console::{Answer, Operation, Status, ask, consoles};
 use runtime::service::{Source, Supervisor};
@@ -24,6 +24,7 @@ pub(crate) fn run(words: Run) -> Result<(), Failure> {
     let log = if words.report.json { Log::Events } else { words.log };
     let events = Arc::new(Events::of_service(log, words.report.stats, writes_data(&source)));
     let tell = Arc::new(move |event| events.tell(event));
+    use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     Ok(Supervisor::start(source, at, sockets, tell)?.run(&stop)?)
@@ -42,6 +43,7 @@ fn writes_data(source: &Source) -> bool {
     let text = match source {
         Source::File(path) => std::fs::read_to_string(path).unwrap_or_default(),
         Source::Text(text) => text.clone(),
+        Source::Share(_) => return false,
     };
     RunFile::parse(&text).is_ok_and(|file| file.writes_stdout())
 }

@@ -3,10 +3,13 @@
 use crate::arguments::{Attach, Connect, Session, Share};
 use crate::output::{Events, Failure};
 use runtime::config::{self, AttachWords, ConnectWords, ShareWords};
+use runtime::service::{self, Source, Supervisor};
 use runtime::{
     AttachRequest, Attacher, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
+use std::sync::Arc;
 use std::thread;
 use sys::signal::Termination;
 
@@ -71,7 +74,20 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
     };
+    if service::is_rule(&words) {
+        return share_by_rule(words, events);
+    }
     run_all(vec![Service::ShareOrJoin(words.request()?, words)], &events)
+}
+
+/// Shares whatever suits the pattern, whenever it comes.
+fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
+    use_worker_processes();
+    let stop = Stop::new()?;
+    stop_on_signals(&stop)?;
+    let tell = Arc::new(move |event| events.tell(event));
+    let source = Source::Share(Box::new(words));
+    Ok(Supervisor::start(source, None, Vec::new(), tell)?.run(&stop)?)
 }
 
 /// `outboard attach`. Without `--as` the device's class chooses what stands in for it, which may be
@@ -114,8 +130,7 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
 /// Runs each in a thread of its own, until all have ended. A signal stops them all, and so does a failure,
 /// which is said once all have stopped.
 fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
-    // Under this name it is found even after its file was replaced by a newer one.
-    runtime::worker::run_in_processes("/proc/self/exe".into());
+    use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     let results: Vec<Result<(), RuntimeError>> = thread::scope(|scope| {
@@ -142,6 +157,15 @@ pub(crate) fn worker() -> Result<(), Failure> {
     Termination::take_over()?;
     let missing = |error| Failure::Usage(format!("it is started by a broker: descriptor 3: {error}"));
     Ok(runtime::worker::serve_worker(sys::descriptor::inherited(3).map_err(missing)?)?)
+}
+
+/// Has sessions run in processes of their own, and lets this one have as many descriptors as it may.
+pub(crate) fn use_worker_processes() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, what is there has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    // Under this name it is found even after its file was replaced by a newer one.
+    runtime::worker::run_in_processes("/proc/self/exe".into());
 }
 
 /// Says `stop` when the user or the system wants the process to end.

@@ -2,7 +2,7 @@
 
 use crate::output::{Failure, print, printable};
 use crate::terminal::Terminal;
-use runtime::console::{Answer, DriverStatus, Operation, Status, ask, consoles};
+use runtime::console::{Answer, DriverStatus, Operation, PeerStatus, Status, ask, consoles};
 use runtime::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -47,10 +47,20 @@ struct Flow {
     stages: Vec<StageStats>,
 }
 
+/// One host's sessions with one process here, and what they have cost.
+#[derive(Serialize)]
+struct Host {
+    process: i32,
+    role: String,
+    #[serde(flatten)]
+    peer: PeerStatus,
+}
+
 /// One look.
 #[derive(Serialize)]
 struct View {
     flows: Vec<Flow>,
+    hosts: Vec<Host>,
 }
 
 /// A flow's counters when its figures were last taken, and its rates then.
@@ -113,10 +123,12 @@ fn tell(view: &View, json: bool) -> Result<(), Failure> {
 impl Watch {
     /// Asks every console. One that ends meanwhile is left out.
     fn look(&mut self) -> Result<View, Failure> {
-        let mut flows = Vec::new();
+        let (mut flows, mut hosts) = (Vec::new(), Vec::new());
         let mut readings = BTreeMap::new();
         for console in consoles()? {
             let Ok(Answer::Status(status)) = ask(&console, &Operation::Stats {}) else { continue };
+            let (process, role) = (status.process, &status.role);
+            hosts.extend(status.peers.iter().cloned().map(|peer| Host { process, role: role.clone(), peer }));
             for driver in &status.drivers {
                 for (outward, stats) in [(true, &driver.stats.outgoing), (false, &driver.stats.incoming)] {
                     let Some(stats) = stats else { continue };
@@ -129,7 +141,7 @@ impl Watch {
             }
         }
         self.readings = readings;
-        Ok(View { flows })
+        Ok(View { flows, hosts })
     }
 }
 
@@ -204,7 +216,32 @@ fn draw(view: &View) -> Vec<String> {
             draw_stage(&mut lines, stage);
         }
     }
+    if !view.hosts.is_empty() {
+        lines.push(String::new());
+        lines.push(format!(
+            "{:<HOST_COLUMNS$} {:>7} {:>10} {:>10} {:>10} {:>9}  STATE",
+            "HOST", "DEVICES", "MESSAGES", "BYTES", "KEPT BYTES", "BUSY"
+        ));
+    }
+    lines.extend(view.hosts.iter().map(host_row));
     lines.iter().map(|line| printable(line)).collect()
+}
+
+fn host_row(host: &Host) -> String {
+    let peer = &host.peer;
+    let state = match peer.silent_seconds {
+        Some(seconds) => format!("silent for {seconds:.0} s"),
+        None => "heard".into(),
+    };
+    format!(
+        "{:<HOST_COLUMNS$} {:>7} {:>10} {:>10} {:>10} {:>7.2} s  {state}",
+        cut(&peer.name, HOST_COLUMNS),
+        peer.drivers,
+        scaled(peer.messages as f64),
+        scaled(peer.bytes as f64),
+        scaled(peer.store_bytes as f64),
+        peer.busy_seconds,
+    )
 }
 
 fn row(flow: &Flow) -> String {

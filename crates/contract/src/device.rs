@@ -59,6 +59,8 @@ pub struct Listing {
     pub summary: String,
     /// Why it cannot be opened now, if so, and what to do.
     pub problem: Option<String>,
+    /// Whether Outboard made it: an application's node, which stands in for a device elsewhere.
+    pub ours: bool,
 }
 
 /// What the broker hands a worker: descriptors and plain data, nothing else crosses that wall.
@@ -138,6 +140,12 @@ pub trait DeviceClass: Sync {
 
     /// Options of a spec, given as `,name=value` behind the target.
     fn options(&self) -> &'static [OptionSpec];
+
+    /// The kernel's name for the subsystem whose devices these are (`SUBSYSTEM` of its uevents), where they come and go
+    /// and can be listed.
+    fn subsystem(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Devices of this class on this host, for `outboard devices`.
     fn list(&self) -> Vec<Listing> {

@@ -395,12 +395,14 @@ impl Attacher {
     }
 
     fn peer_status(&self) -> PeerStatus {
+        let stats = self.drivers.iter().map(|driver| &driver.stats.1);
         PeerStatus {
             name: self.peer_name().unwrap_or(&self.place).into(),
             address: self.peer.to_string(),
             silent_seconds: self.silent_since.map(|since| now().since(since).as_secs_f64()),
             round_trip_seconds: self.facts.map(|facts| facts.round_trip.as_secs_f64()),
             drivers: self.drivers.iter().filter(|driver| driver.plans.is_some()).count(),
+            ..PeerStatus::of(stats)
         }
     }
 

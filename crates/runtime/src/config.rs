@@ -31,7 +31,7 @@ use crate::worker::TransportPlan;
 use contract::{OptionKind, OptionSpec, Options, Role, Scope};
 use pipeline::Joined;
 use serde::{Deserialize, Serialize};
-use session::{Limits, StoreFull};
+use session::{Admittance, Limits, Rates, StoreFull};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -466,6 +466,8 @@ pub(crate) fn check_options(specs: &'static [OptionSpec], given: Option<&str>) -
 }
 
 const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 1 << 20 };
+const RATE: OptionKind = OptionKind::Integer { min: 0, max: 1 << 40 };
+const RATE_BYTES: OptionKind = OptionKind::Size { min: 0, max: 1 << 50 };
 const BYTES: OptionKind = OptionKind::Size { min: 1, max: 1 << 40 };
 const TIME: OptionKind =
     OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(86_400) };
@@ -481,7 +483,21 @@ pub static LIMITS: &[OptionSpec] = &[
     limit("ping_interval", TIME, "100ms", "time between pings"),
     limit("greeting", TIME, "5s", "how long a connection may take to introduce itself"),
     limit("greetings", COUNT, "256", "connections that have not introduced themselves yet"),
+    limit("connections_per_second", COUNT, "500", "connections of one address in a second"),
+    limit(
+        "greetings_per_address",
+        COUNT,
+        "128",
+        "connections of one address that have not introduced themselves yet",
+    ),
+    limit("handshakes_per_second", COUNT, "500", "handshakes of all together in a second"),
     limit("sessions", COUNT, "128", "peers at once"),
+    limit("sessions_per_peer", COUNT, "64", "sessions of one peer at once"),
+    limit("drivers_of_all", COUNT, "4096", "devices of all sessions"),
+    limit("device_messages", RATE, "0", "messages of one device in a second, both ways; 0: no bound"),
+    limit("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no bound"),
+    limit("session_messages", RATE, "0", "messages of one session in a second, both ways; 0: no bound"),
+    limit("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no bound"),
     limit("drivers", COUNT, "64", "devices of one session"),
     limit("store_bytes", BYTES, "16MiB", "what one flow keeps to send again, bytes"),
     limit("store_messages", COUNT, "65536", "what one flow keeps to send again, messages"),
@@ -514,6 +530,19 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
         greetings: options.count("greetings"),
         sessions: options.count("sessions"),
         drivers: options.count("drivers"),
+        admission: Admittance {
+            connections_per_second: options.count("connections_per_second"),
+            greetings_per_address: options.count("greetings_per_address"),
+            handshakes_per_second: options.count("handshakes_per_second"),
+            sessions_per_peer: options.count("sessions_per_peer"),
+            drivers_of_all: options.count("drivers_of_all"),
+        },
+        rates: Rates {
+            device_messages: options.count("device_messages") as u64,
+            device_bytes: options.size("device_bytes") as u64,
+            session_messages: options.count("session_messages") as u64,
+            session_bytes: options.size("session_bytes") as u64,
+        },
     })
 }
 

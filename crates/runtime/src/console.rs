@@ -165,6 +165,34 @@ pub struct PeerStatus {
     pub round_trip_seconds: Option<f64>,
     /// Devices in use.
     pub drivers: usize,
+    /// Messages of their flows, both ways.
+    #[serde(default)]
+    pub messages: u64,
+    /// Bytes of their bodies.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Bytes that are kept to be sent again.
+    #[serde(default)]
+    pub store_bytes: u64,
+    /// How long its turns took the worker.
+    #[serde(default)]
+    pub busy_seconds: f64,
+}
+
+impl PeerStatus {
+    /// What these drivers amount to.
+    pub(crate) fn of<'a>(drivers: impl Iterator<Item = &'a DriverStats>) -> PeerStatus {
+        let mut all = PeerStatus::default();
+        for driver in drivers {
+            all.busy_seconds += driver.busy_seconds;
+            for flow in driver.outgoing.iter().chain(&driver.incoming) {
+                all.messages += flow.messages;
+                all.bytes += flow.bytes;
+                all.store_bytes += flow.store.as_ref().map_or(0, |store| store.bytes);
+            }
+        }
+        all
+    }
 }
 
 /// A device on offer.

@@ -120,6 +120,8 @@ pub struct Driver {
     heard: u64,
     /// While its flows are traced: until then, if nobody asks again.
     traced_until: Option<Time>,
+    /// What its paths took in their last turn.
+    taken: Moved,
 }
 
 /// When to run a driver again.
@@ -137,6 +139,11 @@ impl Wake {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
+    }
+
+    /// How long that is from now on; `None`: until something comes.
+    pub(crate) fn wait(&self, now: Time) -> Option<Duration> {
+        if self.now { Some(Duration::ZERO) } else { self.at.map(|at| at.since(now)) }
     }
 
     pub(crate) fn add(&mut self, poller: &mut Poller, readiness: Readiness<'_>) {
@@ -180,6 +187,7 @@ impl Driver {
             transport_unflushed: false,
             heard: 0,
             traced_until: None,
+            taken: Moved::default(),
         };
         driver.build(role, flows, lossy, limits, kept)?;
         Ok(driver)
@@ -366,6 +374,7 @@ impl Driver {
             self.end_trace();
         }
         let mut progress = false;
+        self.taken = Moved::default();
         let (mut pushed, mut sent) = (false, false);
         let mut failure = None;
         if self.incoming.is_none() && self.lossy {
@@ -373,7 +382,10 @@ impl Driver {
         }
         if let Some(incoming) = self.incoming.as_mut() {
             match incoming.run(around(&mut self.partner, &mut self.transport, self.facts, now, notices)) {
-                Ok(moved) => (progress, pushed) = (moved.progress, moved.pushed),
+                Ok(moved) => {
+                    (progress, pushed) = (moved.progress, moved.pushed);
+                    self.taken = moved;
+                }
                 Err(error) => failure = Some(error),
             }
         }
@@ -382,6 +394,8 @@ impl Driver {
                 Ok(moved) => {
                     progress |= moved.progress;
                     sent = moved.pushed;
+                    self.taken.messages += moved.messages;
+                    self.taken.bytes += moved.bytes;
                 }
                 Err(error) => failure = Some(error),
             }
@@ -436,6 +450,11 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// What its paths took in their last turn.
+    pub(crate) fn taken(&self) -> &Moved {
+        &self.taken
     }
 
     fn handle_failure(
@@ -581,6 +600,7 @@ impl Driver {
             present: self.partner.is_some(),
             traced: self.traced_until.is_some(),
             restarts: 0,
+            busy_seconds: 0.0,
             outgoing: self.outgoing.as_ref().map(Outgoing::stats),
             incoming: self.incoming.as_ref().map(Incoming::stats),
             partner: figures(self.partner.as_mut()),
@@ -618,6 +638,19 @@ pub(crate) struct Moved {
     pub(crate) progress: bool,
     /// Something was pushed and wants a flush.
     pub(crate) pushed: bool,
+    /// Messages that were taken, and their bytes.
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Moved {
+    /// Counts what was pulled.
+    pub(crate) fn count(&mut self, pulled: &Pulled) {
+        if let Pulled::Message(_, message) = pulled {
+            self.messages += 1;
+            self.bytes += message.body.len() as u64;
+        }
+    }
 }
 
 pub(crate) fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {

@@ -2,6 +2,7 @@
 
 use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
+use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::Teller;
 use crate::kept::Kept;
 use crate::registry;
@@ -22,7 +23,6 @@ use wire::ticket::{FlowTicket, SinkTicket};
 use wire::{BODY_BYTES_MAX, Control, RecordHeader};
 
 /// Records taken in one run.
-const BURST: usize = 64;
 /// How long a gap may be mere reordering before it is asked for.
 const REORDER_WAIT: Duration = Duration::from_millis(5);
 /// Shortest time between two requests for the same gap.
@@ -380,7 +380,7 @@ impl Incoming {
         let facts = facts.unwrap_or_default();
         // Until the source has said in which epoch it is, its halves could not understand ours.
         let begun = self.sink.epoch() > 0;
-        let mut moved = Moved { progress: begun && self.segment.run_timeouts(now), pushed: false };
+        let mut moved = Moved { progress: begun && self.segment.run_timeouts(now), ..Moved::default() };
         if std::mem::take(&mut self.is_resumed) {
             self.give_up();
             self.handle_heard(notices);
@@ -388,7 +388,7 @@ impl Incoming {
         if let (Some(trace), Some(transport)) = (self.segment.out.trace.as_deref(), transport.as_mut()) {
             self.arrivals.prepare(trace, self.expected, transport.as_mut(), now);
         }
-        let mut budget = BURST;
+        let mut budget = MESSAGES_MAX;
         loop {
             if !self.push_out(partner.as_deref_mut(), now, &mut moved)? || !self.segment.has_room() {
                 break;
@@ -406,14 +406,16 @@ impl Incoming {
             if !self.lossy && self.sink.is_waiting() {
                 break;
             }
-            if budget == 0 {
+            if budget == 0 || moved.bytes >= BYTES_MAX as u64 {
                 moved.progress = true;
                 break;
             }
             budget -= 1;
             let Some(transport) = transport.as_mut() else { break };
             let read_at = self.read_begins();
-            match transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)? {
+            let pulled = transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)?;
+            moved.count(&pulled);
+            match pulled {
                 Pulled::Message(_, record) => {
                     let read = read_at.map(|at| (at, trace::arrival(transport.as_mut())));
                     self.take_record(record, read, facts, now, notices)?;

@@ -17,6 +17,7 @@ mod dial;
 pub mod driver;
 mod error;
 mod events;
+mod fair;
 mod feedback;
 mod incoming;
 mod isolation;

@@ -1,6 +1,7 @@
 //! The source path of a flow: partner, source stages, numbering, transport.
 
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
+use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::{Known, Reader};
 use crate::kept::Kept;
 use crate::registry;
@@ -19,9 +20,6 @@ use std::time::Duration;
 use sys::poller::Poller;
 use wire::ticket::FlowTicket;
 use wire::{BODY_BYTES_MAX, Control};
-
-/// Messages taken in one run, so that a busy flow leaves the others their turn.
-const BURST: usize = 64;
 
 /// What the other host makes of what a flow says that is not reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -335,9 +333,9 @@ impl Outgoing {
     fn run_path(&mut self, around: Surroundings<'_>) -> Result<Moved, PathError> {
         let Surroundings { mut partner, mut transport, facts, now, notices } = around;
         let facts = facts.unwrap_or_default();
-        let mut moved = Moved { progress: self.segment.run_timeouts(now), pushed: false };
+        let mut moved = Moved { progress: self.segment.run_timeouts(now), ..Moved::default() };
         self.source.handle_timeout(now, facts.round_trip);
-        let mut budget = BURST;
+        let mut budget = MESSAGES_MAX;
         loop {
             let clear = match transport.as_mut() {
                 Some(transport) => self.send(transport.as_mut(), now, &mut moved)?,
@@ -349,7 +347,7 @@ impl Outgoing {
             if !clear || self.is_switching() || self.begins_again || self.ended || !self.segment.has_room() {
                 break;
             }
-            if budget == 0 {
+            if budget == 0 || moved.bytes >= BYTES_MAX as u64 {
                 moved.progress = true;
                 break;
             }
@@ -359,7 +357,9 @@ impl Outgoing {
                 break;
             };
             let read_at = self.read_begins();
-            match partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)? {
+            let pulled = partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)?;
+            moved.count(&pulled);
+            match pulled {
                 Pulled::Message(_, message) if self.is_dropping(transport.is_some()) => {
                     self.drops.add("link down", 1);
                     drop(message);

@@ -1,6 +1,7 @@
 //! `outboard share`: offers devices to other hosts. The broker's side: it listens, lets peers in, opens
 //! devices, and hands descriptors to workers.
 
+mod admission;
 mod carrier;
 mod datagrams;
 mod orders;
@@ -21,6 +22,7 @@ use crate::share_session::{Session, Turn, Who};
 use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
+use admission::Admissions;
 use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
 use datagrams::bind_udp;
@@ -40,6 +42,8 @@ use sys::poller::Poller;
 use wire::preamble::{Introduction, SessionToken};
 use wire::{Control, Preamble};
 
+/// Connections that are accepted before others have their turn.
+const ACCEPTS_MAX: usize = 64;
 /// Ports that are tried where any will do.
 const PORT_ATTEMPTS: u32 = 16;
 /// Time between two `Stats` events.
@@ -150,8 +154,7 @@ pub struct Sharer {
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
-    /// How often somebody was turned away, by reason.
-    refused: BTreeMap<String, u64>,
+    admissions: Admissions,
 }
 
 impl Sharer {
@@ -177,6 +180,7 @@ impl Sharer {
             add_offer(&mut shared, number, device)?;
         }
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
+        let admissions = Admissions::new(&request.limits.admission);
         Ok(Sharer {
             request,
             known,
@@ -193,7 +197,7 @@ impl Sharer {
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
-            refused: BTreeMap::new(),
+            admissions,
         })
     }
 
@@ -229,6 +233,7 @@ impl Sharer {
             if now() >= stats_at {
                 self.sessions.values_mut().for_each(Session::ask_stats);
                 self.refresh_known(tell);
+                self.admissions.tell_untold(tell);
                 for device in self.shared.values() {
                     if let Some(hub) = device.hub_stats() {
                         tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
@@ -282,7 +287,9 @@ impl Sharer {
 
     fn accept(&mut self, tell: &mut dyn FnMut(Event)) {
         // A refused or broken connection concerns only itself; out of descriptors, the next round tries again.
-        while let Ok((stream, peer)) = self.listener.accept() {
+        // Of a flood, some at a time: who is in has its turns between.
+        for _ in 0..ACCEPTS_MAX {
+            let Ok((stream, peer)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -291,14 +298,14 @@ impl Sharer {
     }
 
     fn expect_greeting(&mut self, carrier: Carrier, peer: SocketAddr, tell: &mut dyn FnMut(Event)) {
-        if self.greetings.len() >= self.request.limits.greetings
-            && let Some(oldest) = self.greetings.pop_front()
-        {
-            self.dismiss(oldest, "too many connections that say nothing", tell);
-        }
+        self.make_room(peer, tell);
         let until = now().after(self.request.limits.greeting);
         let (bytes, needed) = ([0; Introduction::BYTES], Preamble::BYTES);
-        self.greetings.push_back(Greeting { carrier, peer, bytes, filled: 0, needed, until, control: None });
+        let greeting = Greeting { carrier, peer, bytes, filled: 0, needed, until, control: None };
+        match self.admissions.connect(peer, now()) {
+            Ok(()) => self.greetings.push_back(greeting),
+            Err(reason) => self.dismiss(greeting, &reason, tell),
+        }
     }
 
     fn greet(&mut self, tell: &mut dyn FnMut(Event)) {
@@ -487,9 +494,11 @@ impl Sharer {
                     continue;
                 }
                 (Preamble::Control, None, Carrier::Tcp(stream)) => {
+                    self.admissions.shake_hands(now())?;
                     stream.try_clone().map(ControlStream::Bare)
                 }
                 (Preamble::SecureControl, Some(known), Carrier::Tcp(stream)) => {
+                    self.admissions.shake_hands(now())?;
                     let stream = stream.try_clone();
                     let stream = stream.and_then(|stream| SecureStream::accept(stream, &known.trust));
                     stream.map(|stream| ControlStream::Secure(Box::new(stream)))
@@ -527,7 +536,9 @@ impl Sharer {
                 }
             }
         }
-        tell(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
+        if self.admissions.refuse(reason) {
+            tell(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
+        }
     }
 
     fn welcome(
@@ -567,8 +578,8 @@ impl Sharer {
             }
             return;
         }
-        if self.sessions.len() >= self.request.limits.sessions {
-            return self.dismiss(greeting, "this host serves as many peers as it may already", tell);
+        if let Some(reason) = self.session_limit(key.as_ref(), address) {
+            return self.dismiss(greeting, &reason, tell);
         }
         let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
         let id = self.next_session;

@@ -80,7 +80,7 @@ pub(crate) struct Session {
     /// Name and address.
     peer: String,
     name: String,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// What it is known by: only that key resumes the session.
     pub(crate) key: Option<PeerKey>,
     permit: Permit,
@@ -619,6 +619,7 @@ impl Session {
             silent_seconds: self.silent_since.map(|since| now().since(since).as_secs_f64()),
             round_trip_seconds: self.facts.map(|facts| facts.round_trip.as_secs_f64()),
             drivers: self.drivers.len(),
+            ..PeerStatus::of(self.stats.values().map(|(_, stats)| stats))
         }
     }
 
@@ -635,7 +636,16 @@ impl Session {
             return Err(format!("driver {driver} is open already"));
         }
         if self.drivers.len() >= self.limits.drivers || driver > u32::MAX / FLOWS_MAX as u32 - 1 {
-            return Err("this session has as many devices open as it may".into());
+            let most = self.limits.drivers;
+            return Err(format!("this session has as many devices open as it may (--limit drivers={most})"));
+        }
+        let all: usize = shared.values().map(|device| device.users.len()).sum();
+        let most = &self.limits.admission;
+        if all >= most.drivers_of_all {
+            let most = most.drivers_of_all;
+            return Err(format!(
+                "this host serves as many devices as it may (--limit drivers_of_all={most})"
+            ));
         }
         // What the peer may not open is not there for it.
         let mut seen =

@@ -18,6 +18,9 @@ pub struct DriverStats {
     /// How often its worker was killed and another went on.
     #[serde(default)]
     pub restarts: u64,
+    /// How long its turns took its worker, all together.
+    #[serde(default)]
+    pub busy_seconds: f64,
     /// The flow that starts here.
     pub outgoing: Option<FlowStats>,
     /// The flow that ends here.

@@ -15,7 +15,7 @@ mod ticket;
 pub use clock::ClockEstimator;
 pub use control::{ChannelError, ControlChannel};
 pub use handshake::{Handshake, HandshakeError, Welcomed};
-pub use limits::{Limits, StoreFull};
+pub use limits::{Admittance, Limits, Rates, StoreFull};
 pub use liveness::Liveness;
 pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};

@@ -32,6 +32,50 @@ pub struct Limits {
     pub sessions: usize,
     /// Drivers of one session.
     pub drivers: usize,
+    /// What is bounded of everybody together, and of who is not known yet.
+    pub admission: Admittance,
+    /// What may be moved in a second.
+    pub rates: Rates,
+}
+
+/// Who may come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admittance {
+    /// Connections of one address (of IPv6: 64 bits of it) in a second.
+    pub connections_per_second: usize,
+    /// Connections of one address that have not introduced themselves yet.
+    pub greetings_per_address: usize,
+    /// Handshakes of all together in a second.
+    pub handshakes_per_second: usize,
+    /// Sessions of one peer at once.
+    pub sessions_per_peer: usize,
+    /// Drivers of all sessions.
+    pub drivers_of_all: usize,
+}
+
+impl Default for Admittance {
+    fn default() -> Self {
+        Admittance {
+            connections_per_second: 500,
+            greetings_per_address: 128,
+            handshakes_per_second: 500,
+            sessions_per_peer: 64,
+            drivers_of_all: 4096,
+        }
+    }
+}
+
+/// What may be moved in a second, both ways together; 0 is no bound. What is over it waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Messages of one device's flows.
+    pub device_messages: u64,
+    /// Their bytes.
+    pub device_bytes: u64,
+    /// Messages of all flows of a session.
+    pub session_messages: u64,
+    /// Their bytes.
+    pub session_bytes: u64,
 }
 
 impl Default for Limits {
@@ -50,6 +94,8 @@ impl Default for Limits {
             greetings: 256,
             sessions: 128,
             drivers: 64,
+            admission: Admittance::default(),
+            rates: Rates::default(),
         }
     }
 }

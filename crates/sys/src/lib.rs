@@ -17,4 +17,5 @@ pub mod signal;
 pub mod thread;
 pub mod tty;
 pub mod tun;
+pub mod uevent;
 pub mod v4l2;

@@ -42,11 +42,13 @@ pub(super) fn list() -> Vec<Listing> {
         let path = node(number);
         let opened = open(&path);
         let kind = opened.as_ref().map_or("input device", |(_, properties)| properties.kind());
-        let ours = if attribute(number, "phys").starts_with(OURS) { ", a node of Outboard" } else { "" };
+        let ours = attribute(number, "phys").starts_with(OURS);
+        let whose = if ours { ", a node of Outboard" } else { "" };
         Listing {
             spec: format!("evdev:{}", path.display()),
-            summary: format!("{} ({kind}{ours})", attribute(number, "name")),
+            summary: format!("{} ({kind}{whose})", attribute(number, "name")),
             problem: opened.err().map(|error| error.to_string()),
+            ours,
         }
     };
     numbers().into_iter().map(listing).collect()

@@ -93,6 +93,10 @@ impl DeviceClass for Evdev {
         &EVDEV_OPTIONS
     }
 
+    fn subsystem(&self) -> Option<&'static str> {
+        Some("input")
+    }
+
     fn list(&self) -> Vec<Listing> {
         discovery::list()
     }

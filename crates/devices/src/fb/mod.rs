@@ -75,6 +75,10 @@ impl DeviceClass for Fb {
         plain::screen_pipeline(direction)
     }
 
+    fn subsystem(&self) -> Option<&'static str> {
+        Some("graphics")
+    }
+
     fn list(&self) -> Vec<Listing> {
         let listing = |number: u32| {
             let spec = format!("fb:/dev/fb{number}");
@@ -82,7 +86,7 @@ impl DeviceClass for Fb {
             let problem = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).err();
             let problem = problem.map(|error| format!("{error}: be root or in the group `video`"));
             let name = std::fs::read_to_string(format!("{GRAPHICS}/fb{number}/name")).unwrap_or_default();
-            Some(Listing { spec, summary: format!("framebuffer {}", name.trim()), problem })
+            Some(Listing { spec, summary: format!("framebuffer {}", name.trim()), problem, ours: false })
         };
         (0..32).filter_map(listing).collect()
     }

@@ -183,6 +183,10 @@ impl DeviceClass for Serial {
         OPTIONS
     }
 
+    fn subsystem(&self) -> Option<&'static str> {
+        Some("tty")
+    }
+
     fn list(&self) -> Vec<Listing> {
         let ports = fs::read_dir("/sys/class/tty").into_iter().flatten().flatten();
         let mut listings: Vec<_> = ports.filter_map(|port| listing(&port.path())).collect();
@@ -229,6 +233,7 @@ fn listing(port: &Path) -> Option<Listing> {
         spec: format!("serial:{path}"),
         summary: format!("serial port ({}{known_as})", driver.file_name()?.to_string_lossy()),
         problem: usable.err().map(|error| format!("{error}: join the group that owns it, usually `dialout`")),
+        ours: false,
     })
 }
 

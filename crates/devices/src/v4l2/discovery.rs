@@ -86,12 +86,15 @@ pub(super) fn list() -> Vec<Listing> {
         match open(&path) {
             Ok(node) if node.is_camera() => {
                 let summary = format!("{} ({})", node.capability.card, node.capability.bus);
-                Some(Listing { spec, summary, problem: None })
+                Some(Listing { spec, summary, problem: None, ours: false })
             }
             Ok(_) => None,
-            Err(error) => {
-                Some(Listing { spec, summary: "video node".into(), problem: Some(error.to_string()) })
-            }
+            Err(error) => Some(Listing {
+                spec,
+                summary: "video node".into(),
+                problem: Some(error.to_string()),
+                ours: false,
+            }),
         }
     };
     paths().into_iter().filter_map(listing).collect()

@@ -106,6 +106,10 @@ impl DeviceClass for V4l2 {
         OPTIONS
     }
 
+    fn subsystem(&self) -> Option<&'static str> {
+        Some("video4linux")
+    }
+
     fn list(&self) -> Vec<Listing> {
         discovery::list()
     }

@@ -120,7 +120,12 @@ fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened
 /// A display of this host, and whether we may use it.
 fn listing(display: String) -> Listing {
     let problem = dial::dial(&display, LIST_PATIENCE).err().map(|error| error.to_string());
-    Listing { spec: format!("x11:{display}"), summary: format!("the screen of display {display}"), problem }
+    Listing {
+        spec: format!("x11:{display}"),
+        summary: format!("the screen of display {display}"),
+        problem,
+        ours: false,
+    }
 }
 
 impl DeviceClass for X11 {

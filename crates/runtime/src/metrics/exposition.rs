@@ -15,6 +15,11 @@ const SESSIONS: Kind = ("outboard_sessions", "gauge", "Sessions with other hosts
 const LINK: Kind = ("outboard_link_up", "gauge", "Whether the other host is heard.");
 const ROUND_TRIP: Kind =
     ("outboard_round_trip_seconds", "gauge", "Shortest round trip to the other host seen lately.");
+const BUSY: Kind = (
+    "outboard_peer_busy_seconds_total",
+    "counter",
+    "How long the turns of a peer's flows took their worker.",
+);
 const REFUSED: Kind = ("outboard_refused_total", "counter", "Connections that were turned away.");
 const OFFERED: Kind = ("outboard_device_present", "gauge", "Whether a device on offer is plugged in.");
 const USERS: Kind = ("outboard_device_users", "gauge", "Peers that use a device on offer.");
@@ -104,6 +109,7 @@ fn add_status(families: &mut Families, status: &Status) {
     for peer in &status.peers {
         let labels = [("peer", peer.name.as_str()), role];
         families.most(LINK, &labels, f64::from(peer.silent_seconds.is_none()));
+        families.add(BUSY, &labels, peer.busy_seconds);
         if let Some(seconds) = peer.round_trip_seconds {
             families.most(ROUND_TRIP, &labels, seconds);
         }

@@ -8,12 +8,14 @@
 //! What cannot be had now (a device that is not plugged in, a host that does not answer) is told and tried again by
 //! itself; the rest goes on meanwhile.
 
+mod hotplug;
 mod manager;
 mod notify;
 mod plan;
 mod sharing;
 mod unit;
 
+pub use hotplug::is_rule;
 pub use plan::Source;
 
 use crate::console::{Answer, Console, Operation, Status, ask, own_consoles};
@@ -34,10 +36,14 @@ use std::time::Duration;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
 use sys::signal::Hangup;
+use sys::uevent::Uevents;
 use unit::{Ends, Finished, Unit, Words};
 
 /// How long, at the end, everything may take to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time between two looks for devices of rules.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a reload did, in entries of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -65,6 +71,10 @@ pub struct Supervisor {
     finished: Receiver<Finished>,
     console: Option<Console>,
     hangup: Hangup,
+    /// What the kernel tells of devices, if it does.
+    uevents: Option<Uevents>,
+    /// When to look for devices.
+    looks: Vec<Time>,
     manager: Arc<Manager>,
     poller: Poller,
 }
@@ -93,6 +103,8 @@ impl Supervisor {
             finished,
             console: Console::open().ok(),
             hangup: Hangup::take_over().map_err(failed)?,
+            uevents: Uevents::open().ok(),
+            looks: Vec::new(),
             manager: Arc::new(Manager::of_environment()),
             poller: Poller::new().map_err(failed)?,
         };
@@ -123,6 +135,7 @@ impl Supervisor {
             }
             self.attend_console();
             self.retry();
+            self.look();
             self.sleep(stop)?;
         }
         self.manager.tell("STOPPING=1\nSTATUS=ending");
@@ -153,8 +166,8 @@ impl Supervisor {
         self.manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
         let result = match &self.source {
             Source::File(_) => self.source.plan().and_then(|plan| self.apply(plan)),
-            Source::Text(_) => {
-                Err(RuntimeError::Usage("what was read from standard input cannot be read again".into()))
+            Source::Text(_) | Source::Share(_) => {
+                Err(RuntimeError::Usage("it runs no file that could be read again".into()))
             }
         };
         match &result {
@@ -287,15 +300,39 @@ impl Supervisor {
         }
     }
 
+    /// Looks for devices when the kernel told of some, and now and then, since it does not tell everybody.
+    fn look(&mut self) {
+        let waits = |sharing: &Sharing| sharing.has_rules() || sharing.retry_at().is_some();
+        let is_wanted = self.sharings.iter().any(waits);
+        let at = now();
+        if self.uevents.as_ref().is_some_and(hotplug::heard) && is_wanted {
+            self.looks.extend(hotplug::LOOKS.map(|wait| at.after(wait)));
+        }
+        let due = self.looks.iter().any(|look| *look <= at);
+        self.looks.retain(|look| *look > at);
+        if due {
+            self.sharings.iter_mut().for_each(|sharing| sharing.look(&self.ends));
+        }
+        if is_wanted && self.looks.is_empty() {
+            self.looks.push(at.after(LOOK_INTERVAL));
+        }
+    }
+
     fn sleep(&mut self, stop: &Stop) -> Result<(), RuntimeError> {
         self.poller.want(stop.wakes(), true, false);
         self.poller.want(self.ends.wake.as_fd(), true, false);
         self.poller.want(self.hangup.as_fd(), true, false);
+        if let Some(uevents) = &self.uevents {
+            self.poller.want(uevents.as_fd(), true, false);
+        }
         if let Some(console) = &self.console {
             console.want(&mut self.poller);
         }
         let units = self.units.iter().filter(|unit| unit.threads == 0).filter_map(|unit| unit.retry.at);
-        let at: Option<Time> = units.chain(self.sharings.iter().filter_map(Sharing::retry_at)).min();
+        let at: Option<Time> = units
+            .chain(self.sharings.iter().filter_map(Sharing::retry_at))
+            .chain(self.looks.iter().copied())
+            .min();
         let waited = self.poller.wait(at.map(|at| at.since(now())));
         waited.map(drop).map_err(|error| RuntimeError::os("waiting", error))
     }

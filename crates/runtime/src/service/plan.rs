@@ -15,6 +15,8 @@ pub enum Source {
     File(PathBuf),
     /// Words that were read once, such as from standard input.
     Text(String),
+    /// One `[[share]]`.
+    Share(Box<ShareWords>),
 }
 
 /// What is to run.
@@ -46,6 +48,9 @@ impl Source {
     pub(super) fn plan(&self) -> Result<Plan, RuntimeError> {
         match self {
             Source::Text(text) => Plan::of(&RunFile::parse(text)?),
+            Source::Share(words) => {
+                Plan::of(&RunFile { share: vec![(**words).clone()], ..RunFile::default() })
+            }
             Source::File(path) => {
                 let reading = |error| RuntimeError::os(format!("reading {}", path.display()), error);
                 let text = std::fs::read_to_string(path).map_err(reading)?;

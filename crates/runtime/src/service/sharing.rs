@@ -1,5 +1,6 @@
 //! One address that a run file listens on: its sharer, and the devices that it is told to offer.
 
+use super::hotplug;
 use super::manager::Inherited;
 use super::plan::SharePlan;
 use super::unit::{Ends, Retry, new_stop, run_sharer};
@@ -25,10 +26,12 @@ pub(super) struct Sharing {
     running: Option<(Orders, JoinHandle<()>)>,
     retry: Retry,
     devices: Vec<Device>,
+    /// Those that stand for whatever suits them.
+    rules: Vec<ShareWords>,
     next: u64,
 }
 
-/// One `[[share]]`.
+/// One `[[share]]`, or one device that a rule stands for.
 struct Device {
     /// What it is known by to the sharer.
     index: u64,
@@ -37,6 +40,14 @@ struct Device {
     retry: Retry,
     /// What only the device showed to be wrong with the words.
     wrong: Option<String>,
+    /// Of a rule's device: which rule, and what the device is.
+    found: Option<(ShareWords, String)>,
+}
+
+impl Device {
+    fn new(index: u64, words: ShareWords, found: Option<(ShareWords, String)>) -> Device {
+        Device { index, words, offered: false, retry: Retry::default(), wrong: None, found }
+    }
 }
 
 impl Sharing {
@@ -54,6 +65,7 @@ impl Sharing {
             running: None,
             retry: Retry::default(),
             devices: Vec::new(),
+            rules: Vec::new(),
             next: 0,
         };
         sharing.listen_on(inherited)?;
@@ -108,6 +120,7 @@ impl Sharing {
     pub(super) fn begin_anew(&mut self, request: &ShareRequest, inherited: &mut Inherited, ends: &Ends) {
         self.request = request.clone();
         self.devices.clear();
+        self.rules.clear();
         self.try_again(inherited, ends);
     }
 
@@ -120,9 +133,21 @@ impl Sharing {
 
     /// Withdraws what is gone, then offers what is new.
     pub(super) fn apply(&mut self, words: &[ShareWords], ends: &Ends, done: &mut Reloaded) {
-        let mut fresh = words.to_vec();
+        let (rules, mut fresh): (Vec<_>, Vec<_>) = words.iter().cloned().partition(hotplug::is_rule);
+        done.unchanged += rules.iter().filter(|rule| self.rules.contains(rule)).count();
+        done.started += rules.iter().filter(|rule| !self.rules.contains(rule)).count();
+        done.ended += self.rules.iter().filter(|rule| !rules.contains(rule)).count();
+        self.rules = rules;
+        let rules = &self.rules;
         let orders = self.running.as_ref().map(|(orders, _)| orders.clone());
         self.devices.retain(|device| {
+            if let Some((rule, _)) = &device.found {
+                let stays = rules.contains(rule);
+                if !stays {
+                    withdraw(orders.as_ref(), device);
+                }
+                return stays;
+            }
             let place = fresh.iter().position(|words| *words == device.words);
             match place {
                 Some(index) => {
@@ -137,13 +162,62 @@ impl Sharing {
             place.is_some()
         });
         for words in fresh {
-            let (retry, wrong) = (Retry::default(), None);
-            self.devices.push(Device { index: self.next, words, offered: false, retry, wrong });
+            self.devices.push(Device::new(self.next, words, None));
             self.next += 1;
             done.started += 1;
         }
+        self.look(ends);
         self.offer(ends, |device| !device.offered && device.retry.at.is_none() && device.wrong.is_none());
         self.launch(ends);
+    }
+
+    pub(super) fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// Offers what rules stand for now, and withdraws what is gone, as soon as nobody uses it: who does keeps its node,
+    /// and the device when it is back. What else waits for its device is tried now.
+    pub(super) fn look(&mut self, ends: &Ends) {
+        for rule in self.rules.clone() {
+            let mut found = hotplug::find(&rule);
+            let orders = self.running.as_ref().map(|(orders, _)| orders);
+            self.devices.retain_mut(|device| {
+                let Some((_, summary)) = device.found.as_ref().filter(|(own, _)| *own == rule) else {
+                    return true;
+                };
+                let same = |one: &hotplug::Found| one.spec == device.words.device && one.summary == *summary;
+                let back = |one: &hotplug::Found| one.summary == *summary;
+                if let Some(at) = found.iter().position(same) {
+                    found.swap_remove(at);
+                    return true;
+                }
+                let is_used = device.offered
+                    && orders.is_some_and(|orders| orders.withdraw_unused(device.index).is_err());
+                // The sharer finds again by itself what somebody uses, wherever it is plugged in.
+                if is_used && let Some(at) = found.iter().position(back) {
+                    device.words.device = found.swap_remove(at).spec;
+                }
+                is_used
+            });
+            for one in found {
+                if self.devices.iter().any(|device| device.words.device == one.spec) {
+                    continue;
+                }
+                let name = self.free_name(&one.name);
+                let words = ShareWords { device: one.spec, name: Some(name), ..rule.clone() };
+                self.devices.push(Device::new(self.next, words, Some((rule.clone(), one.summary))));
+                self.next += 1;
+            }
+        }
+        self.offer(ends, |device| !device.offered && device.wrong.is_none());
+    }
+
+    /// This name, or with a number behind it what nobody has.
+    fn free_name(&self, name: &str) -> String {
+        let is_free =
+            |name: &String| !self.devices.iter().any(|device| device.words.name.as_ref() == Some(name));
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        std::iter::once(name.to_string()).chain(numbered).find(is_free).unwrap_or_default()
     }
 
     fn offer(&mut self, ends: &Ends, is_due: impl Fn(&Device) -> bool) {

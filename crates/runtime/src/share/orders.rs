@@ -22,9 +22,15 @@ const FIRST_NUMBER: u64 = 1 << 40;
 
 struct Order {
     number: u64,
-    /// None: it is withdrawn.
-    device: Option<Box<ShareDevice>>,
+    wish: Wish,
     answer: SyncSender<Result<(), RuntimeError>>,
+}
+
+enum Wish {
+    Offer(Box<ShareDevice>),
+    Withdraw,
+    /// Unless somebody uses it.
+    WithdrawUnused,
 }
 
 /// Tells a running sharer what to offer; clones are handles on the same one.
@@ -41,17 +47,22 @@ impl Orders {
 
     /// Has a device offered, which `index` stands for from then on. Waits until it is; the error says why it is not.
     pub fn offer(&self, index: u64, device: ShareDevice) -> Result<(), RuntimeError> {
-        self.give(index, Some(Box::new(device)))
+        self.give(index, Wish::Offer(Box::new(device)))
     }
 
     /// Has what `index` stands for withdrawn: whoever uses it loses it. Waits until it is.
     pub fn withdraw(&self, index: u64) -> Result<(), RuntimeError> {
-        self.give(index, None)
+        self.give(index, Wish::Withdraw)
     }
 
-    fn give(&self, index: u64, device: Option<Box<ShareDevice>>) -> Result<(), RuntimeError> {
+    /// The same, unless somebody uses it: that is an error.
+    pub fn withdraw_unused(&self, index: u64) -> Result<(), RuntimeError> {
+        self.give(index, Wish::WithdrawUnused)
+    }
+
+    fn give(&self, index: u64, wish: Wish) -> Result<(), RuntimeError> {
         let (answer, answered): (_, Receiver<_>) = sync_channel(1);
-        let order = Order { number: FIRST_NUMBER + index, device, answer };
+        let order = Order { number: FIRST_NUMBER + index, wish, answer };
         let lost = || RuntimeError::Peer("the sharer does not answer: it has ended, or hangs".into());
         self.ring.push(order).map_err(|_| lost())?;
         self.wake.signal();
@@ -77,13 +88,15 @@ impl Sharer {
     /// Does what it was told.
     pub(super) fn attend_orders(&mut self, tell: &mut dyn FnMut(Event)) {
         self.orders.wake.clear();
-        while let Some((Order { number, device, answer }, _)) = self.orders.ring.pop() {
-            let done = match device {
-                None => {
+        while let Some((Order { number, wish, answer }, _)) = self.orders.ring.pop() {
+            let is_used = self.shared.get(&number).is_some_and(|device| !device.users.is_empty());
+            let done = match wish {
+                Wish::WithdrawUnused if is_used => Err(RuntimeError::Peer("somebody uses it".into())),
+                Wish::Withdraw | Wish::WithdrawUnused => {
                     self.withdraw(number, tell);
                     Ok(())
                 }
-                Some(device) => add_offer(&mut self.shared, number, &device).map(|offered| {
+                Wish::Offer(device) => add_offer(&mut self.shared, number, &device).map(|offered| {
                     let summary = offered.description.summary.clone();
                     tell(Event::Offered { name: offered.name.clone(), summary });
                 }),

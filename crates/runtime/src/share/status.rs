@@ -16,7 +16,7 @@ impl Sharer {
         Status {
             peers: self.sessions.values().map(Session::peer_status).collect(),
             offers: self.shared.values().map(offer).collect(),
-            refused: self.refused.clone(),
+            refused: self.admissions.refused.clone(),
             ..Status::of("share", drivers.collect())
         }
     }

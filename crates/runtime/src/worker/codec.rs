@@ -13,7 +13,7 @@ use contract::{
     Options, Role, SealKeys, Secret, Shared, Site, Time,
 };
 use pipeline::{Origin, Pipeline};
-use session::{Limits, StoreFull};
+use session::{Admittance, Limits, Rates, StoreFull};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -67,6 +67,8 @@ impl Begin {
             greetings,
             sessions,
             drivers,
+            admission: _,
+            rates: Rates { device_messages, device_bytes, session_messages, session_bytes },
         } = &self.limits;
         let mut w = Writer::new();
         for count in [store_bytes, store_messages, held_records, held_bytes, control_bytes] {
@@ -77,6 +79,9 @@ impl Begin {
         }
         for time in [silence, ping_interval, keep, greeting] {
             put_duration(&mut w, *time);
+        }
+        for rate in [device_messages, device_bytes, session_messages, session_bytes] {
+            w.u64(*rate);
         }
         w.text(store_full.word());
         w.finish()
@@ -99,6 +104,14 @@ impl Begin {
             ping_interval: duration(r)?,
             keep: duration(r)?,
             greeting: duration(r)?,
+            rates: Rates {
+                device_messages: r.u64("a rate")?,
+                device_bytes: r.u64("a rate")?,
+                session_messages: r.u64("a rate")?,
+                session_bytes: r.u64("a rate")?,
+            },
+            // Who may come in is the broker's own.
+            admission: Admittance::default(),
             store_full: store_full(r)?,
         };
         r.end("limits")?;

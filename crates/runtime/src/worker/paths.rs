@@ -3,7 +3,9 @@
 
 use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
+use crate::fair::Rate;
 use crate::kept;
+use crate::stats::DriverStats;
 use contract::{End, PartnerError, Role, SealKeys, Time};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +35,15 @@ struct Entry {
     driver: Driver,
     role: Role,
     transport: TransportPlan,
+    rate: Rate,
+    /// How long its turns took.
+    busy: Duration,
+}
+
+impl Entry {
+    fn stats(&mut self) -> DriverStats {
+        DriverStats { busy_seconds: self.busy.as_secs_f64(), ..self.driver.stats() }
+    }
 }
 
 pub(super) struct Loop<D> {
@@ -43,6 +54,8 @@ pub(super) struct Loop<D> {
     drivers: BTreeMap<u32, Entry>,
     facts: Option<LinkFacts>,
     limits: Limits,
+    /// Of all drivers.
+    rate: Rate,
     /// When something last came over a data connection, until that is told, and what was told last.
     heard: Option<Time>,
     heard_told: Time,
@@ -58,6 +71,7 @@ impl<D: Desk> Loop<D> {
             memories: BTreeMap::new(),
             drivers: BTreeMap::new(),
             facts: None,
+            rate: Rate::of_session(&limits.rates),
             limits,
             heard: None,
             heard_told: Time::ZERO,
@@ -79,16 +93,23 @@ impl<D: Desk> Loop<D> {
             }
             self.report_backlog();
             let mut again = false;
-            if self.backlog.is_empty() {
+            if self.backlog.is_empty() && self.rate.closed_until(now).is_none() {
                 for (number, entry) in &mut self.drivers {
+                    if entry.rate.closed_until(now).is_some() {
+                        continue;
+                    }
                     again |= entry.driver.run(now, &mut self.poller, &mut notices);
+                    self.rate.take(entry.driver.taken(), now);
+                    entry.rate.take(entry.driver.taken(), now);
                     if entry.driver.has_heard() {
                         self.heard = Some(now);
                     }
                     for notice in notices.drain(..) {
                         self.backlog.push_back(Report::Notice { driver: *number, notice });
                     }
-                    now = now.max(Time(sys::clock::boot_ns()));
+                    let ended = now.max(Time(sys::clock::boot_ns()));
+                    entry.busy += ended.since(now);
+                    now = ended;
                 }
                 self.tell_heard();
                 self.report_backlog();
@@ -113,9 +134,13 @@ impl<D: Desk> Loop<D> {
         let mut timeout = None;
         if self.backlog.is_empty() {
             for entry in self.drivers.values() {
-                let wake = entry.driver.want(&mut self.poller);
                 let now = Time(sys::clock::boot_ns());
-                let wait = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now)) };
+                // One that has moved as much as it may is not waited for until it may go on.
+                let closed = self.rate.closed_until(now).max(entry.rate.closed_until(now));
+                let wait = match closed {
+                    Some(until) => Some(until.since(now)),
+                    None => entry.driver.want(&mut self.poller).wait(now),
+                };
                 timeout = match (timeout, wait) {
                     (Some(a), Some(b)) => Some(std::cmp::min(a, b)),
                     (a, b) => a.or(b),
@@ -157,7 +182,8 @@ impl<D: Desk> Loop<D> {
                         if let Some(facts) = self.facts {
                             built.handle_facts(facts);
                         }
-                        self.drivers.insert(driver, Entry { driver: built, role, transport });
+                        let (rate, busy) = (Rate::of_device(&self.limits.rates), Duration::ZERO);
+                        self.drivers.insert(driver, Entry { driver: built, role, transport, rate, busy });
                     }
                     Err(error) => self.fail(driver, error),
                 }
@@ -227,7 +253,7 @@ impl<D: Desk> Loop<D> {
                 }
             }
             Command::Stats => {
-                let stats = self.drivers.iter_mut().map(|(number, entry)| (*number, entry.driver.stats()));
+                let stats = self.drivers.iter_mut().map(|(number, entry)| (*number, entry.stats()));
                 self.backlog.push_back(Report::Stats(stats.collect()));
             }
             Command::Trace { driver, one_in } => {

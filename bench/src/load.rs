@@ -1,0 +1,313 @@
+//! Many flows like keyboards from many peers at one host, and one that floods beside them: delay, processor and memory,
+//! beside those of one flow alone. The sharer is the real program; the peers are in this process, a broker and a worker
+//! each. Everything is sealed, over loopback.
+
+use crate::Failure;
+use crate::measure::Times;
+use clap::Args;
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
+    Pulled, Pushed, Readiness,
+};
+use runtime::config::{AttachWords, limits};
+use runtime::trust::Trust;
+use runtime::{ApplicationChoice, Attacher, Stop};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long all flows may take to begin.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Kernel's ticks of `/proc/PID/stat` in a second (`USER_HZ`, the same on every machine).
+const TICKS_PER_SECOND: f64 = 100.0;
+/// The flood: messages a second, and bytes of each; together 500 Mbit/s.
+const FLOOD: (u64, u64) = (1000, 62_500);
+
+/// How many, and how long.
+#[derive(Args, Debug)]
+pub(crate) struct LoadSetting {
+    /// Peers
+    #[arg(long, default_value_t = 100)]
+    peers: usize,
+    /// Flows of each
+    #[arg(long, default_value_t = 10)]
+    flows: usize,
+    /// Messages a second of each flow
+    #[arg(long, default_value_t = 4)]
+    rate: u32,
+    /// Minutes that all run; one flow alone and the flood take a fifth of that each
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+}
+
+/// What came of some flows.
+#[derive(Default)]
+struct Came {
+    times: Mutex<Times>,
+    bytes: AtomicU64,
+    /// Flows that have brought something.
+    begun: AtomicU64,
+}
+
+/// An application that notes how old what comes is.
+struct Sink {
+    came: Arc<Came>,
+    begun: bool,
+}
+
+impl Partner for Sink {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        match template.direction {
+            Direction::In => Ok(FlowKey(1)),
+            Direction::Out => Err(PartnerError::Unsupported("it only takes")),
+        }
+    }
+
+    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+        Ok(())
+    }
+
+    fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        let age = sys::clock::boot_ns().saturating_sub(message.created.0);
+        self.came.times.lock().unwrap_or_else(PoisonError::into_inner).add(age);
+        self.came.bytes.fetch_add(message.body.len() as u64, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.begun, true) {
+            self.came.begun.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Ok(Pulled::Nothing)
+    }
+
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            Direction::In => Readiness::now(),
+            Direction::Out => Readiness::never(),
+        }
+    }
+}
+
+/// The sharer's process, ended with this, and its directory.
+struct Sharer {
+    child: Child,
+    address: String,
+    directory: PathBuf,
+}
+
+impl Sharer {
+    fn start(setting: &LoadSetting) -> Result<Sharer, Failure> {
+        let directory = std::env::temp_dir().join(format!("outboard-load-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
+        let mut text = String::new();
+        let most = setting.peers + 2;
+        let bounds = format!(
+            "sessions={most},sessions_per_peer={most},drivers={},connections_per_second=100000,greetings=4096,\
+             greetings_per_address=4096,handshakes_per_second=100000",
+            setting.flows.max(1)
+        );
+        let mut share = |device: String, name: String| {
+            text.push_str(&format!(
+                "[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '127.0.0.1:0'\nlimits = '{bounds}'\n"
+            ));
+        };
+        for flow in 0..setting.peers * setting.flows {
+            share(format!("pattern:rate={},size=24", setting.rate), format!("key{flow}"));
+        }
+        share(format!("pattern:rate={},size={}", FLOOD.0, FLOOD.1), "flood".into());
+        let file = directory.join("run.toml");
+        std::fs::write(&file, text)?;
+        let mut command = Command::new(crate::program()?);
+        command.arg("run").arg(&file).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env("XDG_STATE_HOME", &directory).env("XDG_RUNTIME_DIR", &directory);
+        let mut child = command.spawn()?;
+        let out = child.stdout.take().ok_or("the sharer has no output")?;
+        let mut lines = BufReader::new(out).lines();
+        let address = loop {
+            let line = lines.next().ok_or("the sharer ended")??;
+            let event: Value = serde_json::from_str(&line)?;
+            if event["event"] == "listening" {
+                break event["address"].as_str().unwrap_or_default().to_string();
+            }
+        };
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Sharer { child, address, directory })
+    }
+
+    /// Its process and those of its workers.
+    fn processes(&self) -> Vec<u32> {
+        let own = self.child.id();
+        let tasks = std::fs::read_dir(format!("/proc/{own}/task")).into_iter().flatten().flatten();
+        let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let parsed =
+            |text: String| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>();
+        std::iter::once(own).chain(children.flat_map(parsed)).collect()
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        let ticks = |process: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+            // The name of the program may have spaces; what follows its bracket has none.
+            let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+            Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
+        };
+        self.processes().iter().filter_map(ticks).sum::<f64>() / TICKS_PER_SECOND
+    }
+
+    /// What all its processes have of the machine's memory, what they share counted once.
+    fn memory_bytes(&self) -> f64 {
+        self.processes()
+            .iter()
+            .filter_map(|process| memory_bytes(Path::new(&format!("/proc/{process}"))))
+            .sum()
+    }
+}
+
+impl Drop for Sharer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// `Pss` of `proc_pid_smaps(5)`.
+fn memory_bytes(process: &Path) -> Option<f64> {
+    let text = std::fs::read_to_string(process.join("smaps_rollup")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? * 1024.0)
+}
+
+/// The peers, until they are dropped.
+struct Peers {
+    stop: Stop,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Peers {
+    fn new() -> Result<Peers, Failure> {
+        Ok(Peers { stop: Stop::new()?, threads: Vec::new() })
+    }
+
+    /// One more peer, with these devices.
+    fn add(&mut self, sharer: &Sharer, names: &[String], came: &Arc<Came>) -> Result<(), Failure> {
+        let from = names.iter().map(|name| format!("{}/{name}", sharer.address)).collect();
+        // Who is known is not this user's matter, but that of the sharer that is measured.
+        let words = AttachWords { from, insecure: true, ..AttachWords::default() };
+        let (requests, _) = words.requests()?;
+        for mut request in requests {
+            request.trust = Some(Trust::at(&sharer.directory.join("outboard"))?);
+            request.limits = limits(None)?;
+            for target in &mut request.targets {
+                let sink = Sink { came: came.clone(), begun: false };
+                target.application = ApplicationChoice::Partner(Box::new(sink));
+            }
+            let stop = self.stop.clone();
+            let run = move || {
+                let attacher = Attacher::start(request).map_err(|error| error.to_string())?;
+                attacher.run(&stop, &mut |_| {}).map_err(|error| error.to_string())
+            };
+            self.threads.push(std::thread::spawn(run));
+        }
+        Ok(())
+    }
+
+    /// Waits until so many flows have begun. A peer that has ended is an error.
+    fn wait(&mut self, came: &Came, flows: usize) -> Result<(), Failure> {
+        let since = Instant::now();
+        while came.begun.load(Ordering::Relaxed) < flows as u64 {
+            if let Some(ended) = self.threads.iter().position(JoinHandle::is_finished) {
+                let result = self.threads.swap_remove(ended).join();
+                return Err(format!("a peer ended: {result:?}").into());
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(
+                    format!("only {} of {flows} flows began", came.begun.load(Ordering::Relaxed)).into()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a stretch of time showed.
+fn measure(what: &str, time: Duration, sharer: &Sharer, came: &Came, flows: usize, idle: f64) -> Value {
+    *came.times.lock().unwrap_or_else(PoisonError::into_inner) = Times::default();
+    let (sharer_cpu, own_cpu, since) = (sharer.cpu_seconds(), sys::clock::process_cpu_ns(), Instant::now());
+    std::thread::sleep(time);
+    let seconds = since.elapsed().as_secs_f64();
+    let sharer_cpu = (sharer.cpu_seconds() - sharer_cpu) / seconds * 100.0;
+    let own_cpu = (sys::clock::process_cpu_ns() - own_cpu) as f64 / seconds / 1e7;
+    let times = std::mem::take(&mut *came.times.lock().unwrap_or_else(PoisonError::into_inner));
+    let kib = (sharer.memory_bytes() - idle) / flows as f64 / 1024.0;
+    let [p50, p99, most] = [0.5, 0.99, 1.0].map(|share| times.percentile_us(share));
+    let count = times.count();
+    println!(
+        "{what:<28} {flows:>6} {count:>9} {p50:>9.0} {p99:>9.0} {most:>9.0} {sharer_cpu:>8.1} {own_cpu:>8.1} {kib:>9.0}"
+    );
+    json!({
+        "what": what, "flows": flows, "messages": count, "p50_us": p50, "p99_us": p99, "max_us": most,
+        "sharer_cpu_percent": sharer_cpu, "peers_cpu_percent": own_cpu, "sharer_kib_per_flow": kib,
+    })
+}
+
+/// Runs it.
+pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    let all = Duration::from_secs_f64(setting.minutes * 60.0);
+    let sharer = Sharer::start(setting)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let idle = sharer.memory_bytes();
+    println!("{} peers, {} flows each, {} messages/s a flow", setting.peers, setting.flows, setting.rate);
+    println!(
+        "{:<28} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}",
+        "", "FLOWS", "MESSAGES", "P50 us", "P99 us", "MAX us", "CPU %", "PEERS %", "KiB/FLOW"
+    );
+    let mut figures = Vec::new();
+    {
+        let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
+        peers.add(&sharer, &["key0".into()], &came)?;
+        peers.wait(&came, 1)?;
+        figures.push(measure("one flow", all / 5, &sharer, &came, 1, idle));
+    }
+    let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
+    let flows = setting.peers * setting.flows;
+    let begun = Instant::now();
+    for peer in 0..setting.peers {
+        let names = (peer * setting.flows..).take(setting.flows).map(|flow| format!("key{flow}"));
+        peers.add(&sharer, &names.collect::<Vec<_>>(), &came)?;
+    }
+    peers.wait(&came, flows)?;
+    let began = begun.elapsed().as_secs_f64();
+    figures.push(measure("all", all, &sharer, &came, flows, idle));
+    let flood = Arc::new(Came::default());
+    peers.add(&sharer, &["flood".into()], &flood)?;
+    peers.wait(&flood, 1)?;
+    let (bytes, since) = (flood.bytes.load(Ordering::Relaxed), Instant::now());
+    figures.push(measure("all, beside 500 Mbit/s", all / 5, &sharer, &came, flows, idle));
+    let mbit = (flood.bytes.load(Ordering::Relaxed) - bytes) as f64 * 8e-6 / since.elapsed().as_secs_f64();
+    println!("all flows began within {began:.1} s; the flood brought {mbit:.0} Mbit/s");
+    Ok(json!({ "load": figures, "began_seconds": began, "flood_mbit_per_second": mbit }))
+}
