@@ -222,6 +222,7 @@ pub(crate) fn source(updates: usize) -> Result<(), Failure> {
         trust: None,
         limits: limits(),
         host: "a".into(),
+        announce: false,
     };
     Ok(Sharer::start(request)?.run(&Stop::new()?, &mut |_| {})?)
 }

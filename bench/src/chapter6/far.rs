@@ -157,6 +157,7 @@ pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
         trust: None,
         limits: limits(),
         host: "far".into(),
+        announce: false,
     };
     let sharer = Sharer::start(request)?;
     let bare = TcpListener::bind((setting.address, 0))?;

@@ -294,6 +294,7 @@ pub(crate) fn share(
         trust: None,
         limits: Limits::default(),
         host: "a".into(),
+        announce: false,
     };
     let sharer = Sharer::start(request).map_err(|error| error.to_string())?;
     let address = sharer.address();

@@ -22,8 +22,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List what this host can share
-    Devices {
+    /// List what this host can share, or what another shares with it
+    Devices(Devices),
+    /// Find hosts on the local network that announce themselves (`share --announce`)
+    Find {
+        /// How long to listen
+        #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+        seconds: f64,
         #[command(flatten)]
         json: Json,
     },
@@ -103,6 +108,20 @@ pub(crate) enum Command {
     },
     /// Print the manual page, roff
     Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Devices {
+    /// Another host that knows this one: HOST[:PORT]
+    pub(crate) host: Option<String>,
+    /// Go on, and list them again whenever one comes or goes
+    #[arg(long, requires = "host")]
+    pub(crate) watch: bool,
+    /// Ask nobody who they are. Said on both sides
+    #[arg(long, requires = "host")]
+    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
 }
 
 /// SIGHUP, or `outboard reload`, has it read the file again; one that is wrong changes nothing. What cannot be had now
@@ -248,6 +267,9 @@ pub(crate) struct Share {
     /// Where to listen, for TCP and UDP alike
     #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
+    /// Say on the local network that this host shares: its name and port, and nothing of what (`outboard find`)
+    #[arg(long)]
+    pub(crate) announce: bool,
     #[command(flatten)]
     pub(crate) session: Session,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod browse;
 mod catalogue;
 mod change;
 mod confined;
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Pair(words) => pair::pair(words),
         Command::Peers(words) => pair::peers(words),
-        Command::Devices { json } => catalogue::devices(json.json),
+        Command::Devices(words) => browse::devices(words),
+        Command::Find { seconds, json } => browse::find(seconds, json.json),
         Command::Share(words) => services::share(words),
         Command::Attach(words) => services::attach(words),
         Command::Connect(words) => services::connect(words),

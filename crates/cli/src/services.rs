@@ -69,6 +69,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         require: words.require,
         ports: words.via.ports,
         hub: words.hub,
+        announce: words.announce,
         allow: words.allow,
         listen: Some(words.listen),
         insecure: words.session.insecure,

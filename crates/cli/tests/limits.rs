@@ -40,7 +40,7 @@ fn one_more_than_may_be_is_refused_by_the_name_of_the_limit() {
     assert_eq!(old.pop().unwrap().stop(), Some(0));
     share.wait("peer-left");
     let two = outboard(&["attach", &from, &from, "--as", "null", "--as", "null", "--insecure"]);
-    two.refused(1, &["--limit drivers=1"]);
+    two.refused_with(1, "--limit drivers=1");
     assert!(old[0].seen.iter().all(|event| event["event"] != "link-lost"));
 }
 

@@ -750,7 +750,7 @@ impl From<LinkError> for Failure {
 }
 
 /// All addresses of a host, at least one.
-fn resolve(address: &str) -> Result<Vec<SocketAddr>, RuntimeError> {
+pub(crate) fn resolve(address: &str) -> Result<Vec<SocketAddr>, RuntimeError> {
     let unreachable = |why: String| RuntimeError::Unreachable(format!("{address}: {why}"));
     let found: Vec<_> = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?.collect();
     if found.is_empty() {

@@ -68,6 +68,9 @@ pub struct ShareWords {
     pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`, UDP and TCP alike; [`DEFAULT_LISTEN`] if none.
     pub listen: Option<String>,
+    /// Whether the local network is told that this host shares.
+    #[serde(default)]
+    pub announce: bool,
     /// Names of the peers that may see and open it; none: all that are known.
     #[serde(default, deserialize_with = "one_or_several")]
     pub allow: Vec<String>,
@@ -182,7 +185,10 @@ impl RunFile {
                         format!("another [[share]] on {} differs in `insecure` or `limits`", known.listen);
                     return Err(place(RuntimeError::Usage(problem), "share", index, &words.device));
                 }
-                Some(known) => known.devices.extend(request.devices),
+                Some(known) => {
+                    known.announce |= request.announce;
+                    known.devices.extend(request.devices);
+                }
                 None => requests.push(request),
             }
         }
@@ -254,6 +260,7 @@ impl ShareWords {
             trust,
             limits: limits(self.limits.as_deref())?,
             host: host_name(),
+            announce: self.announce,
         })
     }
 }

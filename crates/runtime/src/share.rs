@@ -89,6 +89,8 @@ pub struct ShareRequest {
     pub limits: Limits,
     /// This host's name, for people.
     pub host: String,
+    /// Whether the local network is told that it shares: [`crate::discovery`].
+    pub announce: bool,
 }
 
 /// A connection that has not introduced itself yet.
@@ -216,6 +218,7 @@ impl Sharer {
         for device in self.shared.values() {
             tell(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
+        let _announcement = self.announce(tell);
         let mut stats_at = now().after(STATS_INTERVAL);
         while !stop.is_said() {
             self.accept(tell);
@@ -230,6 +233,7 @@ impl Sharer {
             }
             self.take_wanted(tell);
             self.find_devices(tell);
+            self.sessions.values_mut().for_each(|session| session.push_catalogue(&self.shared));
             if now() >= stats_at {
                 self.sessions.values_mut().for_each(Session::ask_stats);
                 self.refresh_known(tell);

@@ -29,7 +29,7 @@ use std::time::Duration;
 use sys::poller::Poller;
 use transports::quic::Tag;
 use wire::Control;
-use wire::control::{CatalogueEntry, FLOWS_MAX, PublicKey};
+use wire::control::{CATALOGUE_ENTRIES_MAX, CatalogueEntry, FLOWS_MAX, PublicKey};
 use wire::preamble::{Introduction, SessionToken};
 
 /// How long a device that is taken from a silent user has to be let go of.
@@ -86,6 +86,8 @@ pub(crate) struct Session {
     permit: Permit,
     link: ControlLink,
     workers: Workers,
+    /// What the peer was told that there is, if it asked.
+    catalogue: Option<Vec<CatalogueEntry>>,
     /// Driver numbers to the numbers of shared devices.
     drivers: BTreeMap<u32, u64>,
     /// Their flows.
@@ -140,6 +142,7 @@ impl Session {
             permit: who.permit,
             link,
             workers,
+            catalogue: None,
             drivers: BTreeMap::new(),
             plans: BTreeMap::new(),
             changes: Changes::default(),
@@ -498,14 +501,8 @@ impl Session {
     ) -> Result<(), LinkError> {
         match message {
             Control::List => {
-                let entry = |device: &Shared| CatalogueEntry {
-                    name: device.name.clone(),
-                    class: device.description.class.clone(),
-                    summary: device.description.summary.clone(),
-                    present: device.present,
-                };
-                let seen = shared.values().filter(|device| self.permit.covers(&device.name, &device.allow));
-                let entries = seen.map(entry).collect();
+                let entries = self.catalogue(shared);
+                self.catalogue = Some(entries.clone());
                 self.link.send(&Control::Catalogue { entries })
             }
             Control::Open { ref name, .. }
@@ -544,6 +541,31 @@ impl Session {
             }
             // What only a sharer says means nothing from an attacher, and harms nobody.
             _ => Ok(()),
+        }
+    }
+
+    /// What this peer sees.
+    fn catalogue(&self, shared: &Offers) -> Vec<CatalogueEntry> {
+        let entry = |device: &Shared| CatalogueEntry {
+            name: device.name.clone(),
+            class: device.description.class.clone(),
+            summary: device.description.summary.clone(),
+            present: device.present,
+        };
+        let seen = shared.values().filter(|device| self.permit.covers(&device.name, &device.allow));
+        seen.take(CATALOGUE_ENTRIES_MAX).map(entry).collect()
+    }
+
+    /// Tells a peer that asked once what there is now, if that is something else.
+    pub(crate) fn push_catalogue(&mut self, shared: &Offers) {
+        if self.catalogue.is_none() {
+            return;
+        }
+        let entries = self.catalogue(shared);
+        if self.catalogue.as_ref() != Some(&entries) {
+            self.catalogue = Some(entries.clone());
+            // A failing control channel shows when the session is next served.
+            let _ = self.link.send(&Control::Catalogue { entries });
         }
     }
 

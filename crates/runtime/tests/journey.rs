@@ -64,6 +64,7 @@ fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
         trust: None,
         limits: Limits::default(),
         host: "a".into(),
+        announce: false,
     };
     let sharer = Sharer::start(request).unwrap();
     let (address, console) = (sharer.address(), sharer.console().unwrap().to_path_buf());

@@ -259,6 +259,7 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
         trust: None,
         limits: Limits::default(),
         host: host_name(),
+        announce: false,
     })
 }
 

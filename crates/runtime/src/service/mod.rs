@@ -3,7 +3,7 @@
 //! The file is read again on SIGHUP and by `outboard reload`. It is checked whole before anything is done: one that is
 //! wrong changes nothing. Entries are compared by their words: what stands there as before goes on untouched, what is
 //! new starts, what is gone ends. The `[[share]]` of one address are one sharer, which goes on while devices come and
-//! go; it is begun anew only if `insecure` or `limits` change.
+//! go; it is begun anew only if `insecure`, `announce` or `limits` change.
 //!
 //! What cannot be had now (a device that is not plugged in, a host that does not answer) is told and tried again by
 //! itself; the rest goes on meanwhile.

@@ -38,8 +38,9 @@ pub(super) struct SharePlan {
 
 impl SharePlan {
     /// Whether what listens there may go on.
-    pub(super) fn goes_on(&self, secure: bool, limits: &Limits) -> bool {
-        self.request.trust.is_some() == secure && self.request.limits == *limits
+    pub(super) fn goes_on(&self, secure: bool, announced: bool, limits: &Limits) -> bool {
+        let (trust, announce) = (self.request.trust.is_some(), self.request.announce);
+        (trust, announce) == (secure, announced) && self.request.limits == *limits
     }
 }
 

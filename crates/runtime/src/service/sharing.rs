@@ -113,7 +113,7 @@ impl Sharing {
 
     /// Whether the plan of this address is one for the sharer that runs.
     pub(super) fn goes_on(&self, plan: &SharePlan) -> bool {
-        plan.goes_on(self.request.trust.is_some(), &self.request.limits)
+        plan.goes_on(self.request.trust.is_some(), self.request.announce, &self.request.limits)
     }
 
     /// Listens with other bounds; nothing is on offer yet.

@@ -209,6 +209,7 @@ pub(crate) fn share_via(
         trust: None,
         limits: Limits::default(),
         host: "a".into(),
+        announce: false,
     };
     let sharer = Sharer::start(request).unwrap();
     let (address, stop) = (sharer.address(), Stop::new().unwrap());

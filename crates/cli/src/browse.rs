@@ -1,0 +1,79 @@
+//! `devices` and `find`: what there is here, at another host, and which hosts there are.
+
+use crate::arguments::Devices;
+use crate::catalogue;
+use crate::output::{Failure, print, print_json, printable};
+use crate::services::stop_on_signals;
+use runtime::config::{host_name, with_port};
+use runtime::discovery;
+use runtime::trust::Trust;
+use runtime::{Offered, Stop, browse};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Longest search, seconds.
+const SECONDS_MAX: f64 = 3600.0;
+
+/// `outboard devices`.
+pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
+    let Some(host) = words.host else { return catalogue::devices(words.json.json) };
+    let trust = (!words.insecure).then(Trust::open).transpose()?;
+    let stop = Stop::new()?;
+    if words.watch {
+        stop_on_signals(&stop)?;
+    }
+    let (json, watched) = (words.json.json, words.watch.then_some(&stop));
+    let mut told = Ok(());
+    let mut tell = |devices: Vec<Offered>| {
+        told = show(&devices, json, words.watch);
+        if told.is_err() {
+            stop.stop();
+        }
+    };
+    let done = browse(&with_port(&host), trust, host_name(), watched, &mut tell);
+    told?;
+    Ok(done?)
+}
+
+fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
+    if json && watch {
+        let line = serde_json::to_string(devices).map_err(|error| Failure::Failed(error.to_string()))?;
+        return print(&format!("{line}\n"));
+    }
+    if json {
+        return print_json(&devices);
+    }
+    let mut text = String::new();
+    let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or_default();
+    for Offered { name, class, summary, present } in devices {
+        let gone = if *present { "" } else { " (not plugged in)" };
+        let _ = writeln!(text, "{name:width$}  {class}  {summary}{gone}");
+    }
+    if devices.is_empty() {
+        text.push_str("Nothing is shared with this host there.\n");
+    }
+    if watch {
+        text.push('\n');
+    }
+    print(&printable(&text))
+}
+
+/// `outboard find`.
+pub(crate) fn find(seconds: f64, json: bool) -> Result<(), Failure> {
+    let time = Duration::try_from_secs_f64(seconds.min(SECONDS_MAX));
+    let time = time
+        .map_err(|_| Failure::Usage(format!("`{seconds}` is no time to listen: write seconds, such as 3")))?;
+    let found = discovery::find(time)?;
+    if json {
+        return print_json(&found);
+    }
+    let mut text = String::new();
+    let width = found.iter().map(|host| host.name.chars().count()).max().unwrap_or_default();
+    for host in &found {
+        let _ = writeln!(text, "{:width$}  {}", host.name, host.addresses.join("  "));
+    }
+    if found.is_empty() {
+        text.push_str("No host announces itself here: say `outboard share --announce` there.\n");
+    }
+    print(&printable(&text))
+}

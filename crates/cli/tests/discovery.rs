@@ -1,0 +1,69 @@
+//! What another host offers, as it changes, and finding hosts on the local network.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Instant;
+use support::{PATIENCE, Scratch, Service, command, outboard};
+
+#[test]
+fn devices_that_come_and_go_are_told_to_who_watches() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let share = |name: &str, listen: &str| {
+        format!("[[share]]\ndevice = 'pattern'\nname = '{name}'\nlisten = '{listen}'\ninsecure = true\n")
+    };
+    std::fs::write(&file, share("one", "127.0.0.1:0")).unwrap();
+    let mut service = Service::start(&["run", &file]);
+    let address = service.wait("listening")["address"].as_str().unwrap().to_string();
+    let seen = outboard(&["devices", &address, "--insecure", "--json"]).done().json();
+    assert_eq!((&seen[0]["name"], &seen[0]["present"]), (&"one".into(), &true.into()), "{seen}");
+    outboard(&["devices", &address]).refused(1, &["--insecure"]);
+    let mut watch = command(&["devices", &address, "--insecure", "--watch", "--json"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut names = || {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line.as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["one"]);
+    // Another process joins, and goes.
+    let join = Service::start(&["share", "pattern", "--name", "two", "--listen", &address, "--insecure"]);
+    assert_eq!(names(), ["one", "two"]);
+    drop(join);
+    assert_eq!(names(), ["one"]);
+    // The file changes: what was there goes, another comes.
+    std::fs::write(&file, share("three", "127.0.0.1:0")).unwrap();
+    outboard(&["reload", "--process", &service.child.id().to_string()]).done();
+    while names() != ["three"] {}
+    support::terminate(&watch);
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
+fn who_announces_itself_is_found_and_says_nothing_of_its_devices() {
+    let more = ["--insecure", "--announce", "--name", "very-secret-device"];
+    let (mut share, address) = Service::share("pattern", &more);
+    let since = Instant::now();
+    loop {
+        if share.pending().iter().any(|event| event["event"] == "warning") {
+            eprintln!("SKIPPED: no multicast DNS here");
+            return;
+        }
+        let found = outboard(&["find", "--seconds", "1", "--json"]).done().json();
+        assert!(!found.to_string().contains("secret"), "{found}");
+        let addresses =
+            found.as_array().unwrap().iter().flat_map(|host| host["addresses"].as_array().unwrap());
+        if addresses.into_iter().any(|found| *found == address) {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{address} is not among {found}");
+    }
+    assert_eq!(share.stop(), Some(0));
+}
