@@ -166,7 +166,8 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
     }
     let text = table(&outcomes);
     if let Some(file) = &setting.page {
-        fs::write(file, [include_str!("head.md"), &text].concat()).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        fs::write(file, [include_str!("head.md"), &text].concat())
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     print!("{text}");
     Ok(outcomes.iter().map(|(cell, outcome)| row(cell, outcome)).collect())

@@ -335,3 +335,71 @@ fn pass_answers(
         let _ = near.send_to(datagram, peer);
     }
 }
+
+#[test]
+fn no_secret_is_in_a_whole_journeys_log() {
+    let (a, b) = (User::new(), User::new());
+    let (mut shown, with) = a.shows();
+    let code = with.split('@').next().unwrap().to_string();
+    b.says(&["pair", &with]).done();
+    shown.wait("paired");
+    let key: Vec<u8> = (0..32).map(|byte| byte * 7 + 1).collect();
+    for user in [&a, &b] {
+        let path = user.0.path("flow.key");
+        fs::write(&path, &key).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    const PAYLOAD: &str = "the-payload-that-nobody-is-to-read";
+    fs::write(a.0.path("in"), PAYLOAD.repeat(1000)).unwrap();
+    let run = |user: &User, text: String| {
+        let file = user.0.path("run.toml");
+        fs::write(&file, text).unwrap();
+        let mut command = user.command(&["run", &file, "--log", "json", "--stats"]);
+        command.spawn().unwrap()
+    };
+    let sealed = |user: &User| format!("via = 'encrypt'\nkey_file = '{}'\n", user.0.path("flow.key"));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let device = format!("file:{}", a.0.path("in"));
+    let share =
+        run(&a, format!("[[share]]\ndevice = '{device}'\nlisten = '127.0.0.1:{port}'\n{}", sealed(&a)));
+    let to = b.0.path("out");
+    let attach = format!("[[attach]]\nfrom = '127.0.0.1:{port}/in'\nas = 'file:{to}'\n{}", sealed(&b));
+    let attached = end(run(&b, attach), "run").done();
+    assert_eq!(fs::read_to_string(&to).unwrap(), PAYLOAD.repeat(1000));
+    // One that nobody knows, for its line in the log.
+    User::new().says(&["devices", &format!("127.0.0.1:{port}")]);
+    support::terminate(&share);
+    let shared = end(share, "run").done();
+
+    let logs = [&shared, &attached].map(|ended| format!("{}{}", ended.text(), ended.stderr));
+    assert!(logs[0].contains("\"refused\"") && logs[1].contains("\"flow-ended\""), "{logs:?}");
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut secrets = vec![PAYLOAD.to_string(), code.replace('-', ""), code, hex(&key), format!("{key:?}")];
+    for user in [&a, &b] {
+        let mut kept = vec![std::path::PathBuf::from(user.0.path("state"))];
+        while let Some(path) = kept.pop() {
+            match fs::read_dir(&path) {
+                Ok(entries) => kept.extend(entries.map(|entry| entry.unwrap().path())),
+                // What others may know of a host, the keys of its peers, is no secret.
+                Err(_) if path.to_string_lossy().contains("peers") => {}
+                Err(_) => {
+                    let content = fs::read(&path).unwrap();
+                    if content.len() >= 16 {
+                        secrets.extend([hex(&content), format!("{content:?}")]);
+                        secrets.extend(String::from_utf8(content).map(|text| text.trim().to_string()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(secrets.len() > 6, "the identities were found");
+    for log in &logs {
+        for secret in &secrets {
+            assert!(
+                !log.contains(secret.as_str()),
+                "a secret of {} bytes is in the log:\n{log}",
+                secret.len()
+            );
+        }
+    }
+}

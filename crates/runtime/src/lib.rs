@@ -48,7 +48,6 @@ pub mod worker;
 
 pub use agree::Pipelines;
 pub use application::ApplicationChoice;
-pub use attach::{ApplicationChoice, AttachRequest, AttachTarget, Attacher};
 pub use attach::{AttachRequest, AttachTarget, Attacher};
 pub use browse::{Offered, browse};
 pub use connect::{Connected, Connection, connect};

@@ -48,19 +48,13 @@ impl Source {
     /// Reads and checks. An error says where in the file it is wrong.
     pub(super) fn plan(&self) -> Result<Plan, RuntimeError> {
         match self {
-            Source::Text(text) => Plan::of(&RunFile::parse(text)?),
+            Source::Text(text) => read(text, "-"),
             Source::Share(words) => {
                 Plan::of(&RunFile { share: vec![(**words).clone()], ..RunFile::default() })
             }
             Source::File(path) => {
                 let reading = |error| RuntimeError::os(format!("reading {}", path.display()), error);
-                let text = std::fs::read_to_string(path).map_err(reading)?;
-                RunFile::parse(&text).and_then(|file| Plan::of(&file)).map_err(|error| match error {
-                    RuntimeError::Usage(problem) => {
-                        RuntimeError::Usage(format!("{}: {problem}", path.display()))
-                    }
-                    other => other,
-                })
+                read(&std::fs::read_to_string(path).map_err(reading)?, &path.display().to_string())
             }
         }
     }
@@ -69,6 +63,14 @@ impl Source {
     pub fn check(&self) -> Result<(), RuntimeError> {
         self.plan().map(drop)
     }
+}
+
+/// Reads and checks what stands at `place`, which errors name.
+fn read(text: &str, place: &str) -> Result<Plan, RuntimeError> {
+    RunFile::parse(text).and_then(|file| Plan::of(&file)).map_err(|error| match error {
+        RuntimeError::Usage(problem) => RuntimeError::Usage(format!("{place}: {problem}")),
+        other => other,
+    })
 }
 
 impl Plan {
