@@ -25,11 +25,10 @@ fn devices_that_come_and_go_are_told_to_who_watches() {
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let mut names = || {
         let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        line.as_array()
-            .unwrap()
-            .iter()
-            .map(|one| one["name"].as_str().unwrap().to_string())
-            .collect::<Vec<_>>()
+        let devices = line.as_array().unwrap().iter();
+        let mut names: Vec<_> = devices.map(|one| one["name"].as_str().unwrap().to_string()).collect();
+        names.sort();
+        names
     };
     assert_eq!(names(), ["one"]);
     // Another process joins, and goes.
