@@ -1,0 +1,90 @@
+//! Networks that let only one protocol through: a session goes by UDP alone, and by TCP alone.
+
+mod support;
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::copy;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use support::{Scratch, Service, outboard};
+
+/// Passes on what comes by TCP alone: what comes by UDP is lost without a word. Where.
+fn tcp_alone(target: &str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (silent, target) = (UdpSocket::bind(address).unwrap(), target.to_string());
+    thread::spawn(move || {
+        let _silent = silent;
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(&target).unwrap();
+            for (mut from, mut to) in [(&near, &far), (&far, &near)]
+                .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()))
+            {
+                thread::spawn(move || {
+                    let _ = copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+/// Passes on what comes by UDP alone: who comes by TCP is refused. Where.
+fn udp_alone(target: &str) -> SocketAddr {
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (address, target) = (near.local_addr().unwrap(), target.to_string());
+    thread::spawn(move || {
+        let mut peers: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
+        let mut bytes = [0; 65_536];
+        while let Ok((count, peer)) = near.recv_from(&mut bytes) {
+            let far = peers.entry(peer).or_insert_with(|| {
+                let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+                far.connect(&target).unwrap();
+                let (answers, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                thread::spawn(move || {
+                    let mut bytes = [0; 65_536];
+                    while let Ok(count) = answers.recv(&mut bytes) {
+                        let _ = near.send_to(&bytes[..count], peer);
+                    }
+                });
+                far
+            });
+            let _ = far.send(&bytes[..count]);
+        }
+    });
+    address
+}
+
+/// What `attach` told while the file came whole.
+fn crosses_whole(through: impl Fn(&str) -> SocketAddr) -> Vec<Value> {
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", 300_000);
+    let (_share, address) = Service::share(&format!("file:{input}"), &[]);
+    let (from, output) = (format!("{}/in", through(&address)), scratch.path("out"));
+    let told = outboard(&["attach", &from, "--as", &format!("file:{output}"), "--json"]).done();
+    assert!(std::fs::read(&output).unwrap() == content, "what arrived is not what was sent");
+    told.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_session_goes_by_udp_alone() {
+    let told = crosses_whole(udp_alone);
+    assert!(!told.iter().any(|event| event["event"] == "fell-back"), "{told:?}");
+}
+
+#[test]
+fn a_session_goes_by_tcp_where_udp_does_not_get_through_and_says_so() {
+    let told = crosses_whole(tcp_alone);
+    let fell_back = told.iter().find(|event| event["event"] == "fell-back");
+    let fell_back = fell_back.unwrap_or_else(|| panic!("{told:?}"));
+    assert_eq!((&fell_back["from"], &fell_back["to"]), (&"quic".into(), &"tcp".into()));
+}
+
+#[test]
+fn who_asks_for_quic_gets_no_other_transport() {
+    let (_share, address) = Service::share("pattern", &[]);
+    let from = format!("quic://{}/pattern", tcp_alone(&address));
+    outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached"]);
+}
