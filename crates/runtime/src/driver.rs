@@ -201,13 +201,25 @@ impl Driver {
         lossy: bool,
         limits: &Limits,
     ) -> Result<(), DriverError> {
-        let outgoing = self.outgoing.take().map(Outgoing::into_kept);
-        let incoming = self.incoming.take().map(Incoming::into_kept);
         let mut kept: [Option<Kept>; FLOWS_MAX] = Default::default();
-        for (flow, of_flow) in outgoing.into_iter().chain(incoming) {
+        let outgoing = self.outgoing.take().map(|outgoing| {
+            let (flow, of_flow, legacy) = outgoing.into_kept();
             kept[flow as usize % FLOWS_MAX] = of_flow.map(Kept::cleared);
+            legacy
+        });
+        let incoming = self.incoming.take().map(|incoming| {
+            let (flow, of_flow, drops) = incoming.into_kept();
+            kept[flow as usize % FLOWS_MAX] = of_flow.map(Kept::cleared);
+            drops
+        });
+        self.build(role, flows, lossy, limits, kept)?;
+        if let (Some(flow), Some(legacy)) = (self.outgoing.as_mut(), outgoing) {
+            flow.inherit(legacy);
         }
-        self.build(role, flows, lossy, limits, kept)
+        if let (Some(flow), Some(drops)) = (self.incoming.as_mut(), incoming) {
+            flow.inherit(drops);
+        }
+        Ok(())
     }
 
     fn build(

@@ -5,6 +5,7 @@ use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, 
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::Teller;
 use crate::kept::Kept;
+use crate::outgoing::BEGAN_ANEW;
 use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
@@ -129,9 +130,17 @@ impl Incoming {
         })
     }
 
-    /// What another worker would go on with, for paths that are built anew.
-    pub(crate) fn into_kept(self) -> (u32, Option<Kept>) {
-        (self.plan.flow, self.kept)
+    /// What another worker would go on with, and what was counted, for paths that are built anew.
+    pub(crate) fn into_kept(mut self) -> (u32, Option<Kept>, DropCounts) {
+        self.segment.settle(&mut self.drops);
+        let held = self.sink.give_up() + (self.segment.kept() + self.segment.out.messages.len()) as u64;
+        self.drops.add(BEGAN_ANEW, held);
+        (self.plan.flow, self.kept, self.drops)
+    }
+
+    /// Goes on counting where the flow of a session before ended.
+    pub(crate) fn inherit(&mut self, drops: DropCounts) {
+        self.drops = drops;
     }
 
     /// What the partner took of a reliable flow is kept with its taking.

@@ -15,11 +15,12 @@ use contract::{
 };
 use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Admission, Limits, SourceFlow, StoreFull};
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::ticket::FlowTicket;
-use wire::{BODY_BYTES_MAX, Control};
+use wire::{BODY_BYTES_MAX, Control, RecordHeader};
 
 /// What the other host makes of what a flow says that is not reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,17 @@ pub(crate) struct Outgoing {
     begins_again: bool,
 }
 
+/// Why messages end with their session.
+pub(crate) const BEGAN_ANEW: &str = "the other host began anew";
+
+/// What a flow leaves when its session is over and the other host begins another.
+#[derive(Default)]
+pub(crate) struct Legacy {
+    /// What the other host has not acknowledged, oldest first, as it left the last stage.
+    unsent: VecDeque<Message>,
+    pub(crate) drops: DropCounts,
+}
+
 impl Outgoing {
     pub(crate) fn new(
         plan: FlowPlan,
@@ -108,9 +120,35 @@ impl Outgoing {
         Ok(outgoing)
     }
 
-    /// What another worker would go on with, for paths that are built anew.
-    pub(crate) fn into_kept(self) -> (u32, Option<Kept>) {
-        (self.plan.flow, self.kept)
+    /// What another worker would go on with, and what the flow of another session does, for paths that are built anew.
+    pub(crate) fn into_kept(mut self) -> (u32, Option<Kept>, Legacy) {
+        self.segment.settle(&mut self.drops);
+        let numbered = self.source.kept().filter_map(|mut record| {
+            record.body.take_front::<{ RecordHeader::BYTES }>()?;
+            Some(record)
+        });
+        let numbered: Vec<Message> = numbered.collect();
+        let (in_doubt, held) = (numbered.len() as u64, self.segment.kept() as u64);
+        let mut unsent: VecDeque<Message> =
+            numbered.into_iter().chain(self.segment.out.messages.drain(..)).collect();
+        // Pairs of a session that is over made the others, with its keys and what both halves knew.
+        if self.plan.class == FlowClass::Reliable && self.plan.pipeline.pairs().is_empty() {
+            self.drops.add("in doubt when the other host began anew", in_doubt);
+        } else {
+            self.drops.add(BEGAN_ANEW, unsent.len() as u64);
+            unsent.clear();
+        }
+        self.drops.add(BEGAN_ANEW, held);
+        (self.plan.flow, self.kept, Legacy { unsent, drops: self.drops })
+    }
+
+    /// Goes on with what the flow of a session before left.
+    pub(crate) fn inherit(&mut self, legacy: Legacy) {
+        self.drops = legacy.drops;
+        match self.plan.pipeline.pairs().is_empty() {
+            true => self.segment.out.messages = legacy.unsent,
+            false => self.drops.add(BEGAN_ANEW, legacy.unsent.len() as u64),
+        }
     }
 
     /// Keeps where the flow stands, and nothing more of what was acknowledged or given up.

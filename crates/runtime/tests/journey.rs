@@ -350,6 +350,30 @@ fn a_sharer_that_starts_anew_is_found_again_and_the_node_stays() {
 }
 
 #[test]
+fn what_a_sharer_that_starts_anew_has_not_acknowledged_comes_to_it() {
+    let params = Params::default();
+    let class = FlowClass::Reliable;
+    let mut lab = Lab::start(Setup { class, transport: "tcp", via: "", params, seed: 37 });
+    lab.device.say("before");
+    lab.application.wait("the link", |bench| bench.pushed.contains(&b"before".to_vec()));
+    lab.application.say("heard");
+    lab.device.wait("what was said while it lived", |bench| bench.pushed.contains(&b"heard".to_vec()));
+    let (stop, thread) = lab.share.take().unwrap();
+    lab.relay.cut();
+    let said: Vec<Vec<u8>> =
+        (0..50).map(|number| format!("while it was gone {number}").into_bytes()).collect();
+    for words in &said {
+        lab.application.say(str::from_utf8(words).unwrap());
+    }
+    stop.stop();
+    thread.join().unwrap();
+    let (_, _, stop, thread) = start_share(&lab.device, class, lab.sharer);
+    lab.share = Some((stop, thread));
+    lab.relay.restore();
+    lab.device.wait("all that was said meanwhile", |bench| bench.pushed.ends_with(&said));
+}
+
+#[test]
 fn a_refusal_says_why() {
     let params = Params::default();
     let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 23 });
