@@ -80,7 +80,8 @@ impl Seen {
     fn holds(&self, cell: &Cell) -> bool {
         let Ended { tally, stuck, node_losses } = self.ended;
         let is_right = match (cell.fault.takes_the_store(), cell.class.is_state()) {
-            (true, _) => tally.repeated == 0 && tally.disordered == 0,
+            // What comes twice then is told to be in doubt.
+            (true, _) => tally.disordered == 0 && (tally.repeated == 0 || self.told.dropped() > 0),
             (false, true) => tally.lost <= self.told.dropped() && Tally { lost: 0, ..tally }.is_exact(),
             (false, false) => tally.is_exact(),
         };
