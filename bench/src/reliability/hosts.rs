@@ -229,6 +229,12 @@ impl Hosts {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
+            // What a device gives up by itself, as where things stand is read anew.
+            let figures = stats["partner"].as_array().into_iter().flatten();
+            let frames = figures
+                .filter(|figure| figure[0] == "frames dropped")
+                .filter_map(|figure| figure[1].as_f64());
+            *told.reasons.entry("by the device".into()).or_default() += frames.sum::<f64>() as u64;
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();
                 let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));
