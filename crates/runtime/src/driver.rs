@@ -398,7 +398,8 @@ impl Driver {
                     (progress, pushed) = (moved.progress, moved.pushed);
                     self.taken = moved;
                 }
-                Err(error) => failure = Some(error),
+                // Before it failed it may have handed something on.
+                Err(error) => (pushed, failure) = (true, Some(error)),
             }
         }
         if let Some(outgoing) = self.outgoing.as_mut() {

@@ -176,7 +176,8 @@ impl Incoming {
             has_moved = is_whole && is_caught_up && kept.handle_settled();
             kept.handle_taken(held);
         }
-        if is_whole {
+        // The ticket and the count of what was taken before it move together, or the next worker leaves out too much.
+        if is_whole && is_caught_up {
             self.sink.handle_taken();
         }
         let ticket = self.sink.ticket(self.plan.flow);

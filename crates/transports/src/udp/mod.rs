@@ -269,8 +269,18 @@ impl UdpPartner {
         PartnerError::os(format!("datagrams to and from {}", self.peer), error)
     }
 
+    /// Hears what became of what has left: at the end nobody may pull any more.
+    fn settle(&mut self) -> Result<(), PartnerError> {
+        while self.reassembly.ready() < AHEAD_RECORDS_MAX && self.receive()? {}
+        self.sending.handle_timeout(Time(sys::clock::boot_ns()));
+        Ok(())
+    }
+
     /// Sends what waits, as far as its rate lets and the socket takes it.
     fn flush(&mut self) -> Result<(), PartnerError> {
+        if self.is_finished && !self.is_done() {
+            self.settle()?;
+        }
         let mut refusals = 0;
         self.is_socket_full = false;
         while !self.sending.is_empty() {
