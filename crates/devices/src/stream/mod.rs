@@ -116,6 +116,12 @@ impl Channel {
         self.kind == FileType::RegularFile
     }
 
+    /// Whether something was read or written already, through this descriptor or one that it is a copy of. What is no file
+    /// on a disk does not say.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_on_disk() && rustix::fs::tell(&self.descriptor).is_ok_and(|place| place > 0)
+    }
+
     /// Bytes in a FIFO that this side itself keeps open for reading: nobody else may have taken them yet.
     pub(crate) fn kept_bytes(&self) -> rustix::io::Result<u64> {
         let both = rustix::fs::fcntl_getfl(&self.descriptor)? & OFlags::ACCMODE == OFlags::RDWR;

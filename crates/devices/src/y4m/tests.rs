@@ -1,7 +1,7 @@
 use super::header;
 use crate::file::tests::Scratch;
 use crate::stream::now;
-use crate::stream::tests::{open, read_available};
+use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
     Attributes, Body, Bytes, Direction, FlowClass, FlowTemplate, Format, Message, Partner, PartnerError,
     Pull, Pulled, Pushed, Role, Time,
@@ -149,6 +149,20 @@ fn a_file_is_read_and_written_byte_by_byte() {
         assert!(matches!(answer, Ok(Pushed::Taken)), "{answer:?}");
     }
     assert_eq!(std::fs::read(&to).unwrap(), film(LINE, 20));
+}
+
+/// Another process goes on with the descriptor of one that is gone.
+#[test]
+fn who_goes_on_with_a_file_writes_no_second_first_line() {
+    let scratch = Scratch::new();
+    let file = File::create(scratch.path("film")).unwrap();
+    for number in 0..2 {
+        let mut sink = partner_on("y4m:film", Role::Application, file.try_clone().unwrap());
+        let key = sink.open(&template(Direction::In), &Attributes::default()).unwrap();
+        let message = Message::new(Time(1), body(geometry(), pixels(number)));
+        assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
+    }
+    assert_eq!(std::fs::read(scratch.path("film")).unwrap(), film(LINE, 2));
 }
 
 #[test]

@@ -13,6 +13,8 @@ const PICTURES_KEPT: usize = 4;
 /// Writes pictures of one geometry.
 pub(super) struct Writer {
     inlet: Inlet,
+    /// Somebody before wrote the first line of the file, and pictures.
+    has_begun: bool,
     /// Of all pictures, once the first was written.
     geometry: Option<Geometry>,
     pool: Pool,
@@ -20,8 +22,9 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(name: String, channel: Channel) -> Self {
+        let has_begun = channel.is_begun();
         let inlet = Inlet::new(name, channel, Framing::none());
-        Writer { inlet, geometry: None, pool: Pool::new(0, 0) }
+        Writer { inlet, has_begun, geometry: None, pool: Pool::new(0, 0) }
     }
 
     /// The bytes of the stream for one message, and the geometry of what is in them.
@@ -35,7 +38,7 @@ impl Writer {
             ));
         }
         let mut body = Body::new();
-        if self.geometry.is_none() {
+        if self.geometry.is_none() && !self.has_begun {
             let line = header::emit(&to).ok_or("such pixels have no name in YUV4MPEG2")?;
             body.push(Bytes::from(line));
         }
