@@ -168,6 +168,8 @@ pub(crate) fn serial_port() -> io::Result<(File, PathBuf)> {
     rustix::pty::unlockpt(&master)?;
     let name = rustix::pty::ptsname(&master, Vec::new())?;
     rustix::fs::fcntl_setfl(master.as_fd(), OFlags::NONBLOCK)?;
+    // A port that nobody has opened yet echoes nothing.
+    make_raw(&master)?;
     Ok((master.into(), PathBuf::from(name.to_string_lossy().into_owned())))
 }
 
