@@ -141,7 +141,8 @@ impl Broker<'_> {
             {
                 self.workers.iter().try_for_each(|worker| ask(worker, Command::Stats))
             }
-            Report::Notice { notice: Notice::FlowEnded(_), .. } => Ok(()),
+            // A full store slows the source down, which is measured.
+            Report::Notice { notice: Notice::FlowEnded(_) | Notice::StoreFull(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
             Report::Trace { .. } | Report::Said { .. } | Report::Heard(_) | Report::Warning(_) => Ok(()),
             Report::Stats(mut stats) => {
