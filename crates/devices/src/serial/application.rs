@@ -98,14 +98,16 @@ pub(crate) fn prepare(slave: &OwnedFd, settings: &Settings) -> rustix::io::Resul
 }
 
 impl Terminal {
+    /// `known`: how the terminal was set when nobody had opened it yet. What it is set to by now may be an
+    /// application's doing already, and is to be said then.
     pub(crate) fn new(
         name: String,
         master: Channel,
         slave: OwnedFd,
         link: Option<PathLink>,
-    ) -> rustix::io::Result<Self> {
-        let known = Settings::of_pty(&tcgetattr(&slave)?);
-        Ok(Terminal {
+        known: Settings,
+    ) -> Self {
+        Terminal {
             line: Line::new(name, master, 1),
             slave,
             _link: link,
@@ -118,7 +120,7 @@ impl Terminal {
             look_at: Time::ZERO,
             last_look: None,
             changes: 0,
-        })
+        }
     }
 
     /// Looks at the settings. `is_due`: it is a regular look.

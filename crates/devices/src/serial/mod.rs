@@ -272,6 +272,8 @@ impl DeviceClass for Pty {
         };
         let (master, slave, pts) = open_pair(&settings)
             .map_err(|error| os("making a pseudo-terminal".into(), error, Some("is /dev/pts mounted?")))?;
+        // Asked before anyone can find the terminal: a difference from this is an application's doing.
+        let begun_with = Settings::of_pty(&tcgetattr(&slave).map_err(prepared)?);
         let mut summary = pts.display().to_string();
         if !spec.target.is_empty() {
             link(Path::new(&spec.target), &pts)?;
@@ -282,7 +284,7 @@ impl DeviceClass for Pty {
             summary: format!("serial terminal {summary}"),
             flows: flows(),
             application: self.name(),
-            properties: emit_properties(&settings, ""),
+            properties: emit_properties(&begun_with, ""),
         };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![master, slave] })
     }
@@ -295,14 +297,18 @@ impl DeviceClass for Pty {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let spec = opened.spec.clone();
+        let (begun_with, _) = parse_properties(&opened.description.properties)?;
         let [master, slave] = plain::descriptors(opened)?;
-        let refused = |error| os("preparing a pseudo-terminal".into(), error, None);
-        let pts = pts_path(&master).map_err(refused)?;
+        let pts = pts_path(&master).map_err(prepared)?;
         let link = path_link(&spec, &pts);
-        let channel = Channel::own(master).map_err(refused)?;
-        let terminal = Terminal::new(pts.display().to_string(), channel, slave, link).map_err(refused)?;
-        Ok(Box::new(terminal))
+        let channel = Channel::own(master).map_err(prepared)?;
+        Ok(Box::new(Terminal::new(pts.display().to_string(), channel, slave, link, begun_with)))
     }
+}
+
+/// A pseudo-terminal that could not be prepared.
+fn prepared(error: rustix::io::Errno) -> DeviceError {
+    os("preparing a pseudo-terminal".into(), error, None)
 }
 
 /// The name that applications find a terminal by, if it has one; it goes with this.

@@ -228,6 +228,19 @@ fn a_change_without_data_makes_the_terminal_ready() {
     assert!(matches!(line.partner().pull(key, Pull::Ask).unwrap(), Pulled::Available(_)));
 }
 
+/// The terminal can be found before anybody watches it.
+#[test]
+fn what_was_set_before_the_terminal_had_its_partner_is_said() {
+    let scratch = Scratch::new();
+    let path = scratch.path("tty");
+    let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
+    let opened = class.open(&spec, Role::Application, None).unwrap();
+    change(&program_opens(&path), |termios| termios.set_speed(1200).unwrap());
+    let mut partner = class.partner(opened).unwrap();
+    let key = open_flow(partner.as_mut(), Direction::Out);
+    assert_eq!(baud_of(pull(partner.as_mut(), key)), 1200);
+}
+
 #[test]
 fn a_program_that_clears_extproc_is_noticed_and_it_is_set_again() {
     let (mut line, _scratch) = terminal();
