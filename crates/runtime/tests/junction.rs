@@ -33,17 +33,20 @@ fn every_host_gets_everything_and_the_end() {
     }
     device.wait("the owner's word", |bench| !bench.pushed.is_empty());
     let said = numbers(1000);
-    device.with(|bench| {
-        bench.to_pull.extend(said.iter().cloned());
-        bench.ends = true;
-    });
+    device.with(|bench| bench.to_pull.extend(said.iter().cloned()));
+    for node in &applications {
+        node.wait("all of it", |bench| bench.pushed.len() >= said.len());
+        node.with(|bench| assert!(bench.pushed == said && !bench.finished, "{} came", bench.pushed.len()));
+    }
+    // Asked while all are there: who is left when the owner has gone is the owner.
+    device.with(|bench| assert_eq!(bench.pushed, [b"here".to_vec()], "only the owner writes"));
+    device.with(|bench| bench.ends = true);
     for one in attached {
         one.wait().unwrap();
     }
     for node in &applications {
         node.with(|bench| assert!(bench.pushed == said && bench.finished, "{} came", bench.pushed.len()));
     }
-    device.with(|bench| assert_eq!(bench.pushed, [b"here".to_vec()], "only the owner writes"));
     sharer.stop();
 }
 
