@@ -37,9 +37,10 @@ install: setup
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TARGET)/release/outboard man >$(DESTDIR)$(PREFIX)/share/man/man1/outboard.1
 	$(TARGET)/release/outboard completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboard
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system systemd/user sysusers.d udev/rules.d)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system systemd/user sysusers.d tmpfiles.d udev/rules.d)
 	install -m 644 packaging/systemd/outboard.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 packaging/systemd/outboard.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/outboard.conf
+	install -m 644 packaging/systemd/outboard.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 	install -d $(DESTDIR)$(PREFIX)/share/doc/outboard
 	install -m 644 packaging/systemd/outboard.toml docs/service.md $(DESTDIR)$(PREFIX)/share/doc/outboard
