@@ -4,6 +4,7 @@
 
 use crate::Failure;
 use crate::measure::Times;
+use crate::processes;
 use clap::Args;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
@@ -15,7 +16,7 @@ use runtime::{ApplicationChoice, Attacher, Stop};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How long all flows may take to begin.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Kernel's ticks of `/proc/PID/stat` in a second (`USER_HZ`, the same on every machine).
-const TICKS_PER_SECOND: f64 = 100.0;
 /// The flood: messages a second, and bytes of each; together 500 Mbit/s.
 const FLOOD: (u64, u64) = (1000, 62_500);
 
@@ -147,30 +146,15 @@ impl Sharer {
 
     /// Its process and those of its workers.
     fn processes(&self) -> Vec<u32> {
-        let own = self.child.id();
-        let tasks = std::fs::read_dir(format!("/proc/{own}/task")).into_iter().flatten().flatten();
-        let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let parsed =
-            |text: String| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>();
-        std::iter::once(own).chain(children.flat_map(parsed)).collect()
+        processes::with_descendants(self.child.id())
     }
 
     fn cpu_seconds(&self) -> f64 {
-        let ticks = |process: &u32| {
-            let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-            // The name of the program may have spaces; what follows its bracket has none.
-            let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-            Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
-        };
-        self.processes().iter().filter_map(ticks).sum::<f64>() / TICKS_PER_SECOND
+        processes::cpu_seconds(&self.processes())
     }
 
-    /// What all its processes have of the machine's memory, what they share counted once.
     fn memory_bytes(&self) -> f64 {
-        self.processes()
-            .iter()
-            .filter_map(|process| memory_bytes(Path::new(&format!("/proc/{process}"))))
-            .sum()
+        processes::memory_bytes(&self.processes())
     }
 }
 
@@ -180,13 +164,6 @@ impl Drop for Sharer {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
-}
-
-/// `Pss` of `proc_pid_smaps(5)`.
-fn memory_bytes(process: &Path) -> Option<f64> {
-    let text = std::fs::read_to_string(process.join("smaps_rollup")).ok()?;
-    let line = text.lines().find(|line| line.starts_with("Pss:"))?;
-    Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? * 1024.0)
 }
 
 /// The peers, until they are dropped.

@@ -3,6 +3,7 @@
 //! `outboard-bench EXPERIMENT [--json FILE]`, or `outboard bench`. Ours and the bare mechanism take turns, on the same two
 //! processors, with the same congestion control, so that what drifts drifts for both.
 
+mod attacks;
 mod auto;
 mod bare;
 mod chapter6;
@@ -23,6 +24,7 @@ mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
+mod processes;
 mod reliability;
 mod rivals;
 mod seal_cost;
@@ -70,6 +72,7 @@ enum Experiment {
     TraceCost(Setting),
     SealCost(Setting),
     Reliability(reliability::ReliabilitySetting),
+    Attacks(attacks::AttacksSetting),
     Partner,
     Isolate,
     Links(links_chain::LinksSetting),
@@ -81,6 +84,9 @@ enum Experiment {
     Auto(auto::AutoSetting),
     Efforts,
     Load(load::LoadSetting),
+    /// The attacker of `attacks`
+    #[command(hide = true)]
+    Attacker(attacks::AttackerSetting),
     /// One process of a bare chain of `links`
     #[command(hide = true)]
     LinksRelay(links_relay::Relay),
@@ -196,11 +202,13 @@ fn run() -> Result<(), Failure> {
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
+        Experiment::Attacks(setting) => attacks::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,
         Experiment::Links(setting) => links_chain::run(setting)?,
         Experiment::SoakShm(setting) => soak::run(setting)?,
+        Experiment::Attacker(setting) => return attacks::run_attacker(setting),
         Experiment::LinksRelay(relay) => return links_relay::relay(relay),
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,

@@ -72,6 +72,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "reliability",
         "What faults cost: cut links, killed processes, full disks and more, for each class of device (needs root)",
     ),
+    experiment(
+        "attacks",
+        "What attacks on a sharer reach, and what a running flow feels of them (needs root for the emulated network)",
+    ),
     experiment("partner", "Tables 3 and 4 of the Partner paper: what the partner vector costs"),
     experiment("isolate", "What a stage in a process of its own costs, isolated or not, beside a call"),
     experiment(

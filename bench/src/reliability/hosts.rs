@@ -40,13 +40,14 @@ impl Host {
 }
 
 /// The program, running, and what it told so far.
-struct Service {
-    child: Child,
+pub(crate) struct Service {
+    pub(crate) child: Child,
     events: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Service {
-    fn start(mut command: Command) -> Result<Service, Failure> {
+    /// Starts it with `--json`.
+    pub(crate) fn start(mut command: Command) -> Result<Service, Failure> {
         let mut child = command
             .arg("--json")
             .stdin(Stdio::null())
@@ -74,7 +75,8 @@ impl Service {
         self.events().iter().rev().find(|event| event["event"] == kind).cloned()
     }
 
-    fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
+    /// Waits until it tells of something of a kind.
+    pub(crate) fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
         let begun = Instant::now();
         loop {
             if let Some(event) = self.event(kind) {

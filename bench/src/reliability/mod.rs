@@ -4,8 +4,8 @@
 
 mod count;
 mod fault;
-mod hosts;
-mod port;
+pub(crate) mod hosts;
+pub(crate) mod port;
 mod subject;
 mod unit;
 

@@ -94,6 +94,13 @@ impl Flow {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
+    /// Processor time of the sharer's broker, kernel's ticks of 10 ms (`proc(5)`).
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.share.child.id())).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
     #[track_caller]
     fn refused(&mut self, why: &str) {
         let event = self.share.wait("refused");
@@ -223,4 +230,19 @@ fn a_peer_can_name_no_path_and_no_command() {
     }
     assert!(messages(&told).iter().all(|message| !matches!(message, Control::Opened { .. })));
     assert_eq!(refused(&told), local.len() + 3);
+}
+
+#[test]
+fn who_says_too_little_or_what_nobody_understands_keeps_nobody_busy() {
+    let mut flow = Flow::start();
+    let mut half = flow.stranger();
+    half.write_all(&Preamble::Control.emit()).unwrap();
+    let mut guest = flow.guest();
+    guest.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    guest.read_to_end(&mut Vec::new()).unwrap();
+    let before = flow.ticks();
+    flow.check();
+    flow.check();
+    // That takes two seconds: who runs in circles uses all of them, or what others leave of them.
+    assert!(flow.ticks() < before + 40, "{} ticks", flow.ticks() - before);
 }

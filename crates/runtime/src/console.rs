@@ -273,6 +273,9 @@ impl Console {
                 Err(_) => self.see_off(number, poller),
             }
         }
+        if !poller.is_ready(self.listener.as_fd()) {
+            return asked;
+        }
         while let Ok((stream, _)) = self.listener.accept() {
             let is_ours =
                 socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid() || peer.uid.is_root());

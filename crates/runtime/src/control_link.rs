@@ -110,6 +110,7 @@ impl ControlLink {
     /// Lets go of the connection and gives it.
     pub(crate) fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
         self.keys = None;
+        self.channel.handle_disconnect();
         let stream = self.stream.take()?;
         stream.forget(poller);
         Some(stream)
@@ -251,9 +252,14 @@ impl ControlLink {
     pub(crate) fn poll_timeout(&self, silent: bool) -> Time {
         let never = Time(u64::MAX);
         let ping_at = if self.is_connected() { self.ping_at } else { never };
-        let stream_at = self.stream.as_ref().and_then(ControlStream::timeout);
-        let stream_at = stream_at.map_or(never, |wait| Time(sys::clock::boot_ns()).after(wait));
+        let stream_at = self.stream_timeout().unwrap_or(never);
         ping_at.min(stream_at).min(if silent { never } else { self.silent_at() })
+    }
+
+    /// When its connection has something to do of its own, if it has.
+    pub(crate) fn stream_timeout(&self) -> Option<Time> {
+        let wait = self.stream.as_ref().and_then(ControlStream::timeout)?;
+        Some(Time(sys::clock::boot_ns()).after(wait))
     }
 
     /// What the paths need to know of the link; `None` before the clocks were compared.
@@ -271,6 +277,11 @@ impl ControlLink {
         if let Some(stream) = &self.stream {
             stream.want(poller, self.is_waiting());
         }
+    }
+
+    /// Whether the last wait found something to do here.
+    pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_ready(poller))
     }
 }
 

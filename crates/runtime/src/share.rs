@@ -104,6 +104,8 @@ struct Greeting {
     until: Time,
     /// After a control preamble: the channel on which its `Hello` is awaited.
     control: Option<ControlLink>,
+    /// When there is something to do though nothing comes.
+    due_at: Time,
 }
 
 /// Where a sharer listens: one port for both protocols.
@@ -222,15 +224,12 @@ impl Sharer {
         let mut stats_at = now().after(STATS_INTERVAL);
         while !stop.is_said() {
             self.accept(tell);
+            self.attend_datagrams(tell);
             self.greet(tell);
             self.attend_door(tell);
             self.attend_orders(tell);
             self.attend_console();
-            self.attend_datagrams(tell);
-            let serving: Vec<_> = self.sessions.keys().copied().collect();
-            for id in serving {
-                self.serve(id, tell);
-            }
+            self.serve(tell);
             self.take_wanted(tell);
             self.find_devices(tell);
             self.sessions.values_mut().for_each(|session| session.push_catalogue(&self.shared));
@@ -259,20 +258,19 @@ impl Sharer {
         self.poller.want(self.orders.wakes(), true, false);
         self.poller.want(self.listener.as_fd(), true, false);
         self.poller.want(self.udp.as_fd(), true, false);
-        for greeting in &self.greetings {
-            at = at.min(greeting.until);
-            match &greeting.control {
+        for greeting in &mut self.greetings {
+            let timeout = match &greeting.control {
                 Some(control) => {
                     control.want(&mut self.poller);
-                    at = at.min(control.poll_timeout(true));
+                    // Nobody is pinged before it is known.
+                    control.stream_timeout()
                 }
-                None => {
-                    let timeout = greeting.carrier.want(&mut self.poller);
-                    at = timeout.map_or(at, |timeout| at.min(now().after(timeout)));
-                }
-            }
+                None => greeting.carrier.want(&mut self.poller).map(|timeout| now().after(timeout)),
+            };
+            greeting.due_at = timeout.map_or(greeting.until, |timeout| greeting.until.min(timeout));
+            at = at.min(greeting.due_at);
         }
-        for session in self.sessions.values() {
+        for session in self.sessions.values_mut() {
             at = at.min(session.want(&mut self.poller));
         }
         for device in self.shared.values().filter(|device| !device.present) {
@@ -291,29 +289,48 @@ impl Sharer {
 
     fn accept(&mut self, tell: &mut dyn FnMut(Event)) {
         // A refused or broken connection concerns only itself; out of descriptors, the next round tries again.
+        if !self.poller.is_ready(self.listener.as_fd()) {
+            return;
+        }
         // Of a flood, some at a time: who is in has its turns between.
         for _ in 0..ACCEPTS_MAX {
             let Ok((stream, peer)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            self.expect_greeting(Carrier::Tcp(stream), peer, tell);
+            match self.admissions.connect(peer, now()) {
+                Ok(()) => self.expect_greeting(Carrier::Tcp(stream), peer, tell),
+                Err(reason) => self.dismiss(self.greeting(Carrier::Tcp(stream), peer), &reason, tell),
+            }
         }
     }
 
+    fn greeting(&self, carrier: Carrier, peer: SocketAddr) -> Greeting {
+        Greeting {
+            carrier,
+            peer,
+            bytes: [0; Introduction::BYTES],
+            filled: 0,
+            needed: Preamble::BYTES,
+            until: now().after(self.request.limits.greeting),
+            control: None,
+            due_at: Time::ZERO,
+        }
+    }
+
+    /// Expects of somebody who was let come so far that it says what it comes for.
     fn expect_greeting(&mut self, carrier: Carrier, peer: SocketAddr, tell: &mut dyn FnMut(Event)) {
         self.make_room(peer, tell);
-        let until = now().after(self.request.limits.greeting);
-        let (bytes, needed) = ([0; Introduction::BYTES], Preamble::BYTES);
-        let greeting = Greeting { carrier, peer, bytes, filled: 0, needed, until, control: None };
-        match self.admissions.connect(peer, now()) {
-            Ok(()) => self.greetings.push_back(greeting),
-            Err(reason) => self.dismiss(greeting, &reason, tell),
-        }
+        let greeting = self.greeting(carrier, peer);
+        self.greetings.push_back(greeting);
     }
 
     fn greet(&mut self, tell: &mut dyn FnMut(Event)) {
         for mut greeting in std::mem::take(&mut self.greetings) {
+            if !greeting.is_due(&self.poller) {
+                self.greetings.push_back(greeting);
+                continue;
+            }
             if now() >= greeting.until {
                 self.dismiss(greeting, "it did not introduce itself in time", tell);
                 continue;
@@ -644,20 +661,23 @@ impl Sharer {
         }
     }
 
-    fn serve(&mut self, id: u64, tell: &mut dyn FnMut(Event)) {
+    /// Serves the sessions that have something to do: with many peers, most have nothing.
+    fn serve(&mut self, tell: &mut dyn FnMut(Event)) {
         for device in self.shared.values_mut() {
             device.handle_silence(|user| match self.sessions.get(&user) {
                 Some(session) => session.heard(),
                 None => Some(now()),
             });
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        match session.serve(&mut self.shared, &mut self.poller, now(), tell) {
-            Turn::Goes => {}
-            Turn::Over(reason) => {
-                if let Some(session) = self.sessions.remove(&id) {
-                    tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
-                }
+        let (poller, at) = (&self.poller, now());
+        let due = self.sessions.iter().filter(|(_, session)| session.is_due(poller, at));
+        let due: Vec<_> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if let Turn::Over(reason) = session.serve(&mut self.shared, &mut self.poller, now(), tell)
+                && let Some(session) = self.sessions.remove(&id)
+            {
+                tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
             }
         }
     }
@@ -697,6 +717,15 @@ impl Sharer {
 }
 
 impl Greeting {
+    /// Whether there is something to do since the last wait.
+    fn is_due(&self, poller: &Poller) -> bool {
+        let is_ready = match &self.control {
+            Some(control) => control.is_ready(poller),
+            None => self.carrier.is_ready(poller),
+        };
+        is_ready || now() >= self.due_at
+    }
+
     /// Its connection, with all that came over it.
     fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
         self.control.take()?.take_stream(poller)

@@ -100,6 +100,9 @@ impl Door {
 
     /// Lets visitors in, and says what each did.
     pub(crate) fn poll(&mut self, poller: &mut Poller) -> Vec<(u64, Visit)> {
+        if !self.is_due(poller) {
+            return Vec::new();
+        }
         while let Ok((stream, _)) = self.listener.accept() {
             self.let_in(stream);
         }
@@ -117,6 +120,16 @@ impl Door {
             }
         }
         visits
+    }
+
+    /// Whether somebody came, or said something, or has said nothing for too long.
+    fn is_due(&self, poller: &Poller) -> bool {
+        let is_late = |visitor: &Visitor| visitor.until.is_some_and(|until| now() >= until);
+        poller.is_ready(self.listener.as_fd())
+            || self
+                .visitors
+                .values()
+                .any(|visitor| poller.is_ready(visitor.stream.as_fd()) || is_late(visitor))
     }
 
     fn let_in(&mut self, mut stream: UnixStream) {

@@ -55,32 +55,35 @@ impl QuicDoor {
         Ok(QuicDoor { check, tokens, firsts: Allowance::new(FIRSTS_PER_S, FIRSTS_AT_ONCE) })
     }
 
-    /// A first datagram came to `udp`, which is bound to `address`: answers it, or begins the connection.
-    pub(crate) fn knock(
-        &mut self,
-        (udp, address): (&UdpSocket, SocketAddr),
-        trust: Option<&Trust>,
-        (datagram, peer): (&[u8], SocketAddr),
-        now: Time,
-    ) -> Option<QuicStream> {
+    /// A first datagram came to `udp`: whether a connection may begin with it. Who has not shown its address is
+    /// asked to.
+    pub(crate) fn look(&mut self, (udp, datagram, peer): (&UdpSocket, &[u8], SocketAddr), now: Time) -> bool {
         if !self.firsts.take(now) {
-            return None;
+            return false;
         }
         match self.check.look(datagram, peer) {
-            Checked::Nothing => None,
+            Checked::Nothing => false,
             Checked::Answer(answer) => {
                 // One that is lost is asked for again.
                 let _ = udp.send_to(answer, peer);
-                None
+                false
             }
-            // What the system refuses concerns only this peer, which tries again.
-            Checked::Shown => {
-                let tag = crate::random::bytes().ok()?;
-                let beginning = QuicTrust { trust }.listen(tag, &self.tokens).ok()?;
-                let socket = connect_udp(address, peer).ok()?;
-                QuicStream::accept(socket, beginning, trust.is_some(), (datagram, peer)).ok()
-            }
+            Checked::Shown => true,
         }
+    }
+
+    /// Begins a connection with a first datagram, over a socket of its own at `address`. What the system refuses
+    /// concerns only this peer, which tries again.
+    pub(crate) fn let_in(
+        &self,
+        address: SocketAddr,
+        trust: Option<&Trust>,
+        (datagram, peer): (&[u8], SocketAddr),
+    ) -> Option<QuicStream> {
+        let tag = crate::random::bytes().ok()?;
+        let beginning = QuicTrust { trust }.listen(tag, &self.tokens).ok()?;
+        let socket = connect_udp(address, peer).ok()?;
+        QuicStream::accept(socket, beginning, trust.is_some(), (datagram, peer)).ok()
     }
 }
 

@@ -110,6 +110,10 @@ pub(crate) struct Session {
     broken: Option<String>,
     /// Requests for devices that are, or may be, taken from a silent user: when to look again, and since when.
     waiting: Vec<(Time, Time, Control)>,
+    /// When there is something to do though nothing comes.
+    due_at: Time,
+    /// There is something to do of which no descriptor tells.
+    is_pending: bool,
 }
 
 impl Session {
@@ -156,6 +160,8 @@ impl Session {
             silent_since: None,
             broken: None,
             waiting: Vec::new(),
+            due_at: Time::ZERO,
+            is_pending: true,
         })
     }
 
@@ -175,6 +181,7 @@ impl Session {
         poller: &mut Poller,
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), LinkError> {
+        self.is_pending = true;
         self.link.disconnect(poller);
         self.lose_links();
         let (session, ours) = (self.token, self.link.received());
@@ -258,6 +265,7 @@ impl Session {
                     && stream.add_way(socket).is_ok()
                 {
                     stream.take(datagram, peer);
+                    self.is_pending = true;
                 }
             }
         }
@@ -345,6 +353,7 @@ impl Session {
         now: Time,
         tell: &mut dyn FnMut(Event),
     ) -> Turn {
+        self.is_pending = false;
         match self.converse(shared, poller, now, tell) {
             Ok(Turn::Goes) => {}
             Ok(over) => return over,
@@ -353,6 +362,8 @@ impl Session {
                 self.lose_links();
                 // The peer may make another connection before it is missed.
                 self.broken = Some(error.to_string());
+                // What its workers said meanwhile waits.
+                self.is_pending = true;
             }
         }
         if self.link.is_silent(now) {
@@ -723,12 +734,19 @@ impl Session {
         }
     }
 
-    pub(crate) fn want(&self, poller: &mut Poller) -> Time {
+    pub(crate) fn want(&mut self, poller: &mut Poller) -> Time {
         self.link.want(poller);
         self.workers.want(poller);
         let kept_until = self.silent_since.map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
         let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until);
-        self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits))
+        let at = if self.is_pending { Time::ZERO } else { at };
+        self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));
+        self.due_at
+    }
+
+    /// Whether there is something to do since the last wait.
+    pub(crate) fn is_due(&self, poller: &Poller, now: Time) -> bool {
+        self.is_pending || now >= self.due_at || self.link.is_ready(poller) || self.workers.is_ready(poller)
     }
 
     /// Tells the peer that this host goes.

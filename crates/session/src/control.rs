@@ -95,6 +95,13 @@ impl ControlChannel {
         Ok(Some(message))
     }
 
+    /// The connection is gone: what came of it and was not taken, or cannot be understood, is forgotten. Numbered
+    /// messages among that come again.
+    pub fn handle_disconnect(&mut self) {
+        self.inbox = Vec::new();
+        self.taken = 0;
+    }
+
     /// Numbered messages that came in this session.
     pub fn received(&self) -> u64 {
         self.received

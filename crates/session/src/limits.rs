@@ -56,9 +56,9 @@ pub struct Admittance {
 impl Default for Admittance {
     fn default() -> Self {
         Admittance {
-            connections_per_second: 500,
+            connections_per_second: 100,
             greetings_per_address: 128,
-            handshakes_per_second: 500,
+            handshakes_per_second: 200,
             sessions_per_peer: 64,
             drivers_of_all: 4096,
         }

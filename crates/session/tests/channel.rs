@@ -212,3 +212,18 @@ fn anything_but_a_welcome_is_told() {
         assert_eq!(handshake.handle(message), Err(HandshakeError::OutOfTurn(format!("`{name}`"))));
     }
 }
+
+#[test]
+fn what_cannot_be_understood_is_forgotten_with_its_connection() {
+    let mut channel = ControlChannel::new(LIMIT_BYTES);
+    channel.handle_bytes(&Control::Linked { driver: 1 }.emit());
+    channel.handle_bytes(&u32::MAX.to_le_bytes());
+    assert_eq!(channel.poll().unwrap(), Some(Control::Linked { driver: 1 }));
+    assert!(channel.poll().is_err());
+    channel.handle_disconnect();
+    assert_eq!(
+        (channel.poll().unwrap(), channel.received()),
+        (None, 1),
+        "and it is not found again and again"
+    );
+}

@@ -37,6 +37,14 @@ impl Carrier {
         None
     }
 
+    /// Whether the last wait found something to do here.
+    pub(super) fn is_ready(&self, poller: &Poller) -> bool {
+        match self {
+            Carrier::Tcp(stream) => poller.is_ready(stream.as_fd()),
+            Carrier::Quic(stream) => stream.as_ref().is_some_and(|stream| stream.is_ready(poller)),
+        }
+    }
+
     /// Has a poller forget it.
     pub(super) fn forget(&self, poller: &mut Poller) {
         match self {

@@ -6,7 +6,7 @@ use crate::share::now;
 use crate::share_session::Session;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use transports::quic::Arrival;
 use wire::Preamble;
 use wire::preamble::Introduction;
@@ -20,6 +20,9 @@ impl Sharer {
     /// What comes to the port from addresses that have no socket of their own: introductions of data connections,
     /// beginnings of control channels over QUIC, and whatever peers say that have moved.
     pub(super) fn attend_datagrams(&mut self, tell: &mut dyn FnMut(Event)) {
+        if !self.poller.is_ready(self.udp.as_fd()) {
+            return;
+        }
         let mut bytes = [0; DATAGRAM_BYTES_MAX];
         for _ in 0..DATAGRAMS_AT_ONCE {
             let Ok((count, peer)) = self.udp.recv_from(&mut bytes) else { return };
@@ -79,9 +82,21 @@ impl Sharer {
         if self.greetings.iter().any(is_its) {
             return;
         }
+        let now = now();
+        if !self.quic.look((&self.udp, bytes, peer), now) {
+            return;
+        }
+        let admitted = self.admissions.connect(peer, now).and_then(|()| self.admissions.shake_hands(now));
+        if let Err(reason) = admitted {
+            // It is told nothing, which would cost as much as a handshake: it says its datagram again, later and later,
+            // as it would if that had been lost.
+            if self.admissions.refuse(&reason) {
+                tell(Event::Refused { peer: peer.to_string(), reason });
+            }
+            return;
+        }
         let trust = self.known.as_ref().map(|known| &known.trust);
-        let here = (&self.udp, self.address);
-        if let Some(stream) = self.quic.knock(here, trust, (bytes, peer), now()) {
+        if let Some(stream) = self.quic.let_in(self.address, trust, (bytes, peer)) {
             self.expect_greeting(Carrier::Quic(Some(Box::new(stream))), peer, tell);
         }
     }

@@ -87,6 +87,9 @@ impl Sharer {
 
     /// Does what it was told.
     pub(super) fn attend_orders(&mut self, tell: &mut dyn FnMut(Event)) {
+        if !self.poller.is_ready(self.orders.wakes()) {
+            return;
+        }
         self.orders.wake.clear();
         while let Some((Order { number, wish, answer }, _)) = self.orders.ring.pop() {
             let is_used = self.shared.get(&number).is_some_and(|device| !device.users.is_empty());

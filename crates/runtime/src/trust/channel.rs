@@ -71,6 +71,14 @@ impl ControlStream {
         }
     }
 
+    /// Whether the last wait found something to do here.
+    pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
+        match self {
+            ControlStream::Quic(stream) => stream.is_ready(poller),
+            stream => stream.socket().is_some_and(|socket| poller.is_ready(socket.as_fd())),
+        }
+    }
+
     /// How long it can be left alone.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match self {

@@ -147,6 +147,11 @@ impl QuicStream {
         self.connection.want(poller);
     }
 
+    /// Whether the last wait found something to do here.
+    pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
+        self.connection.is_ready(poller)
+    }
+
     /// When it has something to do of its own.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.connection.timeout()

@@ -103,6 +103,10 @@ impl Process {
         self.line.want(poller);
     }
 
+    pub(super) fn is_ready(&self, poller: &Poller) -> bool {
+        self.line.is_ready(poller)
+    }
+
     pub(super) fn forget(&self, poller: &mut Poller) {
         self.line.forget(poller);
     }
@@ -147,6 +151,8 @@ fn described(status: ExitStatus) -> String {
 /// process what it does not need, once and for all, before it reads anything.
 pub fn serve_worker(socket: OwnedFd) -> Result<(), RuntimeError> {
     let failed = |error| RuntimeError::os("the line to the broker", error);
+    // What it carries must not wait for others that use a processor all the time; where that cannot be had, it does.
+    sys::thread::be_prompt();
     let mut poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
     let weakness = confine::lock_up().map_err(|error| RuntimeError::Usage(error.to_string()))?;
     let mut broker = Broker { line: Line::new(socket, true).map_err(failed)?, turns: 0, is_over: false };

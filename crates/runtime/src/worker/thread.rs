@@ -35,7 +35,10 @@ impl Worker {
             wake_broker: wake_broker.clone(),
         };
         let mut work = Loop::new(rings, limits, Poller::new()?);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work.run())?;
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            sys::thread::be_prompt();
+            work.run()
+        })?;
         Ok(Worker { commands, wake_worker, reports, wake_broker, thread: Some(thread) })
     }
 

@@ -235,6 +235,14 @@ impl Workers {
         }
     }
 
+    /// Whether the last wait found something to do here.
+    pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
+        self.thread.as_ref().is_some_and(|thread| poller.is_ready(thread.wakes()))
+            || self.process.as_ref().is_some_and(|process| process.is_ready(poller))
+            || self.gone.is_some()
+            || !self.reports.is_empty()
+    }
+
     /// Lets the poller go; to be called before this is dropped.
     pub(crate) fn forget(&self, poller: &mut Poller) {
         if let Some(thread) = &self.thread {

@@ -434,6 +434,11 @@ impl QuicConnection {
         }
     }
 
+    /// Whether the last wait found something to do here.
+    pub fn is_ready(&self, poller: &sys::poller::Poller) -> bool {
+        self.ways.iter().any(|way| poller.is_ready(way.socket.as_fd()))
+    }
+
     /// Has a poller forget its sockets.
     pub fn forget(&self, poller: &mut sys::poller::Poller) {
         self.ways.iter().for_each(|way| poller.forget(way.socket.as_fd()));

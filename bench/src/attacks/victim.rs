@@ -1,0 +1,287 @@
+//! The two hosts that are attacked: a sharer with a serial port of which 24 bytes come 125 times a second, and who has
+//! it attached. How long each of these took is noted, and that they came once, whole and in order.
+
+use super::Place;
+use super::attacker::{AttackerSetting, Who};
+use crate::Failure;
+use crate::chapter6::{Lab, beside};
+use crate::measure::Times;
+use crate::processes;
+use crate::reliability::hosts::{ADDRESS_A, PORT, Service};
+use crate::reliability::port::{Port, Written, serial_port};
+use runtime::trust::{PeerKey, Trust};
+use serde_json::json;
+use std::fs;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A keyboard's, or a mouse's.
+const INTERVAL: Duration = Duration::from_millis(8);
+/// When it was made, and its number.
+const UNIT_BYTES: usize = 24;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was seen of the flow.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) times: Times,
+    /// Bytes that are not yet a unit.
+    rest: Vec<u8>,
+    next: u64,
+    /// Units that are not what had to come next.
+    pub(super) wrong: u64,
+}
+
+impl Seen {
+    fn take(&mut self, bytes: &[u8]) {
+        let now = sys::clock::boot_ns();
+        self.rest.extend_from_slice(bytes);
+        let whole = self.rest.len() / UNIT_BYTES * UNIT_BYTES;
+        for unit in self.rest.drain(..whole).collect::<Vec<_>>().chunks(UNIT_BYTES) {
+            let text = std::str::from_utf8(unit).unwrap_or_default();
+            let made = text.get(..16).and_then(|hex| u64::from_str_radix(hex, 16).ok());
+            let number = text.get(17..23).and_then(|digits| digits.parse::<u64>().ok());
+            match (made, number) {
+                (Some(made), Some(number)) if number == self.next % 1_000_000 => {
+                    self.times.add(now.saturating_sub(made));
+                }
+                _ => self.wrong += 1,
+            }
+            self.next += 1;
+        }
+    }
+}
+
+/// Makes the units, and takes them, until it is dropped.
+struct Probe {
+    seen: Arc<Mutex<Seen>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Probe {
+    fn start(hardware: Port, application: Port) -> Probe {
+        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let (until, by) = (stop.clone(), stop.clone());
+        let make = move || {
+            sys::thread::be_punctual();
+            let mut due = Instant::now();
+            let mut number = 0u64;
+            while !until.load(Ordering::Relaxed) {
+                let unit = format!("{:016x} {:06}\n", sys::clock::boot_ns(), number % 1_000_000);
+                number += u64::from(hardware.write(unit.as_bytes(), &until) == Written::All);
+                due += INTERVAL;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        };
+        let came = seen.clone();
+        let take = move || {
+            let mut bytes = vec![0; 4096];
+            while !by.load(Ordering::Relaxed) {
+                let count = application.read(&mut bytes);
+                lock(&came).take(&bytes[..count]);
+            }
+        };
+        Probe { seen, stop, threads: vec![thread::spawn(make), thread::spawn(take)] }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Victim {
+    probe: Probe,
+    _attach: Service,
+    share: Service,
+    pub(super) address: SocketAddr,
+    lab: Option<Lab>,
+    directory: PathBuf,
+    /// Bytes that the toy was sent.
+    swallowed: Arc<AtomicU64>,
+}
+
+impl Victim {
+    /// Makes them all, below `directory`, with the flow over `transport`.
+    pub(super) fn start(place: Place, transport: &str, directory: &Path) -> Result<Victim, Failure> {
+        let lab = match place {
+            Place::Loopback => None,
+            Place::Lab => Some(Lab::up(&beside("netlab")?, &["delay=5ms"])?),
+        };
+        let of = |who: &str| directory.join(who).join("outboard");
+        let trust = |who: &str| -> Result<Trust, Failure> {
+            fs::create_dir_all(directory.join(who))?;
+            Ok(Trust::at(&of(who))?)
+        };
+        let (sharer, owner) = (trust("sharer")?, trust("owner")?);
+        let mut known = vec![(owner.key(), "owner", None)];
+        for who in Who::EVERY {
+            let attacker = trust(who.name())?;
+            match who {
+                Who::Stranger => {}
+                Who::Removed | Who::Guest => known.push((attacker.key(), who.name(), None)),
+                Who::Restricted => known.push((attacker.key(), who.name(), Some(Vec::new()))),
+            }
+            know(&attacker, &[(sharer.key(), "sharer", None)])?;
+        }
+        know(&sharer, &known)?;
+        know(&owner, &[(sharer.key(), "sharer", None)])?;
+        sharer.edit(|peers| peers.remove(Who::Removed.name()))?;
+
+        let (hardware, port) = serial_port()?;
+        let toy = directory.join("toy");
+        let swallowed = Arc::<AtomicU64>::default();
+        swallow(UnixListener::bind(&toy)?, swallowed.clone());
+        let listen = match place {
+            Place::Loopback => "127.0.0.1:0".into(),
+            Place::Lab => format!("{ADDRESS_A}:{PORT}"),
+        };
+        let text: String = [
+            ("device", format!("serial:{}", port.display()), "owner"),
+            ("secret", "pattern:rate=1".into(), "owner"),
+            ("toy", format!("unix:{}", toy.display()), Who::Guest.name()),
+        ]
+        .iter()
+        .map(|(name, device, allow)| {
+            format!(
+                "[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '{listen}'\nallow = '{allow}'\n"
+            )
+        })
+        .collect();
+        let file = directory.join("run.toml");
+        fs::write(&file, text)?;
+        let mut command = command(lab.as_ref(), "a", directory, "sharer")?;
+        command.arg("run").arg(&file);
+        let mut share = Service::start(command)?;
+        let address: SocketAddr = share.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
+        let out = directory.join("tty");
+        let mut command = self::command(lab.as_ref(), "b", directory, "owner")?;
+        command.args([
+            "attach",
+            &format!("{transport}://{address}/device"),
+            "--as",
+            &format!("pty:{}", out.display()),
+        ]);
+        let mut attach = Service::start(command)?;
+        attach.wait("attached")?;
+        let begun = Instant::now();
+        while !out.exists() && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let probe = Probe::start(Port::hardware(hardware), Port::application(&out)?);
+        Ok(Victim { probe, _attach: attach, share, address, lab, directory: directory.into(), swallowed })
+    }
+
+    /// Begins to note anew; what came since the last call.
+    pub(super) fn take_times(&self) -> Times {
+        std::mem::take(&mut lock(&self.probe.seen).times)
+    }
+
+    /// Bytes that the toy was sent.
+    pub(super) fn swallowed(&self) -> u64 {
+        self.swallowed.load(Ordering::Relaxed)
+    }
+
+    /// Units that were not what had to come next.
+    pub(super) fn wrong(&self) -> u64 {
+        lock(&self.probe.seen).wrong
+    }
+
+    /// The sharer and its workers.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        processes::with_descendants(self.share.child.id())
+    }
+
+    /// Whom the sharer knows.
+    pub(super) fn known(&self) -> Result<usize, Failure> {
+        Ok(Trust::at(&self.directory.join("sharer/outboard"))?.peers()?.iter().count())
+    }
+
+    /// The attacker, on the application's host, not yet at work.
+    pub(super) fn attacker(&self, setting: &AttackerSetting) -> Result<Command, Failure> {
+        let program = std::env::current_exe()?;
+        let mut command = match &self.lab {
+            Some(lab) => lab.program("b", &program.display().to_string()),
+            None => Command::new(program),
+        };
+        let name = clap::ValueEnum::to_possible_value(&setting.attack).ok_or("no such attack")?;
+        command.arg("attacker").arg(name.get_name());
+        command.args([setting.address.to_string(), setting.pairing.to_string()]);
+        command.arg(&setting.directory).arg(&setting.program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(command)
+    }
+
+    /// Where a code is shown, while one is.
+    pub(super) fn pairing(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), self.address.port() ^ 1)
+    }
+
+    /// Shows a code at the sharer's host.
+    pub(super) fn show_code(&self) -> Result<(Service, String), Failure> {
+        let mut command = command(self.lab.as_ref(), "a", &self.directory, "sharer")?;
+        command.args(["pair", "--listen", &self.pairing().to_string()]).stderr(Stdio::null());
+        let mut shows = Service::start(command)?;
+        let code = shows.wait("code")?["code"].as_str().unwrap_or_default().to_string();
+        Ok((shows, code))
+    }
+}
+
+/// The program, on a host, as one of the users.
+fn command(lab: Option<&Lab>, host: &str, directory: &Path, who: &str) -> Result<Command, Failure> {
+    let program = beside("outboard")?;
+    let mut command = match lab {
+        Some(lab) => lab.program(host, &program.display().to_string()),
+        None => Command::new(program),
+    };
+    let run = directory.join(who).join("run");
+    fs::create_dir_all(&run)?;
+    command.env("XDG_STATE_HOME", directory.join(who)).env("XDG_RUNTIME_DIR", run);
+    Ok(command)
+}
+
+/// Knows these, as if they had paired.
+fn know(trust: &Trust, known: &[(PeerKey, &str, Option<Vec<String>>)]) -> Result<(), Failure> {
+    let of = |(key, name, may_open): &(PeerKey, &str, Option<Vec<String>>)| match may_open {
+        None => json!({ "name": name, "key": key }),
+        Some(devices) => json!({ "name": name, "key": key, "may_open": devices }),
+    };
+    let all = json!({ "peers": known.iter().map(of).collect::<Vec<_>>() });
+    let all = serde_json::from_value(all)?;
+    trust.edit(|peers| {
+        *peers = all;
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Takes what a device is sent, as long as this process lives, when nothing else wants the processor.
+fn swallow(listener: UnixListener, swallowed: Arc<AtomicU64>) {
+    thread::spawn(move || {
+        sys::thread::be_idle();
+        let mut bytes = vec![0; 1 << 20];
+        for mut stream in listener.incoming().flatten() {
+            while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                swallowed.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        }
+    });
+}
