@@ -231,6 +231,40 @@ fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
     }
 }
 
+/// Who reads and who waits for a program is not who started it.
+#[test]
+fn a_program_outlives_the_workers_that_write_to_it() {
+    const LINES: u32 = 2000;
+    let scratch = Scratch::new();
+    let (device, devices) = socket(&scratch, "d");
+    let path = scratch.path("out");
+    let program = format!("exec:cat >{path}.part && mv {path}.part {path}");
+    let (_share, address) = Service::share(&device, &["--name", "it"]);
+    let mut attach = Service::start(&["attach", &format!("tcp://{address}/it"), "--as", &program, "--stats"]);
+    let mut device = devices.accept().unwrap().0;
+    attach.wait("attached");
+    let writer = thread::spawn(move || {
+        for line in 0..LINES {
+            writeln!(device, "{line:063}").unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        device.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    for _ in 0..4 {
+        thread::sleep(Duration::from_millis(300));
+        kill(worker_of(&attach.child));
+        attach.wait("worker");
+    }
+    writer.join().unwrap();
+    attach.wait("flow-ended");
+    let in_doubt = drops(&mut attach, "incoming", "in doubt when the worker ended");
+    assert_eq!(end_of(attach), Some(0));
+    let written = fs::read_to_string(path).expect("the program was told the end, and ended well");
+    let lines: BTreeSet<u32> = written.lines().map(|line| line.parse().expect("a whole line")).collect();
+    assert_eq!(lines.len() as u32, LINES, "lines that came");
+    assert!(written.lines().count() as u64 <= u64::from(LINES) + in_doubt, "{in_doubt} in doubt");
+}
+
 #[test]
 fn a_worker_that_dies_at_once_is_not_started_for_ever() {
     let scratch = Scratch::new();

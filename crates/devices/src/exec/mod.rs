@@ -1,5 +1,6 @@
 //! `exec:COMMAND`: a program; what it writes flows out, what flows in it reads.
 
+mod program;
 #[cfg(test)]
 mod tests;
 
@@ -11,23 +12,14 @@ use contract::{
     FlowTemplate, Format, Interest, Message, Next, Opened, OptionSpec, Partner, PartnerError, Pull, PullSlot,
     Pulled, Pushed, Readiness, Role,
 };
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
-};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use program::{Outcome, Program};
+use std::os::fd::AsFd;
 
 /// The class.
 #[derive(Debug)]
 pub struct Exec;
 
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
-
-/// How long a killed program may take to be gone before it is left to the system.
-const REAP_MS: u64 = 200;
 
 impl DeviceClass for Exec {
     fn name(&self) -> &'static str {
@@ -56,121 +48,34 @@ impl DeviceClass for Exec {
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         Framing::of(spec)?;
-        let refused = |error| os(format!("starting `{}`", spec.target), error, None);
-        // A group of its own, so that the whole pipeline of a shell can be ended.
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", &spec.target])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(refused)?;
-        let pid = Pid::from_child(&child);
-        let ends = child.stdin.take().map(OwnedFd::from).zip(child.stdout.take().map(OwnedFd::from));
-        let process = pidfd_open(pid, PidfdFlags::empty());
-        let ((stdin, stdout), process) = match (ends, process) {
-            (Some(ends), Ok(process)) => (ends, process),
-            (_, error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(refused(error.err().unwrap_or(Errno::BADF).into()));
-            }
-        };
-        let mut description = plain::description(spec, plain::both_flows(), "stdout");
-        description.properties = pid.as_raw_pid().to_le_bytes().to_vec();
-        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![stdout, stdin, process] })
+        let started = program::start(&spec.target)
+            .map_err(|error| os(format!("starting `{}`", spec.target), error, None))?;
+        let description = plain::description(spec, plain::both_flows(), "stdout");
+        let descriptors = vec![started.output, started.leash];
+        Ok(Opened { spec: spec.clone(), role, description, descriptors })
     }
 
-    /// Who started a program knows how it ended, and nobody else.
-    fn is_lockable(&self, _role: Role) -> bool {
-        false
+    fn release(&self, opened: &Opened) {
+        if let [_, leash] = &opened.descriptors[..] {
+            program::let_go(leash.as_fd());
+        }
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
         let name = format!("`{}`", opened.spec.target);
-        let pid = <[u8; 4]>::try_from(&opened.description.properties[..]).ok();
-        let pid = pid.and_then(|pid| Pid::from_raw(i32::from_le_bytes(pid))).ok_or_else(|| {
-            DeviceError::Spec { what: name.clone(), problem: "the broker handed over no process id".into() }
-        })?;
-        let [stdout, stdin, process] = plain::descriptors(opened)?;
-        let program = Program { name: name.clone(), pid, process, outcome: None };
+        let [output, leash] = plain::descriptors(opened)?;
         let own = |end| Channel::own(end).map_err(|error| os(format!("preparing {name}"), error, None));
+        let (program, input) = Program::new(leash)
+            .map_err(|error| os(format!("asking for the input of {name}"), error, None))?;
         Ok(Box::new(ExecPartner {
-            outlet: Outlet::new(name.clone(), own(stdout)?, framing),
-            inlet: Inlet::new(name.clone(), own(stdin)?, framing),
+            outlet: Outlet::new(name.clone(), own(output)?, framing),
+            inlet: Inlet::new(name.clone(), own(input)?, framing),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
             program,
+            name,
         }))
-    }
-}
-
-/// The process group of a program. Dropped, it is killed and reaped.
-#[derive(Debug)]
-struct Program {
-    name: String,
-    pid: Pid,
-    process: OwnedFd,
-    /// Once it has ended: its exit status, or the number of the signal that ended it.
-    outcome: Option<Outcome>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Status(i32),
-    Signal(i32),
-}
-
-impl Program {
-    /// Whether the program has ended; an error if it ended badly.
-    fn has_ended(&mut self) -> Result<bool, PartnerError> {
-        self.reap();
-        let how = match self.outcome {
-            None => return Ok(false),
-            Some(Outcome::Status(0)) => return Ok(true),
-            Some(Outcome::Status(status)) => format!("it ended with status {status}"),
-            Some(Outcome::Signal(signal)) => format!("it was ended by signal {signal}"),
-        };
-        Err(PartnerError::Os {
-            operation: format!("running {}", self.name),
-            error: std::io::Error::other(how),
-        })
-    }
-
-    fn reap(&mut self) {
-        if self.outcome.is_some() {
-            return;
-        }
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        self.outcome = match waitid(WaitId::PidFd(self.process.as_fd()), options) {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
-                (Some(status), _) => Outcome::Status(status),
-                (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
-            }),
-            // It is no child of this process (any more): whoever started it has its status.
-            Err(Errno::CHILD) => Some(Outcome::Status(0)),
-            Err(_) => None,
-        };
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.reap();
-        if self.outcome.is_some() {
-            return;
-        }
-        // Not reaped yet, so the number still belongs to this group.
-        let _ = kill_process_group(self.pid, Signal::KILL);
-        for _ in 0..REAP_MS {
-            self.reap();
-            if self.outcome.is_some() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 }
 
@@ -181,6 +86,19 @@ struct ExecPartner {
     flows: Flows,
     slot: PullSlot,
     program: Program,
+    name: String,
+}
+
+/// Whether the program has ended; an error if it ended badly.
+fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
+    let how = match program.outcome() {
+        None => return Ok(false),
+        Some(Outcome::Status(0)) => return Ok(true),
+        Some(Outcome::Status(status)) => format!("it ended with status {status}"),
+        Some(Outcome::Signal(signal)) => format!("it was ended by signal {signal}"),
+        Some(Outcome::Unknown) => "it ended, and nobody knows how".into(),
+    };
+    Err(PartnerError::Os { operation: format!("running {name}"), error: std::io::Error::other(how) })
 }
 
 impl ExecPartner {
@@ -200,7 +118,11 @@ impl Partner for ExecPartner {
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         match self.flows.close(flow)? {
-            Direction::In => self.inlet.close(),
+            Direction::In => {
+                let closed = self.inlet.close();
+                self.program.close_input();
+                closed
+            }
             Direction::Out => Ok(()),
         }
     }
@@ -214,10 +136,10 @@ impl Partner for ExecPartner {
 
     fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        let (outlet, program) = (&mut self.outlet, &mut self.program);
+        let (outlet, program, name) = (&mut self.outlet, &mut self.program, &self.name);
         self.slot.answer(OUT, want, || match outlet.next(now())? {
             // A program's output ends when the program does; that may be later than its last byte.
-            Next::End if !program.has_ended()? => Ok(Next::Nothing),
+            Next::End if !has_ended(program, name)? => Ok(Next::Nothing),
             next => Ok(next),
         })
     }
@@ -231,13 +153,19 @@ impl Partner for ExecPartner {
             }
             Ctl::Finish => {
                 self.discard_output()?;
+                let was_finished = self.inlet.is_finished();
+                let finished = self.inlet.finish()?;
+                if self.inlet.is_finished() && !was_finished {
+                    self.program.close_input();
+                }
                 // What a program was given arrived when it ended well.
-                match self.inlet.finish()? {
-                    CtlReply::Done if !self.program.has_ended()? => Ok(CtlReply::Pending),
+                match finished {
+                    CtlReply::Done if !has_ended(&mut self.program, &self.name)? => Ok(CtlReply::Pending),
                     reply => Ok(reply),
                 }
             }
             Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Partway | Ctl::Skip(_) => self.inlet.go_on(operation),
             Ctl::Report => Ok(CtlReply::Report(vec![
                 ("read bytes", self.outlet.bytes() as f64),
                 ("written bytes", self.inlet.bytes() as f64),
@@ -250,10 +178,10 @@ impl Partner for ExecPartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        let end = Some((self.program.process.as_fd(), Interest::Read));
+        let end = Some((self.program.as_fd(), Interest::Read));
         match direction {
             Direction::Out if self.slot.is_held() => Readiness::now(),
-            Direction::Out if self.outlet.has_ended() && self.program.outcome.is_some() => Readiness::never(),
+            Direction::Out if self.outlet.has_ended() && self.program.has_said() => Readiness::never(),
             Direction::Out if self.outlet.has_ended() => {
                 Readiness { descriptors: [end, None], ..Readiness::never() }
             }

@@ -230,6 +230,18 @@ pub(crate) trait Takes: Send {
         None
     }
 
+    /// [`Ctl::Partway`] and [`Ctl::Skip`].
+    fn go_on(&mut self, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match (self.unwritten(), operation) {
+            (Some(unwritten), Ctl::Partway) => Ok(unwritten.partway()),
+            (Some(unwritten), Ctl::Skip(bytes)) => {
+                unwritten.skip(bytes);
+                Ok(CtlReply::Done)
+            }
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
     /// Writes what is unwritten and lets the reader see the end.
     fn finish(&mut self) -> Result<CtlReply, PartnerError>;
 
@@ -305,13 +317,9 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
             Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::flush),
             Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::finish),
             Ctl::Neutral => Ok(CtlReply::Done),
-            Ctl::Partway | Ctl::Skip(_) => match (self.inlet.as_mut().and_then(I::unwritten), operation) {
-                (Some(unwritten), Ctl::Skip(bytes)) => {
-                    unwritten.skip(bytes);
-                    Ok(CtlReply::Done)
-                }
-                (Some(unwritten), _) => Ok(unwritten.partway()),
-                (None, _) => Err(PartnerError::Unsupported("this operation")),
+            Ctl::Partway | Ctl::Skip(_) => match &mut self.inlet {
+                Some(inlet) => inlet.go_on(operation),
+                None => Err(PartnerError::Unsupported("this operation")),
             },
             Ctl::Report => {
                 let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));

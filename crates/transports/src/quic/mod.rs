@@ -568,7 +568,10 @@ impl Partner for QuicPartner {
         match direction {
             // Whoever was refused waits for room, and whoever flushes for the end.
             Direction::In => {
-                let now = if self.was_full { !self.is_full_for(1) } else { self.outgoing.is_empty() };
+                // An end that was asked for waits for the other host, and what is blocked for the socket.
+                let rests = self.finish == Finish::No && !self.link.is_blocked();
+                let now =
+                    if self.was_full { !self.is_full_for(1) } else { rests && self.outgoing.is_empty() };
                 Readiness { now, ..self.link.readiness() }
             }
             Direction::Out => {
