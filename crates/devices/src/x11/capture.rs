@@ -82,6 +82,8 @@ pub(super) struct Capture {
     /// What changed and was more than a message may tell, and the piece of it that is next.
     waiting: tiles::Damage,
     next_piece: u32,
+    /// The last message told what had just changed, and nothing that waits.
+    told_new: bool,
     pool: Pool,
     stage: Stage,
     cursor: Option<Sequence>,
@@ -145,6 +147,7 @@ impl Capture {
             portion: Portion::new(options.duration("portion")),
             waiting: tiles::Damage::none(size.width.into(), size.height.into()),
             next_piece: 0,
+            told_new: false,
             memory,
             segment: None,
             attaching: None,
@@ -280,8 +283,8 @@ impl Capture {
         }
     }
 
-    /// Of what changed, what the next message tells: what is small first, for that is what a hand did. Of the rest a
-    /// piece has its turn after the other, each as it looks then.
+    /// Of what changed, what the next message tells: what is small first and alone, for that is what a hand did, and it is
+    /// seen when all of its message is there. Of the rest a piece has its turn after the other, each as it looks then.
     fn choose(&mut self, mut parts: Vec<Rectangle>) -> Vec<Rectangle> {
         let mut room = self.portion.most();
         if self.waiting.is_empty() && parts.iter().map(area).sum::<u64>() <= room {
@@ -299,6 +302,10 @@ impl Capture {
                 }
                 None => self.waiting.add(&part),
             }
+        }
+        self.told_new = !self.told_new && !chosen.is_empty();
+        if self.told_new {
+            return chosen;
         }
         let (across, down) = (self.geometry.width().div_ceil(PIECE), self.geometry.height().div_ceil(TILE));
         for _ in 0..across * down {

@@ -163,7 +163,10 @@ impl Encoder {
                 None => pairs.for_each(|((into, left), pixel)| *into = minus(value(pixel), value(left))),
             }
             for (channel, into) in self.differences.iter_mut().enumerate() {
-                into.extend(differences.iter().map(|difference| (difference >> (8 * channel)) as u8));
+                let start = into.len();
+                into.resize(start + differences.len(), 0);
+                let bytes = into[start..].iter_mut().zip(&*differences);
+                bytes.for_each(|(into, difference)| *into = (difference >> (8 * channel)) as u8);
             }
         }
     }
