@@ -255,7 +255,8 @@ impl Drop for Lease {
 }
 
 /// Memory that another process writes and lends: whoever started this one, or stands before it in the same flow and
-/// for the same user. What is lent stays as it is until it is given back, which is their word.
+/// for the same user, or the X server whose screen is shown. What is lent stays as it is until it is given back, which is
+/// their word.
 #[derive(Debug)]
 pub struct Lent {
     mapping: Mapping,

@@ -95,7 +95,7 @@ fn rows(panel: &Panel, width: usize, colour: &str, palette: &Palette) -> Vec<Str
         rows.push(format!("{dim}{name:>3}{plain} {colour}{}{plain}", fit(&bar, width - 4)));
     }
     let Figures { delay_ms, spacing_error_ms } = panel.figures;
-    let figure = |name: &str, mean: f64, p99: f64| format!("{name:<15}{mean:>6.2} ms  99 %{p99:>7.2}");
+    let figure = |name: &str, mean: f64, p99: f64| format!("{name:<15}{mean:>6.2} ms  99 %{p99:>8.2}");
     rows.push(paint("", figure("late by", delay_ms.mean, delay_ms.p99)));
     rows.push(paint(bold, figure("spacing off by", spacing_error_ms.mean, spacing_error_ms.p99)));
     rows.push(match panel.silent {

@@ -4,10 +4,10 @@
 //! the server adds up what changes meanwhile (DAMAGE), and pictures that nobody saw are never made.
 
 use super::client::{Client, Sequence};
-use super::display::{Extension, Extensions, Segment, parse};
+use super::display::{Extension, Extensions, parse};
 use super::portion::Portion;
+use super::slots::{Slot, Slots};
 use crate::damage::{self as tiles, TILE};
-use buffers::Pool;
 use contract::{Attributes, Body, Bytes, Message, Options, Time};
 use std::borrow::Cow;
 use std::io;
@@ -25,8 +25,6 @@ use x11rb_protocol::protocol::{damage, shm, xfixes};
 
 /// No region, no resource (`None`).
 const NONE: u32 = 0;
-/// Pictures' worth of memory kept for use again.
-const PICTURES_KEPT: usize = 4;
 /// Rectangles asked for one by one; of more, the one around them all is.
 const RECTANGLES_MAX: usize = 64;
 /// So much of a picture that all of it is taken as well.
@@ -56,6 +54,8 @@ struct Shot {
     parts: Vec<Rectangle>,
     /// The last that was asked for.
     last: Sequence,
+    /// Where they are written, if they are lent from there.
+    slot: Option<Slot>,
     /// Pixels that came in answers instead of shared memory.
     pieces: Body,
     has_failed: bool,
@@ -67,7 +67,7 @@ pub(super) struct Capture {
     extensions: Extensions,
     geometry: Geometry,
     memory: OwnedFd,
-    segment: Option<(Segment, Extension)>,
+    slots: Option<(Slots, Extension)>,
     attaching: Option<Sequence>,
     damage: Option<Damage>,
     /// What changed, the whole picture is sent.
@@ -84,7 +84,6 @@ pub(super) struct Capture {
     next_piece: u32,
     /// The last message told what had just changed, and nothing that waits.
     told_new: bool,
-    pool: Pool,
     stage: Stage,
     cursor: Option<Sequence>,
     is_cursor_due: bool,
@@ -149,7 +148,7 @@ impl Capture {
             next_piece: 0,
             told_new: false,
             memory,
-            segment: None,
+            slots: None,
             attaching: None,
             damage: None,
             sends_whole: mode == "whole",
@@ -157,7 +156,6 @@ impl Capture {
             has_cursor: options.flag("cursor"),
             period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
             delay: options.duration("delay"),
-            pool: Pool::new(0, 0),
             stage: Stage::Idle,
             cursor: None,
             is_cursor_due: false,
@@ -185,21 +183,21 @@ impl Capture {
         if let Some(request) = capture.attaching.take()
             && client.wait_done(request, deadline)?.is_err()
         {
-            capture.segment = None;
+            capture.slots = None;
         }
         Ok(capture)
     }
 
-    /// Shares memory for one picture with the server, instead of what was shared before.
+    /// Shares memory for pictures with the server, instead of what was shared before.
     fn attach(&mut self, client: &mut Client) -> io::Result<()> {
         let bytes = self.geometry.bytes();
-        self.pool = Pool::new(bytes, PICTURES_KEPT);
         let Some(shm) = self.extensions.shm else { return Ok(()) };
-        if self.segment.as_ref().is_some_and(|(segment, _)| segment.bytes() >= bytes) {
+        let before = self.slots.as_ref().map(|(slots, _)| slots);
+        if before.is_some_and(|slots| slots.slot_bytes() >= bytes) {
             return Ok(());
         }
-        let (segment, request) = Segment::attach(client, shm, &self.memory, bytes)?;
-        if let Some((before, shm)) = self.segment.replace((segment, shm)) {
+        let (slots, request) = Slots::attach(client, shm, &self.memory, bytes, before)?;
+        if let Some((before, shm)) = self.slots.replace((slots, shm)) {
             before.detach(client, shm);
         }
         self.attaching = Some(request);
@@ -256,7 +254,7 @@ impl Capture {
                 let fetch = xfixes::FetchRegionRequest { region };
                 let asked = client.ask(fetch.serialize(xfixes.opcode));
                 // A film or a game: what the answer will be is known, and not waited for.
-                let expects_whole = self.expects_whole && self.segment.is_some() && self.may_tell_all();
+                let expects_whole = self.expects_whole && self.slots.is_some() && self.may_tell_all();
                 let guess = expects_whole.then(|| self.ask_pixels(client, vec![self.whole()], now));
                 self.stage = Stage::Region(asked, guess);
                 return;
@@ -326,15 +324,17 @@ impl Capture {
     }
 
     fn ask_pixels(&self, client: &mut Client, parts: Vec<Rectangle>, now: Time) -> Shot {
-        let (mut last, mut offset) = (0, 0);
+        let slot = self.slots.as_ref().and_then(|(slots, _)| slots.slot());
+        let mut offset = self.slots.as_ref().map_or(0, |(slots, _)| slots.offset(slot.as_ref())) as u32;
+        let mut last = 0;
         for part in &parts {
             // Sides of a picture fit: they came from 16 bits.
             let (x, y) = (part.x as i16, part.y as i16);
             let (width, height) = (part.width as u16, part.height as u16);
             let (drawable, plane_mask) = (self.root, !0);
-            last = match &self.segment {
-                Some((segment, shm)) => {
-                    let (format, shmseg) = (ImageFormat::Z_PIXMAP.into(), segment.number);
+            last = match &self.slots {
+                Some((slots, shm)) => {
+                    let (format, shmseg) = (ImageFormat::Z_PIXMAP.into(), slots.number());
                     let get = shm::GetImageRequest {
                         drawable,
                         x,
@@ -359,7 +359,7 @@ impl Capture {
         }
         let is_whole = parts == [self.whole()];
         let (pieces, has_failed) = (Body::new(), false);
-        Shot { created: now, is_whole, parts, last, pieces, has_failed }
+        Shot { created: now, is_whole, parts, last, slot, pieces, has_failed }
     }
 
     /// Takes an answer to one of our questions; gives the message it completes.
@@ -390,7 +390,7 @@ impl Capture {
                 Ok(None)
             }
             Stage::Pixels(shot) => {
-                if self.segment.is_none() {
+                if self.slots.is_none() {
                     let pixels = Bytes::from(bytes).slice(IMAGE_HEADER_BYTES..);
                     shot.pieces.push(pixels);
                 }
@@ -406,7 +406,7 @@ impl Capture {
             self.cursor = None;
         }
         if self.attaching == Some(request) {
-            self.segment = None;
+            self.slots = None;
         }
         match &mut self.stage {
             Stage::Region(asked, _) if *asked == request => {
@@ -475,9 +475,9 @@ impl Capture {
             }
         };
         let wanted: usize = shot.parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
-        let pixels = match &self.segment {
+        let pixels = match &self.slots {
             _ if shot.has_failed => None,
-            Some((segment, _)) => Some(Body::from(self.copy_out(segment, wanted)?)),
+            Some((slots, _)) => Some(Body::from(slots.take(shot.slot, wanted)?)),
             None => Some(shot.pieces).filter(|pieces| pieces.len() == wanted),
         };
         let Some(mut body) = pixels else {
@@ -499,19 +499,6 @@ impl Capture {
             }
         }
         Ok(Some(Message::new(shot.created, body)))
-    }
-
-    /// Pixels of our own: a picture in memory that is used again, less in as much as it takes.
-    fn copy_out(&self, segment: &Segment, wanted: usize) -> io::Result<Bytes> {
-        if wanted * 2 < self.geometry.bytes() {
-            let mut pixels = vec![0; wanted];
-            segment.read(&mut pixels)?;
-            return Ok(pixels.into());
-        }
-        let mut pixels = self.pool.take();
-        let room = pixels.get_mut(..wanted).ok_or_else(|| io::Error::other("more changed than there is"))?;
-        segment.read(room)?;
-        Ok(pixels.freeze().slice(..wanted))
     }
 
     /// The pointer's shape, its largest part if it is larger than any may be.

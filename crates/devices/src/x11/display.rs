@@ -128,8 +128,7 @@ pub(super) fn screen(client: &Client, number: usize) -> Result<Screen, String> {
     }
 }
 
-/// Memory shared with the server. It is only copied in and out: what the server does to it in the meantime changes
-/// pixels, and nothing else.
+/// Memory shared with the server.
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: Shared,
@@ -173,9 +172,9 @@ impl Segment {
         self.bytes
     }
 
-    /// Copies its first bytes out.
-    pub(super) fn read(&self, into: &mut [u8]) -> io::Result<()> {
-        match self.memory.copy_out(0, into) {
+    /// Copies bytes out, from `at` on.
+    pub(super) fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
+        match self.memory.copy_out(at, into) {
             true => Ok(()),
             false => Err(io::Error::other("more is wanted than memory is shared")),
         }

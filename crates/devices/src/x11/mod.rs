@@ -11,6 +11,7 @@ mod keyboard;
 mod layout;
 mod pointer;
 mod portion;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -59,7 +60,7 @@ static X11_OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "portion",
         kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
-        default: "8ms",
+        default: "4ms",
         scope: Scope::Local,
         doc: "of what changed, a message tells what is taken in this time, the rest follows; 0: all of it at once",
     },

@@ -4,7 +4,7 @@ use super::client::{Client, Packet};
 use super::dial;
 use super::display::PATIENCE;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Role, Time,
 };
 use std::io::{BufRead, BufReader};
@@ -240,11 +240,15 @@ struct Screen {
     cursor: Option<(Cursor, Vec<u8>)>,
     frames: usize,
     parts: Vec<Rectangle>,
+    /// Messages that are held, and what they said when they came.
+    held: Option<Vec<(Body, Vec<u8>)>>,
 }
 
 impl Screen {
     fn take(&mut self, message: Message) {
+        let body = message.body.clone();
         let bytes = message.body.into_bytes();
+        self.held.iter_mut().for_each(|held| held.push((body.clone(), bytes.to_vec())));
         let header = Header::parse(&bytes).unwrap();
         let geometry = header.geometry;
         match header.parse_content(&bytes[Header::BYTES..]).unwrap() {
@@ -426,6 +430,34 @@ fn a_screen_of_another_size_is_another_picture() {
         });
     }
     assert_eq!(device.figure("sizes"), 3.0);
+}
+
+/// Pictures lie where the server writes them: those that somebody holds stay as they are while others follow, more than
+/// there is room for, and while the screen grows.
+#[test]
+fn pictures_that_are_held_stay_as_they_are() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    painter.resize(160, 100);
+    let mut device = server.device(",rate=0,delay=0ms,damage=whole,portion=0ms,cursor=false");
+    device.screen.held = Some(Vec::new());
+    for (width, height) in [(160, 100), (320, 200)] {
+        painter.resize(width, height);
+        let all = Rectangle { x: 0, y: 0, width: width.into(), height: height.into() };
+        for seed in 1..6 {
+            let pixels = noise(all.bytes(PixelFormat::Bgrx32), u32::from(width) + seed);
+            painter.put(all, &pixels);
+            device.until("what was painted", |screen| {
+                screen.geometry.map(|geometry| geometry.width()) == Some(width.into())
+                    && screen.at(all) == colours(&pixels)
+            });
+        }
+    }
+    let held = device.screen.held.take().unwrap();
+    assert!(held.len() >= 10);
+    for (number, (body, said)) in held.into_iter().enumerate() {
+        assert!(body.into_bytes() == said, "message {number} was written over");
+    }
 }
 
 /// Without shared memory pixels come through the connection, and are the same.
