@@ -27,6 +27,8 @@ use x11rb_protocol::protocol::{damage, shm, xfixes};
 const NONE: u32 = 0;
 /// Rectangles asked for one by one; of more, the one around them all is.
 const RECTANGLES_MAX: usize = 64;
+/// What is no more than so many portions is told at once.
+const PORTIONS_AT_ONCE: u64 = 2;
 /// So much of a picture that all of it is taken as well.
 const MOST: (usize, usize) = (7, 8);
 /// The pointer's shape in a flow, where pictures have no key.
@@ -254,7 +256,8 @@ impl Capture {
                 let fetch = xfixes::FetchRegionRequest { region };
                 let asked = client.ask(fetch.serialize(xfixes.opcode));
                 // A film or a game: what the answer will be is known, and not waited for.
-                let expects_whole = self.expects_whole && self.slots.is_some() && self.may_tell_all();
+                let expects_whole =
+                    self.expects_whole && self.slots.is_some() && self.may_tell_all(area(&self.whole()));
                 let guess = expects_whole.then(|| self.ask_pixels(client, vec![self.whole()], now));
                 self.stage = Stage::Region(asked, guess);
                 return;
@@ -264,9 +267,9 @@ impl Capture {
         self.stage = Stage::Pixels(self.ask_pixels(client, vec![self.whole()], now));
     }
 
-    /// Whether a message may tell all of the screen, and nothing waits to be told.
-    fn may_tell_all(&self) -> bool {
-        self.waiting.is_empty() && self.portion.most() >= area(&self.whole())
+    /// Whether a message may tell so many pixels, and nothing waits to be told.
+    fn may_tell_all(&self, pixels: u64) -> bool {
+        self.waiting.is_empty() && self.portion.most().saturating_mul(PORTIONS_AT_ONCE) >= pixels
     }
 
     /// The path asks for a message.
@@ -284,10 +287,10 @@ impl Capture {
     /// Of what changed, what the next message tells: what is small first and alone, for that is what a hand did, and it is
     /// seen when all of its message is there. Of the rest a piece has its turn after the other, each as it looks then.
     fn choose(&mut self, mut parts: Vec<Rectangle>) -> Vec<Rectangle> {
-        let mut room = self.portion.most();
-        if self.waiting.is_empty() && parts.iter().map(area).sum::<u64>() <= room {
+        if self.may_tell_all(parts.iter().map(area).sum()) {
             return parts;
         }
+        let mut room = self.portion.most();
         parts.sort_by_key(area);
         // What waits has its share, however much that is small comes.
         let mut room_for_new = if self.waiting.is_empty() { room } else { room / 2 };

@@ -8,7 +8,7 @@ use contract::Time;
 use std::time::Duration;
 
 /// The least that a message may tell, pixels.
-const PIXELS_MIN: u64 = 8192;
+const PIXELS_MIN: u64 = 4096;
 /// What was seen counts for half as much after so long.
 const HALF_LIFE: Duration = Duration::from_millis(250);
 
