@@ -417,6 +417,25 @@ pub fn never_fragment(socket: impl AsFd) -> io::Result<()> {
     }
 }
 
+/// Largest packet, IP's header included, that goes out whole by the way that this connected socket takes, as far as the
+/// kernel knows (`IP_MTU`, `ip(7)`; `IPV6_MTU`, `ipv6(7)`). Errors as of `getsockopt(2)`.
+pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
+    let socket = socket.as_fd();
+    let (level, option) = match rustix::net::sockopt::socket_domain(socket)? {
+        rustix::net::AddressFamily::INET6 => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        _ => (libc::IPPROTO_IP, libc::IP_MTU),
+    };
+    let (mut mtu, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `length` bytes to `mtu`, which has so many.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut length)
+    };
+    match result {
+        0 => u32::try_from(mtu).map_err(io::Error::other),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the option's value lives through the call, and its length is given.
     let result = unsafe {
@@ -491,6 +510,19 @@ mod tests {
         }
         assert!(arrived.is_some_and(|at| at > before && at < boot_ns() + slack), "{arrived:?}");
         keep_times(&far, true, false).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_tells_how_large_a_packet_may_be() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(address) else {
+                eprintln!("SKIPPED: no {address} here");
+                continue;
+            };
+            assert!(path_mtu(&socket).is_err() || address.starts_with('['), "not connected");
+            socket.connect(socket.local_addr().unwrap()).unwrap();
+            assert!((1280..=65_536).contains(&path_mtu(&socket).unwrap()));
+        }
     }
 
     #[test]

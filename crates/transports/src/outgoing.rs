@@ -1,6 +1,6 @@
 //! The bounded queue of records on their way into a socket.
 
-use contract::{Body, CtlReply, Message, PartnerError};
+use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, Scope};
 use std::collections::VecDeque;
 use wire::RecordHeader;
 
@@ -11,6 +11,8 @@ pub(crate) struct Outgoing<Note> {
     /// Bytes not sent yet.
     pub(crate) bytes: usize,
     limits: Limits,
+    /// Bytes of the last record that there was no room for; 0 if there was.
+    refused_bytes: usize,
 }
 
 /// How much may wait.
@@ -22,15 +24,55 @@ pub(crate) struct Limits {
     pub(crate) bytes_max: usize,
 }
 
+/// The options that every transport has: bounds of a record, and of what waits.
+pub(crate) const MAX: OptionSpec = OptionSpec {
+    name: "max",
+    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    default: "64MiB",
+    scope: Scope::Local,
+    doc: "largest body of a record, bytes; a peer that announces more is dropped",
+};
+pub(crate) const OUTBOX: OptionSpec = OptionSpec {
+    name: "outbox",
+    kind: OptionKind::Integer { min: 1, max: 1 << 20 },
+    default: "1024",
+    scope: Scope::Local,
+    doc: "records that may wait to be sent",
+};
+pub(crate) const OUTBOX_BYTES: OptionSpec = OptionSpec {
+    name: "outbox_bytes",
+    kind: OptionKind::Size { min: 1, max: 1 << 30 },
+    default: "4MiB",
+    scope: Scope::Local,
+    doc: "bytes that may wait to be sent; one record may always wait",
+};
+
+impl Limits {
+    /// As [`OUTBOX`] and [`OUTBOX_BYTES`] have it.
+    pub(crate) fn of(options: &Options) -> Limits {
+        Limits { records_max: options.count(OUTBOX.name), bytes_max: options.size(OUTBOX_BYTES.name) }
+    }
+}
+
 impl<Note> Outgoing<Note> {
     pub(crate) fn new(limits: Limits) -> Self {
-        Outgoing { records: VecDeque::new(), bytes: 0, limits }
+        Outgoing { records: VecDeque::new(), bytes: 0, limits, refused_bytes: 0 }
     }
 
     /// Whether `more` bytes do not fit now.
     pub(crate) fn is_full_for(&self, more: usize) -> bool {
         self.records.len() >= self.limits.records_max
             || (!self.records.is_empty() && self.bytes.saturating_add(more) > self.limits.bytes_max)
+    }
+
+    /// There was no room for a record of so many bytes.
+    pub(crate) fn refuse(&mut self, bytes: usize) {
+        self.refused_bytes = bytes;
+    }
+
+    /// Whether whoever was refused would not be now; nobody else has to wait.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_full_for(self.refused_bytes.max(1))
     }
 
     /// Whether nothing waits.
@@ -45,6 +87,7 @@ impl<Note> Outgoing<Note> {
 
     /// Appends a record that was checked and fits.
     pub(crate) fn push(&mut self, note: Note, record: Body) {
+        self.refused_bytes = 0;
         self.bytes += record.len();
         self.records.push_back((note, record));
     }

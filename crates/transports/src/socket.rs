@@ -1,6 +1,6 @@
 //! What the transports' sockets have in common.
 
-use contract::PartnerError;
+use contract::{OptionKind, OptionSpec, PartnerError, Scope};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, connect, getpeername, ipproto, socket_with, sockopt,
@@ -8,6 +8,20 @@ use rustix::net::{
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Largest payload of a datagram that crosses every path of QUIC's (RFC 9000, section 14).
+pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
+/// Largest payload of a UDP datagram that one can have over IPv4.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// What a datagram transport asks of the kernel ([`set_buffers`]).
+pub(crate) const BUFFERS: OptionSpec = OptionSpec {
+    name: "socket_bytes",
+    kind: OptionKind::Size { min: 0, max: 1 << 30 },
+    default: "4MiB",
+    scope: Scope::Local,
+    doc: "size of each of the kernel's two buffers, bytes, as far as its limits allow; 0 leaves them",
+};
 
 /// A non-blocking socket of this type on its way to `peer`.
 pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> Result<OwnedFd, PartnerError> {
@@ -56,4 +70,15 @@ pub(crate) fn set_buffers(
 /// Whether the kernel only says "not now".
 pub(crate) fn is_not_now(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Largest payload of a datagram that goes out whole by the way that this connected socket takes, as far as this
+/// host knows; what every path takes if it does not tell (RFC 9000, section 14).
+pub(crate) fn datagram_bytes_max(socket: BorrowedFd<'_>) -> usize {
+    let mtu = sys::net::path_mtu(socket).unwrap_or(0) as usize;
+    let is_four =
+        matches!(getpeername(socket).ok().flatten().map(SocketAddr::try_from), Some(Ok(SocketAddr::V4(_))));
+    // What stands in front of it, of IP and UDP.
+    let header_bytes = if is_four { 20 + 8 } else { 40 + 8 };
+    mtu.saturating_sub(header_bytes).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
 }

@@ -1,6 +1,7 @@
 //! What a QUIC connection is set up with: keys, windows, congestion control.
 
 use super::ids::{Tag, TaggedIds};
+use crate::socket::DATAGRAM_BYTES_MAX;
 use crate::tls;
 use contract::{End, SealKeys, Secret};
 use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -23,8 +24,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 /// Most bytes of a handshake that wait for what comes before them.
 const CRYPTO_BYTES_MAX: usize = 16 << 10;
-/// Largest payload of a UDP datagram that one can have.
-const DATAGRAM_BYTES_MAX: u16 = 65_507;
 
 /// How one connection behaves.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +112,7 @@ impl Beginning {
 
     /// Of a data connection between hosts that share its keys: each shows a key that follows from what it would seal
     /// with, and takes no other. Without keys anybody can (`--insecure`, on one machine).
-    pub(super) fn data(end: End, keys: Option<&SealKeys>, tuning: &Tuning) -> io::Result<Beginning> {
+    pub fn data(end: End, keys: Option<&SealKeys>, tuning: &Tuning) -> io::Result<Beginning> {
         let nobody = SealKeys { sending: Secret([0; 32]), receiving: Secret([0; 32]) };
         let keys = keys.unwrap_or(&nobody);
         let impossible = || io::Error::other("no key pair of Ed25519");
@@ -136,7 +135,7 @@ impl Beginning {
         let mut reset_key = [0; 32];
         random(&mut reset_key)?;
         let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &reset_key)));
-        config.max_udp_payload_size(DATAGRAM_BYTES_MAX).map_err(io::Error::other)?;
+        config.max_udp_payload_size(DATAGRAM_BYTES_MAX as u16).map_err(io::Error::other)?;
         if let Beginning::Server(_, tag) = *self {
             config.cid_generator(move || Box::new(TaggedIds::new(tag)));
         }

@@ -1,63 +1,44 @@
 #![doc = include_str!("quic.md")]
 
+mod alone;
 mod arrivals;
 mod check;
 mod config;
 mod connection;
 mod ids;
+mod ordered;
 #[cfg(test)]
 mod tests;
 
-use crate::outgoing::{Limits, Outgoing, check_record};
-use crate::socket;
+use crate::outgoing::{self, Limits, Outgoing, check_record};
+use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
+use alone::Alone;
 use arrivals::Arrivals;
 pub use check::{AddressCheck, Checked};
 pub use config::{Beginning, Congestion, TokenKey, Tuning, data_tag};
 pub use connection::{Over, QuicConnection};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate,
-    Message, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled,
-    Pushed, Readiness, Scope, SealKeys, Time, TransportClass, Watch,
+    Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled, Pushed,
+    Readiness, Scope, SealKeys, Time, TransportClass, Watch,
 };
 pub use ids::{Arrival, Tag, arrival};
-use quinn_proto::{Connection, SendDatagramError, VarInt};
-pub use quinn_proto::{Dir, ReadError, StreamId, WriteError};
+use ordered::Ordered;
+pub use quinn_proto::{Dir, ReadError, StreamId, VarInt, WriteError};
 use rustix::net::SocketType;
-use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Bytes that are sent without waiting for the end of a burst.
 const BURST_BYTES: usize = 64 << 10;
 /// Bytes that may always be under way, or wait for it, within the connection; beyond that, two congestion windows.
 const SEND_BYTES_MIN: u64 = 128 << 10;
-/// Pieces of a record that are handed over at once.
-const PIECES_AT_ONCE: usize = 64;
 
 static OPTIONS: [OptionSpec; 9] = [
-    OptionSpec {
-        name: "max",
-        kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-        default: "64MiB",
-        scope: Scope::Local,
-        doc: "largest body of a record, bytes; a peer that announces more is dropped",
-    },
-    OptionSpec {
-        name: "outbox",
-        kind: OptionKind::Integer { min: 1, max: 1 << 20 },
-        default: "1024",
-        scope: Scope::Local,
-        doc: "records that may wait to be sent; of a timely flow, one",
-    },
-    OptionSpec {
-        name: "outbox_bytes",
-        kind: OptionKind::Size { min: 1, max: 1 << 30 },
-        default: "4MiB",
-        scope: Scope::Local,
-        doc: "bytes that may wait to be sent; one record may always wait",
-    },
+    outgoing::MAX,
+    outgoing::OUTBOX,
+    outgoing::OUTBOX_BYTES,
     OptionSpec {
         name: "window",
         kind: OptionKind::Size { min: 64 << 10, max: 1 << 30 },
@@ -81,10 +62,10 @@ static OPTIONS: [OptionSpec; 9] = [
     },
     OptionSpec {
         name: "datagram",
-        kind: OptionKind::Size { min: 1200, max: 65_507 },
-        default: "1452",
+        kind: OptionKind::Size { min: 0, max: 65_507 },
+        default: "0",
         scope: Scope::Local,
-        doc: "largest UDP datagram that is tried, bytes; the path may take less",
+        doc: "largest UDP datagram that is tried, bytes; 0 for what the way out of this host takes; the path may take less",
     },
     OptionSpec {
         name: "congestion",
@@ -93,14 +74,22 @@ static OPTIONS: [OptionSpec; 9] = [
         scope: Scope::Local,
         doc: "congestion control",
     },
-    OptionSpec {
-        name: "socket_bytes",
-        kind: OptionKind::Size { min: 0, max: 1 << 30 },
-        default: "4MiB",
-        scope: Scope::Local,
-        doc: "size of each of the kernel's two buffers, bytes, as far as its limits allow; 0 leaves them",
-    },
+    socket::BUFFERS,
 ];
+
+/// Largest frame that any network has: a way that takes more does not leave this machine.
+const FRAME_BYTES_MAX: usize = 16 << 10;
+/// What may be under way within one machine: enough to keep both processors busy, and little enough for their caches.
+const WINDOW_HERE_BYTES: usize = 2 << 20;
+/// Least that may be under way: a few of the largest datagrams.
+const WINDOW_BYTES_MIN: usize = 128 << 10;
+
+/// What may be under way to this socket from this machine so that its buffer never overflows, which is all that loses
+/// anything there. The kernel counts what it needs for itself too.
+fn room_bytes(socket: BorrowedFd<'_>) -> usize {
+    let buffer_bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
+    (buffer_bytes / 2).max(WINDOW_BYTES_MIN)
+}
 
 /// Messages of a timely flow that may be under way at once in streams of their own.
 const STREAMS_MAX: u32 = 64;
@@ -145,18 +134,25 @@ impl TransportClass for Quic {
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError> {
+        let socket_bytes = options.size("socket_bytes");
+        socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
+        let way_bytes_max = socket::datagram_bytes_max(socket.as_fd());
         let tuning = Tuning {
-            window: options.size("window") as u32,
+            window: match way_bytes_max > FRAME_BYTES_MAX {
+                true => options.size("window").min(WINDOW_HERE_BYTES).min(room_bytes(socket.as_fd())),
+                false => options.size("window"),
+            } as u32,
             streams: STREAMS_MAX + 1,
-            datagram: options.size("datagram") as u16,
+            datagram: match options.size("datagram") {
+                0 => way_bytes_max,
+                given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
+            } as u16,
             congestion: match options.text("congestion") {
                 "newreno" => Congestion::NewReno,
                 "bbr" => Congestion::Bbr,
                 _ => Congestion::Cubic,
             },
         };
-        let socket_bytes = options.size("socket_bytes");
-        socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
         let beginning = Beginning::data(end, keys, &tuning);
         let beginning = beginning.map_err(|error| PartnerError::os("setting up QUIC", error))?;
         let mut partner = QuicPartner {
@@ -165,14 +161,10 @@ impl TransportClass for Quic {
             body_bytes_max: options.size("max"),
             is_timely: false,
             late: options.duration("late"),
-            outgoing: Outgoing::new(Limits {
-                records_max: options.count("outbox"),
-                bytes_max: options.size("outbox_bytes"),
-            }),
+            outgoing: Outgoing::new(Limits::of(options)),
             was_full: false,
-            stream: None,
-            message: None,
-            messages: VecDeque::new(),
+            ordered: Ordered::default(),
+            alone: Alone::default(),
             finish: Finish::No,
             arrivals: Arrivals::new(options.size("max"), options.size("partial_bytes")),
             slot: PullSlot::default(),
@@ -199,7 +191,6 @@ enum Finish {
 struct Counts {
     sent: u64,
     sent_bytes: u64,
-    sent_alone: u64,
     /// Records of a timely flow that were given up.
     late: u64,
     /// Turns that found something of the peer's.
@@ -220,12 +211,8 @@ struct QuicPartner {
     outgoing: Outgoing<Time>,
     /// There was no room for the last that was pushed.
     was_full: bool,
-    /// In which records go in order; the first this side opens.
-    stream: Option<StreamId>,
-    /// In which the record at the front goes alone.
-    message: Option<StreamId>,
-    /// Records that go alone and are written, and when they were pushed.
-    messages: VecDeque<(Time, StreamId)>,
+    ordered: Ordered,
+    alone: Alone,
     finish: Finish,
     arrivals: Arrivals,
     slot: PullSlot,
@@ -276,6 +263,11 @@ impl QuicPartner {
         }
     }
 
+    /// Whether all that was pushed is the connection's.
+    fn is_handed_over(&self) -> bool {
+        self.outgoing.is_empty() && self.ordered.is_empty()
+    }
+
     /// Hands the connection what waits, and sends what it lets go.
     fn write(&mut self) {
         if self.hand_over() {
@@ -288,92 +280,40 @@ impl QuicPartner {
         if !self.link.is_established() {
             return false;
         }
-        let mut moved = self.give_up_late();
-        let Some(connection) = self.link.state() else { return moved };
+        let Some(connection) = self.link.state() else { return false };
         // More in it would only stand in front of what comes later.
         connection.set_send_window((2 * connection.congestion_state().window()).max(SEND_BYTES_MIN));
-        // Opened first, so that the peer knows it by its number.
-        self.stream = self.stream.or_else(|| connection.streams().open(Dir::Uni));
-        while let Some((pushed, record)) = self.outgoing.records.front() {
-            let written = match self.is_timely {
-                false => self.stream.map_or(0, |stream| write(connection, stream, record)),
-                true => {
-                    let begun = self.message.is_some();
-                    match (begun, alone(connection, record)) {
-                        (false, Alone::Sent(bytes)) => bytes,
-                        (false, Alone::Blocked) => 0,
-                        _ => {
-                            self.message = self.message.or_else(|| connection.streams().open(Dir::Uni));
-                            self.message.map_or(0, |stream| write(connection, stream, record))
-                        }
-                    }
-                }
-            };
-            if written == 0 {
-                break;
-            }
-            let pushed = *pushed;
-            moved = true;
-            self.counts.sent_bytes += written as u64;
-            let whole = self.outgoing.sent(written);
-            self.counts.sent += whole;
-            if let Some(stream) = self.message.take_if(|_| whole > 0) {
-                let _ = connection.send_stream(stream).finish();
-                self.messages.push_back((pushed, stream));
-                self.counts.sent_alone += 1;
-            }
-        }
-        if self.finish == Finish::Asked
-            && self.outgoing.is_empty()
-            && let Some(stream) = self.stream
-        {
-            self.finish = Finish::Said;
-            let _ = connection.send_stream(stream).finish();
-            moved = true;
-        }
-        moved
-    }
-
-    /// Gives up records of a timely flow that are late; whether there were any.
-    fn give_up_late(&mut self) -> bool {
-        if !self.is_timely {
-            return false;
-        }
-        let Some(connection) = self.link.state() else { return false };
-        let now = now();
+        self.ordered.open(connection);
         let mut moved = false;
-        while let Some((_, stream)) = self.messages.pop_front_if(|(at, _)| now.since(*at) > self.late) {
-            // One that came whole is not known any more.
-            if connection.send_stream(stream).reset(VarInt::from_u32(0)).is_ok() {
-                self.counts.late += 1;
-                moved = true;
-            }
-        }
-        while let Some((at, record)) = self.outgoing.records.front()
-            && now.since(*at) > self.late
-        {
-            if let Some(stream) = self.message.take() {
-                let _ = connection.send_stream(stream).reset(VarInt::from_u32(0));
-            }
-            let left = record.len();
-            self.outgoing.sent(left);
-            self.counts.late += 1;
+        let left = if self.is_timely {
+            let given_up = self.alone.give_up(connection, &mut self.outgoing, (now(), self.late));
+            self.counts.late += given_up;
+            moved = given_up > 0;
+            self.alone.write(connection, &mut self.outgoing)
+        } else {
+            self.ordered.write(connection, &mut self.outgoing)
+        };
+        self.counts.sent += left.records;
+        self.counts.sent_bytes += left.bytes as u64;
+        let is_handed_over = self.outgoing.is_empty() && self.ordered.is_empty();
+        if self.finish == Finish::Asked && is_handed_over && self.ordered.finish(connection) {
+            self.finish = Finish::Said;
             moved = true;
         }
-        moved
+        moved || left.bytes > 0
     }
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
         self.check()?;
         self.hand_over();
         self.link.turn_out();
-        if !self.outgoing.is_empty() {
+        if !self.is_handed_over() {
             // What makes room for it may have come.
             self.turn();
         }
-        Ok(match self.link.is_blocked() {
+        Ok(match self.link.is_blocked() || !self.is_handed_over() {
             true => CtlReply::Pending,
-            false => self.outgoing.flushed(),
+            false => CtlReply::Done,
         })
     }
 
@@ -381,13 +321,17 @@ impl QuicPartner {
     fn next(&mut self) -> Result<Next, PartnerError> {
         let mut looked = false;
         loop {
-            let name = self.link.name().to_string();
-            let broken = |problem: String| PartnerError::Peer(format!("{name}: {problem}"));
-            if let Some(connection) = self.link.state()
-                && let Some((flow, record)) = self.arrivals.next(connection).map_err(broken)?
-            {
-                self.flow = FlowKey(flow);
-                return Ok(Next::Message(Message::new(Time::ZERO, record)));
+            if let Some(connection) = self.link.state() {
+                match self.arrivals.next(connection) {
+                    Ok(None) => {}
+                    Ok(Some((flow, record))) => {
+                        self.flow = FlowKey(flow);
+                        return Ok(Next::Message(Message::new(Time::ZERO, record)));
+                    }
+                    Err(problem) => {
+                        return Err(PartnerError::Peer(format!("{}: {problem}", self.link.name())));
+                    }
+                }
             }
             if !looked {
                 looked = true;
@@ -427,7 +371,7 @@ impl QuicPartner {
         let mut figures = vec![
             ("sent", counts.sent as f64),
             ("sent_bytes", counts.sent_bytes as f64),
-            ("sent_alone", counts.sent_alone as f64),
+            ("sent_alone", self.alone.streams as f64),
             ("sent_datagrams", link.sent_datagrams as f64),
             ("unsent_datagrams", link.unsent_datagrams as f64),
             ("send_calls", link.send_calls as f64),
@@ -456,36 +400,6 @@ impl QuicPartner {
     }
 }
 
-/// Writes of a record what a stream takes now; how many bytes.
-fn write(connection: &mut Connection, stream: StreamId, record: &Body) -> usize {
-    let mut pieces: SmallVec<[bytes::Bytes; PIECES_AT_ONCE]> = record.shares().take(PIECES_AT_ONCE).collect();
-    match connection.send_stream(stream).write_chunks(&mut pieces) {
-        Ok(written) => written.bytes,
-        // What else there is ends the connection, and is told of there.
-        Err(WriteError::Blocked | WriteError::Stopped(_) | WriteError::ClosedStream) => 0,
-    }
-}
-
-/// What became of a record in a datagram.
-enum Alone {
-    Sent(usize),
-    Blocked,
-    TooLarge,
-}
-
-fn alone(connection: &mut Connection, record: &Body) -> Alone {
-    let bytes = record.len();
-    let mut datagrams = connection.datagrams();
-    if datagrams.max_size().is_none_or(|max| bytes > max) {
-        return Alone::TooLarge;
-    }
-    match datagrams.send(record.clone().into_bytes(), false) {
-        Ok(()) => Alone::Sent(bytes),
-        Err(SendDatagramError::Blocked(_)) => Alone::Blocked,
-        Err(_) => Alone::TooLarge,
-    }
-}
-
 impl Partner for QuicPartner {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         // Which flow a record belongs to stands in the record. One is pushed at most.
@@ -511,6 +425,7 @@ impl Partner for QuicPartner {
             self.write();
             self.was_full = self.is_full_for(bytes);
             if self.was_full {
+                self.outgoing.refuse(bytes);
                 return Ok(Pushed::Full(message));
             }
         }
@@ -570,8 +485,11 @@ impl Partner for QuicPartner {
             Direction::In => {
                 // An end that was asked for waits for the other host, and what is blocked for the socket.
                 let rests = self.finish == Finish::No && !self.link.is_blocked();
-                let now =
-                    if self.was_full { !self.is_full_for(1) } else { rests && self.outgoing.is_empty() };
+                let now = match (self.was_full, self.is_timely) {
+                    (true, true) => self.outgoing.is_empty(),
+                    (true, false) => self.outgoing.has_room(),
+                    (false, _) => rests && self.is_handed_over(),
+                };
                 Readiness { now, ..self.link.readiness() }
             }
             Direction::Out => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, udp_pair};
-use contract::{Format, Options, Secret};
+use contract::{Body, Format, Options, Secret};
 use relay::Relay;
 use std::net::UdpSocket;
 use std::time::Instant;

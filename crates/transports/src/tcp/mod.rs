@@ -5,7 +5,7 @@ mod pace;
 mod tests;
 
 use crate::inbox::Inbox;
-use crate::outgoing::{Limits, Outgoing, check_record};
+use crate::outgoing::{self, Limits, Outgoing, check_record};
 use crate::seal::{Seal, TAG_BYTES};
 use crate::socket;
 use crate::watch::Watch;
@@ -31,27 +31,9 @@ const AHEAD_BYTES: u32 = 64 << 10;
 const RECEIVE_CALLS_MAX: usize = 32;
 
 static OPTIONS: [OptionSpec; 6] = [
-    OptionSpec {
-        name: "max",
-        kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-        default: "64MiB",
-        scope: Scope::Local,
-        doc: "largest body of a record, bytes; a peer that announces more is dropped",
-    },
-    OptionSpec {
-        name: "outbox",
-        kind: OptionKind::Integer { min: 1, max: 1 << 20 },
-        default: "1024",
-        scope: Scope::Local,
-        doc: "records that may wait to be sent",
-    },
-    OptionSpec {
-        name: "outbox_bytes",
-        kind: OptionKind::Size { min: 1, max: 1 << 30 },
-        default: "4MiB",
-        scope: Scope::Local,
-        doc: "bytes that may wait to be sent; one record may always wait",
-    },
+    outgoing::MAX,
+    outgoing::OUTBOX,
+    outgoing::OUTBOX_BYTES,
     OptionSpec {
         name: "keep",
         kind: OptionKind::Size { min: 0, max: 1 << 30 },
@@ -193,10 +175,7 @@ impl TcpPartner {
             socket,
             body_bytes_max,
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
-            outgoing: Outgoing::new(Limits {
-                records_max: options.count("outbox"),
-                bytes_max: options.size("outbox_bytes"),
-            }),
+            outgoing: Outgoing::new(Limits::of(options)),
             inbox: Inbox::new(body_bytes_max, tag_bytes, options.size("keep")),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
@@ -365,6 +344,7 @@ impl Partner for TcpPartner {
                 return Err((error, message));
             }
             if self.outgoing.is_full_for(message.body.len()) {
+                self.outgoing.refuse(message.body.len());
                 return Ok(Pushed::Full(message));
             }
         }
@@ -414,7 +394,7 @@ impl Partner for TcpPartner {
         match direction {
             // What waits has to be flushed when the socket has room again, full or not.
             Direction::In if !self.outgoing.is_empty() => Readiness {
-                now: !self.outgoing.is_full_for(1),
+                now: self.outgoing.has_room(),
                 ..Readiness::descriptor(self.socket.as_fd(), Interest::Write)
             },
             Direction::In => Readiness::now(),

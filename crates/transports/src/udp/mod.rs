@@ -10,7 +10,7 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-use crate::outgoing::check_record;
+use crate::outgoing::{self, check_record};
 use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal};
 use crate::socket;
 use crate::watch::Watch;
@@ -60,27 +60,9 @@ static OPTIONS: [OptionSpec; 9] = [
         scope: Scope::Local,
         doc: "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
     },
-    OptionSpec {
-        name: "max",
-        kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-        default: "64MiB",
-        scope: Scope::Local,
-        doc: "largest body of a record, bytes; 65535 datagrams must hold it",
-    },
-    OptionSpec {
-        name: "outbox",
-        kind: OptionKind::Integer { min: 1, max: 1 << 20 },
-        default: "1024",
-        scope: Scope::Local,
-        doc: "records that may wait to be sent",
-    },
-    OptionSpec {
-        name: "outbox_bytes",
-        kind: OptionKind::Size { min: 1, max: 1 << 30 },
-        default: "4MiB",
-        scope: Scope::Local,
-        doc: "bytes that may wait to be sent; one record may always wait",
-    },
+    OptionSpec { doc: "largest body of a record, bytes; 65535 datagrams must hold it", ..outgoing::MAX },
+    outgoing::OUTBOX,
+    outgoing::OUTBOX_BYTES,
     OptionSpec {
         name: "partials",
         kind: OptionKind::Integer { min: 1, max: 1 << 16 },
@@ -109,13 +91,7 @@ static OPTIONS: [OptionSpec; 9] = [
         scope: Scope::Local,
         doc: "amid a record whose datagrams come closer than this, ask for the next this long before sleeping",
     },
-    OptionSpec {
-        name: "socket_bytes",
-        kind: OptionKind::Size { min: 0, max: 1 << 30 },
-        default: "4MiB",
-        scope: Scope::Local,
-        doc: "size of each of the kernel's two buffers, bytes, as far as its limits allow; 0 leaves them",
-    },
+    socket::BUFFERS,
 ];
 
 /// The transport `udp`.
