@@ -182,6 +182,7 @@ fn describe(event: &Event) -> String {
         Event::FellBack { from, to, reason } => {
             format!("WARNING: over `{to}`, as `{from}` does not get through: {reason}")
         }
+        Event::CameBack { from, to } => format!("over `{to}` again, and no longer over `{from}`"),
         Event::Warning { problem } => format!("WARNING: {problem}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),

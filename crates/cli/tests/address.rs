@@ -3,8 +3,8 @@
 mod support;
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use support::{PATIENCE, Service, command};
+use std::time::Duration;
+use support::{Service, command, figure};
 
 /// Runs `ip` (iproute2); whether it could.
 fn ip(words: &str) -> bool {
@@ -56,23 +56,6 @@ impl Drop for Hosts {
     }
 }
 
-/// The figures of the sink once `messages` more came than `before`.
-fn flows(attach: &mut Service, messages: u64) -> serde_json::Value {
-    let since = Instant::now();
-    loop {
-        let stats = attach.wait("stats")["stats"].take();
-        if stats["incoming"]["messages"].as_u64() >= Some(messages) {
-            return stats;
-        }
-        assert!(since.elapsed() < PATIENCE, "{stats}");
-    }
-}
-
-fn figure(figures: &serde_json::Value, name: &str) -> f64 {
-    let mut all = figures.as_array().unwrap().iter();
-    all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
-}
-
 #[test]
 fn a_reliable_flow_goes_on_from_another_address_in_the_same_connections() {
     let Some(hosts) = Hosts::start() else {
@@ -86,13 +69,13 @@ fn a_reliable_flow_goes_on_from_another_address_in_the_same_connections() {
     let mut attach = hosts.run(1, &["attach", from, "--as", "pattern:size=200", "--stats", "--insecure"]);
     attach.wait("attached");
     for round in 0..2 {
-        let before = flows(&mut attach, 100 + round * 1000)["incoming"]["messages"].as_u64().unwrap();
+        let before = attach.flows(100 + round * 1000)["incoming"]["messages"].as_u64().unwrap();
         let [old, new] = [round + 2, round + 3].map(|last| format!("10.88.0.{last}/24"));
         let host = &hosts.names[1];
         assert!(ip(&format!("-n {host} addr del {old} dev wan")));
         std::thread::sleep(Duration::from_millis(50));
         assert!(ip(&format!("-n {host} addr add {new} dev wan")));
-        let stats = flows(&mut attach, before + 1000);
+        let stats = attach.flows(before + 1000);
         for name in ["missing", "repeated", "wrong"] {
             assert_eq!(figure(&stats["partner"], name), 0.0, "{stats}");
         }

@@ -6,16 +6,28 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::copy;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use support::{Scratch, Service, outboard};
+use support::{Scratch, Service, figure, outboard};
 
 /// Passes on what comes by TCP alone: what comes by UDP is lost without a word. Where.
 fn tcp_alone(target: &str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (silent, target) = (UdpSocket::bind(address).unwrap(), target.to_string());
+    both(target, Arc::new(AtomicBool::new(false)))
+}
+
+/// Passes on what comes by TCP, and what comes by UDP while that is `open`. Where.
+fn both(target: &str, open: Arc<AtomicBool>) -> SocketAddr {
+    let (listener, near) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Another program may have the port of UDP that TCP has free.
+        if let Ok(near) = UdpSocket::bind(listener.local_addr().unwrap()) {
+            break (listener, near);
+        }
+    };
+    let (address, target) = (listener.local_addr().unwrap(), target.to_string());
+    pass_udp(near, target.clone(), open);
     thread::spawn(move || {
-        let _silent = silent;
         for near in listener.incoming().map_while(Result::ok) {
             let far = TcpStream::connect(&target).unwrap();
             for (mut from, mut to) in [(&near, &far), (&far, &near)]
@@ -34,19 +46,30 @@ fn tcp_alone(target: &str) -> SocketAddr {
 /// Passes on what comes by UDP alone: who comes by TCP is refused. Where.
 fn udp_alone(target: &str) -> SocketAddr {
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (address, target) = (near.local_addr().unwrap(), target.to_string());
+    let address = near.local_addr().unwrap();
+    pass_udp(near, target.into(), Arc::new(AtomicBool::new(true)));
+    address
+}
+
+fn pass_udp(near: UdpSocket, target: String, open: Arc<AtomicBool>) {
     thread::spawn(move || {
         let mut peers: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
         let mut bytes = [0; 65_536];
         while let Ok((count, peer)) = near.recv_from(&mut bytes) {
+            if !open.load(Ordering::Relaxed) {
+                continue;
+            }
             let far = peers.entry(peer).or_insert_with(|| {
                 let far = UdpSocket::bind("127.0.0.1:0").unwrap();
                 far.connect(&target).unwrap();
-                let (answers, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                let (answers, near, open) =
+                    (far.try_clone().unwrap(), near.try_clone().unwrap(), open.clone());
                 thread::spawn(move || {
                     let mut bytes = [0; 65_536];
                     while let Ok(count) = answers.recv(&mut bytes) {
-                        let _ = near.send_to(&bytes[..count], peer);
+                        if open.load(Ordering::Relaxed) {
+                            let _ = near.send_to(&bytes[..count], peer);
+                        }
                     }
                 });
                 far
@@ -54,7 +77,6 @@ fn udp_alone(target: &str) -> SocketAddr {
             let _ = far.send(&bytes[..count]);
         }
     });
-    address
 }
 
 /// What `attach` told while the file came whole.
@@ -80,6 +102,30 @@ fn a_session_goes_by_tcp_where_udp_does_not_get_through_and_says_so() {
     let fell_back = told.iter().find(|event| event["event"] == "fell-back");
     let fell_back = fell_back.unwrap_or_else(|| panic!("{told:?}"));
     assert_eq!((&fell_back["from"], &fell_back["to"]), (&"quic".into(), &"tcp".into()));
+}
+
+/// A firewall that shuts UDP in mid-session, and opens it again.
+#[test]
+fn a_session_goes_on_by_tcp_when_udp_is_blocked_and_comes_back() {
+    let (_share, address) = Service::share("pattern:rate=500,size=200", &[]);
+    let open = Arc::new(AtomicBool::new(true));
+    let from = format!("{}/pattern", both(&address, open.clone()));
+    let mut attach = Service::start(&["attach", &from, "--as", "pattern:size=200", "--stats"]);
+    let mut messages = 0;
+    for (is_open, told, carries) in
+        [(true, "attached", "quic"), (false, "fell-back", "tcp"), (true, "came-back", "quic")]
+    {
+        open.store(is_open, Ordering::Relaxed);
+        let told = attach.wait(told);
+        assert!(told["to"].is_null() || told["to"] == carries, "{told}");
+        let stats = attach.flows(messages + 500);
+        messages = stats["incoming"]["messages"].as_u64().unwrap();
+        for name in ["missing", "repeated", "wrong"] {
+            assert_eq!(figure(&stats["partner"], name), 0.0, "{stats}");
+        }
+        // Only QUIC counts its moves.
+        assert_eq!(figure(&stats["transport"], "moves") >= 0.0, carries == "quic", "{stats}");
+    }
 }
 
 #[test]

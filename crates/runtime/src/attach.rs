@@ -8,7 +8,7 @@ use crate::application::{ApplicationChoice, make_node};
 use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, PeerStatus, Status};
 use crate::control_link::{ControlLink, LinkError};
-use crate::dial::{Dialling, Expected, Patience, greet};
+use crate::dial::{Dialling, Expected, Over, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -28,6 +28,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
+use ways::Ways;
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
@@ -117,9 +118,9 @@ pub struct Attacher {
     known: Option<Known>,
     /// The other host's key, once it showed it: from then on it is no other.
     key: Option<PeerKey>,
+    /// What carries now.
     transport: TransportPlan,
-    /// Why it is not the one that was asked for, until that is told.
-    fell_back: Option<Event>,
+    ways: Ways,
     /// When to look at this host's address again.
     address_at: Time,
     limits: Limits,
@@ -173,8 +174,8 @@ impl Attacher {
             peer: peers[0],
             known,
             key: None,
+            ways: Ways::new(&request.transport, request.fallback),
             transport: request.transport,
-            fell_back: None,
             address_at: Time::ZERO,
             link: ControlLink::new(&request.limits, now()),
             limits: request.limits,
@@ -192,7 +193,7 @@ impl Attacher {
             facts: None,
             link_told: false,
         };
-        attacher.connect_first(&peers, request.fallback)?;
+        attacher.connect_first(&peers)?;
         Ok(attacher)
     }
 
@@ -200,9 +201,6 @@ impl Attacher {
     pub fn run(mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<(), RuntimeError> {
         if self.known.is_none() {
             tell(Event::Insecure { address: self.peer.to_string() });
-        }
-        if let Some(fell_back) = self.fell_back.take() {
-            tell(fell_back);
         }
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut broken = None;
@@ -236,6 +234,10 @@ impl Attacher {
                     break Err(error);
                 }
             }
+            if let Err(error) = self.look_back() {
+                break Err(error);
+            }
+            self.ways.told.drain(..).for_each(&mut *tell);
             if now() >= stats_at {
                 self.workers.send(Command::Stats);
                 stats_at = now().after(STATS_INTERVAL);
@@ -255,8 +257,7 @@ impl Attacher {
             }
         };
         let reason = if result.is_ok() { "the attacher stops" } else { "the attacher failed" };
-        let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
-        self.link.part(reason, &mut self.poller);
+        self.link.leave(reason, &mut self.poller);
         self.workers.forget(&mut self.poller);
         result
     }
@@ -272,6 +273,7 @@ impl Attacher {
         if self.transport.is_quic() {
             at = at.min(self.address_at);
         }
+        at = at.min(self.ways.want(&mut self.poller));
         for driver in &self.drivers {
             at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
             if let Some(dialling) = &driver.dialling {
@@ -435,8 +437,12 @@ impl Attacher {
             None => Expected::Anyone,
             Some(known) => Expected::Known(&known.trust, &check),
         };
-        let over_quic = self.transport.is_quic();
-        let (mut stream, welcomed) = greet(self.peer, over_quic, &expected, &handshake, patience)?;
+        let over = match (self.ways.found.take(), self.transport.is_quic()) {
+            (Some(found), true) => Over::Connected(found),
+            (None, true) => Over::Quic,
+            (_, false) => Over::Tcp,
+        };
+        let (mut stream, welcomed) = greet(self.peer, over, &expected, &handshake, patience)?;
         self.key = stream.peer();
         self.link.disconnect(&mut self.poller);
         self.workers.send(Command::LinksLost);
@@ -474,7 +480,7 @@ impl Attacher {
                 (left / 2, left / 2)
             }
         };
-        match self.connect(timeout, patience) {
+        match self.connect_either(timeout, patience) {
             Ok(()) => Ok(()),
             Err(RuntimeError::Unreachable(_)) => {
                 // A refusal comes at once; the next try shall not.

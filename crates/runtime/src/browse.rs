@@ -2,7 +2,7 @@
 
 use crate::attach::resolve;
 use crate::control_link::ControlLink;
-use crate::dial::{Expected, Patience, greet};
+use crate::dial::{Expected, Over, Patience, greet};
 use crate::error::RuntimeError;
 use crate::events::Stop;
 use crate::share::now;
@@ -56,7 +56,7 @@ pub fn browse(
     let handshake = Handshake::new(host, None, 0, 1);
     let mut last = Err(RuntimeError::Unreachable(format!("{address}: the name has no address")));
     for peer in resolve(address)? {
-        last = greet(peer, false, &expected, &handshake, Patience { connect: PATIENCE, step: PATIENCE });
+        last = greet(peer, Over::Tcp, &expected, &handshake, Patience { connect: PATIENCE, step: PATIENCE });
         if !matches!(last, Err(RuntimeError::Unreachable(_))) {
             break;
         }

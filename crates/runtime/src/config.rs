@@ -41,9 +41,9 @@ pub const DEFAULT_PORT: u16 = 7845;
 /// Where `share` listens, unless it is told otherwise.
 pub const DEFAULT_LISTEN: &str = "0.0.0.0:7845";
 /// How records travel, unless it is said otherwise.
-const DEFAULT_TRANSPORT: &str = "quic";
+pub(crate) const DEFAULT_TRANSPORT: &str = "quic";
 /// How they do where that does not get through.
-const FALLBACK_TRANSPORT: &str = "tcp";
+pub(crate) const FALLBACK_TRANSPORT: &str = "tcp";
 
 /// The words of `share`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

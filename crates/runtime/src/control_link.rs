@@ -21,6 +21,9 @@ const READ_BYTES: usize = 16 << 10;
 /// anew: what it says may be waiting behind the data, but not for ever.
 const DATA_PATIENCE: u32 = 10;
 
+/// How long a goodbye may take to be heard: some round trips of a long way.
+const PARTING: Duration = Duration::from_millis(500);
+
 /// Why a control connection is of no more use.
 #[derive(Debug, Error)]
 pub(crate) enum LinkError {
@@ -105,6 +108,18 @@ impl ControlLink {
             stream.close(reason);
         }
         self.disconnect(poller);
+    }
+
+    /// Says goodbye and lets go of the connection. A connection of QUIC ends with a word that is said once and may be
+    /// lost (RFC 9000, section 10.2.1), and its peer would wait for this host: so the goodbye is said until it is
+    /// heard, unless the peer is silent, and not for long.
+    pub(crate) fn leave(&mut self, reason: &str, poller: &mut Poller) {
+        let _ = self.send(&Control::Goodbye { reason: reason.into() });
+        let is_silent = self.is_silent(Time(sys::clock::boot_ns()));
+        if let Some(stream) = self.quic().filter(|_| !is_silent) {
+            let _ = stream.finish(PARTING);
+        }
+        self.part(reason, poller);
     }
 
     /// Lets go of the connection and gives it.

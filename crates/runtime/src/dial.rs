@@ -2,7 +2,7 @@
 
 use crate::error::RuntimeError;
 use crate::trust::channel::{ControlStream, SecureStream};
-use crate::trust::quic_stream::QuicTrust;
+use crate::trust::quic_stream::{QuicStream, QuicTrust};
 use crate::trust::{PeerKey, Trust};
 use crate::worker::TransportPlan;
 use contract::{SealKeys, Time};
@@ -38,10 +38,27 @@ pub(crate) enum Expected<'a> {
     Known(&'a Trust, &'a dyn Fn(&PeerKey) -> Result<(), String>),
 }
 
-/// Connects to a sharer and opens a session: blocks for as long as `patience` says. `over_quic`: not over TCP.
+impl Expected<'_> {
+    fn trust(&self) -> Option<&Trust> {
+        match self {
+            Expected::Anyone => None,
+            Expected::Known(trust, _) => Some(trust),
+        }
+    }
+}
+
+/// What a control channel goes over.
+pub(crate) enum Over {
+    Tcp,
+    Quic,
+    /// A connection whose ends know each other.
+    Connected(Box<QuicStream>),
+}
+
+/// Connects to a sharer and opens a session: blocks for as long as `patience` says.
 pub(crate) fn greet(
     peer: SocketAddr,
-    over_quic: bool,
+    over: Over,
     expected: &Expected<'_>,
     handshake: &Handshake,
     patience: Patience,
@@ -56,9 +73,10 @@ pub(crate) fn greet(
     let refused = |error: String| RuntimeError::Peer(format!("{peer}: {error}"));
     // Nobody knows who says this: the host that is looked for may still come.
     let unknown = |error: String| RuntimeError::Unreachable(format!("{peer}: {error}"));
-    let connected = match over_quic {
-        true => connect_quic(peer, expected, patience),
-        false => connect_tcp(peer, expected, patience),
+    let connected = match over {
+        Over::Tcp => connect_tcp(peer, expected, patience),
+        Over::Quic => connect_quic(peer, expected, patience),
+        Over::Connected(stream) => Ok(knows(expected, stream)),
     };
     let (mut stream, key) = connected.map_err(unreachable)?.map_err(unknown)?;
     if let (Expected::Known(_, check), Some(key)) = (expected, key) {
@@ -109,19 +127,26 @@ fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) ->
 }
 
 fn connect_quic(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) -> Connected {
-    let trust = match expected {
-        Expected::Anyone => None,
-        Expected::Known(trust, _) => Some(*trust),
-    };
-    let mut stream = QuicTrust { trust }.connect(udp_towards(peer)?)?;
+    let mut stream = begin_quic(peer, expected.trust())?;
     match stream.shake_hands(patience.connect) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Err(error.to_string())),
-        shaken => shaken?,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Err(error.to_string())),
+        shaken => shaken.map(|()| knows(expected, Box::new(stream))),
     }
-    let key = stream.peer();
-    match (trust, key) {
-        (Some(_), None) => Ok(Err("the other host showed no key".into())),
-        _ => Ok(Ok((ControlStream::Quic(Box::new(stream)), key))),
+}
+
+/// A control connection over QUIC that begins.
+pub(crate) fn begin_quic(peer: SocketAddr, trust: Option<&Trust>) -> io::Result<QuicStream> {
+    QuicTrust { trust }.connect(udp_towards(peer)?)
+}
+
+/// Over a connection whose handshake is done.
+fn knows(
+    expected: &Expected<'_>,
+    mut stream: Box<QuicStream>,
+) -> Result<(ControlStream, Option<PeerKey>), String> {
+    match (expected.trust(), stream.peer()) {
+        (Some(_), None) => Err("the other host showed no key".into()),
+        (_, key) => Ok((ControlStream::Quic(stream), key)),
     }
 }
 

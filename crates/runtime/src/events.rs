@@ -41,6 +41,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// It is reached again by the transport that was wanted, which carries from now on.
+    CameBack {
+        /// The one that was used.
+        from: String,
+        /// The one that was wanted.
+        to: String,
+    },
     /// Something is not as it should be, and it goes on.
     Warning {
         /// What.

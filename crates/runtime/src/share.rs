@@ -247,7 +247,7 @@ impl Sharer {
             self.sleep(stop, stats_at)?;
         }
         for (_, mut session) in std::mem::take(&mut self.sessions) {
-            session.say_goodbye("the sharer stops", &mut self.poller);
+            session.leave("the sharer stops", &mut self.poller);
         }
         Ok(())
     }

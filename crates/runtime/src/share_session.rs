@@ -2,6 +2,7 @@
 
 use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
+use crate::config::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT};
 use crate::console::{Answer, DriverStatus, PeerStatus};
 use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
@@ -10,14 +11,13 @@ use crate::events::Event;
 use crate::keys::KeyShare;
 use crate::offers::{Offers, Shared};
 use crate::random;
-use crate::registry;
 use crate::share::{ShareRequest, now};
 use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use crate::trust::channel::ControlStream;
 use crate::trust::{PeerKey, Permit};
 use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers, restarted};
-use contract::{FlowDirection, Options, Role, SealKeys, Time};
+use contract::{FlowDirection, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
 use std::collections::BTreeMap;
@@ -92,6 +92,8 @@ pub(crate) struct Session {
     drivers: BTreeMap<u32, u64>,
     /// Their flows.
     plans: BTreeMap<u32, Vec<FlowPlan>>,
+    /// How their records were to travel when they were opened.
+    transports: BTreeMap<u32, TransportPlan>,
     changes: Changes,
     /// For who asked at the console.
     pub(crate) answers: Vec<(u64, Answer)>,
@@ -149,6 +151,7 @@ impl Session {
             catalogue: None,
             drivers: BTreeMap::new(),
             plans: BTreeMap::new(),
+            transports: BTreeMap::new(),
             changes: Changes::default(),
             answers: Vec::new(),
             traced: Vec::new(),
@@ -206,13 +209,23 @@ impl Session {
         }
     }
 
-    /// A data connection for one driver came.
+    /// A data connection for one driver came over TCP.
     pub(crate) fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>) {
-        if self.drivers.contains_key(&driver) {
-            self.command(Command::Link { driver, socket, keys });
-            // A failing control channel shows when the session is next served.
-            let _ = self.link.send(&Control::Linked { driver });
-        }
+        self.link_over(driver, socket, keys, false);
+    }
+
+    /// What is not as it was asked for when the driver was opened goes by the other of the two that stand in for each
+    /// other: networks that let no UDP through are why.
+    fn link_over(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>, is_datagram: bool) {
+        let Some(opened) = self.transports.get(&driver) else { return };
+        let transport = match (opened.class.is_datagram() == is_datagram, is_datagram) {
+            (true, _) => Some(opened.clone()),
+            (false, true) => TransportPlan::defaults(DEFAULT_TRANSPORT),
+            (false, false) => TransportPlan::defaults(FALLBACK_TRANSPORT),
+        };
+        self.command(Command::Link { driver, transport, socket, keys });
+        // A failing control channel shows when the session is next served.
+        let _ = self.link.send(&Control::Linked { driver });
     }
 
     /// Whether a datagram link of this driver comes from this peer already; confirms it again if so.
@@ -238,7 +251,7 @@ impl Session {
             self.tags.retain(|_, reached| reached.driver != Some(driver));
             self.tags.insert(tag, Reached::new(Some(driver), Some(peer)));
         }
-        self.link(driver, socket, keys);
+        self.link_over(driver, socket, keys, true);
     }
 
     /// Something came from `peer` for the connection of this tag, if it is one of this session: its peer may have
@@ -701,9 +714,8 @@ impl Session {
         if !device.present {
             return Err(format!("`{name}` is not plugged in"));
         }
-        let class = registry::transport(transport)
+        let transport = TransportPlan::defaults(transport)
             .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
-        let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
         let first_flow = driver * FLOWS_MAX as u32;
         let share = KeyShare::new().map_err(|error| error.to_string())?;
         let key = share.public;
@@ -712,7 +724,7 @@ impl Session {
             agree::answer(&device.description, &device.pipelines, proposed, first_flow, &keys)?;
         let origin = device.begin_use(self.id, driver, &mut plans)?;
         self.drivers.insert(driver, number);
-        let transport = TransportPlan { class, options };
+        self.transports.insert(driver, transport.clone());
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());
         self.plans.insert(driver, plans.clone());
@@ -729,6 +741,7 @@ impl Session {
             self.command(Command::Remove { driver });
             self.stats.remove(&driver);
             self.plans.remove(&driver);
+            self.transports.remove(&driver);
             device.end_use(self.id, driver);
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }
@@ -749,7 +762,12 @@ impl Session {
         self.is_pending || now >= self.due_at || self.link.is_ready(poller) || self.workers.is_ready(poller)
     }
 
-    /// Tells the peer that this host goes.
+    /// Tells the peer that this host stops, and waits a little until it knows.
+    pub(crate) fn leave(&mut self, reason: &str, poller: &mut Poller) {
+        self.link.leave(reason, poller);
+    }
+
+    /// Tells the peer that the session is over.
     pub(crate) fn say_goodbye(&mut self, reason: &str, poller: &mut Poller) {
         let _ = self.link.send(&Control::Goodbye { reason: reason.into() });
         self.link.part(reason, poller);

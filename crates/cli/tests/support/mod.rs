@@ -157,6 +157,12 @@ pub(crate) fn end(mut child: Child, what: &str) -> Ended {
     }
 }
 
+/// One of the figures of a partner or a transport; -1 if it is not there.
+pub(crate) fn figure(figures: &Value, name: &str) -> f64 {
+    let mut all = figures.as_array().unwrap().iter();
+    all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
+}
+
 /// Tells a process to end, as a user or the system does.
 pub(crate) fn terminate(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
@@ -215,6 +221,19 @@ impl Service {
     #[track_caller]
     pub(crate) fn next(&mut self) -> Value {
         self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event; seen: {:?}", self.seen))
+    }
+
+    /// The figures of a sink that tells them (`--stats`) once so many messages came.
+    #[track_caller]
+    pub(crate) fn flows(&mut self, messages: u64) -> Value {
+        let since = Instant::now();
+        loop {
+            let stats = self.wait("stats")["stats"].take();
+            if stats["incoming"]["messages"].as_u64() >= Some(messages) {
+                return stats;
+            }
+            assert!(since.elapsed() < PATIENCE, "{stats}");
+        }
     }
 
     /// Events there are now.

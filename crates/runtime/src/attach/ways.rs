@@ -1,13 +1,16 @@
-//! An attacher's data connections: made, and moved with this host.
+//! An attacher's connections: made by the transport that gets through, and moved with this host.
 
 use super::{Attacher, CONNECT_TIMEOUT};
-use crate::dial::{Dialled, Dialling, address_towards, udp_towards};
+use crate::dial::{Dialled, Dialling, address_towards, begin_quic, udp_towards};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::share::now;
+use crate::trust::quic_stream::QuicStream;
 use crate::worker::{Command, TransportPlan};
-use std::net::SocketAddr;
+use contract::Time;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+use sys::poller::Poller;
 use wire::Preamble;
 
 /// Time between two looks at whether this host has another address.
@@ -15,25 +18,154 @@ const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long before another transport is tried, if there is one.
 const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long the wanted transport has to show that it gets through again.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time until it is looked for, at first; twice as long with each time that it gets through no more.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(300);
+
+/// The transports that an attacher may use. Where the wanted one does not get through and another does, that one
+/// carries, from the beginning or from then on; and now and then this host looks whether the wanted one does again.
+pub(super) struct Ways {
+    wanted: TransportPlan,
+    fallback: Option<TransportPlan>,
+    /// While the other carries: when to look.
+    look_at: Option<Time>,
+    interval: Duration,
+    /// A control connection by the wanted one under way, and until when it may take.
+    looking: Option<(Box<QuicStream>, Time)>,
+    /// It got through, and is to be used.
+    pub(super) found: Option<Box<QuicStream>>,
+    /// What happened, until it is told.
+    pub(super) told: Vec<Event>,
+}
+
+impl Ways {
+    pub(super) fn new(wanted: &TransportPlan, fallback: Option<TransportPlan>) -> Ways {
+        Ways {
+            wanted: wanted.clone(),
+            fallback,
+            look_at: None,
+            interval: LOOK_INTERVAL,
+            looking: None,
+            found: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// Puts what to wait for into the poller; when to look again otherwise.
+    pub(super) fn want(&self, poller: &mut Poller) -> Time {
+        match (&self.looking, self.look_at) {
+            (Some((stream, until)), _) => {
+                stream.want(poller);
+                stream.timeout().map_or(*until, |wait| now().after(wait).min(*until))
+            }
+            (None, at) => at.unwrap_or(Time(u64::MAX)),
+        }
+    }
+}
 
 impl Attacher {
     /// Connects to the host for the first time; by another transport if it is not reached by its own.
-    pub(super) fn connect_first(
-        &mut self,
-        peers: &[SocketAddr],
-        fallback: Option<TransportPlan>,
-    ) -> Result<(), RuntimeError> {
-        let patience = if fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
-        match (self.connect_any(peers, patience), fallback) {
+    pub(super) fn connect_first(&mut self, peers: &[SocketAddr]) -> Result<(), RuntimeError> {
+        let patience = if self.ways.fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
+        match (self.connect_any(peers, patience), self.ways.fallback.clone()) {
             (Err(RuntimeError::Unreachable(reason)), Some(fallback)) => {
-                let wanted = std::mem::replace(&mut self.transport, fallback);
+                self.transport = fallback;
                 self.connect_any(peers, CONNECT_TIMEOUT)?;
-                let (from, to) = (wanted.class.name().into(), self.transport.class.name().into());
-                self.fell_back = Some(Event::FellBack { from, to, reason });
+                self.handle_fallback(reason);
                 Ok(())
             }
             (first, _) => first,
         }
+    }
+
+    /// Connects again by what carried last; by the fallback if that alone gets through.
+    pub(super) fn connect_either(
+        &mut self,
+        timeout: Duration,
+        patience: Duration,
+    ) -> Result<(), RuntimeError> {
+        let first = self.connect(timeout, patience);
+        // A host that did not fall silent yet is likely found again as it was.
+        if self.silent_since.is_none() {
+            return first;
+        }
+        let (Err(RuntimeError::Unreachable(reason)), Some(fallback)) = (&first, self.ways.fallback.clone())
+        else {
+            return first;
+        };
+        if self.ways.look_at.is_some() {
+            // It is what was tried.
+            self.transport = self.ways.wanted.clone();
+            let wanted = self.connect(timeout, patience);
+            match wanted {
+                Ok(()) => self.handle_return(),
+                Err(_) => self.transport = fallback,
+            }
+            return wanted;
+        }
+        // While nothing gets through, there is nothing to choose between.
+        if TcpStream::connect_timeout(&self.peer, timeout).is_err() {
+            return first;
+        }
+        // The network is there, perhaps since a moment ago.
+        let again = self.connect(timeout, patience);
+        if !matches!(again, Err(RuntimeError::Unreachable(_))) {
+            return again;
+        }
+        let reason = reason.clone();
+        self.transport = fallback;
+        let other = self.connect(timeout, patience);
+        match other {
+            Ok(()) => self.handle_fallback(reason),
+            Err(_) => self.transport = self.ways.wanted.clone(),
+        }
+        other
+    }
+
+    fn handle_fallback(&mut self, reason: String) {
+        let (from, to) = (self.ways.wanted.class.name().into(), self.transport.class.name().into());
+        self.ways.told.push(Event::FellBack { from, to, reason });
+        self.ways.look_at = Some(now().after(self.ways.interval));
+        self.ways.interval = (self.ways.interval * 2).min(LOOK_INTERVAL_MAX);
+    }
+
+    fn handle_return(&mut self) {
+        let (from, to) = (self.ways.fallback.as_ref(), self.transport.class.name().into());
+        let from = from.map_or_else(String::new, |fallback| fallback.class.name().into());
+        self.ways.told.push(Event::CameBack { from, to });
+        self.ways.look_at = None;
+    }
+
+    /// While the fallback carries: looks now and then whether the wanted transport gets through again, and goes on
+    /// by it if so.
+    pub(super) fn look_back(&mut self) -> Result<(), RuntimeError> {
+        let Some(at) = self.ways.look_at else { return Ok(()) };
+        let Some((mut stream, until)) = self.ways.looking.take() else {
+            if now() >= at && self.link.is_connected() && self.silent_since.is_none() {
+                self.ways.look_at = Some(now().after(self.ways.interval));
+                let trust = self.known.as_ref().map(|known| &known.trust);
+                let begun = begin_quic(self.peer, trust).ok();
+                self.ways.looking = begun.map(|stream| (Box::new(stream), now().after(LOOK_TIMEOUT)));
+            }
+            return Ok(());
+        };
+        match stream.is_shaken() {
+            Ok(true) if self.link.is_connected() => {
+                stream.forget(&mut self.poller);
+                self.ways.found = Some(stream);
+                let fallback = std::mem::replace(&mut self.transport, self.ways.wanted.clone());
+                match self.connect(LOOK_TIMEOUT, LOOK_TIMEOUT) {
+                    Ok(()) => self.handle_return(),
+                    Err(RuntimeError::Unreachable(_)) => self.transport = fallback,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(false) if now() < until => self.ways.looking = Some((stream, until)),
+            Ok(_) | Err(_) => stream.forget(&mut self.poller),
+        }
+        Ok(())
     }
 
     /// A name may stand for several addresses, of which the host listens on one.
@@ -95,7 +227,8 @@ impl Attacher {
                 Dialled::Waiting => {}
                 Dialled::Ready(socket, keys) => {
                     driver.dialling = None;
-                    self.workers.send(Command::Link { driver: number, socket, keys });
+                    let transport = Some(self.transport.clone());
+                    self.workers.send(Command::Link { driver: number, transport, socket, keys });
                 }
             }
         }

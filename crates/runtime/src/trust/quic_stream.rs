@@ -97,7 +97,18 @@ impl QuicStream {
         self.connection.turn_out();
     }
 
-    /// Ends it, and says why.
+    /// Says no more, and waits until the other end has all that was said, `patience` at most.
+    pub(crate) fn finish(&mut self, patience: Duration) -> io::Result<()> {
+        let (Some(stream), Some(connection)) = (self.stream, self.connection.state()) else { return Ok(()) };
+        let _ = connection.send_stream(stream).finish();
+        self.wait(patience, |stream| {
+            let connection = stream.connection.state()?;
+            let is_over = connection.is_closed() || connection.streams().send_streams() == 0;
+            is_over.then_some(Ok(()))
+        })
+    }
+
+    /// Ends it, and says why: once, so that the word may be lost.
     pub(crate) fn close(&mut self, reason: &str) {
         self.connection.close(reason);
     }
@@ -163,11 +174,25 @@ impl QuicStream {
 
     /// Waits until both ends know each other; `patience` at most.
     pub(crate) fn shake_hands(&mut self, patience: Duration) -> io::Result<()> {
-        self.wait(patience, |stream| match stream.connection.is_established() {
-            true => Some(Ok(())),
-            false if stream.connection.is_refused() => Some(Err(io::ErrorKind::ConnectionRefused.into())),
-            false => stream.over().map(Err),
+        self.wait(patience, |stream| match stream.shaken() {
+            Ok(false) => None,
+            shaken => Some(shaken.map(drop)),
         })
+    }
+
+    fn shaken(&self) -> io::Result<bool> {
+        match (self.connection.is_established(), self.over()) {
+            (true, _) => Ok(true),
+            (false, Some(over)) => Err(over),
+            (false, None) if self.connection.is_refused() => Err(io::ErrorKind::ConnectionRefused.into()),
+            (false, None) => Ok(false),
+        }
+    }
+
+    /// Does what is due, without waiting; whether both ends know each other, or why they do not and will not.
+    pub(crate) fn is_shaken(&mut self) -> io::Result<bool> {
+        self.connection.turn();
+        self.shaken()
     }
 
     /// Waits until `look` has an answer.

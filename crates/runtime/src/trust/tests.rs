@@ -3,15 +3,17 @@
 use super::channel::SecureStream;
 use super::link_keys::LinkKeys;
 use super::pairing::{Code, Offer, PairError};
+use super::quic_stream::{QuicStream, QuicTrust};
 use super::*;
 use crate::events::Stop;
 use proptest::prelude::*;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
+use transports::quic::TokenKey;
 use wire::Preamble;
 
 /// A user of a host of its own, gone with it.
@@ -267,4 +269,52 @@ proptest! {
             prop_assert!(sharer.accept(&altered).is_none());
         }
     }
+}
+
+/// The network loses the goodbye and what is said next; the other end gets it all the same.
+#[test]
+fn a_goodbye_over_quic_is_said_until_it_is_heard() {
+    const LOST: u32 = 3;
+    let [near, middle, beyond, far] = [(); 4].map(|()| UdpSocket::bind(anywhere()).unwrap());
+    for (one, other) in [(&near, &middle), (&beyond, &far)] {
+        one.connect(other.local_addr().unwrap()).unwrap();
+        other.connect(one.local_addr().unwrap()).unwrap();
+    }
+    let to_lose = Arc::new(AtomicU32::new(0));
+    let pass = |from: &UdpSocket, to: &UdpSocket, to_lose: Arc<AtomicU32>| {
+        let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        thread::spawn(move || {
+            let mut bytes = [0; 65_536];
+            while let Ok(count) = from.recv(&mut bytes) {
+                let lost =
+                    to_lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+                if lost.is_err() && to.send(&bytes[..count]).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    pass(&middle, &beyond, to_lose.clone());
+    pass(&beyond, &middle, Arc::default());
+    let patience = Duration::from_secs(60);
+    let listener = thread::spawn(move || {
+        let mut first = [0; 2048];
+        let (count, peer) = far.recv_from(&mut first).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let beginning = QuicTrust { trust: None }.listen([7; 8], &TokenKey::new().unwrap()).unwrap();
+        let mut stream = QuicStream::accept(far.into(), beginning, false, (&first[..count], peer)).unwrap();
+        stream.shake_hands(patience).unwrap();
+        let mut said = Vec::new();
+        stream.patient(patience).read_to_end(&mut said).unwrap();
+        said
+    });
+    near.set_nonblocking(true).unwrap();
+    let mut stream = QuicTrust { trust: None }.connect(near.into()).unwrap();
+    stream.shake_hands(patience).unwrap();
+    to_lose.store(LOST, Ordering::Relaxed);
+    stream.write_all(b"goodbye").unwrap();
+    stream.finish(patience).unwrap();
+    assert_eq!(to_lose.load(Ordering::Relaxed), 0, "all of them were lost");
+    stream.close("it stops");
+    assert_eq!(listener.join().unwrap(), b"goodbye");
 }

@@ -150,8 +150,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             w.u8(ADD).u32(driver).u8(role_byte(role));
             put_opened(&mut w, *opened, &mut given);
             put_plans(&mut w, &flows);
-            w.text(transport.class.name());
-            put_options(&mut w, &transport.options);
+            put_transport(&mut w, &transport);
         }
         Command::Partner { driver, origin: PartnerOrigin::Opened(opened) } => {
             w.u8(PARTNER).u32(driver);
@@ -165,8 +164,10 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             w.u8(REBUILD).u32(driver);
             put_plans(&mut w, &flows);
         }
-        Command::Link { driver, socket, keys } => {
-            w.u8(LINK).u32(driver).u8(keys.is_some().into());
+        Command::Link { driver, transport, socket, keys } => {
+            w.u8(LINK).u32(driver).u8(transport.is_some().into());
+            transport.iter().for_each(|transport| put_transport(&mut w, transport));
+            w.u8(keys.is_some().into());
             if let Some(SealKeys { sending, receiving }) = keys {
                 w.raw(&sending.0).raw(&receiving.0);
             }
@@ -216,10 +217,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
             let (driver, role) = (r.u32("driver")?, role(r)?);
             let origin = opened(r, &mut given)?;
             let flows = plans(r)?;
-            let name = r.text("transport", TEXT_BYTES_MAX)?;
-            let class = registry::transport(name).ok_or_else(|| unknown("transport", name))?;
-            let options = options(r, class.options())?;
-            Command::Add { driver, origin, role, flows, transport: TransportPlan { class, options } }
+            Command::Add { driver, origin, role, flows, transport: transport(r)? }
         }
         PARTNER => Command::Partner { driver: r.u32("driver")?, origin: opened(r, &mut given)? },
         MEMORY => {
@@ -228,6 +226,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         REBUILD => Command::Rebuild { driver: r.u32("driver")?, flows: plans(r)? },
         LINK => {
             let driver = r.u32("driver")?;
+            let transport = flag(r)?.then(|| transport(r)).transpose()?;
             let keys = match flag(r)? {
                 false => None,
                 true => Some(SealKeys {
@@ -235,7 +234,8 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
                     receiving: Secret(r.array("a key")?),
                 }),
             };
-            Command::Link { driver, socket: given.next().ok_or(CodecError::Descriptor)?, keys }
+            let socket = given.next().ok_or(CodecError::Descriptor)?;
+            Command::Link { driver, transport, socket, keys }
         }
         MOVE => {
             Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }
@@ -468,6 +468,17 @@ fn plans(r: &mut Reader<'_>) -> Parsed<Vec<FlowPlan>> {
         Ok(FlowPlan { flow, direction, class, format, pipeline, site })
     };
     (0..count).map(|_| plan(r)).collect()
+}
+
+fn put_transport(w: &mut Writer, transport: &TransportPlan) {
+    w.text(transport.class.name());
+    put_options(w, &transport.options);
+}
+
+fn transport(r: &mut Reader<'_>) -> Parsed<TransportPlan> {
+    let name = r.text("transport", TEXT_BYTES_MAX)?;
+    let class = registry::transport(name).ok_or_else(|| unknown("transport", name))?;
+    Ok(TransportPlan { class, options: options(r, class.options())? })
 }
 
 fn put_options(w: &mut Writer, options: &Options) {

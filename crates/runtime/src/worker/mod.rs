@@ -51,6 +51,17 @@ pub struct TransportPlan {
 }
 
 impl TransportPlan {
+    /// The transport of this name, with its defaults; `None` if there is none.
+    pub(crate) fn defaults(name: &str) -> Option<TransportPlan> {
+        let class = registry::transport(name)?;
+        Some(TransportPlan { class, options: Options::defaults(class.options()).ok()? })
+    }
+
+    /// Whether a driver that was built for `other` can go on over this.
+    pub(crate) fn may_replace(&self, other: &TransportPlan) -> bool {
+        self.class.facts() == other.class.facts()
+    }
+
     /// Whether the control channel goes the same way.
     pub(crate) fn is_quic(&self) -> bool {
         self.class.name() == transports::quic::Quic.name()
@@ -91,6 +102,8 @@ pub enum Command {
     Link {
         /// Its driver.
         driver: u32,
+        /// How records travel from now on, if otherwise than before: by one that loses no more and no less.
+        transport: Option<TransportPlan>,
         /// The socket.
         socket: OwnedFd,
         /// What seals it, unless it is bare.

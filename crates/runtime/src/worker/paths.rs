@@ -198,7 +198,9 @@ impl<D: Desk> Loop<D> {
                     self.fail(driver, error);
                 }
             }
-            Command::Link { driver, socket, keys } => self.link(driver, socket, keys, now),
+            Command::Link { driver, transport, socket, keys } => {
+                self.link(driver, transport, (socket, keys), now);
+            }
             Command::Move { driver, socket } => {
                 let moved = self.drivers.get_mut(&driver).map(|entry| entry.driver.handle_move(socket));
                 if let Some(Err(error)) = moved {
@@ -266,8 +268,18 @@ impl<D: Desk> Loop<D> {
         }
     }
 
-    fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>, now: Time) {
+    fn link(
+        &mut self,
+        driver: u32,
+        transport: Option<TransportPlan>,
+        (socket, keys): (OwnedFd, Option<SealKeys>),
+        now: Time,
+    ) {
         let Some(entry) = self.drivers.get_mut(&driver) else { return };
+        // The paths were built for what the first may lose.
+        if let Some(transport) = transport.filter(|other| other.may_replace(&entry.transport)) {
+            entry.transport = transport;
+        }
         let end = match entry.role {
             Role::Application => End::Dialled,
             Role::Device => End::Accepted,

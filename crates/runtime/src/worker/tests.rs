@@ -3,7 +3,7 @@ use super::line::Line;
 use super::{Command, PartnerOrigin, Report, TransportPlan};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
-use contract::{FlowClass, FlowDirection, Format, Offset, Options, Role, SealKeys, Secret, Site, Time};
+use contract::{FlowClass, FlowDirection, Format, Offset, Role, SealKeys, Secret, Site, Time};
 use pipeline::{Origin, Pipeline};
 use proptest::prelude::*;
 use session::{Limits, StoreFull};
@@ -93,15 +93,15 @@ fn commands() -> impl Strategy<Value = Command> {
     let driver = any::<u32>;
     prop_oneof![
         (driver(), origins(), plans()).prop_map(|(driver, origin, flows)| {
-            let class = registry::transport("tcp").unwrap();
-            let transport = TransportPlan { class, options: Options::defaults(class.options()).unwrap() };
+            let transport = TransportPlan::defaults("tcp").unwrap();
             Command::Add { driver, origin, role: Role::Device, flows, transport }
         }),
         driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
         (driver(), plans()).prop_map(|(driver, flows)| Command::Rebuild { driver, flows }),
-        (driver(), any::<Option<([u8; 32], [u8; 32])>>()).prop_map(|(driver, keys)| {
+        (driver(), any::<bool>(), any::<Option<([u8; 32], [u8; 32])>>()).prop_map(|(driver, other, keys)| {
             let keys = keys.map(|(a, b)| SealKeys { sending: Secret(a), receiving: Secret(b) });
-            Command::Link { driver, socket: descriptor(), keys }
+            let transport = other.then(|| TransportPlan::defaults("quic").unwrap());
+            Command::Link { driver, transport, socket: descriptor(), keys }
         }),
         driver().prop_map(|driver| Command::Move { driver, socket: descriptor() }),
         prop_oneof![

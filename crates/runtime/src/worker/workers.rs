@@ -168,12 +168,19 @@ impl Workers {
                 let notice = Notice::Control(Control::Changed { flow, epoch, refusal });
                 self.reports.push_back(Report::Notice { driver, notice });
             }
+            Command::Link { driver, transport, socket, keys } => {
+                if let (Some(Place::Process(charge)), Some(transport)) =
+                    (self.drivers.get_mut(&driver), &transport)
+                {
+                    charge.transport = transport.clone();
+                }
+                self.one(driver, Command::Link { driver, transport, socket, keys });
+            }
             Command::Remove { driver } => {
                 self.one(driver, Command::Remove { driver });
                 self.drivers.remove(&driver);
             }
             Command::Memory { driver, .. }
-            | Command::Link { driver, .. }
             | Command::Move { driver, .. }
             | Command::Control { driver, .. }
             | Command::Change { driver, .. }
