@@ -8,6 +8,7 @@ mod auto;
 mod bare;
 mod chapter6;
 mod compose;
+mod congestion;
 mod devices;
 mod display;
 mod flood;
@@ -71,6 +72,7 @@ enum Experiment {
     Flood(Setting),
     TraceCost(Setting),
     SealCost(Setting),
+    Congestion(congestion::CongestionSetting),
     Reliability(reliability::ReliabilitySetting),
     Attacks(attacks::AttacksSetting),
     Partner,
@@ -128,7 +130,7 @@ struct Setting {
     /// Measure one message size only, bytes
     #[arg(long)]
     size: Option<usize>,
-    /// Measure one transport's throughput only: tcp or udp
+    /// Measure one transport only: tcp, udp or quic
     #[arg(long)]
     transport: Option<String>,
     /// Measure for a profiler: only ours
@@ -201,6 +203,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
+        Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,
         Experiment::Partner => partner::run(),

@@ -80,7 +80,7 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
     let far = SealKeys { sending: other, receiving: one };
     for ((worker, socket), keys) in sockets.into_iter().zip([near, far]) {
         let keys = link.sealed.then_some(keys);
-        ask(worker, Command::Link { driver: DRIVER, socket, keys })?;
+        ask(worker, Command::Link { driver: DRIVER, transport: None, socket, keys })?;
     }
     let mut broker =
         Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: link.traced };

@@ -71,7 +71,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
     );
     let mut rows = Vec::new();
     type Turn = fn(&Setting, &str, (usize, usize), bool) -> Result<[f64; 2], Failure>;
-    for name in TRANSPORTS {
+    let is_wanted = |name: &&str| setting.transport.as_ref().is_none_or(|only| only == name);
+    for name in TRANSPORTS.into_iter().filter(is_wanted) {
         let pings = PINGS.iter().map(|load| ("one way (p50)", *load, ping as Turn));
         let streams = LOADS.iter().map(|load| ("as fast as they go", *load, stream as Turn));
         for (what, load, turn) in pings.chain(streams) {

@@ -69,6 +69,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "What sealing costs: TCP and UDP between hosts that know each other, and bare, in turns",
     ),
     experiment(
+        "congestion",
+        "QUIC over a thin and lossy link: a flood and small records beside it, by congestion control",
+    ),
+    experiment(
         "reliability",
         "What faults cost: cut links, killed processes, full disks and more, for each class of device (needs root)",
     ),

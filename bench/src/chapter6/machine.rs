@@ -74,7 +74,7 @@ pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receive
     let commands = [
         Command::Facts(LinkFacts::default()),
         Command::Add { driver: DRIVER, origin, role: Role::Device, flows: vec![plan], transport },
-        Command::Link { driver: DRIVER, socket: socket.into(), keys: None },
+        Command::Link { driver: DRIVER, transport: None, socket: socket.into(), keys: None },
     ];
     if !commands.into_iter().all(|command| worker.send(command)) {
         return Err("the worker hangs".into());
