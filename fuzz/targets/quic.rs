@@ -1,0 +1,174 @@
+//! QUIC's accepting end: datagrams of a stranger before any handshake, and what a peer may do that has the keys and no
+//! manners: streams, datagrams and bytes in any order.
+#![no_main]
+
+use contract::{
+    Attributes, Body, Ctl, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Message, Options, Partner, Pull,
+    Pulled, SealKeys, Secret, Time,
+};
+use libfuzzer_sys::fuzz_target;
+use std::net::{Ipv4Addr, UdpSocket};
+use transports::quic::{
+    AddressCheck, Beginning, Checked, Congestion, Dir, QuicConnection, StreamId, Tuning, VarInt, arrival,
+};
+use wire::{BODY_BYTES_MAX, Container, Reader, RecordHeader, WireError};
+
+const TUNING: Tuning = Tuning { window: 1 << 20, streams: 4, datagram: 1200, congestion: Congestion::Cubic };
+/// Datagrams there and back that a handshake needs at most, with room to spare.
+const ROUNDS_MAX: usize = 64;
+/// Streams that the peer writes to.
+const STREAMS_MAX: usize = 8;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut reader = Reader::new(bytes);
+    let Ok(kind) = reader.u8("kind") else { return };
+    let (near, far) = sockets();
+    let mut ours = ours(far, kind);
+    match kind % 4 {
+        0 => before(&mut reader, &near, ours.as_mut()),
+        1 => check(&mut reader),
+        _ => {
+            let mut peer = Peer::new(near);
+            peer.shake_hands(ours.as_mut());
+            // The story ends where the bytes do.
+            while peer.act(&mut reader, ours.as_mut()).is_ok() && take(ours.as_mut()) {}
+        }
+    }
+});
+
+fn keys() -> [SealKeys; 2] {
+    let [one, other] = [Secret([1; 32]), Secret([2; 32])];
+    [SealKeys { sending: one.clone(), receiving: other.clone() }, SealKeys { sending: other, receiving: one }]
+}
+
+fn sockets() -> (UdpSocket, UdpSocket) {
+    let [near, far] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
+    near.connect(far.local_addr().expect("an address")).expect("connect");
+    far.connect(near.local_addr().expect("an address")).expect("connect");
+    [&near, &far].map(|socket| socket.set_nonblocking(true).expect("a socket that does not block"));
+    (near, far)
+}
+
+fn ours(socket: UdpSocket, kind: u8) -> Box<dyn Partner> {
+    let quic = transports::find("quic").expect("it is in the table");
+    let given = [("partial_bytes", "1MiB"), ("socket_bytes", "0"), ("max", "1MiB"), ("datagram", "1200")];
+    let options = Options::check(quic.options(), given).expect("its own options");
+    let [_, keys] = keys();
+    let mut ours = quic.partner(socket.into(), End::Accepted, &options, Some(&keys)).expect("a partner");
+    let class = if kind & 4 == 0 { FlowClass::Reliable } else { FlowClass::Timely };
+    let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
+    ours.open(&template, &Attributes::default()).expect("a flow");
+    ours
+}
+
+/// What a stranger sends to a connection's socket, each two bytes of length first.
+fn before(reader: &mut Reader<'_>, near: &UdpSocket, ours: &mut dyn Partner) {
+    while let Ok(datagram) = piece(reader) {
+        let _ = arrival(datagram);
+        let _ = near.send(datagram);
+        if !take(ours) {
+            return;
+        }
+    }
+}
+
+/// What a stranger sends to the port.
+fn check(reader: &mut Reader<'_>) {
+    let [_, keys] = keys();
+    let server = Beginning::data(End::Accepted, Some(&keys), &TUNING).expect("a server");
+    let mut check = AddressCheck::new(&server).expect("a check");
+    while let Ok(datagram) = piece(reader) {
+        if let Checked::Answer(answer) = check.look(datagram, (Ipv4Addr::LOCALHOST, 1).into()) {
+            assert!(answer.len() <= datagram.len(), "{} bytes for {}", answer.len(), datagram.len());
+        }
+    }
+}
+
+fn piece<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], WireError> {
+    let length = usize::from(reader.u16("length")?).min(reader.left());
+    reader.bytes("bytes", length)
+}
+
+/// Takes what came; whether the connection goes on.
+fn take(ours: &mut dyn Partner) -> bool {
+    let _ = ours.ctl(FlowKey::DEFAULT, Ctl::Heard);
+    loop {
+        match ours.pull(FlowKey::DEFAULT, Pull::Yours) {
+            Ok(Pulled::Message(_, record)) => {
+                let bytes = record.body.into_bytes();
+                let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).expect("a whole record");
+                assert_eq!(header.container.length as usize, bytes.len() - RecordHeader::BYTES);
+            }
+            Ok(Pulled::Nothing) => return true,
+            Ok(_) | Err(_) => return false,
+        }
+    }
+}
+
+fn record(length: u16) -> Vec<u8> {
+    let container = Container { length: length.into(), created: 0 };
+    let mut record = RecordHeader { flow: 1, epoch: 0, sequence: 0, container }.emit().to_vec();
+    record.resize(record.len() + usize::from(length), 7);
+    record
+}
+
+/// A peer that has the keys.
+struct Peer {
+    connection: QuicConnection,
+    raw: UdpSocket,
+    streams: Vec<StreamId>,
+}
+
+impl Peer {
+    fn new(socket: UdpSocket) -> Peer {
+        let [keys, _] = keys();
+        let beginning = Beginning::data(End::Dialled, Some(&keys), &TUNING).expect("a client");
+        let raw = socket.try_clone().expect("a socket");
+        let connection = QuicConnection::begin(socket.into(), beginning).expect("a connection");
+        Peer { connection, raw, streams: Vec::new() }
+    }
+
+    fn shake_hands(&mut self, ours: &mut dyn Partner) {
+        for _ in 0..ROUNDS_MAX {
+            self.connection.turn();
+            if self.connection.is_established() {
+                return;
+            }
+            take(ours);
+        }
+        panic!("no handshake");
+    }
+
+    /// Does the next thing that the bytes say.
+    fn act(&mut self, reader: &mut Reader<'_>, ours: &mut dyn Partner) -> Result<(), WireError> {
+        let (what, which) = (reader.u8("what")?, usize::from(reader.u8("which")?));
+        let stream = self.streams.get(which % self.streams.len().max(1)).copied();
+        let Some(connection) = self.connection.state() else { return Ok(()) };
+        match (what % 9, stream) {
+            (0, _) if self.streams.len() < STREAMS_MAX => {
+                self.streams.extend(connection.streams().open(Dir::Uni));
+            }
+            (1, Some(stream)) => drop(connection.send_stream(stream).write(piece(reader)?)),
+            (2, Some(stream)) => {
+                let length = reader.u16("length")?;
+                drop(connection.send_stream(stream).write(&record(length)));
+            }
+            (3, Some(stream)) => drop(connection.send_stream(stream).finish()),
+            (4, Some(stream)) => drop(connection.send_stream(stream).reset(VarInt::from_u32(which as u32))),
+            (5, _) => {
+                let bytes = piece(reader)?.to_vec();
+                drop(connection.datagrams().send(bytes.into(), true));
+            }
+            (6, _) => drop(connection.datagrams().send(record(which as u16).into(), true)),
+            (7, _) => drop(self.raw.send(piece(reader)?)),
+            (8, _) => {
+                let body = Body::from(record(which as u16));
+                let _ = ours.push(FlowKey::DEFAULT, Message::new(Time::ZERO, body));
+                let _ = ours.ctl(FlowKey::DEFAULT, Ctl::Flush);
+            }
+            _ => {}
+        }
+        self.connection.turn();
+        Ok(())
+    }
+}
