@@ -273,7 +273,9 @@ impl Attacher {
         if self.transport.is_quic() {
             at = at.min(self.address_at);
         }
-        at = at.min(self.ways.want(&mut self.poller));
+        if self.silent_since.is_none() {
+            at = at.min(self.ways.want(&mut self.poller));
+        }
         for driver in &self.drivers {
             at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
             if let Some(dialling) = &driver.dialling {

@@ -20,7 +20,7 @@ const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
 const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long the wanted transport has to show that it gets through again.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time until it is looked for, at first; twice as long with each time that it gets through no more.
+/// Time until it is looked for, at first; twice as long each time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(300);
 
@@ -51,6 +51,12 @@ impl Ways {
             found: None,
             told: Vec::new(),
         }
+    }
+
+    /// Looks again later, and the next time later still.
+    fn wait(&mut self) {
+        self.look_at = Some(now().after(self.interval));
+        self.interval = (self.interval * 2).min(LOOK_INTERVAL_MAX);
     }
 
     /// Puts what to wait for into the poller; when to look again otherwise.
@@ -127,8 +133,7 @@ impl Attacher {
     fn handle_fallback(&mut self, reason: String) {
         let (from, to) = (self.ways.wanted.class.name().into(), self.transport.class.name().into());
         self.ways.told.push(Event::FellBack { from, to, reason });
-        self.ways.look_at = Some(now().after(self.ways.interval));
-        self.ways.interval = (self.ways.interval * 2).min(LOOK_INTERVAL_MAX);
+        self.ways.wait();
     }
 
     fn handle_return(&mut self) {
@@ -144,7 +149,7 @@ impl Attacher {
         let Some(at) = self.ways.look_at else { return Ok(()) };
         let Some((mut stream, until)) = self.ways.looking.take() else {
             if now() >= at && self.link.is_connected() && self.silent_since.is_none() {
-                self.ways.look_at = Some(now().after(self.ways.interval));
+                self.ways.wait();
                 let trust = self.known.as_ref().map(|known| &known.trust);
                 let begun = begin_quic(self.peer, trust).ok();
                 self.ways.looking = begun.map(|stream| (Box::new(stream), now().after(LOOK_TIMEOUT)));
