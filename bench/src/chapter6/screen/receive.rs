@@ -37,7 +37,7 @@ pub(super) struct Seen {
 pub(super) struct Looker {
     side: usize,
     block: Block,
-    painter: Option<Sender<()>>,
+    painter: Option<Sender<u32>>,
     cpu_ns: Box<dyn Fn() -> u64 + Send>,
     /// Bytes that came from the network.
     pub(super) bytes: Arc<AtomicU64>,
@@ -56,7 +56,7 @@ impl Looker {
     pub(super) fn new(
         side: usize,
         block: &Block,
-        painter: Option<Sender<()>>,
+        painter: Option<Sender<u32>>,
         cpu_ns: Box<dyn Fn() -> u64 + Send>,
     ) -> Looker {
         Looker {
@@ -110,7 +110,7 @@ impl Looker {
         self.newest = whole;
         if let Some(painter) = &self.painter {
             // It may have ended.
-            let _ = painter.send(());
+            let _ = painter.send(whole);
         }
         let now = sys::clock::boot_ns();
         let figures = || [self.bytes.load(Ordering::Relaxed), (self.cpu_ns)()];

@@ -82,23 +82,19 @@ fn free_address(network: &Network) -> Result<SocketAddr, Failure> {
     network.on(1, || Ok(TcpListener::bind((network.address(), 0))?.local_addr()?))
 }
 
-/// Paints until nobody looks any more: what comes after a picture that was seen, or at a film's own pace.
-fn paint(canvas: &Canvas, rate_hz: f64, seen: Receiver<()>) -> Result<(), Failure> {
-    let begun = Instant::now();
+/// Paints until nobody looks any more: so far ahead of the newest that was seen, or at a film's own pace.
+fn paint(canvas: &Canvas, rate_hz: f64, seen: Receiver<u32>) -> Result<(), Failure> {
+    let (begun, mut newest) = (Instant::now(), 0);
     for number in 1.. {
         canvas.paint(number)?;
-        if rate_hz > 0.0 {
-            let due = begun + Duration::from_secs_f64(f64::from(number) / rate_hz);
-            loop {
-                let left = due.saturating_duration_since(Instant::now());
-                match seen.recv_timeout(left) {
-                    Ok(()) => {}
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                }
+        let due = (rate_hz > 0.0).then(|| begun + Duration::from_secs_f64(f64::from(number) / rate_hz));
+        while due.is_some() || number >= newest + AHEAD {
+            let left = due.map_or(PASSED_OVER, |due| due.saturating_duration_since(Instant::now()));
+            match seen.recv_timeout(left) {
+                Ok(number) => newest = number,
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-        } else if number >= AHEAD && seen.recv_timeout(PASSED_OVER) == Err(RecvTimeoutError::Disconnected) {
-            return Ok(());
         }
     }
     Ok(())
