@@ -33,6 +33,9 @@ pub(crate) struct LinksSetting {
     /// Measure one message size only, bytes
     #[arg(long)]
     size: Option<usize>,
+    /// Measure only what is so named, such as `chain: shm`; again for more
+    #[arg(long, value_name = "WHAT: WAY")]
+    only: Vec<String>,
     /// Measure hops over iceoryx2 and zenoh, too, by the program of `bench/rivals`
     #[arg(long, value_name = "PROGRAM")]
     rivals: Option<PathBuf>,
@@ -99,8 +102,14 @@ impl Way {
     }
 }
 
+impl LinksSetting {
+    fn wants(&self, what: &str, way: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| *only == format!("{what}: {way}"))
+    }
+}
+
 /// Times of each way, a message's whole time divided by `hops`.
-fn take_turns(ways: &mut [(&str, Way)], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
+fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
     let mut times = vec![Times::default(); ways.len()];
     let mut warming = Times::default();
     ways.iter().for_each(|(_, way)| way.take_part(false));
@@ -116,30 +125,68 @@ fn take_turns(ways: &mut [(&str, Way)], setting: &LinksSetting, hops: u64) -> Re
     Ok(times)
 }
 
+/// Makes a way that is asked for.
+type Make = fn(usize) -> Result<Way, Failure>;
+
+/// One process that hands back.
+const HOPS: [(&str, Make); 7] = [
+    ("bare eventfd", |size| bare(Means::Eventfd, 1, size)),
+    ("bare futex", |size| bare(Means::Futex, 1, size)),
+    ("shm, waking", |size| ours(shared(1, false)?, size)),
+    ("bare spinning", |size| bare(Means::Spin, 1, size)),
+    ("shm, spinning", |size| ours(shared(1, true)?, size)),
+    ("bare pipe", |size| bare(Means::Pipe, 1, size)),
+    ("pipe", |size| ours(Stages::pipes(1)?, size)),
+];
+
+/// Eight processes, wherever the system puts them.
+const CHAINS: [(&str, Make); 6] = [
+    ("bare eventfds", |size| bare(Means::Eventfd, STAGES, size)),
+    ("shm", |size| ours(shared(STAGES, true)?, size)),
+    ("shm, made and read", |size| Ok(Way::Whole(shared(STAGES, true)?, size))),
+    ("bare pipes", |size| bare(Means::Pipe, STAGES, size)),
+    ("bare splice", |size| bare(Means::Splice, STAGES, size)),
+    ("pipes", |size| ours(Stages::pipes(STAGES)?, size)),
+];
+
+fn bare(means: Means, relays: usize, size: usize) -> Result<Way, Failure> {
+    Ok(Way::Bare(Bare::new(means, relays, size)?))
+}
+
 fn shared(stages: usize, spins: bool) -> Result<Stages, Failure> {
     Stages::shared(stages, SharedRun { slots: Some(4), latency: None, spins })
 }
 
+/// A body that is made once, outside the clock.
+fn ours(stages: Stages, size: usize) -> Result<Way, Failure> {
+    let body = stages.body(size);
+    Ok(Way::Ours(stages, body))
+}
+
+type Named = (&'static str, Way);
+
+/// Those of `all` that the user wants.
+fn wanted(
+    what: &str,
+    all: &[(&'static str, Make)],
+    size: usize,
+    setting: &LinksSetting,
+) -> Result<Vec<Named>, Failure> {
+    let mut ways = Vec::new();
+    for (name, make) in all.iter().filter(|(name, _)| setting.wants(what, name)) {
+        ways.push((*name, make(size)?));
+    }
+    Ok(ways)
+}
+
 /// One process that hands back, on the other processor.
-fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>, Failure> {
-    let ours = |stages: Stages| {
-        let body = stages.body(size);
-        Way::Ours(stages, body)
-    };
-    let mut ways = vec![
-        ("bare eventfd", Way::Bare(Bare::new(Means::Eventfd, 1, size)?)),
-        ("bare futex", Way::Bare(Bare::new(Means::Futex, 1, size)?)),
-        ("shm, waking", ours(shared(1, false)?)),
-        ("bare spinning", Way::Bare(Bare::new(Means::Spin, 1, size)?)),
-        ("shm, spinning", ours(shared(1, true)?)),
-        ("bare pipe", Way::Bare(Bare::new(Means::Pipe, 1, size)?)),
-        ("pipe", ours(Stages::pipes(1)?)),
-    ];
+fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
+    let mut ways = wanted("hop", &HOPS, size, setting)?;
     // Only now: who begins on one processor alone takes it for all there are.
     for process in ways.iter().flat_map(|(_, way)| way.processes()) {
         sys::thread::pin_process_to_cpu(process, 1);
     }
-    for (means, name) in rivals::MEANS {
+    for (means, name) in rivals::MEANS.into_iter().filter(|(_, name)| setting.wants("hop", name)) {
         if let Some(program) = &setting.rivals {
             match Rival::start(program, means, size) {
                 Ok(rival) => ways.push((name, Way::Rival(rival))),
@@ -151,26 +198,10 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<(&'static str, Way)>,
     Ok(ways)
 }
 
-/// Eight processes, wherever the system puts them.
-fn chains(size: usize) -> Result<Vec<(&'static str, Way)>, Failure> {
-    let ours = |stages: Stages| {
-        let body = stages.body(size);
-        Way::Ours(stages, body)
-    };
-    Ok(vec![
-        ("bare eventfds", Way::Bare(Bare::new(Means::Eventfd, STAGES, size)?)),
-        ("shm", ours(shared(STAGES, true)?)),
-        ("shm, made and read", Way::Whole(shared(STAGES, true)?, size)),
-        ("bare pipes", Way::Bare(Bare::new(Means::Pipe, STAGES, size)?)),
-        ("bare splice", Way::Bare(Bare::new(Means::Splice, STAGES, size)?)),
-        ("pipes", ours(Stages::pipes(STAGES)?)),
-    ])
-}
-
 fn table(
     title: &str,
     size: usize,
-    mut ways: Vec<(&'static str, Way)>,
+    mut ways: Vec<Named>,
     setting: &LinksSetting,
     hops: u64,
     rows: &mut Vec<Value>,
@@ -224,7 +255,7 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
             scope.spawn(|| table("hop", size, hops(size, setting)?, setting, 2, &mut rows)).join()
         });
         hops_of_one.map_err(|_| "a turn panicked")??;
-        table("chain", size, chains(size)?, setting, 1, &mut rows)?;
+        table("chain", size, wanted("chain", &CHAINS, size, setting)?, setting, 1, &mut rows)?;
     }
     judge(&rows);
     Ok(json!({ "experiment": "links", "rows": rows }))

@@ -3,6 +3,7 @@
 use super::ledger::{Ledger, Rubbish};
 use super::member::{Member, NAMES, Said, Start};
 use super::pipes::Pipes;
+use super::together::Together;
 use crate::shm::{Broken, Given, Lane};
 use contract::{Message, Time};
 use std::ffi::OsString;
@@ -52,6 +53,7 @@ pub(super) struct Child {
     // Dropped first: what a stage may write is unmapped after the stage has gone.
     members: Vec<Member>,
     carrier: Carrier,
+    together: Together,
     set: Arc<PollSet>,
     /// The next one goes only when nothing is on its way, so that it is known who ends whom.
     pub(super) is_cautious: bool,
@@ -104,6 +106,7 @@ impl Child {
 
     fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> Child {
         Child {
+            together: Together::new(members.iter().map(|member| member.process.id())),
             members,
             carrier,
             set: set.clone(),
@@ -223,6 +226,13 @@ impl Child {
         }
     }
 
+    /// On shared memory: asks every stage how it fares.
+    pub(super) fn ask_reports(&self) {
+        if let Carrier::Shared(lane) = &self.carrier {
+            (0..self.members.len()).for_each(|stage| lane.tell(stage));
+        }
+    }
+
     /// Whether something waits for room that nobody may tell of.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked || self.end_waits
@@ -282,13 +292,19 @@ impl Child {
         }
     }
 
-    /// Before the host waits: whether there is something to take after all.
-    pub(super) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time + Copy) -> bool {
+    /// Before the host waits, with so many messages unfinished: whether there is something to take after all.
+    pub(super) fn go_to_sleep(&mut self, unfinished: usize, now: impl Fn() -> Time + Copy) -> bool {
         self.is_awaited = true;
-        match &mut self.carrier {
-            Carrier::Pipes(_) => false,
-            Carrier::Shared(lane) => lane.go_to_sleep(is_owed, now),
+        let Child { carrier: Carrier::Shared(lane), together, .. } = self else { return false };
+        let is_alone = unfinished == 1;
+        if is_alone && lane.is_about_to_look(now) {
+            together.keep(true);
         }
+        let has_come = lane.go_to_sleep(unfinished > 0, now);
+        if !is_alone && unfinished > 0 || !lane.looking_pays() {
+            together.keep(false);
+        }
+        has_come
     }
 }
 

@@ -53,6 +53,7 @@ mod reason;
 mod supervisor;
 #[cfg(test)]
 mod tests;
+mod together;
 mod window;
 
 pub use ledger::Limits;

@@ -24,6 +24,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)
 const INCIDENTS_MAX: usize = 32;
 /// Lines of a process's own that are told, of every start.
 const LINES_MAX: usize = 20;
+/// Stages on shared memory are asked so often how they fare, while there is something to tell: none needs a timer for it.
+const ASK: Duration = Duration::from_secs(1);
 /// Where nobody tells of room, it is looked for so often.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -99,6 +101,9 @@ pub(super) struct Supervisor {
     pub(super) incarnation: u32,
     /// The incarnation after which another was asked for last.
     renewal_asked: u32,
+    /// Stages were asked last how they fare, and have done something since.
+    asked_at: Time,
+    is_report_due: bool,
     progress_at: Time,
     was_idle: bool,
     is_probed: bool,
@@ -164,6 +169,8 @@ impl Supervisor {
             is_renewing: false,
             incarnation: 0,
             renewal_asked: 0,
+            asked_at: Time::ZERO,
+            is_report_due: false,
             progress_at: Time::ZERO,
             was_idle: true,
             is_probed: false,
@@ -346,6 +353,11 @@ impl Supervisor {
             };
         }
         self.has_given |= has_moved;
+        self.is_report_due |= has_moved && self.shared.is_some();
+        if self.is_report_due && now >= self.asked_at.after(ASK) {
+            child.ask_reports();
+            (self.asked_at, self.is_report_due) = (now, false);
+        }
         let is_idle = ledger.is_idle() && !child.was_told_end();
         if is_idle || has_moved || self.was_idle {
             (self.progress_at, self.is_probed) = (now, false);
@@ -507,6 +519,7 @@ impl Supervisor {
         // What the stages behind the first were given is not known here: they take it at once.
         let at = if stage == 0 { self.ledger.place() } else { 0 };
         if let State::Running(child) = &mut self.state {
+            self.is_report_due |= self.shared.is_some();
             match child.tell(stage, frame, at) {
                 true => child.write(&mut self.ledger),
                 false => self.places[stage].unread_frames += 1,
@@ -555,9 +568,9 @@ impl Supervisor {
 
     /// Before the host waits: whether there is something to take after all.
     pub(super) fn go_to_sleep(&mut self) -> bool {
-        let is_owed = !self.ledger.is_idle();
+        let unfinished = if self.ledger.is_idle() { 0 } else { self.ledger.unfinished() };
         match &mut self.state {
-            State::Running(child) => child.go_to_sleep(is_owed, || Time(sys::clock::boot_ns())),
+            State::Running(child) => child.go_to_sleep(unfinished, || Time(sys::clock::boot_ns())),
             _ => false,
         }
     }
@@ -570,7 +583,9 @@ impl Supervisor {
             State::Ended => None,
         };
         let look = self.blocked_at.map(|at| at.after(LOOK));
-        at.into_iter().chain(look).min()
+        let is_running = matches!(self.state, State::Running(_));
+        let ask = (self.is_report_due && is_running).then(|| self.asked_at.after(ASK));
+        at.into_iter().chain(look).chain(ask).min()
     }
 
     pub(super) fn has_room(&self) -> bool {

@@ -28,14 +28,16 @@ impl Arrival {
 
 /// The next arrival, which stays where it is until the reader advances by its entries.
 pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
-    let waiting = from.waiting()?;
     let mut arrival = Arrival::default();
-    while arrival.entries < waiting {
-        let entry = from.peek(arrival.entries)?;
+    while let Some(entry) = from.peek(arrival.entries)? {
         arrival.entries += 1;
         arrival.has_gap |= entry.has_gap;
-        arrival.pieces.extend(entry.pieces);
-        if arrival.pieces.len() > MESSAGE_PIECES_MAX || arrival.bytes() > BODY_BYTES_MAX {
+        match arrival.pieces.is_empty() {
+            true => arrival.pieces = entry.pieces,
+            false => arrival.pieces.extend(entry.pieces),
+        }
+        if arrival.entries.max(arrival.pieces.len()) > MESSAGE_PIECES_MAX || arrival.bytes() > BODY_BYTES_MAX
+        {
             return Err(Broken("a message has more pieces, or bytes, than any".into()));
         }
         if !entry.has_more {
@@ -50,22 +52,25 @@ pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
 }
 
 /// How many entries a message of so many pieces takes.
-pub(super) fn entries(pieces: usize) -> usize {
-    pieces.div_ceil(PIECES_MAX).max(1)
+pub(super) const fn entries(pieces: usize) -> usize {
+    if pieces == 0 { 1 } else { pieces.div_ceil(PIECES_MAX) }
 }
 
 /// Writes a message's entries, for which there is room.
-pub(super) fn write(to: &mut Producer, last: &Entry, pieces: &[Piece]) {
-    let mut chunks = pieces.chunks(PIECES_MAX).peekable();
+pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
+    let mut rest = pieces;
     let mut has_gap = last.has_gap;
-    loop {
-        let pieces = chunks.next().unwrap_or_default();
-        let has_more = chunks.peek().is_some();
-        let pieces = SmallVec::from_slice(pieces);
-        let entry = Entry { has_more, has_gap: std::mem::take(&mut has_gap), pieces, ..last.clone() };
-        to.write(&if has_more { Entry { covers: 0, ..entry } } else { entry });
-        if !has_more {
-            break;
-        }
+    while rest.len() > PIECES_MAX {
+        let (now, later) = rest.split_at(PIECES_MAX);
+        let has_gap = std::mem::take(&mut has_gap);
+        to.write(&Entry {
+            has_more: true,
+            has_gap,
+            covers: 0,
+            pieces: SmallVec::from_slice(now),
+            ..last.clone()
+        });
+        rest = later;
     }
+    to.write(&Entry { has_gap, pieces: SmallVec::from_slice(rest), ..last });
 }

@@ -5,8 +5,9 @@
 //! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
-use super::entry::{ENTRY_BYTES, Entry};
+use super::entry::{ENTRY_BYTES, Entry, WORD_BYTES};
 use rustix::thread::futex;
+use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -15,7 +16,7 @@ use sys::memory::Shared;
 
 const LINE: usize = 64;
 /// `OBSHM` and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x03");
 /// Words of the header: [`MAGIC`], six sizes, and whether there is a processor for everybody.
 const CALM: usize = 7;
 /// Words before a process's hold words, each in a cache line of its own.
@@ -93,13 +94,15 @@ pub struct Broken(pub String);
 pub struct Block {
     memory: Shared,
     geometry: Geometry,
+    /// Bytes of all that is one process's, and those before its ring.
+    process_bytes: usize,
+    entries: usize,
 }
 
 impl Block {
     /// A fresh one, of [`Geometry::block_bytes`] zero bytes.
     pub fn begin(memory: Shared, geometry: Geometry) -> io::Result<Block> {
-        let block = Block { memory, geometry };
-        block.check()?;
+        let block = Block::checked(memory, geometry)?;
         let Geometry { stages, slots, slot_bytes, ring, keeps, spins } = geometry;
         let spins = usize::from(spins[0]) | usize::from(spins[1]) << 1;
         for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins].into_iter().enumerate() {
@@ -127,17 +130,17 @@ impl Block {
             keeps: size(5)?,
             spins: [word(6)? & 1 != 0, word(6)? & 2 != 0],
         };
-        let block = Block { memory, geometry };
-        block.check()?;
-        Ok(block)
+        Block::checked(memory, geometry)
     }
 
-    fn check(&self) -> io::Result<()> {
-        let is_whole = self.geometry.is_possible()
-            && self.memory.bytes() >= self.geometry.block_bytes()
-            && self.memory.word(0).is_some();
+    fn checked(memory: Shared, geometry: Geometry) -> io::Result<Block> {
+        let is_whole =
+            geometry.is_possible() && memory.bytes() >= geometry.block_bytes() && memory.word(0).is_some();
         match is_whole {
-            true => Ok(()),
+            true => {
+                let (process_bytes, entries) = (geometry.process_bytes(), geometry.entries());
+                Ok(Block { memory, geometry, process_bytes, entries })
+            }
             false => Err(io::Error::new(io::ErrorKind::InvalidData, "a block of an impossible size")),
         }
     }
@@ -148,7 +151,7 @@ impl Block {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        self.memory.word(offset).expect("every offset here is inside what `check` found")
+        self.memory.word(offset).expect("every offset here is inside what `checked` found")
     }
 
     fn header(&self, index: usize) -> &AtomicU64 {
@@ -169,12 +172,12 @@ impl Block {
 
     fn of(&self, process: usize, offset: usize) -> &AtomicU64 {
         assert!(process <= self.geometry.stages, "a process of this block");
-        self.word(LINE + process * self.geometry.process_bytes() + offset)
+        self.word(LINE + process * self.process_bytes + offset)
     }
 
     fn entry_at(&self, ring: usize, index: u64) -> usize {
-        let place = (index % self.geometry.ring as u64) as usize;
-        LINE + ring * self.geometry.process_bytes() + self.geometry.entries() + place * ENTRY_BYTES
+        let place = index as usize & (self.geometry.ring - 1);
+        LINE + ring * self.process_bytes + self.entries + place * ENTRY_BYTES
     }
 
     /// A word of bits: which slots of a region a process holds.
@@ -192,7 +195,8 @@ impl Block {
     pub(super) fn in_flight(&self, ring: usize) -> impl Iterator<Item = Entry> {
         let tail = self.of(ring, TAIL).load(Ordering::SeqCst);
         let head = self.of(ring, HEAD).load(Ordering::SeqCst);
-        let count = head.wrapping_sub(tail).min(self.geometry.ring as u64);
+        // A reader may be ahead of the count: entries show themselves before it does.
+        let count = head.saturating_sub(tail).min(self.geometry.ring as u64);
         (0..count).filter_map(move |index| self.read(ring, tail.wrapping_add(index)))
     }
 
@@ -212,8 +216,8 @@ impl Block {
     /// Whether a process sleeps, and what a stage sleeps on.
     fn sleeps(&self, process: usize) -> &AtomicU32 {
         assert!(process <= self.geometry.stages, "a process of this block");
-        let word = self.memory.half_word(LINE + process * self.geometry.process_bytes() + SLEEPS);
-        word.expect("inside what `check` found")
+        let word = self.memory.half_word(LINE + process * self.process_bytes + SLEEPS);
+        word.expect("inside what `checked` found")
     }
 
     /// This process is about to sleep: whoever hands it something is to wake it. Then it looks once more.
@@ -268,13 +272,19 @@ impl Block {
     }
 }
 
+/// The number of the ring's entry of this index, as it stands in it: none of fresh memory.
+fn number(index: u64) -> u32 {
+    index.wrapping_add(1) as u32
+}
+
 /// The writing end of a ring.
 #[derive(Debug)]
 pub struct Producer {
     block: Arc<Block>,
     ring: usize,
     head: u64,
-    published: u64,
+    /// First words of the last entries, which nobody sees yet.
+    hidden: SmallVec<[u64; 4]>,
     /// The other end, as it was seen last.
     tail: u64,
 }
@@ -282,7 +292,7 @@ pub struct Producer {
 impl Producer {
     /// The end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Producer {
-        Producer { block, ring, head: 0, published: 0, tail: 0 }
+        Producer { block, ring, head: 0, hidden: SmallVec::new(), tail: 0 }
     }
 
     /// Whether so many entries fit.
@@ -302,13 +312,15 @@ impl Producer {
         Ok(self.tail)
     }
 
+    fn published(&self) -> u64 {
+        self.head - self.hidden.len() as u64
+    }
+
     fn look(&mut self) -> Result<(), Broken> {
         let tail = self.block.of(self.ring, TAIL).load(Ordering::Acquire);
-        if tail < self.tail || tail > self.published {
-            return Err(Broken(format!(
-                "a ring's reader is at {tail}, behind {} of {}",
-                self.tail, self.published
-            )));
+        let published = self.published();
+        if tail < self.tail || tail > published {
+            return Err(Broken(format!("a ring's reader is at {tail}, behind {} of {published}", self.tail)));
         }
         self.tail = tail;
         Ok(())
@@ -316,13 +328,16 @@ impl Producer {
 
     /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
     pub fn write(&mut self, entry: &Entry) {
-        self.block.memory.copy_in(self.block.entry_at(self.ring, self.head), &entry.emit());
+        let bytes = entry.emit(number(self.head));
+        let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
+        self.block.memory.copy_in(self.block.entry_at(self.ring, self.head) + WORD_BYTES, rest);
+        self.hidden.push(u64::from_le_bytes(*word));
         self.head += 1;
     }
 
     /// Writes the last entry anew, if nobody has seen it.
     pub fn rewrite(&mut self, entry: &Entry) -> bool {
-        let is_unseen = self.head > self.published;
+        let is_unseen = self.hidden.pop().is_some();
         if is_unseen {
             self.head -= 1;
             self.write(entry);
@@ -337,10 +352,16 @@ impl Producer {
 
     /// Shows what was written; whether there was anything.
     pub fn publish(&mut self) -> bool {
-        let has_news = self.published != self.head;
+        let has_news = !self.hidden.is_empty();
+        // The last one first: whoever sees an entry sees those behind it.
+        let published = self.published();
+        for (index, word) in self.hidden.iter().enumerate().rev() {
+            let at = self.block.entry_at(self.ring, published + index as u64);
+            self.block.word(at).store(*word, Ordering::Release);
+        }
         if has_news {
-            self.published = self.head;
-            self.block.of(self.ring, HEAD).store(self.head, Ordering::SeqCst);
+            self.hidden.clear();
+            self.block.of(self.ring, HEAD).store(self.head, Ordering::Release);
         }
         has_news
     }
@@ -352,37 +373,41 @@ pub struct Consumer {
     block: Arc<Block>,
     ring: usize,
     tail: u64,
-    /// The other end, as it was seen last.
-    head: u64,
 }
 
 impl Consumer {
     /// The end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Consumer {
-        Consumer { block, ring, tail: 0, head: 0 }
+        Consumer { block, ring, tail: 0 }
     }
 
-    /// How many entries wait.
-    pub fn waiting(&mut self) -> Result<usize, Broken> {
-        if self.head == self.tail {
-            let head = self.block.of(self.ring, HEAD).load(Ordering::SeqCst);
-            if head < self.head || head - self.tail > self.block.geometry.ring as u64 {
-                return Err(Broken(format!("a ring's writer is at {head}, its reader at {}", self.tail)));
-            }
-            self.head = head;
-        }
-        Ok((self.head - self.tail) as usize)
+    /// Whether an entry waits.
+    pub fn has_next(&self) -> bool {
+        self.word(self.tail).is_some()
     }
 
-    /// Entry number `index` of those that wait.
-    pub fn peek(&self, index: usize) -> Result<Entry, Broken> {
-        let entry = self.block.read(self.ring, self.tail + index as u64);
-        entry.ok_or_else(|| Broken("an entry has too many pieces".into()))
+    /// The first word of an entry, if that is there.
+    fn word(&self, index: u64) -> Option<u64> {
+        let word = self.block.word(self.block.entry_at(self.ring, index)).load(Ordering::Acquire);
+        (word as u32 == number(index)).then_some(word)
+    }
+
+    /// Entry number `index` of those that wait, if there are so many.
+    pub fn peek(&self, index: usize) -> Result<Option<Entry>, Broken> {
+        let index = self.tail + index as u64;
+        let Some(word) = self.word(index) else { return Ok(None) };
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
+        self.block
+            .memory
+            .copy_out(self.block.entry_at(self.ring, index) + WORD_BYTES, &mut bytes[WORD_BYTES..]);
+        let entry = Entry::parse(&bytes);
+        entry.map(Some).ok_or_else(|| Broken("an entry has too many pieces".into()))
     }
 
     /// Gives room for so many of those.
     pub fn advance(&mut self, count: usize) {
-        self.tail += (count as u64).min(self.head - self.tail);
+        self.tail += count as u64;
         self.block.of(self.ring, TAIL).store(self.tail, Ordering::SeqCst);
     }
 }

@@ -1,12 +1,14 @@
-//! What crosses a ring: descriptors of messages, 128 bytes each.
+//! What crosses a ring: descriptors of messages, each in one cache line, so that whoever waits for the next one fetches
+//! with it all there is to know.
 
 use smallvec::SmallVec;
-use std::mem::size_of;
 
-/// Bytes of an entry: two cache lines.
-pub const ENTRY_BYTES: usize = 128;
+/// Bytes of an entry: a cache line.
+pub const ENTRY_BYTES: usize = 64;
+/// Bytes of its first word, which has its number in it and is written last.
+pub(super) const WORD_BYTES: usize = 8;
 /// Pieces in an entry; a message of more goes on in the next.
-pub const PIECES_MAX: usize = 8;
+pub const PIECES_MAX: usize = 3;
 /// Pieces of a message.
 pub(crate) const MESSAGE_PIECES_MAX: usize = 256;
 
@@ -15,13 +17,13 @@ const PIECE_BYTES: usize = 12;
 const _: () = assert!(HEAD_BYTES + PIECES_MAX * PIECE_BYTES <= ENTRY_BYTES);
 
 /// The message goes on in the next entry.
-const MORE: u16 = 1;
+const MORE: u8 = 1;
 /// Something was lost before it.
-const GAP: u16 = 2;
+const GAP: u8 = 2;
 /// The flow ends here; there is no message.
-const END: u16 = 4;
+const END: u8 = 4;
 /// There is a message; without it, only `covers` is said.
-const MESSAGE: u16 = 8;
+const MESSAGE: u8 = 8;
 
 /// Some bytes of a message, where they lie.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,18 +61,18 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Writes it; pieces beyond [`PIECES_MAX`] are another entry's.
-    pub fn emit(&self) -> [u8; ENTRY_BYTES] {
+    /// Writes it as the ring's entry of this number; pieces beyond [`PIECES_MAX`] are another entry's.
+    pub fn emit(&self, number: u32) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
-        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
-        let flags = flag(self.is_message, MESSAGE)
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let pieces = &self.pieces[..self.pieces.len().min(PIECES_MAX)];
+        bytes[0..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4] = flag(self.is_message, MESSAGE)
             | flag(self.has_more, MORE)
             | flag(self.has_gap, GAP)
             | flag(self.is_end, END);
-        let pieces = &self.pieces[..self.pieces.len().min(PIECES_MAX)];
-        bytes[0..2].copy_from_slice(&flags.to_le_bytes());
-        bytes[2..4].copy_from_slice(&self.port.to_le_bytes());
-        bytes[4] = pieces.len() as u8;
+        bytes[5] = pieces.len() as u8;
+        bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.created.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.covers.to_le_bytes());
         for (piece, into) in pieces.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(PIECE_BYTES)) {
@@ -82,28 +84,32 @@ impl Entry {
         bytes
     }
 
-    /// Reads one; whether its pieces are anywhere is for its reader to see. `None` if it has too many.
+    /// Reads one; whether its number is the next, and its pieces are anywhere, is for its reader to see. `None` if it
+    /// has too many.
     pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
-        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + size_of::<u16>())) << 16;
-        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + size_of::<u32>())) << 32;
-        let flags = u16_at(0);
-        let count = usize::from(bytes[4]);
-        let piece = |at: usize| Piece {
-            region: u16_at(at),
-            slot: u16_at(at + 2),
-            offset: u32_at(at + 4),
-            length: u32_at(at + 8),
+        let word = |at: usize| {
+            let bytes = bytes[at..at + WORD_BYTES].try_into();
+            u64::from_le_bytes(bytes.expect("a word of the entry's own"))
         };
-        (count <= PIECES_MAX).then(|| Entry {
+        let [.., flags, count, port_low, port_high] = word(0).to_le_bytes();
+        if usize::from(count) > PIECES_MAX {
+            return None;
+        }
+        let piece = |bytes: &[u8]| {
+            let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            let u32_at =
+                |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            Piece { region: u16_at(0), slot: u16_at(2), offset: u32_at(4), length: u32_at(8) }
+        };
+        Some(Entry {
             is_message: flags & MESSAGE != 0,
             has_more: flags & MORE != 0,
             has_gap: flags & GAP != 0,
             is_end: flags & END != 0,
-            port: u16_at(2),
-            created: u64_at(8),
-            covers: u64_at(16),
-            pieces: (0..count).map(|index| piece(HEAD_BYTES + index * PIECE_BYTES)).collect(),
+            port: u16::from_le_bytes([port_low, port_high]),
+            created: word(8),
+            covers: word(16),
+            pieces: bytes[HEAD_BYTES..].chunks_exact(PIECE_BYTES).take(count.into()).map(piece).collect(),
         })
     }
 }
@@ -124,8 +130,8 @@ mod tests {
             pieces: SmallVec::from_slice(&[Piece { region: 1, slot: 2, offset: 3, length: 4 }]),
             ..Entry::default()
         };
-        let bytes = entry.emit();
-        let expected = [10, 0, 1, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9, 0, 0, 0, 0, 0, 0, 0];
+        let bytes = entry.emit(0x0a0b_0c0d);
+        let expected = [13, 12, 11, 10, 10, 1, 1, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(bytes[..24], expected);
         assert_eq!(bytes[24..36], [1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
         assert!(bytes[36..].iter().all(|byte| *byte == 0));
@@ -138,9 +144,9 @@ mod tests {
         #[test]
         fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), ENTRY_BYTES)) {
             let bytes: [u8; ENTRY_BYTES] = bytes.try_into().unwrap();
-            prop_assert_eq!(Entry::parse(&bytes).is_some(), usize::from(bytes[4]) <= PIECES_MAX);
+            prop_assert_eq!(Entry::parse(&bytes).is_some(), usize::from(bytes[5]) <= PIECES_MAX);
             if let Some(entry) = Entry::parse(&bytes) {
-                prop_assert_eq!(Entry::parse(&entry.emit()), Some(entry));
+                prop_assert_eq!(Entry::parse(&entry.emit(7)), Some(entry));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::arrival;
 use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
-use super::entry::{Entry, PIECES_MAX, Piece};
+use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
 use super::seat::push;
 use super::spin::{Crowd, Spin};
@@ -28,6 +28,8 @@ const SPARE_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 512;
 /// What is longer goes where the last one was, if that came back: memory that is used again is there, and warm.
 const LARGE_BYTES: usize = 64 << 10;
+/// What is remembered of one slot before it is seen whether that came back.
+const ORIGINS_MAX: usize = 8;
 /// Memory for what came back, used again and again.
 const RECYCLED: (usize, usize) = (32, 64 << 20);
 
@@ -37,7 +39,9 @@ pub(crate) fn geometry(stages: usize, slots: usize, spins: [bool; 2]) -> Geometr
     // For what is on its way, for what each stage keeps, and for what is made in place.
     let count = (2 * slots + stages * keeps).min(SLOTS_MAX);
     let slot_bytes = (BODY_BYTES_MAX / slots).next_multiple_of(4096).max(SLOT_BYTES_MIN) + SPARE_BYTES;
-    Geometry { stages, slots: count, slot_bytes, ring: (2 * count).next_power_of_two(), keeps, spins }
+    // For whatever a message may be in pieces, too.
+    let ring = (2 * count).max(arrival::entries(MESSAGE_PIECES_MAX)).next_power_of_two();
+    Geometry { stages, slots: count, slot_bytes, ring, keeps, spins }
 }
 
 /// What came back.
@@ -142,10 +146,12 @@ impl Lane {
 
     /// Whether another message may go; if not, the first stage says when it took one.
     fn has_room(&mut self) -> Result<bool, Broken> {
-        if self.on_their_way() >= self.window {
+        // What the stages keep is theirs to count: a look that can be spared.
+        let is_full = |lane: &Lane| lane.lender.out() >= lane.window && lane.on_their_way() >= lane.window;
+        if is_full(self) {
             self.refresh();
         }
-        Ok(self.on_their_way() < self.window && self.output.has_room(1)?)
+        Ok(!is_full(self) && self.output.has_room(1)?)
     }
 
     /// Hands a body over, created at that time; `false` if there is no room now.
@@ -155,9 +161,6 @@ impl Lane {
             self.block.want_room(0, true);
             return Ok(false);
         }
-        if body.len() >= LARGE_BYTES {
-            self.refresh();
-        }
         let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
         let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
         let slot_bytes = self.geometry().slot_bytes;
@@ -165,6 +168,9 @@ impl Lane {
         let mut origins: SmallVec<[(usize, usize, Bytes); 2]> = SmallVec::new();
         for share in body.shares() {
             if let Some((slot, offset)) = self.slots.locate(&share) {
+                if self.origins[slot].len() >= ORIGINS_MAX {
+                    self.refresh();
+                }
                 push(&mut pieces, piece(slot, offset, share.len()));
                 origins.push((slot, offset, share));
                 continue;
@@ -172,6 +178,9 @@ impl Lane {
             let mut done = 0;
             while done < share.len() {
                 if leases.is_empty() || used == slot_bytes {
+                    if body.len() >= LARGE_BYTES && leases.is_empty() {
+                        self.refresh();
+                    }
                     let Some(lease) = self.free_slot() else {
                         self.block.want_room(0, true);
                         return Ok(false);
@@ -205,7 +214,7 @@ impl Lane {
         self.given += 1;
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
-        arrival::write(&mut self.output, &entry, &pieces);
+        arrival::write(&mut self.output, entry, &pieces);
         if self.untaken.len() >= self.geometry().ring {
             self.untaken();
         }
@@ -350,6 +359,16 @@ impl Lane {
         (self.untaken.iter().map(|(_, bytes)| bytes).sum(), self.untaken.len())
     }
 
+    /// Whether the host, about to wait, would look a moment longer.
+    pub(crate) fn is_about_to_look(&self, now: impl Fn() -> Time) -> bool {
+        self.spin.is_about_to(now)
+    }
+
+    /// Whether that pays at present.
+    pub(crate) fn looking_pays(&self) -> bool {
+        self.spin.pays()
+    }
+
     /// Whether the host, about to wait, has something to take or to hand over after all. Looks a moment longer where that has paid.
     pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time + Copy) -> bool {
         let Lane { input, spin, crowd, block, .. } = self;
@@ -362,15 +381,12 @@ impl Lane {
             // The stage looks by what the host finds.
             is_calm(now(), false);
         }
-        if is_owed
-            && spin.look(now, |at| is_calm(at, true), || input.waiting().map_or(true, |count| count > 0))
-        {
+        if is_owed && spin.look(now, |at| is_calm(at, true), || input.has_next()) {
             return true;
         }
         self.sleeps = true;
         self.block.go_to_sleep(0);
-        self.input.waiting().map_or(true, |count| count > 0)
-            || self.waits_for_window && self.has_room().unwrap_or(true)
+        self.input.has_next() || self.waits_for_window && self.has_room().unwrap_or(true)
     }
 
     /// The host is awake.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::event::Event;
@@ -46,14 +46,22 @@ impl Holds {
         let count = &mut counts[region * self.block.geometry().slots + slot];
         *count += 1;
         if *count == 1 {
-            self.word(region, slot).fetch_or(1 << (slot % 64), Ordering::SeqCst);
-            self.block.pins(self.process).fetch_add(1, Ordering::Relaxed);
+            self.set(region, slot, true);
         }
         Hold { holds: self.clone(), region, slot }
     }
 
-    fn word(&self, region: usize, slot: usize) -> &AtomicU64 {
-        self.block.holds(self.process, region, slot / 64)
+    /// The words are this process's alone to write, by whoever has the counts: seen before what is stored after.
+    fn set(&self, region: usize, slot: usize, is_held: bool) {
+        let (pins, held) = (self.block.pins(self.process), self.block.holds(self.process, region, slot / 64));
+        let (count, bits) = (pins.load(Ordering::Relaxed), held.load(Ordering::Relaxed));
+        let bit = 1 << (slot % 64);
+        match is_held {
+            true => held.store(bits | bit, Ordering::Release),
+            false => held.store(bits & !bit, Ordering::Release),
+        }
+        let count = if is_held { count.wrapping_add(1) } else { count.wrapping_sub(1) };
+        pins.store(count, Ordering::Relaxed);
     }
 
     fn held(&self) -> usize {
@@ -76,8 +84,7 @@ impl Drop for Hold {
         let count = &mut counts[*region * holds.block.geometry().slots + *slot];
         *count -= 1;
         if *count == 0 {
-            holds.block.pins(holds.process).fetch_sub(1, Ordering::Relaxed);
-            holds.word(*region, *slot).fetch_and(!(1 << (*slot % 64)), Ordering::SeqCst);
+            holds.set(*region, *slot, false);
             holds.has_released.store(true, Ordering::Relaxed);
         }
     }
@@ -176,7 +183,7 @@ impl Seat {
 
     /// Whether something waits to be taken.
     pub fn has_next(&mut self) -> Result<bool, Broken> {
-        Ok(self.input.waiting()? > 0)
+        Ok(self.input.has_next())
     }
 
     /// Takes what came next.
@@ -265,7 +272,9 @@ impl Seat {
         self.block.want_room(self.process, self.is_blocked());
         self.publish();
         // Who waits for slots may have them now.
-        if self.holds.has_released.swap(false, Ordering::Relaxed) {
+        if self.holds.has_released.load(Ordering::Relaxed) {
+            self.holds.has_released.store(false, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
             for process in [self.process - 1, 0] {
                 if self.block.wants_room(process) {
                     self.wake(process);
@@ -348,8 +357,8 @@ impl Seat {
         slots.iter().for_each(|slot| self.lender.send(*slot));
         let has_gap = std::mem::take(&mut self.gap_waits);
         let entry = Entry { is_message: true, has_gap, port, created: message.created.0, ..Entry::default() };
-        arrival::write(&mut self.output, &entry, &pieces);
         let is_single = pieces.len() <= PIECES_MAX;
+        arrival::write(&mut self.output, entry.clone(), &pieces);
         self.last = is_single.then_some(Entry { pieces, ..entry });
         Ok(true)
     }
@@ -401,7 +410,7 @@ impl Seat {
     /// paid.
     pub fn go_to_sleep(&mut self, now: impl Fn() -> Time) -> Result<bool, Broken> {
         let Seat { input, spin, block, .. } = self;
-        if spin.look(&now, |_| block.is_calm(), || input.waiting().is_ok_and(|count| count > 0)) {
+        if spin.look(&now, |_| block.is_calm(), || input.has_next()) {
             return Ok(true);
         }
         self.block.go_to_sleep(self.process);

@@ -8,7 +8,8 @@
 //!
 //! Two kinds of processes may look. A *stage* does where every process of its run may have a processor of its own. The
 //! *host* does wherever there are two: while it looks, the stages hand on among themselves on the other one, and a
-//! wake-up on one processor costs a third of one across.
+//! wake-up on one processor costs a third of one across. So that they do, whatever the system's scheduler thinks of an
+//! idle processor, they are kept together there for as long (`process::together`).
 
 use contract::Time;
 use std::cell::RefCell;
@@ -109,6 +110,16 @@ impl Spin {
             }
             before = at;
         }
+    }
+
+    /// Whether the next look would be one.
+    pub(super) fn is_about_to(&self, now: impl Fn() -> Time) -> bool {
+        self.may && (self.soon >= SOON_MIN || self.trial_in <= 1) && now() >= self.not_before
+    }
+
+    /// Whether looking pays at present.
+    pub(super) fn pays(&self) -> bool {
+        self.soon >= SOON_MIN
     }
 
     fn is_due(&mut self) -> bool {

@@ -175,6 +175,10 @@ impl Runner {
                 Ways::Chain(_) => self.control.is_ready(&poller),
                 Ways::Run(seat, _) => seat.was_told(),
             };
+            if self.control_is_due && matches!(self.ways, Ways::Run(..)) {
+                // A timer for each sleep would cost as much as a tenth of a hop: the runner's asks.
+                self.report_at = self.report_at.map(|at| at.min(self.reported.0.after(REPORT_INTERVAL / 2)));
+            }
         }
     }
 
@@ -493,15 +497,15 @@ impl Runner {
             Phase::Draining(_, until) => Some(self.stage.poll_timeout().map_or(until, |at| at.min(until))),
         };
         let look = match self.ways {
-            // Asleep in shared memory, it is not told of room in the control channel.
+            // Asleep in shared memory, it is not told of room in the control channel; how it fares, it is asked.
             Ways::Run(..) => self.control.is_unsent().then(|| now().after(LOOK)),
             _ => {
                 self.control.want(poller);
-                None
+                self.report_at
             }
         };
         let reads = self.phase == Phase::Running && self.has_room();
-        Ok(wake.into_iter().chain(self.ways.want(reads, poller)?).chain(self.report_at).chain(look).min())
+        Ok(wake.into_iter().chain(self.ways.want(reads, poller)?).chain(look).min())
     }
 
     /// Lets readers see the end, and writes what was last said, if anybody reads it soon.
