@@ -3,10 +3,11 @@
 #![no_main]
 
 use contract::{
-    Attributes, Body, Ctl, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Message, Options, Partner, Pull,
-    Pulled, SealKeys, Secret, Time,
+    Attributes, Body, Ctl, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Message, Options,
+    Partner, Pull, Pulled, SealKeys, Secret, Time,
 };
 use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
 use std::net::{Ipv4Addr, UdpSocket};
 use transports::quic::{
     AddressCheck, Beginning, Checked, Congestion, Dir, QuicConnection, StreamId, Tuning, VarInt, arrival,
@@ -19,22 +20,55 @@ const ROUNDS_MAX: usize = 64;
 /// Streams that the peer writes to.
 const STREAMS_MAX: usize = 8;
 
+/// Inputs that one connection with the keys serves, as a handshake takes longer than all that follows: what is found may
+/// need what came before it.
+const INPUTS_MAX: u32 = 64;
+
+thread_local! {
+    static CONNECTED: RefCell<Option<Connected>> = const { RefCell::new(None) };
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = Reader::new(bytes);
-    let Ok(kind) = reader.u8("kind") else { return };
-    let (near, far) = sockets();
-    let mut ours = ours(far, kind);
-    match kind % 4 {
-        0 => before(&mut reader, &near, ours.as_mut()),
-        1 => check(&mut reader),
-        _ => {
-            let mut peer = Peer::new(near);
-            peer.shake_hands(ours.as_mut());
-            // The story ends where the bytes do.
-            while peer.act(&mut reader, ours.as_mut()).is_ok() && take(ours.as_mut()) {}
-        }
+    match reader.u8("kind").map(|kind| kind % 4) {
+        Ok(0) => before(&mut reader),
+        Ok(1) => check(&mut reader),
+        Ok(kind) => after(&mut reader, if kind == 2 { FlowClass::Reliable } else { FlowClass::Timely }),
+        Err(_) => {}
     }
 });
+
+/// A peer that has the keys, and who takes what it does.
+struct Connected {
+    peer: Peer,
+    ours: Box<dyn Partner>,
+    class: FlowClass,
+    inputs: u32,
+}
+
+impl Connected {
+    fn new(class: FlowClass) -> Connected {
+        let (near, far) = sockets();
+        let mut connected = Connected { peer: Peer::new(near), ours: ours(far, class), class, inputs: 0 };
+        connected.peer.shake_hands(connected.ours.as_mut());
+        connected
+    }
+}
+
+fn after(reader: &mut Reader<'_>, class: FlowClass) {
+    let held = CONNECTED.take().filter(|held| held.class == class && held.inputs < INPUTS_MAX);
+    let mut connected = held.unwrap_or_else(|| Connected::new(class));
+    connected.inputs += 1;
+    let Connected { peer, ours, .. } = &mut connected;
+    peer.begin();
+    // The story ends where the bytes do.
+    while peer.act(reader, ours.as_mut()).is_ok() {
+        if !take(ours.as_mut()) {
+            return;
+        }
+    }
+    CONNECTED.set(Some(connected));
+}
 
 fn keys() -> [SealKeys; 2] {
     let [one, other] = [Secret([1; 32]), Secret([2; 32])];
@@ -45,28 +79,31 @@ fn sockets() -> (UdpSocket, UdpSocket) {
     let [near, far] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
     near.connect(far.local_addr().expect("an address")).expect("connect");
     far.connect(near.local_addr().expect("an address")).expect("connect");
-    [&near, &far].map(|socket| socket.set_nonblocking(true).expect("a socket that does not block"));
+    for socket in [&near, &far] {
+        socket.set_nonblocking(true).expect("a socket that does not block");
+    }
     (near, far)
 }
 
-fn ours(socket: UdpSocket, kind: u8) -> Box<dyn Partner> {
+fn ours(socket: UdpSocket, class: FlowClass) -> Box<dyn Partner> {
     let quic = transports::find("quic").expect("it is in the table");
     let given = [("partial_bytes", "1MiB"), ("socket_bytes", "0"), ("max", "1MiB"), ("datagram", "1200")];
     let options = Options::check(quic.options(), given).expect("its own options");
     let [_, keys] = keys();
     let mut ours = quic.partner(socket.into(), End::Accepted, &options, Some(&keys)).expect("a partner");
-    let class = if kind & 4 == 0 { FlowClass::Reliable } else { FlowClass::Timely };
     let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
     ours.open(&template, &Attributes::default()).expect("a flow");
     ours
 }
 
 /// What a stranger sends to a connection's socket, each two bytes of length first.
-fn before(reader: &mut Reader<'_>, near: &UdpSocket, ours: &mut dyn Partner) {
+fn before(reader: &mut Reader<'_>) {
+    let (near, far) = sockets();
+    let mut ours = ours(far, FlowClass::Reliable);
     while let Ok(datagram) = piece(reader) {
         let _ = arrival(datagram);
         let _ = near.send(datagram);
-        if !take(ours) {
+        if !take(ours.as_mut()) {
             return;
         }
     }
@@ -112,7 +149,7 @@ fn record(length: u16) -> Vec<u8> {
     record
 }
 
-/// A peer that has the keys.
+/// A peer that has the keys and no manners.
 struct Peer {
     connection: QuicConnection,
     raw: UdpSocket,
@@ -137,6 +174,14 @@ impl Peer {
             take(ours);
         }
         panic!("no handshake");
+    }
+
+    /// Gives up the streams of the input before.
+    fn begin(&mut self) {
+        let Some(connection) = self.connection.state() else { return };
+        for stream in self.streams.drain(..) {
+            let _ = connection.send_stream(stream).reset(VarInt::from_u32(0));
+        }
     }
 
     /// Does the next thing that the bytes say.
