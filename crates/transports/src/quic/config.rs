@@ -1,5 +1,6 @@
 //! What a QUIC connection is set up with: keys, windows, congestion control.
 
+use super::gate::Gates;
 use super::ids::{Tag, TaggedIds};
 use crate::socket::DATAGRAM_BYTES_MAX;
 use crate::tls;
@@ -59,6 +60,7 @@ impl Tuning {
         };
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(self.datagram);
+        let congestion = Arc::new(Gates { inner: congestion, is_open: Arc::default() });
         let mut config = TransportConfig::default();
         config
             .stream_receive_window(window)

@@ -5,6 +5,7 @@
 //! reach its peer and nobody else. There are two while it moves from one to the other.
 
 use super::config::Beginning;
+use super::gate::{self, Owed};
 use crate::socket;
 use bytes::BytesMut;
 use contract::{Interest, PartnerError, Readiness, Time};
@@ -46,6 +47,8 @@ pub(super) struct Counts {
     pub(super) unsent_datagrams: u64,
     pub(super) received_datagrams: u64,
     pub(super) receive_calls: u64,
+    /// Datagrams that were sent for the acknowledgement in them, past congestion control.
+    pub(super) owed_datagrams: u64,
     /// Times that it went on by other addresses.
     pub(super) moves: u64,
 }
@@ -83,6 +86,7 @@ pub struct QuicConnection {
     response: Vec<u8>,
     slab: BytesMut,
     can_batch: bool,
+    owed: Owed,
     /// Something may be there to read, or may be written, since [`QuicConnection::take_news`].
     news: bool,
     timeout: Option<Instant>,
@@ -123,6 +127,7 @@ impl QuicConnection {
             response: Vec::new(),
             slab: BytesMut::with_capacity(SLAB_BYTES),
             can_batch: true,
+            owed: Owed::default(),
             news: true,
             timeout: None,
             refused: false,
@@ -205,19 +210,26 @@ impl QuicConnection {
 
     /// Takes what came, does what is due and sends what there is, as far as the sockets let it.
     pub fn turn(&mut self) {
+        self.turn_at(Instant::now());
+    }
+
+    pub(super) fn turn_at(&mut self, now: Instant) {
         for index in 0..self.ways.len() {
             for _ in 0..RECEIVE_CALLS_MAX {
-                if !self.receive(index) {
+                if !self.receive(index, now) {
                     break;
                 }
             }
         }
-        self.turn_out();
+        self.turn_out_at(now);
     }
 
     /// The same without looking at what came.
     pub fn turn_out(&mut self) {
-        let now = Instant::now();
+        self.turn_out_at(Instant::now());
+    }
+
+    pub(super) fn turn_out_at(&mut self, now: Instant) {
         self.settle(now);
         if let Some((_, connection)) = &mut self.state
             && self.timeout.is_some_and(|at| at <= now)
@@ -226,7 +238,25 @@ impl QuicConnection {
             self.settle(now);
         }
         self.transmit(now);
-        self.timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
+        self.acknowledge(now);
+        let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
+        self.timeout = timeout.into_iter().chain(self.owed.at()).min();
+    }
+
+    /// Sends one datagram past what holds data back, if an acknowledgement waits behind these.
+    fn acknowledge(&mut self, now: Instant) {
+        let Some((_, connection)) = &mut self.state else { return };
+        let received = self.counts.received_datagrams;
+        if !self.owed.look(connection, received, now) || self.pending.is_some() {
+            return;
+        }
+        self.batch.clear();
+        let poll = |connection: &mut Connection| connection.poll_transmit(now, 1, &mut self.batch);
+        self.pending = gate::pass(connection, poll).flatten();
+        if self.pending.is_some() {
+            self.counts.owed_datagrams += 1;
+            self.transmit(now);
+        }
     }
 
     /// Takes a datagram that came for this connection to another socket.
@@ -235,7 +265,7 @@ impl QuicConnection {
     }
 
     /// Receives a datagram or several; `false` if there is none.
-    fn receive(&mut self, index: usize) -> bool {
+    fn receive(&mut self, index: usize, now: Instant) -> bool {
         if self.slab.capacity() < RECEIVE_BYTES && !self.slab.try_reclaim(SLAB_BYTES) {
             self.slab = BytesMut::with_capacity(SLAB_BYTES);
         }
@@ -255,7 +285,6 @@ impl QuicConnection {
         if received.truncated {
             return true;
         }
-        let now = Instant::now();
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
             self.datagram(datagram, peer, now);

@@ -5,6 +5,7 @@ mod arrivals;
 mod check;
 mod config;
 mod connection;
+mod gate;
 mod ids;
 mod ordered;
 #[cfg(test)]
@@ -383,6 +384,7 @@ impl QuicPartner {
             ("lost_partial", arrived.lost_partial as f64),
             ("malformed_datagrams", arrived.malformed as f64),
             ("moves", link.moves as f64),
+            ("owed datagrams", link.owed_datagrams as f64),
             ("waiting", self.outgoing.records.len() as f64),
             ("waiting_bytes", self.outgoing.bytes as f64),
         ];

@@ -235,6 +235,43 @@ fn an_address_is_shown_before_anything_is_kept() {
     }
 }
 
+/// Both ends have as much under way as they may, and more to say: what came is acknowledged all the same.
+#[test]
+fn an_acknowledgement_does_not_wait_behind_data() {
+    let tuning = Tuning { window: 1 << 20, streams: 1, datagram: 1200, congestion: Congestion::Cubic };
+    let [near, far] = keys();
+    let beginnings = [(End::Dialled, near), (End::Accepted, far)]
+        .map(|(end, keys)| Beginning::data(end, Some(&keys), &tuning).expect("a beginning"));
+    let mut beginnings = beginnings.into_iter();
+    let mut ends = udp_pair()
+        .map(|socket| QuicConnection::begin(socket, beginnings.next().expect("two")).expect("a connection"));
+    let mut now = Instant::now();
+    let mut both = |ends: &mut [QuicConnection; 2], step_ms, listen| {
+        now += Duration::from_millis(step_ms);
+        ends.iter_mut().for_each(|end| if listen { end.turn_at(now) } else { end.turn_out_at(now) });
+    };
+    // A round trip of 20 ms, and enough of them for all that a handshake has to say.
+    (0..40).for_each(|_| both(&mut ends, 10, true));
+    assert!(ends.iter().all(QuicConnection::is_established));
+    for end in &mut ends {
+        let connection = end.state().expect("a connection");
+        let stream = connection.streams().open(Dir::Uni).expect("a stream");
+        connection.send_stream(stream).write(&pattern(256 << 10, 7)).expect("room");
+    }
+    let acknowledged = |ends: &mut [QuicConnection; 2]| {
+        ends.each_mut().map(|end| end.state().expect("a connection").stats().frame_tx.acks)
+    };
+    both(&mut ends, 0, false);
+    let before = acknowledged(&mut ends);
+    both(&mut ends, 10, true);
+    // No probe is due yet: that is after the round trip, what it varies by, and 25 ms.
+    both(&mut ends, 30, true);
+    let after = acknowledged(&mut ends);
+    assert!(after[0] > before[0] && after[1] > before[1], "{before:?} {after:?}");
+    let counts = ends.each_ref().map(|end| end.counts.owed_datagrams);
+    assert!(counts.iter().sum::<u64>() > 0, "{counts:?}: nothing was held back");
+}
+
 /// A network between the two ends, seeded.
 mod relay {
     use super::*;
