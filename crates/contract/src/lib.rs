@@ -30,8 +30,8 @@ pub use message::{Attributes, Message};
 pub use options::{OptionError, OptionKind, OptionSpec, Options, Scope, Value, parse_value};
 pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError, Progress,
-    Pull, PullSlot, Pulled, Pushed, Readiness, Told, Watch,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, LEGACY_BYTES_MAX, Moment, Next, Partner,
+    PartnerError, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, Told, Watch,
 };
 pub use site::{Secret, Shared, Site};
 pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};

@@ -121,6 +121,9 @@ pub enum Pulled {
     End,
 }
 
+/// Most bytes of an answer to [`Ctl::Leave`].
+pub const LEGACY_BYTES_MAX: usize = 4 << 10;
+
 /// A control operation.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -145,6 +148,14 @@ pub enum Ctl<'a> {
     Partway,
     /// So many bytes of the message that is pushed next were written before this partner was made.
     Skip(u64),
+    /// Bytes that were read and not pulled yet: [`CtlReply::Count`]. If this process is killed, they are lost.
+    Ahead,
+    /// What who goes on after this process is killed has to know of what was read or written, and could not find out:
+    /// [`CtlReply::Bytes`], at most [`LEGACY_BYTES_MAX`], the same for as long as the partner lives; until there is
+    /// something, [`CtlReply::Pending`].
+    Leave,
+    /// Another process read or wrote before this partner was made, and left this.
+    GoOn(&'a [u8]),
     /// Figures for people and scripts.
     Report,
     /// To a transport: has anything come of the peer? [`CtlReply::Count`]. It is asked in every round of a path: a
@@ -222,7 +233,7 @@ pub enum CtlReply {
     Bytes(Vec<u8>),
     /// Figures.
     Report(Vec<crate::Report>),
-    /// To [`Ctl::Heard`]: a number that grows with whatever comes, of records that are not whole too.
+    /// A number. To [`Ctl::Heard`], one that grows with whatever comes, of records that are not whole too.
     Count(u64),
     /// To [`Watch::Progress`].
     Progress(Progress),

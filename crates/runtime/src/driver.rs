@@ -190,6 +190,12 @@ impl Driver {
             taken: Moved::default(),
         };
         driver.build(role, flows, lossy, limits, kept)?;
+        if let (Some(partner), Some(outgoing)) = (driver.partner.as_mut(), driver.outgoing.as_mut()) {
+            outgoing.hand_legacy(partner.as_mut());
+        }
+        if let (Some(partner), Some(incoming)) = (driver.partner.as_mut(), driver.incoming.as_mut()) {
+            incoming.hand_legacy(partner.as_mut());
+        }
         Ok(driver)
     }
 

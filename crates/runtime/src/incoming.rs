@@ -94,8 +94,7 @@ impl Incoming {
                 plan.pipeline = pipeline;
             }
             sink = SinkFlow::resume(&stand.ticket, plan.class, limits).unwrap_or(sink);
-            drops.add("held by stages when the worker ended", stand.losses.held);
-            drops.add("in doubt when the worker ended", stand.losses.in_doubt);
+            drops = DropCounts::resume(&stand.losses);
         }
         let chain = build_chain(&plan)?;
         Ok(Incoming {
@@ -143,6 +142,13 @@ impl Incoming {
         self.drops = drops;
     }
 
+    /// The node is one that a worker before this one wrote to.
+    pub(crate) fn hand_legacy(&mut self, partner: &mut dyn Partner) {
+        if let Some(kept) = self.kept.as_mut() {
+            kept.hand_legacy(partner, self.key);
+        }
+    }
+
     /// What the partner took of a reliable flow is kept with its taking.
     fn keeps(&mut self) -> Option<&mut Kept> {
         self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable)
@@ -165,16 +171,23 @@ impl Incoming {
         notices: &mut Vec<Notice>,
     ) {
         let (key, held) = (self.key, self.segment.kept());
+        let dropped = self.drops.total().saturating_add(self.sink.counters().stale);
         let is_whole = !unflushed && self.segment.out.messages.is_empty();
         // What comes again of what was taken before does not end there.
         let is_caught_up = self.taken_before == 0 && self.partway_before.is_none();
         let mut has_moved = false;
         if let Some(kept) = self.keeps() {
-            if let Some(partner) = partner.filter(|_| kept.is_pushing()) {
-                kept.handle_pushed(0, partway(partner.as_mut(), key));
+            if let Some(partner) = partner {
+                kept.keep_legacy(partner.as_mut(), key);
+                if kept.is_pushing() {
+                    kept.handle_pushed(0, partway(partner.as_mut(), key));
+                }
             }
             has_moved = is_whole && is_caught_up && kept.handle_settled();
-            kept.handle_taken(held);
+        }
+        if let Some(kept) = &self.kept {
+            kept.handle_taken(held, 0);
+            kept.keep_dropped(dropped);
         }
         // The ticket and the count of what was taken before it move together, or the next worker leaves out too much.
         if is_whole && is_caught_up {
@@ -200,6 +213,9 @@ impl Incoming {
         let format = self.plan.format.clone();
         let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
         self.key = partner.open(&template, &Attributes::default())?;
+        if let Some(kept) = self.kept.as_mut() {
+            kept.forget_legacy();
+        }
         self.give_up();
         self.handle_heard(notices);
         Ok(())

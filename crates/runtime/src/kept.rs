@@ -7,7 +7,7 @@
 //!
 //! What is read here another worker wrote, which may have been taken over: it is checked as what a stranger says.
 
-use contract::{Body, Bytes, Message, Time};
+use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, LEGACY_BYTES_MAX, Message, Partner, Time};
 use session::Limits;
 use std::collections::VecDeque;
 use std::io;
@@ -37,6 +37,14 @@ const HELD: usize = 24;
 /// How many were lost so, and how many may have been, with all workers before.
 const LOST: usize = 32;
 const IN_DOUBT: usize = 40;
+/// Bytes that were read of the device and are in no message yet, and how many were lost so with all workers before.
+const AHEAD: usize = 48;
+const AHEAD_LOST: usize = 56;
+/// What all workers until now counted as dropped.
+const DROPPED: usize = 64;
+/// Bytes of what the partner leaves ([`Ctl::Leave`]), and one more; 0: it left nothing yet. Where they are.
+const LEGACY: usize = 72;
+const LEGACY_AT: usize = 24 << 10;
 /// In place of a length: the ring goes on at its start.
 const WRAP: u32 = u32::MAX;
 /// Bytes of a length.
@@ -71,6 +79,7 @@ pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_M
         writer: Writer::new(),
         pushed: 0,
         settled: 0,
+        has_legacy: false,
     }))
 }
 
@@ -93,6 +102,10 @@ pub(crate) struct Losses {
     /// Messages of a device that may have been taken, and are no more; or of a partner's that it may have taken, and
     /// gets again.
     pub(crate) in_doubt: u64,
+    /// Bytes that were read of a device and were in no message yet.
+    pub(crate) ahead_bytes: u64,
+    /// Messages that those workers had counted as dropped, for whatever reason.
+    pub(crate) dropped: u64,
 }
 
 /// Where a sink stood.
@@ -118,6 +131,8 @@ pub(crate) struct Kept {
     /// Outputs that the partner took, and how many of them when it had taken all of what the ticket says.
     pushed: u64,
     settled: u64,
+    /// Whether the partner said what it leaves, or that it never leaves anything.
+    has_legacy: bool,
 }
 
 impl Kept {
@@ -139,8 +154,44 @@ impl Kept {
     pub(crate) fn cleared(mut self) -> Kept {
         self.entries.clear();
         (self.pushed, self.settled) = (0, 0);
-        [WHICH, ENDS, PROGRESS, HELD, LOST, IN_DOUBT].into_iter().for_each(|at| self.store(at, 0));
+        let words = [WHICH, ENDS, PROGRESS, HELD, LOST, IN_DOUBT, AHEAD, AHEAD_LOST, DROPPED];
+        words.into_iter().for_each(|at| self.store(at, 0));
         self
+    }
+
+    /// Asks a partner what it leaves, until it says that, or that it leaves nothing.
+    pub(crate) fn keep_legacy(&mut self, partner: &mut dyn Partner, key: FlowKey) {
+        if self.has_legacy {
+            return;
+        }
+        let left = match partner.ctl(key, Ctl::Leave) {
+            Ok(CtlReply::Bytes(left)) => left,
+            Ok(CtlReply::Pending) => return,
+            _ => Vec::new(),
+        };
+        self.has_legacy = true;
+        if left.len() <= LEGACY_BYTES_MAX && self.shared.copy_in(self.base + LEGACY_AT, &left) {
+            self.store(LEGACY, left.len() as u64 + 1);
+        }
+    }
+
+    /// Has a partner go on where that of a worker before this one stood, if it left anything.
+    pub(crate) fn hand_legacy(&mut self, partner: &mut dyn Partner, key: FlowKey) {
+        let Some(bytes) = usize::try_from(self.load(LEGACY)).ok().and_then(|word| word.checked_sub(1)) else {
+            return;
+        };
+        self.has_legacy = true;
+        let mut left = vec![0; bytes.min(LEGACY_BYTES_MAX)];
+        if !left.is_empty() && self.shared.copy_out(self.base + LEGACY_AT, &mut left) {
+            // What another said it reads as what a stranger says; of no use to it, it begins anew.
+            let _ = partner.ctl(key, Ctl::GoOn(&left));
+        }
+    }
+
+    /// The partner is another: what the one before would leave is nothing to it.
+    pub(crate) fn forget_legacy(&mut self) {
+        self.has_legacy = false;
+        self.store(LEGACY, 0);
     }
 
     /// The ticket is this one from now on.
@@ -181,10 +232,16 @@ impl Kept {
     fn lose(&mut self, held: u64, in_doubt: u64) -> Losses {
         let held = self.load(LOST).saturating_add(held);
         let in_doubt = self.load(IN_DOUBT).saturating_add(in_doubt);
-        [(LOST, held), (IN_DOUBT, in_doubt), (HELD, 0)]
+        let ahead_bytes = self.load(AHEAD_LOST).saturating_add(self.load(AHEAD));
+        [(LOST, held), (IN_DOUBT, in_doubt), (AHEAD_LOST, ahead_bytes), (HELD, 0), (AHEAD, 0)]
             .into_iter()
             .for_each(|(at, value)| self.store(at, value));
-        Losses { held, in_doubt }
+        Losses { held, in_doubt, ahead_bytes, dropped: self.load(DROPPED) }
+    }
+
+    /// So many messages this worker and those before have counted as dropped.
+    pub(crate) fn keep_dropped(&self, count: u64) {
+        self.store(DROPPED, count);
     }
 
     /// Where a sink stood before this worker, if it did.
@@ -289,13 +346,15 @@ impl Kept {
     }
 
     /// The source is about to take messages from its device, or takes them, and has so much of them in this process's
-    /// memory alone.
-    pub(crate) fn handle_taking(&self, held: usize) {
+    /// memory alone, and bytes that are in no message yet.
+    pub(crate) fn handle_taking(&self, held: usize, ahead_bytes: u64) {
+        self.store(AHEAD, ahead_bytes);
         self.store(HELD, (held as u64) << 1 | 1);
     }
 
     /// It has, and what it has of them in this process's memory alone is so much.
-    pub(crate) fn handle_taken(&self, held: usize) {
+    pub(crate) fn handle_taken(&self, held: usize, ahead_bytes: u64) {
+        self.store(AHEAD, ahead_bytes);
         self.store(HELD, (held as u64) << 1);
     }
 
@@ -331,6 +390,7 @@ fn behind(at: usize, length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::{Attributes, Direction, FlowTemplate, PartnerError, Pull, Pulled, Pushed, Readiness};
     use proptest::prelude::*;
     use wire::Container;
 
@@ -377,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_worker_left_there_is_checked(words in prop::collection::vec((0usize..6, any::<u64>()), 0..6), at in 0usize..40_000, value in any::<u64>()) {
+        fn what_a_worker_left_there_is_checked(words in prop::collection::vec((0usize..10, any::<u64>()), 0..8), at in 0usize..40_000, value in any::<u64>()) {
             let memory = memory(&limits()).unwrap();
             let [mut kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
             kept.put_ticket(&source(1), "");
@@ -421,5 +481,85 @@ mod tests {
         let stand = look();
         assert_eq!((stand.taken, stand.partway, stand.losses.in_doubt), (1, 7, 1));
         assert_eq!(look().losses.in_doubt, 1, "counted once");
+    }
+
+    #[test]
+    fn what_was_in_a_workers_memory_alone_is_counted_once() {
+        let memory = memory(&limits()).unwrap();
+        let look = || map(memory.try_clone().unwrap(), &limits()).unwrap().into_iter().next().unwrap();
+        let mut kept = look();
+        kept.put_ticket(&source(0), "");
+        kept.handle_taking(3, 100);
+        kept.keep_dropped(7);
+        let lost = Losses { held: 3, in_doubt: 1, ahead_bytes: 100, dropped: 7 };
+        assert_eq!(look().source().unwrap().losses, lost);
+        let mut kept = look();
+        assert_eq!(kept.source().unwrap().losses, lost);
+        kept.handle_taken(2, 5);
+        let lost = Losses { held: 5, ahead_bytes: 105, ..lost };
+        assert_eq!(look().source().unwrap().losses, lost);
+        assert_eq!(look().cleared().source().map(|stand| stand.losses), None);
+    }
+
+    /// Leaves nothing until it has something, and notes what another left.
+    #[derive(Default)]
+    struct Leaver {
+        leaves: Option<Vec<u8>>,
+        was_left: Option<Vec<u8>>,
+    }
+
+    impl Partner for Leaver {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, _: Message) -> Result<Pushed, (PartnerError, Message)> {
+            Ok(Pushed::Taken)
+        }
+
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+            match operation {
+                Ctl::Leave => Ok(self.leaves.clone().map_or(CtlReply::Pending, CtlReply::Bytes)),
+                Ctl::GoOn(left) => {
+                    self.was_left = Some(left.into());
+                    Ok(CtlReply::Done)
+                }
+                _ => Err(PartnerError::Unsupported("this")),
+            }
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    #[test]
+    fn what_a_partner_leaves_is_handed_to_the_next() {
+        let memory = memory(&limits()).unwrap();
+        let look = || map(memory.try_clone().unwrap(), &limits()).unwrap().into_iter().next().unwrap();
+        let hand = || {
+            let mut next = Leaver::default();
+            look().hand_legacy(&mut next, FlowKey::DEFAULT);
+            next.was_left
+        };
+        let (mut kept, mut partner) = (look(), Leaver::default());
+        kept.keep_legacy(&mut partner, FlowKey::DEFAULT);
+        assert_eq!(hand(), None);
+        partner.leaves = Some(b"a line".into());
+        kept.keep_legacy(&mut partner, FlowKey::DEFAULT);
+        assert_eq!(hand().as_deref(), Some(&b"a line"[..]));
+        kept.forget_legacy();
+        assert_eq!(hand(), None, "of another device");
+        partner.leaves = Some(vec![0; LEGACY_BYTES_MAX + 1]);
+        kept.keep_legacy(&mut partner, FlowKey::DEFAULT);
+        assert_eq!(hand(), None, "more than may be");
     }
 }

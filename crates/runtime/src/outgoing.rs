@@ -10,8 +10,8 @@ use crate::stats::{FlowStats, StoreStats};
 use crate::switch::Switch;
 use crate::trace::{self, Departures, FlowTrace};
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message,
+    Partner, PartnerError, Pull, Pulled, Pushed, Time,
 };
 use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Admission, Limits, SourceFlow, StoreFull};
@@ -177,10 +177,37 @@ impl Outgoing {
         }
     }
 
-    /// Keeps how much of a reliable flow is in this process's memory alone.
-    fn handle_taking(&self) {
-        if let Some(kept) = self.kept.as_ref().filter(|_| self.plan.class == FlowClass::Reliable) {
-            kept.handle_taking(self.segment.kept() + self.segment.out.messages.len());
+    /// Messages that are in this process's memory alone. A reliable flow's records are in its broker's, too.
+    fn alone(&self) -> usize {
+        let numbered = if self.plan.class == FlowClass::Reliable { 0 } else { self.source.unacknowledged() };
+        self.segment.kept() + self.segment.out.messages.len() + numbered
+    }
+
+    /// Keeps how much is in this process's memory alone, while more is being taken.
+    fn handle_taking(&self, partner: Option<&mut Box<dyn Partner>>) {
+        if let Some(kept) = &self.kept {
+            kept.handle_taking(self.alone(), ahead(partner, self.key));
+        }
+    }
+
+    /// The same, when nothing is, and what else another worker is to know.
+    fn handle_taken(&mut self, partner: Option<&mut Box<dyn Partner>>) {
+        let (alone, dropped) = (self.alone(), self.drops.total());
+        let Some(kept) = self.kept.as_mut() else { return };
+        match partner {
+            Some(partner) => {
+                kept.keep_legacy(partner.as_mut(), self.key);
+                kept.handle_taken(alone, ahead(Some(partner), self.key));
+            }
+            None => kept.handle_taken(alone, 0),
+        }
+        kept.keep_dropped(dropped);
+    }
+
+    /// The device is one that a worker before this one read of.
+    pub(crate) fn hand_legacy(&mut self, partner: &mut dyn Partner) {
+        if let Some(kept) = self.kept.as_mut() {
+            kept.hand_legacy(partner, self.key);
         }
     }
 
@@ -197,6 +224,9 @@ impl Outgoing {
     /// Opens the flow again on the device that came back.
     pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
         self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
+        if let Some(kept) = self.kept.as_mut() {
+            kept.forget_legacy();
+        }
         Ok(())
     }
 
@@ -348,15 +378,8 @@ impl Outgoing {
         if self.begins_again && self.switch.is_none() {
             self.begin_again(&mut around);
         }
-        if self.plan.class != FlowClass::Reliable {
-            return self.run_path(around);
-        }
-        self.handle_taking();
-        let moved = self.run_path(around)?;
-        if let Some(kept) = &self.kept {
-            kept.handle_taken(self.segment.kept() + self.segment.out.messages.len());
-        }
-        Ok(moved)
+        self.handle_taking(around.partner.as_deref_mut());
+        self.run_path(around)
     }
 
     /// The sink's stages know those of a worker that is gone: both begin anew, behind what they have still to undo.
@@ -405,7 +428,7 @@ impl Outgoing {
                 Pulled::Message(_, mut message) => {
                     self.trace_received(&mut message, read_at);
                     self.segment.feed(message, now);
-                    self.handle_taking();
+                    self.handle_taking(Some(partner));
                 }
                 Pulled::End => {
                     self.ended = true;
@@ -419,6 +442,7 @@ impl Outgoing {
             moved.progress = true;
         }
         self.tell(transport.is_some(), notices);
+        self.handle_taken(partner);
         Ok(moved)
     }
 
@@ -696,6 +720,14 @@ impl Outgoing {
     }
 }
 
+/// Bytes that a partner has read and not given out, as far as it says so.
+fn ahead(partner: Option<&mut Box<dyn Partner>>, key: FlowKey) -> u64 {
+    match partner.map(|partner| partner.ctl(key, Ctl::Ahead)) {
+        Some(Ok(CtlReply::Count(bytes))) => bytes,
+        _ => 0,
+    }
+}
+
 /// Goes on where a worker before this one stood, if one did; says whether.
 fn resume(
     plan: &mut FlowPlan,
@@ -707,8 +739,7 @@ fn resume(
     let mut fresh = SourceFlow::new(plan.flow, plan.class, lossy, limits);
     let stand = kept.and_then(Kept::source).filter(|stand| stand.ticket.flow == plan.flow);
     let Some(stand) = stand else { return (fresh, false) };
-    drops.add("held by stages when the worker ended", stand.losses.held);
-    drops.add("in doubt when the worker ended", stand.losses.in_doubt);
+    *drops = DropCounts::resume(&stand.losses);
     if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
         plan.pipeline = pipeline;
     }

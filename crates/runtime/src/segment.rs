@@ -1,6 +1,7 @@
 //! One half of a pipeline in a path: what was fed in, what came out and waits, what was dropped.
 
 use crate::driver::{FlowPlan, Wake};
+use crate::kept::Losses;
 use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
 use crate::{isolation, random};
@@ -68,14 +69,33 @@ pub(crate) struct Segment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DropCounts {
     pub(crate) counts: BTreeMap<String, u64>,
+    /// All of them, but for what was lost with workers, which is kept by itself.
+    total: u64,
 }
 
 impl DropCounts {
+    /// What workers before counted, and what was lost with them.
+    pub(crate) fn resume(losses: &Losses) -> DropCounts {
+        let mut drops = DropCounts::default();
+        drops.add("held by stages when the worker ended", losses.held);
+        drops.add("in doubt when the worker ended", losses.in_doubt);
+        drops.add("bytes read ahead when the worker ended", losses.ahead_bytes);
+        drops.add("counted by workers that ended", losses.dropped);
+        drops.total = losses.dropped;
+        drops
+    }
+
+    /// What another worker is to go on counting from.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
     /// Counts `count` messages as dropped for `reason`.
     pub(crate) fn add(&mut self, reason: &str, count: u64) {
         if count == 0 {
             return;
         }
+        self.total = self.total.saturating_add(count);
         match self.counts.get_mut(reason) {
             Some(known) => *known = known.saturating_add(count),
             None => {

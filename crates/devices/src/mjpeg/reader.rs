@@ -1,9 +1,9 @@
 //! The device: a stream of JPEG images to pictures, at a pace.
 
-use super::scan::Scanner;
+use super::scan::{self, Scanner};
 use crate::pace::{Pace, RATE_DEFAULT};
 use crate::stream::{Channel, Gives};
-use contract::{Body, Bytes, Interest, Message, Next, PartnerError, Readiness, Time};
+use contract::{Body, Bytes, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header, PixelFormat};
@@ -27,6 +27,8 @@ pub(super) struct Reader {
     is_ended: bool,
     /// What is held has been looked through.
     is_searched: bool,
+    /// Another read part of an image, which is lost.
+    is_lost: bool,
     pace: Pace,
     images: u64,
     bytes: u64,
@@ -55,6 +57,7 @@ impl Reader {
             whole: None,
             is_ended: false,
             is_searched: true,
+            is_lost: false,
             pace,
             images: 0,
             bytes: 0,
@@ -67,7 +70,12 @@ impl Reader {
 
     /// Looks for an image in what is held, and reads on if there is none; says whether there may be more at once.
     fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
-        if let Some(image) = self.scanner.find(&self.held).map_err(|problem| self.wrong(problem))? {
+        if self.is_lost {
+            self.is_lost = !scan::skip_to_image(&mut self.held);
+        }
+        if self.is_lost {
+            // Nothing to look into yet.
+        } else if let Some(image) = self.scanner.find(&self.held).map_err(|problem| self.wrong(problem))? {
             let rest = self.held.split_off(image.length);
             let bytes = Bytes::from(std::mem::replace(&mut self.held, rest));
             let geometry = Geometry::new(PixelFormat::Mjpeg, image.width.into(), image.height.into())
@@ -88,7 +96,7 @@ impl Reader {
         let read = self.channel.read(&mut self.held[before..]);
         self.held.truncate(before + read.unwrap_or(0));
         match read {
-            Ok(0) if !self.held.is_empty() => Err(self.wrong("the stream ends within it")),
+            Ok(0) if !self.held.is_empty() && !self.is_lost => Err(self.wrong("the stream ends within it")),
             Ok(0) if self.loops && self.images > 0 => {
                 rustix::fs::seek(&self.channel, SeekFrom::Start(0)).map_err(|error| {
                     PartnerError::os(format!("going back to the start of {}", self.name), error)
@@ -144,5 +152,19 @@ impl Gives for Reader {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn ahead(&self) -> u64 {
+        (self.held.len() + self.whole.as_ref().map_or(0, |(body, _)| body.len())) as u64
+    }
+
+    /// That something was read.
+    fn leave(&self) -> Result<CtlReply, PartnerError> {
+        Ok(if self.bytes > 0 { CtlReply::Bytes(scan::IMAGE.into()) } else { CtlReply::Pending })
+    }
+
+    fn inherit(&mut self, _left: &[u8]) -> Result<CtlReply, PartnerError> {
+        self.is_lost = true;
+        Ok(CtlReply::Done)
     }
 }

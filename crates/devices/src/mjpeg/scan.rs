@@ -5,6 +5,33 @@ const BEGIN: u8 = 0xd8;
 const END: u8 = 0xd9;
 const SCAN: u8 = 0xda;
 
+/// What an image begins with.
+pub(super) const IMAGE: [u8; 3] = [0xff, BEGIN, 0xff];
+
+/// Drops the rest of an image whose beginning is lost; whether another begins now. Pictures within an image, as cameras
+/// put them there, are not taken for one: an image begins where another ends.
+pub(super) fn skip_to_image(bytes: &mut Vec<u8>) -> bool {
+    let border = [0xff, END, 0xff, BEGIN, 0xff];
+    if bytes.starts_with(&IMAGE) {
+        return true;
+    }
+    // Of the end of the image, what is lost may be part.
+    let found = match bytes.starts_with(&border[1..]) {
+        true => Some(1),
+        false => bytes.windows(border.len()).position(|at| at == border).map(|place| place + 2),
+    };
+    let kept_from = match found {
+        Some(place) => place,
+        // It may be cut in two.
+        None => bytes.len().saturating_sub(border.len() - 1),
+    };
+    // What an image begins with may have come in part.
+    if found.is_some() || !IMAGE.starts_with(bytes) {
+        bytes.drain(..kept_from);
+    }
+    found.is_some()
+}
+
 /// An image that is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Image {

@@ -1,9 +1,9 @@
 use super::scan::{Image, Scanner};
 use crate::file::tests::Scratch;
-use crate::stream::tests::{open, read_available};
+use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
-    Attributes, Body, Direction, FlowClass, FlowTemplate, Format, Message, Partner, PartnerError, Pull,
-    Pulled, Role, Time,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
+    PartnerError, Pull, Pulled, Role, Time,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -113,6 +113,41 @@ fn error(bytes: &[u8], options: &str) -> Option<PartnerError> {
             Ok(_) => {}
             Err(error) => return Some(error),
         }
+    }
+}
+
+/// Who reads a FIFO on behind one that was killed amid an image loses that image, and no more.
+#[test]
+fn who_goes_on_amid_an_image_finds_the_next() {
+    let scratch = Scratch::new();
+    let (path, far) = scratch.fifo("film");
+    let mut far = File::from(far);
+    let stream: Vec<u8> = (0..4).flat_map(image).collect();
+    let second = image(0).len();
+    for read in second..=second + image(1).len() {
+        let reader = || {
+            let node = File::options().read(true).write(true).open(&path).unwrap();
+            let mut partner = partner_on(&format!("mjpeg:{path},rate=0"), Role::Device, node);
+            let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
+            (partner, key)
+        };
+        let (mut first, key) = reader();
+        far.write_all(&stream[..read]).unwrap();
+        assert!(matches!(first.pull(key, Pull::Yours), Ok(Pulled::Message(..))));
+        let _ = first.pull(key, Pull::Yours).unwrap();
+        let Ok(CtlReply::Bytes(left)) = first.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
+        let (mut next, key) = reader();
+        next.ctl(key, Ctl::GoOn(&left)).unwrap();
+        far.write_all(&stream[read..]).unwrap();
+        let mut found = Vec::new();
+        while let Pulled::Message(_, message) = next.pull(key, Pull::Yours).unwrap() {
+            found.push(
+                (0..4).find(|n| message.body.clone().into_bytes()[Header::BYTES..] == image(*n)).unwrap(),
+            );
+        }
+        // Nothing of it was read by then, or all.
+        let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
+        assert_eq!(found, whole, "{} bytes of an image were read", read - second);
     }
 }
 

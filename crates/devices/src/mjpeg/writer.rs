@@ -1,7 +1,7 @@
 //! The application's side: pictures to a stream of JPEG images.
 
 use crate::pixels;
-use crate::stream::{Channel, Framing, Inlet, Takes};
+use crate::stream::{Channel, Framing, Inlet, Takes, Unwritten};
 use contract::{Body, CtlReply, Message, PartnerError, Pushed, Readiness};
 use wire::formats::video::PixelFormat;
 
@@ -37,6 +37,10 @@ impl Takes for Writer {
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
         self.inlet.flush()
+    }
+
+    fn unwritten(&mut self) -> Option<&mut Unwritten> {
+        self.inlet.unwritten()
     }
 
     fn finish(&mut self) -> Result<CtlReply, PartnerError> {

@@ -84,6 +84,11 @@ impl Deframer {
         self.whole.is_some() || self.fault.is_some()
     }
 
+    /// Bytes that were pushed and not given out.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether a message becomes whole when `gathered` is pushed, of which the last `fresh` bytes are new:
     /// until then there is no need to.
     pub(crate) fn is_whole_with(&self, gathered: &[u8], fresh: usize) -> bool {

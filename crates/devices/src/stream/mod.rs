@@ -215,7 +215,23 @@ pub(crate) trait Gives: Send {
 
     /// Bytes read so far.
     fn bytes(&self) -> u64;
+
+    /// Bytes read and not given out yet.
+    fn ahead(&self) -> u64;
+
+    /// What another has to know of what was read ([`Ctl::Leave`]).
+    fn leave(&self) -> Result<CtlReply, PartnerError> {
+        Err(UNSUPPORTED)
+    }
+
+    /// Another left this.
+    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
+        let _ = left;
+        Err(UNSUPPORTED)
+    }
 }
+
+const UNSUPPORTED: PartnerError = PartnerError::Unsupported("this operation");
 
 /// The half of a partner that messages are pushed into.
 pub(crate) trait Takes: Send {
@@ -238,7 +254,7 @@ pub(crate) trait Takes: Send {
                 unwritten.skip(bytes);
                 Ok(CtlReply::Done)
             }
-            _ => Err(PartnerError::Unsupported("this operation")),
+            _ => Err(UNSUPPORTED),
         }
     }
 
@@ -256,6 +272,17 @@ pub(crate) trait Takes: Send {
 
     /// How often the disk was found full, and what was pushed had to wait for room.
     fn disk_full(&self) -> u64;
+
+    /// What another has to know of what was written ([`Ctl::Leave`]).
+    fn leave(&self) -> Result<CtlReply, PartnerError> {
+        Err(UNSUPPORTED)
+    }
+
+    /// Another left this.
+    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
+        let _ = left;
+        Err(UNSUPPORTED)
+    }
 }
 
 /// A partner on one descriptor each way, or only one way.
@@ -319,7 +346,21 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Partway | Ctl::Skip(_) => match &mut self.inlet {
                 Some(inlet) => inlet.go_on(operation),
-                None => Err(PartnerError::Unsupported("this operation")),
+                None => Err(UNSUPPORTED),
+            },
+            Ctl::Ahead => match &self.outlet {
+                Some(outlet) => Ok(CtlReply::Count(outlet.ahead())),
+                None => Err(UNSUPPORTED),
+            },
+            Ctl::Leave => match (&self.outlet, &self.inlet) {
+                (Some(outlet), None) => outlet.leave(),
+                (None, Some(inlet)) => inlet.leave(),
+                _ => Err(UNSUPPORTED),
+            },
+            Ctl::GoOn(left) => match (&mut self.outlet, &mut self.inlet) {
+                (Some(outlet), None) => outlet.inherit(left),
+                (None, Some(inlet)) => inlet.inherit(left),
+                _ => Err(UNSUPPORTED),
             },
             Ctl::Report => {
                 let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
@@ -328,7 +369,7 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
                 let full = full.map(|full| ("disk full", full as f64));
                 Ok(CtlReply::Report(read.into_iter().chain(written).chain(full).collect()))
             }
-            _ => Err(PartnerError::Unsupported("this operation")),
+            _ => Err(UNSUPPORTED),
         }
     }
 

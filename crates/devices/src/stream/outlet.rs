@@ -108,4 +108,8 @@ impl Gives for Outlet {
     fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    fn ahead(&self) -> u64 {
+        (self.buffer.gathered().len() + self.deframer.held_bytes()) as u64
+    }
 }

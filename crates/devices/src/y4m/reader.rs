@@ -4,7 +4,7 @@ use super::header::{self, FRAME_LINE};
 use crate::pace::{Pace, RATE_DEFAULT};
 use crate::stream::{Channel, Gives};
 use buffers::{Lease, Pool};
-use contract::{Body, Interest, Message, Next, PartnerError, Readiness, Time};
+use contract::{Body, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header};
@@ -35,6 +35,8 @@ pub(super) struct Reader {
 enum State {
     /// In the first line.
     Header,
+    /// Another read part of a frame, which is lost: before the next.
+    Lost,
     /// In the line before a frame.
     Frame,
     /// So many bytes of a frame are there.
@@ -91,6 +93,18 @@ impl Reader {
     fn advance(&mut self, state: State, now: Time) -> Result<bool, PartnerError> {
         match state {
             State::Whole(..) | State::Ended => self.state = state,
+            State::Lost => {
+                if self.line.skip_to_frame() {
+                    self.state = State::Frame;
+                    return Ok(true);
+                }
+                self.state = State::Lost;
+                let read = self.line.read(&self.channel);
+                if read == Ok(0) {
+                    self.state = State::Ended;
+                }
+                return self.gone_on(read);
+            }
             State::Header | State::Frame => {
                 let is_header = matches!(state, State::Header);
                 match self.line.take().map_err(|problem| self.wrong(problem))? {
@@ -212,6 +226,27 @@ impl Gives for Reader {
     fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    fn ahead(&self) -> u64 {
+        let picture = match &self.state {
+            State::Pixels(_, filled) => FRAME_LINE.len() + filled,
+            State::Whole(body, _) => body.len(),
+            _ => 0,
+        };
+        (picture + self.line.held().len()) as u64
+    }
+
+    /// The first line, which cannot be read twice of a FIFO.
+    fn leave(&self) -> Result<CtlReply, PartnerError> {
+        let line = self.geometry.as_ref().and_then(header::emit);
+        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
+    }
+
+    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
+        self.begin(left.trim_ascii_end())?;
+        self.state = State::Lost;
+        Ok(CtlReply::Done)
+    }
 }
 
 /// What was read in search of a line's end.
@@ -255,6 +290,22 @@ impl Line {
         into[..count].copy_from_slice(&self.held()[..count]);
         self.start += count;
         count
+    }
+
+    /// Drops what is before the line of a frame; whether there is one.
+    fn skip_to_frame(&mut self) -> bool {
+        let is_frame = |at: &[u8]| at == FRAME_LINE;
+        match self.held().windows(FRAME_LINE.len()).position(is_frame) {
+            Some(place) => {
+                self.start += place;
+                true
+            }
+            None => {
+                // A line may be cut in two.
+                self.start = self.held.len().saturating_sub(FRAME_LINE.len() - 1).max(self.start);
+                false
+            }
+        }
     }
 
     /// Reads on; 0 at the end.

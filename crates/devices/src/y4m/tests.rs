@@ -3,8 +3,8 @@ use crate::file::tests::Scratch;
 use crate::stream::now;
 use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
-    Attributes, Body, Bytes, Direction, FlowClass, FlowTemplate, Format, Message, Partner, PartnerError,
-    Pull, Pulled, Pushed, Role, Time,
+    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message,
+    Partner, PartnerError, Pull, Pulled, Pushed, Role, Time,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -163,6 +163,71 @@ fn who_goes_on_with_a_file_writes_no_second_first_line() {
         assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
     }
     assert_eq!(std::fs::read(scratch.path("film")).unwrap(), film(LINE, 2));
+}
+
+/// Who reads a FIFO on behind one that was killed amid a frame loses that frame, and no more.
+#[test]
+fn who_goes_on_amid_a_frame_finds_the_next() {
+    let scratch = Scratch::new();
+    let (path, far) = scratch.fifo("film");
+    let mut far = File::from(far);
+    let film = film(LINE, 4);
+    // Wherever in the second frame: 18 bytes behind its line of 6.
+    let second = LINE.len() + 24;
+    let mut cut = 0;
+    for read in second..=second + 24 {
+        let reader = || {
+            let node = File::options().read(true).write(true).open(&path).unwrap();
+            let mut partner = partner_on(&format!("y4m:{path},rate=0"), Role::Device, node);
+            let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
+            (partner, key)
+        };
+        let (mut first, key) = reader();
+        assert!(matches!(first.ctl(key, Ctl::Leave), Ok(CtlReply::Pending)));
+        far.write_all(&film[..read]).unwrap();
+        assert!(matches!(first.pull(key, Pull::Yours), Ok(Pulled::Message(..))));
+        let _ = first.pull(key, Pull::Yours).unwrap();
+        let Ok(CtlReply::Bytes(left)) = first.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
+        let Ok(CtlReply::Count(ahead)) = first.ctl(key, Ctl::Ahead) else { panic!("nothing is said") };
+        let (mut next, key) = reader();
+        next.ctl(key, Ctl::GoOn(&left)).unwrap();
+        far.write_all(&film[read..]).unwrap();
+        let mut found = Vec::new();
+        while let Pulled::Message(_, message) = next.pull(key, Pull::Yours).unwrap() {
+            found.push((1..4).find(|number| message.body == body(geometry(), pixels(*number))).unwrap());
+        }
+        // Nothing of it was read by then, or all, or part.
+        let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
+        assert_eq!(found, whole, "{read} bytes were read, {ahead} ahead");
+        assert_eq!(ahead > 0, read > second && read < second + 24);
+        cut += u32::from(ahead > 0);
+    }
+    assert_eq!(cut, 23);
+    let (mut sink, key) = (open(&format!("y4m:{path}"), Role::Device), FlowKey::DEFAULT);
+    assert!(sink.ctl(key, Ctl::GoOn(b"no film")).is_err());
+}
+
+/// What goes into a FIFO does not say whether it has begun.
+#[test]
+fn who_goes_on_with_a_fifo_writes_no_second_first_line() {
+    let scratch = Scratch::new();
+    let (path, far) = scratch.fifo("film");
+    let mut far = File::from(far);
+    let mut left: Option<Vec<u8>> = None;
+    for number in 0..2 {
+        let node = File::options().read(true).write(true).open(&path).unwrap();
+        let mut sink = partner_on(&format!("y4m:{path}"), Role::Application, node);
+        let key = sink.open(&template(Direction::In), &Attributes::default()).unwrap();
+        if let Some(left) = &left {
+            sink.ctl(key, Ctl::GoOn(left)).unwrap();
+        }
+        let message = Message::new(Time(1), body(geometry(), pixels(number)));
+        assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
+        assert!(matches!(sink.ctl(key, Ctl::Partway), Ok(CtlReply::Done)));
+        let Ok(CtlReply::Bytes(bytes)) = sink.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
+        left = Some(bytes);
+    }
+    assert_eq!(read_available(&mut far), film(LINE, 2));
 }
 
 #[test]

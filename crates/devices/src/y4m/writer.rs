@@ -2,7 +2,7 @@
 
 use super::header::{self, FRAME_LINE};
 use crate::pixels;
-use crate::stream::{Channel, Framing, Inlet, Takes};
+use crate::stream::{Channel, Framing, Inlet, Takes, Unwritten};
 use buffers::Pool;
 use contract::{Body, Bytes, CtlReply, Message, PartnerError, Pushed, Readiness};
 use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
@@ -13,9 +13,11 @@ const PICTURES_KEPT: usize = 4;
 /// Writes pictures of one geometry.
 pub(super) struct Writer {
     inlet: Inlet,
-    /// Somebody before wrote the first line of the file, and pictures.
+    /// The first line was written, here or by somebody before.
     has_begun: bool,
-    /// Of all pictures, once the first was written.
+    /// What is being written is a picture, and not the first line.
+    is_picture: bool,
+    /// Of all pictures, once it is known.
     geometry: Option<Geometry>,
     pool: Pool,
 }
@@ -24,7 +26,17 @@ impl Writer {
     pub(super) fn new(name: String, channel: Channel) -> Self {
         let has_begun = channel.is_begun();
         let inlet = Inlet::new(name, channel, Framing::none());
-        Writer { inlet, has_begun, geometry: None, pool: Pool::new(0, 0) }
+        Writer { inlet, has_begun, is_picture: false, geometry: None, pool: Pool::new(0, 0) }
+    }
+
+    /// Writes the first line; says whether all of it.
+    fn begin(&mut self, geometry: &Geometry, first: &Message) -> Result<bool, PartnerError> {
+        let problem = || PartnerError::Message("such pixels have no name in YUV4MPEG2".into());
+        let line = header::emit(geometry).ok_or_else(problem)?;
+        let line = Message::new(first.created, Body::from(Bytes::from(line)));
+        self.inlet.push(line).map_err(|(error, _)| error)?;
+        self.has_begun = true;
+        Ok(matches!(self.inlet.flush()?, CtlReply::Done))
     }
 
     /// The bytes of the stream for one message, and the geometry of what is in them.
@@ -38,10 +50,6 @@ impl Writer {
             ));
         }
         let mut body = Body::new();
-        if self.geometry.is_none() && !self.has_begun {
-            let line = header::emit(&to).ok_or("such pixels have no name in YUV4MPEG2")?;
-            body.push(Bytes::from(line));
-        }
         body.push(Bytes::from_static(FRAME_LINE));
         body.push(self.laid_out(&from, picture, &to));
         Ok((body, to))
@@ -119,14 +127,39 @@ impl Takes for Writer {
             Ok(frame) => frame,
             Err(problem) => return Err((PartnerError::Message(problem), message)),
         };
-        match self.inlet.push(Message::new(message.created, body)) {
-            Ok(Pushed::Taken) => {
-                self.geometry = Some(geometry);
-                Ok(Pushed::Taken)
+        // By itself, so that who goes on knows how much of a picture was written.
+        if !self.has_begun {
+            match self.begin(&geometry, &message) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Pushed::Full(message)),
+                Err(error) => return Err((error, message)),
             }
+        }
+        self.geometry = Some(geometry);
+        self.is_picture = true;
+        match self.inlet.push(Message::new(message.created, body)) {
+            Ok(Pushed::Taken) => Ok(Pushed::Taken),
             Ok(Pushed::Full(_)) => Ok(Pushed::Full(message)),
             Err((error, _)) => Err((error, message)),
         }
+    }
+
+    fn unwritten(&mut self) -> Option<&mut Unwritten> {
+        // What is skipped is a picture's, too.
+        (self.is_picture || self.has_begun).then(|| self.inlet.unwritten()).flatten()
+    }
+
+    /// The first line, which is written once.
+    fn leave(&self) -> Result<CtlReply, PartnerError> {
+        let line = self.geometry.as_ref().and_then(header::emit);
+        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
+    }
+
+    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
+        let geometry = header::parse(left.trim_ascii_end());
+        self.geometry = Some(geometry.map_err(PartnerError::Message)?);
+        self.has_begun = true;
+        Ok(CtlReply::Done)
     }
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
