@@ -346,11 +346,14 @@ pub struct StreamState {
     pub round_trip: Duration,
     /// The shortest of the last minutes.
     pub round_trip_min: Duration,
+    /// Segments that may be under way (the congestion window).
+    pub window: u32,
 }
 
 /// Bytes of the kernel's `tcp_info` that are read, and where in them these stand (`linux/tcp.h`, from Linux 4.6 on).
 const TCP_INFO_BYTES: usize = 152;
 const TCP_INFO_ROUND_TRIP: usize = 68;
+const TCP_INFO_WINDOW: usize = 80;
 const TCP_INFO_ACKNOWLEDGED: usize = 120;
 const TCP_INFO_ROUND_TRIP_MIN: usize = 148;
 
@@ -374,16 +377,15 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
     if (length as usize) < TCP_INFO_BYTES {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let microseconds = |at: usize| {
-        let bytes = [info[at], info[at + 1], info[at + 2], info[at + 3]];
-        Duration::from_micros(u32::from_ne_bytes(bytes).into())
-    };
+    let word = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let microseconds = |at: usize| Duration::from_micros(word(at).into());
     let mut acknowledged = [0; size_of::<u64>()];
     acknowledged.copy_from_slice(&info[TCP_INFO_ACKNOWLEDGED..][..size_of::<u64>()]);
     Ok(StreamState {
         acknowledged_bytes: u64::from_ne_bytes(acknowledged),
         round_trip: microseconds(TCP_INFO_ROUND_TRIP),
         round_trip_min: microseconds(TCP_INFO_ROUND_TRIP_MIN),
+        window: word(TCP_INFO_WINDOW),
     })
 }
 

@@ -16,6 +16,9 @@ use sys::net::StreamState;
 /// From a longer queue on a stream is paced; where a paced one has a shorter queue, the link may have become wider.
 const QUEUE_MAX: Duration = Duration::from_millis(60);
 const QUEUE_MIN: Duration = Duration::from_millis(10);
+/// Where losses leave a stream no more segments than it may begin with (RFC 6928), it makes no queue, whatever the round
+/// trip: that is the wait for what was lost.
+const WINDOW_FEW: u32 = 10;
 /// How much faster than what is delivered it goes then.
 const RAISE: f64 = 1.25;
 /// How long a queue is aimed at, and about how long it takes to get there.
@@ -71,6 +74,10 @@ impl Pace {
             let bytes = stream.acknowledged_bytes.saturating_sub(acknowledged);
             (seconds > 0.0 && bytes > 0).then(|| bytes as f64 / seconds)
         });
+        if (1..=WINDOW_FEW).contains(&stream.window) {
+            self.hoped = None;
+            return self.rate.take().map(|_| None);
+        }
         self.base = self.base.min(stream.round_trip);
         let queue = stream.round_trip.saturating_sub(self.base.max(stream.round_trip_min));
         let rate = match (self.rate, delivered) {
@@ -152,6 +159,7 @@ mod tests {
                         acknowledged_bytes: self.acknowledged as u64,
                         round_trip: self.base + Duration::from_secs_f64(self.queue_s()),
                         round_trip_min: self.base_min,
+                        ..StreamState::default()
                     };
                     self.pace.look(&stream, self.now, true);
                 }
@@ -194,8 +202,28 @@ mod tests {
         for second in 1..100 {
             let round_trip_min = Duration::from_millis(10);
             let round_trip = round_trip_min + QUEUE_MIN / 2;
-            let stream = StreamState { acknowledged_bytes: second << 30, round_trip, round_trip_min };
+            let stream = StreamState {
+                acknowledged_bytes: second << 30,
+                round_trip,
+                round_trip_min,
+                ..StreamState::default()
+            };
             assert_eq!(pace.look(&stream, Time::from_millis(1000 * second), true), None);
         }
+    }
+
+    #[test]
+    fn a_stream_that_losses_hold_back_is_not_held_back_twice() {
+        let mut model = Model::new(50e3, 10);
+        model.run(5);
+        assert!(model.pace.is_on());
+        let lossy = StreamState {
+            acknowledged_bytes: model.acknowledged as u64 + 1448,
+            round_trip: Duration::from_millis(300),
+            round_trip_min: Duration::from_millis(10),
+            window: 2,
+        };
+        assert_eq!(model.pace.look(&lossy, model.now.after(LOOK), true), Some(None));
+        assert_eq!(model.pace.look(&lossy, model.now.after(2 * LOOK), true), None);
     }
 }
