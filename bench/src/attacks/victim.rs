@@ -89,7 +89,7 @@ impl Probe {
         let take = move || {
             let mut bytes = vec![0; 4096];
             while !by.load(Ordering::Relaxed) {
-                let count = application.read(&mut bytes);
+                let count = application.read(&mut bytes).unwrap_or(0);
                 lock(&came).take(&bytes[..count]);
             }
         };

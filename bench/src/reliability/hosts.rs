@@ -1,6 +1,7 @@
 //! Two hosts that know each other, and the program on both of them as a user runs it.
 
 use super::Cell;
+use super::unit::Unit;
 use crate::Failure;
 use crate::chapter6::{Lab, beside};
 use rustix::process::{Pid, Signal, kill_process};
@@ -224,24 +225,33 @@ impl Hosts {
         }
     }
 
-    /// What both hosts say of messages that did not arrive, and whether they still run.
-    pub(crate) fn told(&mut self) -> Told {
-        let mut told = Told { reasons: BTreeMap::new(), alive: true };
+    /// What both hosts say of messages that did not arrive, and whether they still run. What they say in bytes is
+    /// counted in units.
+    pub(crate) fn told(&mut self, unit: Unit) -> Told {
+        let mut told = Told { reasons: BTreeMap::new(), is_unnumbered: false, alive: true };
         for host in [Host::Device, Host::Application] {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
             // What a device gives up by itself, as where things stand is read anew.
-            let figures = stats["partner"].as_array().into_iter().flatten();
-            let frames = figures
-                .filter(|figure| figure[0] == "frames dropped")
-                .filter_map(|figure| figure[1].as_f64());
-            *told.reasons.entry("by the device".into()).or_default() += frames.sum::<f64>() as u64;
+            let figure = |name: &str| {
+                let figures = stats["partner"].as_array().into_iter().flatten();
+                figures
+                    .filter(|figure| figure[0] == name)
+                    .filter_map(|figure| figure[1].as_f64())
+                    .sum::<f64>()
+            };
+            *told.reasons.entry("by the device".into()).or_default() += figure("frames dropped") as u64;
+            told.is_unnumbered |= figure("kernel overflows") > 0.0;
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();
                 let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));
                 let drops = drops.map(|(reason, count)| (reason.clone(), count)).chain(never);
                 for (reason, count) in drops.filter_map(|(reason, count)| Some((reason, count.as_u64()?))) {
+                    let count = match reason.starts_with("bytes ") {
+                        true => count.div_ceil(unit.bytes(0).len() as u64),
+                        false => count,
+                    };
                     *told.reasons.entry(reason).or_default() += count;
                 }
             }
@@ -256,6 +266,8 @@ impl Hosts {
 pub(crate) struct Told {
     /// Messages that they say did not arrive, by reason.
     pub(crate) reasons: BTreeMap<String, u64>,
+    /// The kernel told that it dropped others, too, and not how many.
+    pub(crate) is_unnumbered: bool,
     /// Both still run.
     pub(crate) alive: bool,
 }

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
 use rustix::termios::OptionalActions;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,28 +107,38 @@ impl Port {
         Written::All
     }
 
-    /// What there is; nothing after a short wait.
-    pub(crate) fn read(&self, into: &mut [u8]) -> usize {
+    /// What there is; nothing after a short wait. `None`: a file begins anew, and what comes next is its beginning.
+    pub(crate) fn read(&self, into: &mut [u8]) -> Option<usize> {
         let Some(file) = self.get() else {
             std::thread::sleep(PAUSE);
-            return 0;
+            return Some(0);
         };
         match (&*file).read(into) {
+            Ok(0) if is_shorter(&file) => {
+                self.lose();
+                None
+            }
             // The end of a file that still grows.
             Ok(0) => {
                 std::thread::sleep(PAUSE);
-                0
+                Some(0)
             }
-            Ok(count) => count,
+            Ok(count) => Some(count),
             Err(error) => {
                 match is_for_now(&error) {
                     true => wait(&file, PollFlags::IN),
                     false => self.lose(),
                 }
-                0
+                Some(0)
             }
         }
     }
+}
+
+/// Whether a file is shorter than what was read of it.
+fn is_shorter(mut file: &File) -> bool {
+    let length = file.metadata().map_or(0, |known| if known.is_file() { known.len() } else { u64::MAX });
+    file.stream_position().is_ok_and(|read| read > length)
 }
 
 fn is_for_now(error: &io::Error) -> bool {

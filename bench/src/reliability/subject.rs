@@ -51,6 +51,15 @@ impl Class {
         }
     }
 
+    /// What such a device makes.
+    pub(crate) fn unit(self) -> Unit {
+        match self {
+            Class::Serial | Class::File => Unit::Line,
+            Class::Video => Unit::Frame,
+            Class::Input => Unit::Report,
+        }
+    }
+
     /// Whether its flow is a state: what is late is dropped, and where things stand is told anew.
     pub(crate) fn is_state(self) -> bool {
         self == Class::Input
@@ -109,7 +118,10 @@ fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
     let mut reader = Reader::new(unit);
     let mut bytes = vec![0; READ_BYTES];
     while !told.watch_no_more.load(Ordering::Relaxed) {
-        let length = from.read(&mut bytes);
+        let Some(length) = from.read(&mut bytes) else {
+            reader = Reader::new(unit);
+            continue;
+        };
         for number in reader.read(&bytes[..length]) {
             match number {
                 Ok(number) => lock(count).see(number),
@@ -160,29 +172,29 @@ impl Subject {
     pub(crate) fn start(class: Class, hosts: &mut Hosts, directory: &Path) -> Result<Subject, Failure> {
         let (device, mut out) = (directory.join("in"), directory.join("disk/out"));
         let shown = device.display();
-        let (hardware, node, unit) = match class {
+        let (hardware, node) = match class {
             Class::Serial => {
                 let plugged = plug(class, &device)?;
                 out = directory.join("tty");
                 hosts.begin(&format!("serial:{shown}"), &format!("pty:{}", out.display()))?;
-                (plugged.0, Some(plugged.1), Unit::Line)
+                (plugged.0, Some(plugged.1))
             }
             Class::File => {
                 let hardware = fifo(&device)?;
                 let application = format!("file:{},frame=line,append=true", out.display());
                 hosts.begin(&format!("file:{shown},frame=line"), &application)?;
-                (hardware, None, Unit::Line)
+                (hardware, None)
             }
             Class::Video => {
                 let hardware = fifo(&device)?;
                 hosts.begin(&format!("y4m:{shown},rate=0"), &format!("y4m:{}", out.display()))?;
-                (hardware, None, Unit::Frame)
+                (hardware, None)
             }
             Class::Input => {
                 let plugged = plug(class, &device)?;
                 let name = fs::read_link(&device)?;
                 out = event_node(&hosts.begin(&format!("evdev:{}", name.display()), "uinput")?)?;
-                (plugged.0, Some(plugged.1), Unit::Report)
+                (plugged.0, Some(plugged.1))
             }
         };
         let begun = Instant::now();
@@ -195,6 +207,7 @@ impl Subject {
         let (hardware, application) =
             (Arc::new(Port::hardware(hardware)), Arc::new(Port::application(&out)?));
         let told = Arc::<Told>::default();
+        let unit = class.unit();
         let mut ways = vec![Way::start(unit, &hardware, &application, &told)];
         if class == Class::Serial {
             ways.push(Way::start(unit, &application, &hardware, &told));
@@ -205,7 +218,12 @@ impl Subject {
     /// Takes the device away, once everything that it made has been read.
     pub(crate) fn unplug(&mut self) {
         self.told.pause.store(true, Ordering::Relaxed);
+        // A unit is made whole, and none after it.
         thread::sleep(DRAIN);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && !self.ways.iter().all(|way| lock(&way.count).is_complete()) {
+            thread::sleep(Duration::from_millis(5));
+        }
         self.hardware.set(None);
         self.node = None;
         // Removed or not, nothing answers there.
