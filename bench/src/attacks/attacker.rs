@@ -47,7 +47,7 @@ pub(crate) enum Attack {
     Replay,
     /// Somebody stands between two hosts that pair
     Middle,
-    /// A thousand guesses of a code
+    /// Guesses of a code
     Guesses,
     /// A peer's pipeline names paths, commands and keys, and nests without end
     Pipelines,
@@ -109,7 +109,7 @@ impl fmt::Display for Attack {
             Attack::Forbidden => "peer asks for what it may not see",
             Attack::Replay => "packets said again, and altered",
             Attack::Middle => "man in the middle of pairing",
-            Attack::Guesses => "1,000 guesses of a code",
+            Attack::Guesses => "guesses of a code",
             Attack::Pipelines => "hostile pipelines",
             Attack::Sessions => "sessions without end",
             Attack::SlowOpens => "slow opens",
@@ -175,9 +175,9 @@ pub(super) struct Tally {
 
 impl Tally {
     fn note(&mut self, came: Came) {
-        self.tries += 1;
+        self.tries += u64::from(!matches!(came, Came::NotTried));
         match came {
-            Came::Silence => {}
+            Came::Silence | Came::NotTried => {}
             Came::GotIn(how) => self.got_in.push(how),
             Came::Refused(why) => {
                 let why = kind_of(&why);
@@ -204,6 +204,8 @@ pub(super) enum Came {
     Refused(String),
     /// It was told nothing.
     Silence,
+    /// There was nothing to try.
+    NotTried,
 }
 
 /// What the threads of an attack share.
@@ -660,7 +662,7 @@ impl Assault for Between {
         let text = lock(&orders.code).clone();
         let (true, Ok(code)) = (codes > self.met, Code::parse(&text)) else {
             thread::sleep(PAUSE);
-            return Came::Refused("no code is shown".into());
+            return Came::NotTried;
         };
         let between = self.middle.address();
         let joined = thread::scope(|scope| {

@@ -45,6 +45,20 @@ fn one_more_than_may_be_is_refused_by_the_name_of_the_limit() {
 }
 
 #[test]
+fn a_store_that_might_not_fit_is_not_begun() {
+    // Two flows a device.
+    let limits = ["--insecure", "--limit", "store_bytes=1MiB", "--limit", "store_bytes_of_all=3MiB"];
+    let (_share, address) = Service::share("pattern:rate=50", &[&limits[..], &["--hub", "copy"]].concat());
+    let mut old = attach(&address, "pattern", &[]);
+    old.wait("attached");
+    let from = format!("{address}/pattern");
+    let refused = outboard(&["attach", &from, "--as", "null", "--insecure"]);
+    refused.refused_with(1, "--limit store_bytes_of_all=3145728");
+    let before = old.wait("stats")["stats"]["incoming"]["messages"].as_u64();
+    while old.wait("stats")["stats"]["incoming"]["messages"].as_u64() <= before {}
+}
+
+#[test]
 fn a_flood_of_handshakes_keeps_the_flows_that_are_there() {
     let limits =
         ["--insecure", "--limit", "handshakes_per_second=20", "--limit", "connections_per_second=300"];

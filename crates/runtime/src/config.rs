@@ -501,6 +501,12 @@ pub static LIMITS: &[OptionSpec] = &[
     limit("sessions", COUNT, "128", "peers at once"),
     limit("sessions_per_peer", COUNT, "64", "sessions of one peer at once"),
     limit("drivers_of_all", COUNT, "4096", "devices of all sessions"),
+    limit(
+        "store_bytes_of_all",
+        BYTES,
+        "16GiB",
+        "what all flows may come to keep to send again, bytes: store_bytes of each",
+    ),
     limit("device_messages", RATE, "0", "messages of one device in a second, both ways; 0: no bound"),
     limit("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no bound"),
     limit("session_messages", RATE, "0", "messages of one session in a second, both ways; 0: no bound"),
@@ -543,6 +549,7 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
             handshakes_per_second: options.count("handshakes_per_second"),
             sessions_per_peer: options.count("sessions_per_peer"),
             drivers_of_all: options.count("drivers_of_all"),
+            store_bytes_of_all: options.size("store_bytes_of_all"),
         },
         rates: Rates {
             device_messages: options.count("device_messages") as u64,

@@ -693,6 +693,14 @@ impl Session {
                 "this host serves as many devices as it may (--limit drivers_of_all={most})"
             ));
         }
+        // It is given only what there is room for in the worst case, so that nobody's store fails later.
+        let each = self.limits.store_bytes.saturating_mul(FLOWS_MAX);
+        if each.saturating_mul(all + 1) > most.store_bytes_of_all {
+            let most = most.store_bytes_of_all;
+            return Err(format!(
+                "this host keeps as much for others to be sent again as it may (--limit store_bytes_of_all={most})"
+            ));
+        }
         // What the peer may not open is not there for it.
         let mut seen =
             shared.iter_mut().filter(|(_, device)| self.permit.covers(&device.name, &device.allow));

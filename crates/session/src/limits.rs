@@ -51,6 +51,8 @@ pub struct Admittance {
     pub sessions_per_peer: usize,
     /// Drivers of all sessions.
     pub drivers_of_all: usize,
+    /// Bytes that the replay stores of all sessions may come to hold, each as full as it may be.
+    pub store_bytes_of_all: usize,
 }
 
 impl Default for Admittance {
@@ -61,6 +63,7 @@ impl Default for Admittance {
             handshakes_per_second: 200,
             sessions_per_peer: 64,
             drivers_of_all: 4096,
+            store_bytes_of_all: 16 << 30,
         }
     }
 }
