@@ -32,6 +32,7 @@ mod seal_cost;
 mod skew;
 mod soak;
 mod trace_cost;
+mod tunnels;
 mod viewer;
 
 use chapter6::ChapterSetting;
@@ -72,6 +73,7 @@ enum Experiment {
     Flood(Setting),
     TraceCost(Setting),
     SealCost(Setting),
+    Tunnels(Setting),
     Congestion(congestion::CongestionSetting),
     Reliability(reliability::ReliabilitySetting),
     Attacks(attacks::AttacksSetting),
@@ -203,6 +205,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
+        Experiment::Tunnels(setting) => tunnels::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,

@@ -69,6 +69,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "What sealing costs: TCP and UDP between hosts that know each other, and bare, in turns",
     ),
     experiment(
+        "tunnels",
+        "What others' tunnels cost: a port that OpenSSH forwards and WireGuard in user space, beside ours and bare TCP",
+    ),
+    experiment(
         "congestion",
         "QUIC over a thin and lossy link: a flood and small records beside it, by congestion control",
     ),

@@ -94,11 +94,7 @@ impl Lab {
         host: &str,
         act: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace(host)))?;
-        apart(|| {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            act()
-        })
+        in_namespace(&self.namespace(host), act)
     }
 
     fn command(&self, verb: &str) -> Command {
@@ -122,6 +118,18 @@ impl Drop for Lab {
             progress(&format!("the lab {} is still there: {error}", self.name));
         }
     }
+}
+
+/// Does something on a thread of the network namespace of this name.
+pub(crate) fn in_namespace<T: Send>(
+    name: &str,
+    act: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    let namespace = File::open(format!("/run/netns/{name}"))?;
+    apart(|| {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        act()
+    })
 }
 
 /// Does something on a thread of its own.

@@ -1,0 +1,443 @@
+//! The same bytes through tunnels that people use: a port that OpenSSH forwards, and WireGuard in user space
+//! (wireguard-go); beside bare TCP and ours over the same network.
+//!
+//! OpenSSH runs over loopback; WireGuard joins two network namespaces by a veth pair of 1,500 bytes, since within
+//! one the kernel would not ask it.
+
+use crate::chapter6::in_namespace;
+use crate::devices::Window;
+use crate::flood::{self, Load};
+use crate::latency::{self, joined};
+use crate::measure::{Times, median};
+use crate::ours::Link;
+use crate::{Failure, Setting, bare};
+use rustix::net::sockopt;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Messages there and back a turn, and bytes of each.
+const PINGS: [(usize, usize); 2] = [(1000, 24), (50, 1_000_000)];
+/// Messages a turn and bytes of each, as fast as they go.
+const LOADS: [(usize, usize); 2] = [(50_000, 1000), (200, 1_000_000)];
+const WARM_UP: usize = 20;
+/// How long a tunnel may take to stand.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Bare,
+    Tunnel,
+    Tcp,
+    Quic,
+}
+
+const WAYS: [Way; 4] = [Way::Bare, Way::Tunnel, Way::Tcp, Way::Quic];
+
+/// A network, and the tunnel that runs over it.
+trait Network {
+    fn name(&self) -> &'static str;
+
+    fn tunnel(&self) -> &'static str;
+
+    /// Two ends of a connection, the second of them at the other host.
+    fn connection(&self, through_tunnel: bool) -> Result<(TcpStream, TcpStream), Failure>;
+
+    /// The same of datagrams, past the tunnel.
+    fn datagrams(&self) -> Result<(UdpSocket, UdpSocket), Failure>;
+}
+
+fn run_program(program: &str, arguments: &[&str]) -> Result<(), Failure> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| format!("{program}: {error}; install it"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            Err(format!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr))
+                .into())
+        }
+    }
+}
+
+fn wait_until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    let begun = Instant::now();
+    loop {
+        if let Some(done) = attempt() {
+            return Ok(done);
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("{what} does not stand within {} s", PATIENCE.as_secs()).into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A directory of this process's own; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Scratch, Failure> {
+        let path = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Processes that end with this.
+#[derive(Default)]
+struct Processes(Vec<Child>);
+
+impl Processes {
+    fn start(&mut self, command: &mut Command) -> Result<(), Failure> {
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let program = quiet.get_program().to_string_lossy().into_owned();
+        self.0.push(quiet.spawn().map_err(|error| format!("{program}: {error}; install it"))?);
+        Ok(())
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// A port forwarded by OpenSSH over loopback, with its usual cipher.
+struct Ssh {
+    _processes: Processes,
+    _scratch: Scratch,
+    /// Where the forwarded port leads.
+    listener: TcpListener,
+    forwarded: SocketAddr,
+}
+
+impl Ssh {
+    fn start() -> Result<Ssh, Failure> {
+        let scratch = Scratch::new("ssh")?;
+        let (host, user, allowed) = (scratch.path("host"), scratch.path("user"), scratch.path("allowed"));
+        for key in [&host, &user] {
+            run_program("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", key])?;
+        }
+        std::fs::copy(format!("{user}.pub"), &allowed)?;
+        // Where sshd puts itself away before it knows who is there.
+        std::fs::create_dir_all("/run/sshd")?;
+        let free = || Ok::<_, Failure>(TcpListener::bind("127.0.0.1:0")?.local_addr()?);
+        let (server, forwarded) = (free()?, free()?);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut processes = Processes::default();
+        let mut sshd = Command::new("/usr/sbin/sshd");
+        sshd.args(["-D", "-f", "/dev/null"]);
+        for option in [
+            format!("Port={}", server.port()),
+            "ListenAddress=127.0.0.1".into(),
+            format!("HostKey={host}"),
+            format!("AuthorizedKeysFile={allowed}"),
+            "StrictModes=no".into(),
+            "UsePAM=no".into(),
+            "PidFile=none".into(),
+        ] {
+            sshd.args(["-o", &option]);
+        }
+        processes.start(&mut sshd)?;
+        wait_until("sshd", || TcpStream::connect(server).ok())?;
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-N", "-F", "none", "-i", &user, "-p", &server.port().to_string()]);
+        ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]);
+        ssh.args(["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]);
+        ssh.args(["-L", &format!("{forwarded}:{}", listener.local_addr()?), "127.0.0.1"]);
+        processes.start(&mut ssh)?;
+        let ssh = Ssh { _processes: processes, _scratch: scratch, listener, forwarded };
+        wait_until("the port that ssh forwards", || TcpStream::connect(ssh.forwarded).ok())?;
+        ssh.listener.accept()?;
+        Ok(ssh)
+    }
+}
+
+impl Network for Ssh {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn tunnel(&self) -> &'static str {
+        "ssh -L"
+    }
+
+    fn connection(&self, through_tunnel: bool) -> Result<(TcpStream, TcpStream), Failure> {
+        let to = if through_tunnel { self.forwarded } else { self.listener.local_addr()? };
+        let near = TcpStream::connect(to)?;
+        Ok((near, self.listener.accept()?.0))
+    }
+
+    fn datagrams(&self) -> Result<(UdpSocket, UdpSocket), Failure> {
+        flood::datagram_pair()
+    }
+}
+
+/// WireGuard between two network namespaces.
+struct WireGuard {
+    _processes: Processes,
+    names: [String; 2],
+}
+
+/// Addresses of the two hosts on the network, and in the tunnel.
+const PLAIN: [&str; 2] = ["10.231.7.1", "10.231.7.2"];
+const TUNNELLED: [&str; 2] = ["10.232.7.1", "10.232.7.2"];
+const WIREGUARD_PORT: &str = "51820";
+
+impl WireGuard {
+    fn start() -> Result<WireGuard, Failure> {
+        let scratch = Scratch::new("wireguard")?;
+        let names = ["a", "b"].map(|host| format!("outboard-{}-{host}", std::process::id()));
+        // Made first, so that what was begun is taken away whatever fails.
+        let mut made = WireGuard { _processes: Processes::default(), names };
+        let ip = |words: String| run_program("ip", &words.split_whitespace().collect::<Vec<_>>());
+        let [a, b] = made.names.clone();
+        ip(format!("netns add {a}"))?;
+        ip(format!("netns add {b}"))?;
+        ip(format!("-n {a} link add wire type veth peer name wire netns {b}"))?;
+        let devices = ["a", "b"].map(|host| format!("wg{}{host}", std::process::id()));
+        let mut public = Vec::new();
+        for (host, name) in made.names.iter().enumerate() {
+            ip(format!("-n {name} addr add {}/24 dev wire", PLAIN[host]))?;
+            ip(format!("-n {name} link set wire up"))?;
+            ip(format!("-n {name} link set lo up"))?;
+            let mut wireguard = Command::new("ip");
+            wireguard.args(["netns", "exec", name, "wireguard-go", "-f", &devices[host]]);
+            wireguard.env("LOG_LEVEL", "error").env("WG_PROCESS_FOREGROUND", "1");
+            made._processes.start(&mut wireguard)?;
+            let control = format!("/var/run/wireguard/{}.sock", devices[host]);
+            wait_until("wireguard-go", || Path::new(&control).exists().then_some(()))?;
+            let private = Command::new("wg").arg("genkey").output()?.stdout;
+            std::fs::write(scratch.path(&devices[host]), &private)?;
+            let mut told =
+                Command::new("wg").arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            told.stdin.take().ok_or("wg without an input")?.write_all(&private)?;
+            public.push(String::from_utf8(told.wait_with_output()?.stdout)?.trim().to_string());
+        }
+        for (host, name) in made.names.iter().enumerate() {
+            let (device, other) = (&devices[host], 1 - host);
+            let private = scratch.path(device);
+            let endpoint = format!("{}:{WIREGUARD_PORT}", PLAIN[other]);
+            run_program(
+                "wg",
+                &[
+                    "set",
+                    device,
+                    "listen-port",
+                    WIREGUARD_PORT,
+                    "private-key",
+                    &private,
+                    "peer",
+                    &public[other],
+                    "allowed-ips",
+                    &format!("{}/32", TUNNELLED[other]),
+                    "endpoint",
+                    &endpoint,
+                ],
+            )?;
+            ip(format!("-n {name} addr add {}/24 dev {device}", TUNNELLED[host]))?;
+            ip(format!("-n {name} link set {device} mtu 1420 up"))?;
+        }
+        Ok(made)
+    }
+}
+
+impl Network for WireGuard {
+    fn name(&self) -> &'static str {
+        "veth, 1500 B"
+    }
+
+    fn tunnel(&self) -> &'static str {
+        "wireguard-go"
+    }
+
+    fn connection(&self, through_tunnel: bool) -> Result<(TcpStream, TcpStream), Failure> {
+        let address = if through_tunnel { TUNNELLED } else { PLAIN }[1];
+        let listener = in_namespace(&self.names[1], || Ok(TcpListener::bind((address, 0))?))?;
+        let to = listener.local_addr()?;
+        let near = in_namespace(&self.names[0], || Ok(TcpStream::connect(to)?))?;
+        Ok((near, listener.accept()?.0))
+    }
+
+    fn datagrams(&self) -> Result<(UdpSocket, UdpSocket), Failure> {
+        let bind = |host: usize| in_namespace(&self.names[host], || Ok(UdpSocket::bind((PLAIN[host], 0))?));
+        let (near, far) = (bind(0)?, bind(1)?);
+        near.connect(far.local_addr()?)?;
+        far.connect(near.local_addr()?)?;
+        Ok((near, far))
+    }
+}
+
+impl Drop for WireGuard {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = run_program("ip", &["netns", "delete", name]);
+        }
+    }
+}
+
+/// Ours, and the sockets it runs over.
+fn ours(
+    setting: &Setting,
+    network: &dyn Network,
+    way: Way,
+    both_ways: bool,
+) -> Result<(Link, [OwnedFd; 2]), Failure> {
+    if way == Way::Quic {
+        let (near, far) = network.datagrams()?;
+        return Ok((flood::quic(both_ways)?, [near.into(), far.into()]));
+    }
+    let (near, far) = connection(setting, network, false)?;
+    let mut link = latency::tcp(setting, both_ways)?;
+    link.sealed = true;
+    Ok((link, [near.into(), far.into()]))
+}
+
+fn connection(
+    setting: &Setting,
+    network: &dyn Network,
+    through_tunnel: bool,
+) -> Result<(TcpStream, TcpStream), Failure> {
+    let (near, far) = network.connection(through_tunnel)?;
+    for socket in [&near, &far] {
+        socket.set_nodelay(true)?;
+        sockopt::set_tcp_congestion(socket, &setting.congestion)?;
+    }
+    Ok((near, far))
+}
+
+/// One message at a time: its time one way, nanoseconds, in the median.
+fn ping(
+    setting: &Setting,
+    network: &dyn Network,
+    way: Way,
+    (count, size): (usize, usize),
+) -> Result<f64, Failure> {
+    let times: Times = match way {
+        Way::Bare | Way::Tunnel => {
+            let (near, far) = connection(setting, network, way == Way::Tunnel)?;
+            thread::scope(|scope| {
+                let echo = scope.spawn(|| {
+                    setting.settle(1);
+                    bare::echo(far, size)
+                });
+                let ping = scope.spawn(|| {
+                    setting.settle(0);
+                    bare::ping(near, size, WARM_UP, count)
+                });
+                let times = joined(ping)?;
+                joined(echo)?;
+                Ok::<_, Failure>(times)
+            })?
+        }
+        Way::Tcp | Way::Quic => {
+            let (link, sockets) = ours(setting, network, way, true)?;
+            latency::our_turn_over(setting, &link, sockets, size, count)?
+        }
+    };
+    Ok(times.percentile_us(0.5) * 1e3)
+}
+
+/// As fast as they go: time a message, nanoseconds.
+fn stream(
+    setting: &Setting,
+    network: &dyn Network,
+    way: Way,
+    (messages, size): (usize, usize),
+) -> Result<f64, Failure> {
+    let nanoseconds = match way {
+        Way::Bare | Way::Tunnel => {
+            let (near, far) = connection(setting, network, way == Way::Tunnel)?;
+            let (window, begun_ns) = (Window::default(), sys::clock::boot_ns());
+            thread::scope(|scope| {
+                let drain = scope.spawn(|| {
+                    setting.settle(1);
+                    bare::drain(far, size, &window)
+                });
+                let flood = scope.spawn(|| {
+                    setting.settle(0);
+                    bare::flood(near, size, messages)
+                });
+                joined(flood)?;
+                joined(drain)
+            })?;
+            window.received_ns().saturating_sub(begun_ns)
+        }
+        Way::Tcp | Way::Quic => {
+            let (link, sockets) = ours(setting, network, way, false)?;
+            let load = Load { messages, message_bytes: size, window_bytes: u64::MAX };
+            flood::our_turn(setting, &link, sockets, load)?.nanoseconds
+        }
+    };
+    Ok(nanoseconds as f64 / messages as f64)
+}
+
+/// Measures and prints; gives the figures.
+pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
+    println!(
+        "Time a message, ns, and how many times bare TCP's that is ({}), {} rounds",
+        setting.congestion, setting.rounds
+    );
+    println!(
+        "{:<14} {:<18} {:>8} {:>10} {:>22} {:>18} {:>18}",
+        "", "", "bytes", "bare", "tunnel", "ours, tcp sealed", "ours, quic"
+    );
+    type Start = fn() -> Result<Box<dyn Network>, Failure>;
+    let starts: [Start; 2] = [|| Ok(Box::new(Ssh::start()?)), || Ok(Box::new(WireGuard::start()?))];
+    let mut rows = Vec::new();
+    for start in starts {
+        let network = match start() {
+            Ok(network) => network,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                continue;
+            }
+        };
+        type Turn = fn(&Setting, &dyn Network, Way, (usize, usize)) -> Result<f64, Failure>;
+        let pings = PINGS.iter().map(|load| ("one way (p50)", *load, ping as Turn));
+        let loads = LOADS.iter().map(|load| ("as fast as they go", *load, stream as Turn));
+        for (what, load, turn) in pings.chain(loads) {
+            let mut times: [Vec<f64>; WAYS.len()] = Default::default();
+            for round in 0..setting.rounds {
+                // Each way begins in turn.
+                for index in 0..WAYS.len() {
+                    let way = (index + round) % WAYS.len();
+                    times[way].push(turn(setting, network.as_ref(), WAYS[way], load)?);
+                }
+            }
+            let [bare, tunnel, tcp, quic] = times.map(|times| median(&times));
+            let (place, by, size) = (network.name(), network.tunnel(), load.1);
+            let against = |time: f64| format!("{time:.0} {:6.2}", time / bare);
+            println!(
+                "{place:<14} {what:<18} {size:>8} {bare:>10.0} {:>22} {:>18} {:>18}",
+                format!("{by} {}", against(tunnel)),
+                against(tcp),
+                against(quic)
+            );
+            rows.push(json!({ "network": place, "tunnel": by, "what": what, "bytes": size, "bare_ns": bare,
+                              "tunnel_ns": tunnel, "tcp_sealed_ns": tcp, "quic_ns": quic }));
+        }
+    }
+    Ok(
+        json!({ "experiment": "tunnels", "congestion": setting.congestion, "rounds": setting.rounds, "rows": rows }),
+    )
+}
