@@ -77,7 +77,16 @@ pub(crate) fn our_turn_over(
 }
 
 fn theirs(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> {
-    let (near, far) = connection(setting)?;
+    bare_turn_over(setting, connection(setting)?, size, count)
+}
+
+/// A turn of bare sockets, over this connection.
+pub(crate) fn bare_turn_over(
+    setting: &Setting,
+    (near, far): (TcpStream, TcpStream),
+    size: usize,
+    count: usize,
+) -> Result<Times, Failure> {
     thread::scope(|scope| {
         let echo = scope.spawn(|| {
             setting.settle(1);

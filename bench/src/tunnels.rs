@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 const PINGS: [(usize, usize); 2] = [(1000, 24), (50, 1_000_000)];
 /// Messages a turn and bytes of each, as fast as they go.
 const LOADS: [(usize, usize); 2] = [(50_000, 1000), (200, 1_000_000)];
-const WARM_UP: usize = 20;
 /// How long a tunnel may take to stand.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -334,20 +333,8 @@ fn ping(
 ) -> Result<f64, Failure> {
     let times: Times = match way {
         Way::Bare | Way::Tunnel => {
-            let (near, far) = connection(setting, network, way == Way::Tunnel)?;
-            thread::scope(|scope| {
-                let echo = scope.spawn(|| {
-                    setting.settle(1);
-                    bare::echo(far, size)
-                });
-                let ping = scope.spawn(|| {
-                    setting.settle(0);
-                    bare::ping(near, size, WARM_UP, count)
-                });
-                let times = joined(ping)?;
-                joined(echo)?;
-                Ok::<_, Failure>(times)
-            })?
+            let sockets = connection(setting, network, way == Way::Tunnel)?;
+            latency::bare_turn_over(setting, sockets, size, count)?
         }
         Way::Tcp | Way::Quic => {
             let (link, sockets) = ours(setting, network, way, true)?;
