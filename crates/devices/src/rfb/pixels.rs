@@ -66,7 +66,8 @@ impl PixelFormat {
         });
         for Channel { max, shift } in channels {
             let width = u16::BITS - max.leading_zeros();
-            if u32::from(max) + 1 != 1 << width || u32::from(shift) + width > bits.into() {
+            // A colour without bits still has a place, or shifting by it is out of bounds.
+            if u32::from(max) + 1 != 1 << width || u32::from(shift) + width.max(1) > bits.into() {
                 return Err(Fault(format!("a colour up to {max}, {shift} bits up, is none of {bits} bits")));
             }
         }
@@ -276,6 +277,31 @@ pub(super) mod tests {
         assert_eq!(packings(formats()[6])[0], vec![0x34, 0x56], "two bytes, the upper one first");
     }
 
+    #[test]
+    fn a_colour_without_bits_lies_inside_the_pixel_too() {
+        let blind = |shift| format(32, 24, false, [(0, shift), (255, 8), (255, 0)]);
+        assert!(PixelFormat::parse(&blind(32).emit()).is_err());
+        let blind = blind(31);
+        assert_eq!(PixelFormat::parse(&blind.emit()), Ok(blind));
+        let mut values = Vec::new();
+        Translator::new(blind).row(&[1, 2, 3, 0], &mut values);
+        assert_eq!(values, [0x0201]);
+        assert_eq!(Expander::new(&blind).pixel(values[0]), [1, 2, 0, 0]);
+        assert_eq!(blind.cpixel().bytes, 3);
+    }
+
+    /// Bytes that look like a format more often than any bytes do.
+    fn nearly_formats() -> impl Strategy<Value = [u8; 16]> {
+        let bits = prop_oneof![Just(8u8), Just(16), Just(32)];
+        let channel = (0u32..=16, 0u8..=33);
+        (bits, 0u8..=32, any::<bool>(), [channel.clone(), channel.clone(), channel]).prop_map(
+            |(bits, depth, big_endian, channels)| {
+                let channels = channels.map(|(width, shift)| (((1u32 << width) - 1) as u16, shift));
+                format(bits, depth, big_endian, channels).emit()
+            },
+        )
+    }
+
     proptest! {
         #[test]
         fn a_pixel_comes_back_as_near_as_its_format_allows(pixel in any::<[u8; 3]>()) {
@@ -297,10 +323,13 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn any_sixteen_bytes_are_a_format_or_refused(bytes in any::<[u8; 16]>()) {
+        fn any_sixteen_bytes_are_a_format_or_refused(bytes in prop_oneof![any::<[u8; 16]>(), nearly_formats()]) {
             if let Ok(format) = PixelFormat::parse(&bytes) {
                 let mut values = Vec::new();
                 Translator::new(format).row(&[1, 2, 3, 4], &mut values);
+                for packing in [format.pixel(), format.cpixel(), format.tpixel()] {
+                    packing.put(&values, &mut Vec::new());
+                }
                 Expander::new(&format).pixel(values[0]);
             }
         }
