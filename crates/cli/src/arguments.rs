@@ -283,7 +283,7 @@ pub(crate) struct Pair {
     /// What the other host shows: CODE@HOST[:PORT]
     #[arg(value_name = "CODE@HOST")]
     pub(crate) with: Option<String>,
-    /// Where to wait for the other host [default: 0.0.0.0:7845, or another port where that is taken]
+    /// Where to wait for the other host [default: [::]:7845, or another port where that is taken]
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "with")]
     pub(crate) listen: Option<String>,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKe
 use runtime::{RuntimeError, Stop};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 impl From<PairError> for Failure {
     fn from(error: PairError) -> Self {
@@ -57,7 +57,7 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
         Some(listen) => Offer::new(trust, resolve(&with_port(listen))?)?,
         // `share` may have the port that nobody has to write: any other serves.
         None => {
-            let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             match Offer::new(trust.clone(), any(DEFAULT_PORT)) {
                 Err(PairError::Trust(RuntimeError::Os { error, .. }))
                     if error.kind() == io::ErrorKind::AddrInUse =>
@@ -72,9 +72,8 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
     stop_on_signals(&stop)?;
     let (code, address) = (offer.code(), offer.address());
     let host = match address.ip() {
-        ip if ip.is_unspecified() => own_address().map_or_else(host_name, |ip| ip.to_string()),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        ip => ip.to_string(),
+        ip if ip.is_unspecified() => own_address().map_or_else(host_name, written),
+        ip => written(ip),
     };
     let place = if address.port() == DEFAULT_PORT { host } else { format!("{host}:{}", address.port()) };
     let command = format!("outboard pair {code}@{place}");
@@ -126,12 +125,26 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
     found.ok_or_else(|| Failure::Failed(format!("{address}: the name has no address")))
 }
 
+/// As it stands before a port.
+fn written(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
 /// The address by which this host reaches others; nothing is sent to find it.
 fn own_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // A place that is kept for examples (RFC 5737).
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+    // Places that are kept for examples (RFC 5737, RFC 3849).
+    let towards: [(IpAddr, IpAddr); 2] = [
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    ];
+    towards.into_iter().find_map(|(any, place)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((place, 9)).ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+    })
 }
 
 /// What `peers --json` tells.

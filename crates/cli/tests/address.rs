@@ -63,7 +63,7 @@ fn a_reliable_flow_goes_on_from_another_address_in_the_same_connections() {
         return;
     };
     let pattern = "pattern:rate=500,size=200";
-    let mut share = hosts.run(0, &["share", pattern, "--listen", "0.0.0.0:7845", "--insecure"]);
+    let mut share = hosts.run(0, &["share", pattern, "--insecure"]);
     share.wait("listening");
     let from = "10.88.0.1/pattern";
     let mut attach = hosts.run(1, &["attach", from, "--as", "pattern:size=200", "--stats", "--insecure"]);

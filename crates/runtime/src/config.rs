@@ -39,7 +39,7 @@ use std::time::Duration;
 /// The port that nobody has to write.
 pub const DEFAULT_PORT: u16 = 7845;
 /// Where `share` listens, unless it is told otherwise.
-pub const DEFAULT_LISTEN: &str = "0.0.0.0:7845";
+pub const DEFAULT_LISTEN: &str = "[::]:7845";
 /// How records travel, unless it is said otherwise.
 pub(crate) const DEFAULT_TRANSPORT: &str = "quic";
 /// How they do where that does not get through.

@@ -26,6 +26,7 @@ mod isolation;
 pub mod junction;
 mod kept;
 mod keys;
+mod listening;
 mod local_socket;
 pub mod metrics;
 mod module;

@@ -14,6 +14,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::junction::hub::HubPolicy;
+use crate::listening::{Listening, canonical};
 use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
@@ -25,8 +26,6 @@ use crate::trust::{Known, Permit, Trust};
 use admission::Admissions;
 use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
-use datagrams::bind_udp;
-pub(crate) use datagrams::connect_udp;
 pub(crate) use orders::Orders;
 use pipeline::Edit;
 use session::Limits;
@@ -44,8 +43,6 @@ use wire::{Control, Preamble};
 
 /// Connections that are accepted before others have their turn.
 const ACCEPTS_MAX: usize = 64;
-/// Ports that are tried where any will do.
-const PORT_ATTEMPTS: u32 = 16;
 /// Time between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -108,36 +105,6 @@ struct Greeting {
     due_at: Time,
 }
 
-/// Where a sharer listens: one port for both protocols.
-pub struct Listening {
-    tcp: TcpListener,
-    udp: UdpSocket,
-}
-
-impl Listening {
-    /// Begins to listen. Where any port will do (port 0), one that UDP has taken is passed over.
-    pub fn at(at: SocketAddr) -> io::Result<Listening> {
-        let mut attempts = if at.port() == 0 { PORT_ATTEMPTS } else { 1 };
-        loop {
-            attempts -= 1;
-            let listener = TcpListener::bind(at)?;
-            match bind_udp(listener.local_addr()?) {
-                Ok(udp) => return Listening::on(listener, udp.into()),
-                Err(error) if error.kind() != io::ErrorKind::AddrInUse || attempts == 0 => return Err(error),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// On sockets that somebody else bound to one address; the sharer binds more datagram sockets to it.
-    pub fn on(tcp: TcpListener, udp: UdpSocket) -> io::Result<Listening> {
-        tcp.set_nonblocking(true)?;
-        udp.set_nonblocking(true)?;
-        rustix::net::sockopt::set_socket_reuseaddr(&udp, true)?;
-        Ok(Listening { tcp, udp })
-    }
-}
-
 /// A running `share`.
 pub struct Sharer {
     request: ShareRequest,
@@ -172,9 +139,7 @@ impl Sharer {
     /// [`Sharer::start`], on sockets that are there already.
     pub fn start_on(listening: Listening, request: ShareRequest) -> Result<Sharer, RuntimeError> {
         let known = request.trust.clone().map(Known::new).transpose()?;
-        let failed = |error| RuntimeError::os(format!("listening on {}", request.listen), error);
-        let Listening { tcp: listener, udp } = listening;
-        let address = listener.local_addr().map_err(failed)?;
+        let Listening { tcp: listener, udp, address } = listening;
         let quic = QuicDoor::new(request.trust.as_ref());
         let quic = quic.map_err(|error| RuntimeError::os("setting up QUIC", error))?;
         // From here on other processes may join; they are answered once it runs.
@@ -308,7 +273,7 @@ impl Sharer {
     fn greeting(&self, carrier: Carrier, peer: SocketAddr) -> Greeting {
         Greeting {
             carrier,
-            peer,
+            peer: canonical(peer),
             bytes: [0; Introduction::BYTES],
             filled: 0,
             needed: Preamble::BYTES,

@@ -1,7 +1,7 @@
 //! QUIC at the sharer's UDP port: who begins a control channel has to show its address before anything is kept of
 //! it, and then gets a socket of its own.
 
-use crate::share::connect_udp;
+use crate::listening::connect_udp;
 use crate::trust::Trust;
 use crate::trust::quic_stream::{QuicStream, QuicTrust};
 use contract::Time;

@@ -2,7 +2,7 @@
 //! (`systemd.socket(5)`).
 
 use crate::error::RuntimeError;
-use crate::share::Listening;
+use crate::listening::Listening;
 use rustix::net::{SocketType, getsockname, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};

@@ -2,11 +2,11 @@
 
 use super::{Carrier, Greeting, Sharer};
 use crate::events::Event;
+use crate::listening::{canonical, connect_udp};
 use crate::share::now;
 use crate::share_session::Session;
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use transports::quic::Arrival;
 use wire::Preamble;
 use wire::preamble::Introduction;
@@ -77,8 +77,9 @@ impl Sharer {
     /// Somebody begins a control channel over QUIC.
     fn knock(&mut self, bytes: &[u8], peer: SocketAddr, tell: &mut dyn FnMut(Event)) {
         // What was said again before its socket was there.
-        let is_its =
-            |greeting: &Greeting| greeting.peer == peer && matches!(greeting.carrier, Carrier::Quic(_));
+        let is_its = |greeting: &Greeting| {
+            greeting.peer == canonical(peer) && matches!(greeting.carrier, Carrier::Quic(_))
+        };
         if self.greetings.iter().any(is_its) {
             return;
         }
@@ -91,7 +92,7 @@ impl Sharer {
             // It is told nothing, which would cost as much as a handshake: it says its datagram again, later and later,
             // as it would if that had been lost.
             if self.admissions.refuse(&reason) {
-                tell(Event::Refused { peer: peer.to_string(), reason });
+                tell(Event::Refused { peer: canonical(peer).to_string(), reason });
             }
             return;
         }
@@ -100,22 +101,4 @@ impl Sharer {
             self.expect_greeting(Carrier::Quic(Some(Box::new(stream))), peer, tell);
         }
     }
-}
-
-/// A socket of this port for datagrams of one peer.
-pub(crate) fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = bind_udp(address)?;
-    rustix::net::connect(&socket, &peer)?;
-    Ok(socket)
-}
-
-pub(super) fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-    // The listening socket and one connected socket for each peer share the port.
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &address)?;
-    Ok(socket)
 }

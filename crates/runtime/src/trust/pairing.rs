@@ -9,6 +9,7 @@
 use crate::config::host_name;
 use crate::error::RuntimeError;
 use crate::events::Stop;
+use crate::listening::bind_tcp;
 use crate::trust::channel::SecureStream;
 use crate::trust::{PeerKey, Trust, tls};
 use ring::hkdf::{HKDF_SHA256, Salt};
@@ -242,7 +243,7 @@ impl Offer {
     /// Draws a code and begins to listen.
     pub fn new(trust: Trust, listen: SocketAddr) -> Result<Offer, PairError> {
         let failed = |error| RuntimeError::os(format!("listening on {listen}"), error);
-        let listener = TcpListener::bind(listen).map_err(failed)?;
+        let listener = bind_tcp(listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let code = Code::draw().map_err(|error| RuntimeError::os("drawing a code", error))?;

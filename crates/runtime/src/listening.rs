@@ -1,0 +1,165 @@
+//! Sockets that wait for others: one port for TCP and UDP, and for IPv4 and IPv6 where any address will do.
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+
+/// How often a port that UDP has taken is passed over, where any will do.
+const PORT_ATTEMPTS: u32 = 16;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Where a sharer listens: one port for both protocols.
+pub struct Listening {
+    pub(crate) tcp: TcpListener,
+    pub(crate) udp: UdpSocket,
+    pub(crate) address: SocketAddr,
+}
+
+impl Listening {
+    /// Begins to listen, at `[::]` for IPv4 too ([`bind_tcp`]). Where any port will do (port 0), one that UDP has taken
+    /// is passed over. Errors as of `bind(2)`.
+    pub fn at(at: SocketAddr) -> io::Result<Listening> {
+        let mut attempts = if at.port() == 0 { PORT_ATTEMPTS } else { 1 };
+        loop {
+            attempts -= 1;
+            let listener = bind_tcp(at)?;
+            match bind_udp(listener.local_addr()?) {
+                Ok(udp) => return Listening::on(listener, udp.into()),
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse || attempts == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// On sockets that somebody else bound to one address; the sharer binds more datagram sockets to it.
+    pub fn on(tcp: TcpListener, udp: UdpSocket) -> io::Result<Listening> {
+        tcp.set_nonblocking(true)?;
+        udp.set_nonblocking(true)?;
+        sockopt::set_socket_reuseaddr(&udp, true)?;
+        let address = tcp.local_addr()?;
+        Ok(Listening { tcp, udp, address })
+    }
+}
+
+/// Listens for connections. `[::]` is every address of both families, whatever `net.ipv6.bindv6only` says, and every
+/// one of IPv4 on a host that has no IPv6. Errors as of `bind(2)`.
+pub(crate) fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
+    let listener = match bound(at, SocketType::STREAM, SocketFlags::CLOEXEC) {
+        Err(error) if at.is_ipv6() && at.ip().is_unspecified() && lacks_ipv6(&error) => {
+            let at = (Ipv4Addr::UNSPECIFIED, at.port()).into();
+            bound(at, SocketType::STREAM, SocketFlags::CLOEXEC)?
+        }
+        bound => bound?,
+    };
+    listen(&listener, BACKLOG)?;
+    Ok(listener.into())
+}
+
+/// A socket of this port for datagrams of one peer.
+pub(crate) fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = bind_udp(address)?;
+    rustix::net::connect(&socket, &peer)?;
+    Ok(socket)
+}
+
+/// The listening socket and one connected socket for each peer share the port.
+fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    bound(address, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+fn bound(at: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<OwnedFd> {
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, kind, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, !at.ip().is_unspecified())?;
+    }
+    bind(&socket, &at)?;
+    Ok(socket)
+}
+
+/// Whether the host knows no IPv6, or has it switched off.
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(rustix::io::Errno::AFNOSUPPORT) || is(rustix::io::Errno::ADDRNOTAVAIL)
+}
+
+/// An address as people write it: one of IPv4 that came to a socket of both families is one of IPv4.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        // What belongs to the address alone, such as its interface, stays.
+        IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::TcpStream;
+
+    /// Both families reach it, and by datagrams too.
+    #[test]
+    fn every_address_is_both_families() {
+        let listening = Listening::at("[::]:0".parse().unwrap()).unwrap();
+        let port = listening.address.port();
+        let six = listening.address.is_ipv6();
+        if !six {
+            eprintln!("SKIPPED: this host has no IPv6");
+        }
+        for (host, is_there) in [("127.0.0.1", true), ("::1", six)] {
+            let peer = SocketAddr::new(host.parse().unwrap(), port);
+            let from = SocketAddr::new(host.parse().unwrap(), 0);
+            if !is_there {
+                continue;
+            }
+            let stream = TcpStream::connect(peer).unwrap();
+            let came = loop {
+                match listening.tcp.accept() {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                    came => break came.unwrap().1,
+                }
+            };
+            assert_eq!(canonical(came), stream.local_addr().unwrap());
+            let asking = UdpSocket::bind(from).unwrap();
+            asking.send_to(b"?", peer).unwrap();
+            let mut bytes = [0; 8];
+            let came = loop {
+                match listening.udp.recv_from(&mut bytes) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                    came => break came.unwrap().1,
+                }
+            };
+            assert_eq!(canonical(came), asking.local_addr().unwrap());
+            let answering = UdpSocket::from(connect_udp(listening.address, came).unwrap());
+            answering.send(b"!").unwrap();
+            let (_, answered) = asking.recv_from(&mut bytes).unwrap();
+            assert_eq!(answered, peer);
+        }
+    }
+
+    #[test]
+    fn one_address_is_one_family() {
+        let Ok(one) = Listening::at("[::1]:0".parse().unwrap()) else {
+            eprintln!("SKIPPED: this host has no IPv6");
+            return;
+        };
+        let refused = TcpStream::connect(("127.0.0.1", one.address.port())).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn an_address_is_told_as_it_is_written() {
+        for (came, told) in [
+            ("[::ffff:10.0.0.7]:1", "10.0.0.7:1"),
+            ("10.0.0.7:1", "10.0.0.7:1"),
+            ("[2001:db8::1]:1", "[2001:db8::1]:1"),
+            ("[fe80::1%3]:1", "[fe80::1%3]:1"),
+        ] {
+            assert_eq!(canonical(came.parse().unwrap()).to_string(), told);
+        }
+    }
+}
