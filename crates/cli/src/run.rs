@@ -3,49 +3,30 @@
 use crate::arguments::{Log, Run};
 use crate::output::{Events, Failure, print, print_json};
 use crate::services::{stop_on_signals, use_worker_processes};
-use runtime::config::RunFile;
 use runtime::console::{Answer, Operation, Status, ask, consoles};
 use runtime::service::{Source, Supervisor};
 use runtime::{Stop, metrics};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// `outboard run`: everything is checked before anything starts.
 pub(crate) fn run(words: Run) -> Result<(), Failure> {
     // Their numbers are known only as long as nothing else was opened.
     let sockets = sys::activation::take_sockets()?;
-    let source = source(&words.file)?;
+    let source = Source::at(&words.file)?;
     if words.check {
         source.check()?;
         return print("it can be run\n");
     }
     let at = words.metrics.as_deref().map(metrics::address).transpose()?;
     let log = if words.report.json { Log::Events } else { words.log };
-    let events = Arc::new(Events::of_service(log, words.report.stats, writes_data(&source)));
+    let events = Arc::new(Events::of_service(log, words.report.stats, source.writes_stdout()));
     let tell = Arc::new(move |event| events.tell(event));
     use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     Ok(Supervisor::start(source, at, sockets, tell)?.run(&stop)?)
-}
-
-fn source(file: &Path) -> Result<Source, Failure> {
-    if file.as_os_str() != "-" {
-        return Ok(Source::File(file.into()));
-    }
-    let read = std::io::read_to_string(std::io::stdin());
-    read.map(Source::Text).map_err(|error| Failure::Failed(format!("reading standard input: {error}")))
-}
-
-/// Whether standard output is where data goes. A file that cannot be read is told of later.
-fn writes_data(source: &Source) -> bool {
-    let text = match source {
-        Source::File(path) => std::fs::read_to_string(path).unwrap_or_default(),
-        Source::Text(text) => text.clone(),
-        Source::Share(_) => return false,
-    };
-    RunFile::parse(&text).is_ok_and(|file| file.writes_stdout())
 }
 
 /// The consoles of those that run a file, or of this one process.

@@ -201,6 +201,8 @@ fn check_says_what_is_wrong_and_makes_nothing() {
     outboard(&["run", "--check", &file]).refused(2, &["[ADDRESS:]PORT"]);
     std::fs::write(&file, text.replace("record=file", "record=fil")).unwrap();
     outboard(&["run", "--check", &file]).refused(2, &["port `record=fil:"]);
+    outboard(&["run", "/dev/zero"]).refused(2, &["/dev/zero: longer than"]);
+    outboard(&["run", "/nowhere/run.toml"]).refused(1, &["reading /nowhere/run.toml: No such file"]);
     outboard(&["reload", "--process", "1"]).refused(1, &["no `outboard run`"]);
 }
 

@@ -38,8 +38,10 @@ use std::time::Duration;
 
 /// The port that nobody has to write.
 pub const DEFAULT_PORT: u16 = 7845;
-/// Where `share` listens, unless it is told otherwise.
+/// Where `share` listens, unless it is told otherwise: at every address, of IPv4 too.
 pub const DEFAULT_LISTEN: &str = "[::]:7845";
+/// Bytes of a run file's line that is shown whole.
+const SHOWN_BYTES_MAX: usize = 500;
 /// How records travel, unless it is said otherwise.
 pub(crate) const DEFAULT_TRANSPORT: &str = "quic";
 /// How they do where that does not get through.
@@ -157,8 +159,8 @@ pub struct ServiceWords {
 impl RunFile {
     /// Reads TOML. An error names line and column, and shows them.
     pub fn parse(text: &str) -> Result<RunFile, RuntimeError> {
-        let file: RunFile =
-            toml::from_str(text).map_err(|error| RuntimeError::Usage(error.to_string().trim_end().into()))?;
+        let wrong = |error: toml::de::Error| RuntimeError::Usage(shown(&error));
+        let file: RunFile = toml::from_str(text).map_err(wrong)?;
         if file.share.is_empty() && file.attach.is_empty() && file.connect.is_empty() {
             let problem = "there is nothing to do: it has neither [[share]] nor [[attach]] nor [[connect]]";
             return Err(RuntimeError::Usage(problem.into()));
@@ -405,6 +407,15 @@ impl<'a> Origin<'a> {
                  studio/event3 or udp://studio:{DEFAULT_PORT}/event3"
             ))),
         }
+    }
+}
+
+/// An error with the line that is wrong, unless that is longer than a person reads.
+fn shown(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    match text.lines().all(|line| line.len() <= SHOWN_BYTES_MAX) {
+        true => text.trim_end().into(),
+        false => format!("{}, in a line of more than {SHOWN_BYTES_MAX} bytes", error.message()),
     }
 }
 
@@ -687,6 +698,8 @@ mod tests {
             let problem = problem(RunFile::parse(text));
             assert!(problem.contains(says), "{text}: {problem}");
         }
+        let endless = problem(RunFile::parse(&"\0".repeat(100_000)));
+        assert!(endless.len() < 1000, "{} bytes", endless.len());
         let file =
             RunFile::parse("[[share]]\ndevice = 'null'\n[[share]]\ndevice = 'pattern'\nvia = 'nul'").unwrap();
         let problem = problem(file.share_requests());

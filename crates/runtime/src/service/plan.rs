@@ -5,8 +5,13 @@ use crate::error::RuntimeError;
 use crate::junction::outlet;
 use crate::share::ShareRequest;
 use session::Limits;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Far more than anybody writes.
+const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where the words come from.
 #[derive(Debug, Clone)]
@@ -45,17 +50,41 @@ impl SharePlan {
 }
 
 impl Source {
+    /// The file at `path`, or standard input where it is `-`. What is no regular file, such as a pipe, is read here,
+    /// as it gives its words once.
+    pub fn at(path: &Path) -> Result<Source, RuntimeError> {
+        if path.as_os_str() == "-" {
+            let place = "standard input";
+            return text_of(io::stdin(), place).map(Source::Text).map_err(|error| named(place, error));
+        }
+        match std::fs::metadata(path) {
+            Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
+                text_at(path).map(Source::Text).map_err(|error| named(&path.display().to_string(), error))
+            }
+            _ => Ok(Source::File(path.into())),
+        }
+    }
+
     /// Reads and checks. An error says where in the file it is wrong.
     pub(super) fn plan(&self) -> Result<Plan, RuntimeError> {
+        let plan = || Plan::of(&self.words()?);
         match self {
-            Source::Text(text) => read(text, "-"),
-            Source::Share(words) => {
-                Plan::of(&RunFile { share: vec![(**words).clone()], ..RunFile::default() })
-            }
-            Source::File(path) => {
-                let reading = |error| RuntimeError::os(format!("reading {}", path.display()), error);
-                read(&std::fs::read_to_string(path).map_err(reading)?, &path.display().to_string())
-            }
+            Source::File(path) => plan().map_err(|error| named(&path.display().to_string(), error)),
+            Source::Text(_) => plan().map_err(|error| named("-", error)),
+            Source::Share(_) => plan(),
+        }
+    }
+
+    /// Whether standard output is where data goes. A file that cannot be read is told of later.
+    pub fn writes_stdout(&self) -> bool {
+        self.words().is_ok_and(|file| file.writes_stdout())
+    }
+
+    fn words(&self) -> Result<RunFile, RuntimeError> {
+        match self {
+            Source::Text(text) => RunFile::parse(text),
+            Source::Share(words) => Ok(RunFile { share: vec![(**words).clone()], ..RunFile::default() }),
+            Source::File(path) => RunFile::parse(&text_at(path)?),
         }
     }
 
@@ -65,12 +94,30 @@ impl Source {
     }
 }
 
-/// Reads and checks what stands at `place`, which errors name.
-fn read(text: &str, place: &str) -> Result<Plan, RuntimeError> {
-    RunFile::parse(text).and_then(|file| Plan::of(&file)).map_err(|error| match error {
+/// `place` is where the words are wrong.
+fn named(place: &str, error: RuntimeError) -> RuntimeError {
+    match error {
         RuntimeError::Usage(problem) => RuntimeError::Usage(format!("{place}: {problem}")),
         other => other,
-    })
+    }
+}
+
+fn text_at(path: &Path) -> Result<String, RuntimeError> {
+    let place = path.display().to_string();
+    let file = File::open(path).map_err(|error| RuntimeError::os(format!("reading {place}"), error))?;
+    text_of(file, &place)
+}
+
+fn text_of(from: impl Read, place: &str) -> Result<String, RuntimeError> {
+    let mut text = String::new();
+    let read = from.take(RUN_FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| RuntimeError::os(format!("reading {place}"), error))?;
+    if text.len() as u64 > RUN_FILE_BYTES_MAX {
+        return Err(RuntimeError::Usage(format!(
+            "longer than {RUN_FILE_BYTES_MAX} bytes: is it a run file?"
+        )));
+    }
+    Ok(text)
 }
 
 impl Plan {
