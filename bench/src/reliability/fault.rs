@@ -101,10 +101,10 @@ impl Fault {
                 }
             }
             Fault::Kill(host) => {
-                if host == Host::Device {
-                    subject.begin_anew()?;
-                }
-                hosts.restart(host)?;
+                hosts.restart(host, || match host {
+                    Host::Device => subject.begin_anew(),
+                    Host::Application => Ok(()),
+                })?;
             }
             Fault::Halt(host, seconds) => {
                 hosts.halt(host, true);

@@ -202,10 +202,15 @@ impl Hosts {
         service.wait(kind)
     }
 
-    /// Kills the process of a host that the user started, and starts another in its place.
-    pub(crate) fn restart(&mut self, host: Host) -> Result<(), Failure> {
+    /// Kills the process of a host that the user started, and starts another in its place, after `between`.
+    pub(crate) fn restart(
+        &mut self,
+        host: Host,
+        between: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let (service, words) = self.running(host).take().ok_or("nothing runs there")?;
         drop(service);
+        between()?;
         let service = self.service(host, &words)?;
         *self.running(host) = Some((service, words));
         Ok(())

@@ -230,7 +230,7 @@ impl Subject {
         let _ = fs::remove_file(&self.device);
     }
 
-    /// Before the host of the device begins anew: who plays a film into a program begins with it.
+    /// The host of the device begins anew: who plays a film into a program that was killed begins again.
     pub(crate) fn begin_anew(&mut self) -> Result<(), Failure> {
         if self.class == Class::Video {
             self.told.pause.store(true, Ordering::Relaxed);

@@ -3,9 +3,12 @@
 
 mod support;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::io::Write;
 use std::process::{Command, Stdio};
-use std::thread;
-use support::{Scratch, command, end, outboard};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+use support::{PATIENCE, Scratch, Service, command, end, outboard};
 
 const FRAMES: usize = 12;
 
@@ -162,6 +165,35 @@ fn a_live_program_writes_into_a_pipe_and_another_reads_from_one() {
     let seen = seen.join().unwrap();
     assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
     assert_eq!(seen.stdout.len(), 12 * 160 * 120 * 3 / 2);
+}
+
+/// Who writes into a pipe does not see that one host goes and another comes, though only the first heard how the film begins.
+#[test]
+fn a_film_in_a_pipe_goes_on_at_the_next_host() {
+    let scratch = Scratch::new();
+    let path = scratch.path("film");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let (mut share, address) = Service::share(&format!("y4m:{path},rate=0"), &["--name", "film"]);
+    let mut camera = fs::File::options().write(true).open(&path).unwrap();
+    camera.write_all(b"YUV4MPEG2 W16 H16 F30:1 C420jpeg\n").unwrap();
+    let frames = |of: u8| [b"FRAME\n".as_slice(), &[of; 16 * 16 * 3 / 2]].concat().repeat(3);
+    for host in 0..3 {
+        let seen = scratch.path(&format!("seen-{host}"));
+        let application = format!("y4m:{seen}");
+        let mut attach = Service::start(&["attach", &format!("{address}/film"), "--as", &application]);
+        attach.wait("attached");
+        camera.write_all(&frames(host)).unwrap();
+        let since = Instant::now();
+        while !fs::read(&seen).is_ok_and(|film| film.ends_with(&frames(host))) {
+            assert!(since.elapsed() < PATIENCE, "host {host} sees nothing");
+            thread::sleep(Duration::from_millis(2));
+        }
+        let film = fs::read(&seen).unwrap();
+        assert!(film.starts_with(b"YUV4MPEG2 W16 H16 "), "{:?}", film.escape_ascii().to_string());
+        assert_eq!(film.windows(6).filter(|line| line == b"FRAME\n").count(), 3, "at host {host}");
+        attach.stop();
+        share.wait("peer-left");
+    }
 }
 
 /// The same film for five minutes is in `make prove`.

@@ -83,6 +83,25 @@ pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_M
     }))
 }
 
+/// A driver of another session goes on with the same open device: it has to know what the partner before it leaves, and
+/// goes on counting. What that had under way is lost, or in doubt.
+pub(crate) fn hand_on(before: OwnedFd, after: OwnedFd, limits: &Limits) -> io::Result<()> {
+    for (mut before, after) in map(before, limits)?.into_iter().zip(map(after, limits)?) {
+        let underway = before.load(HELD) & 1 | before.load(PROGRESS) & 1;
+        let unacknowledged = before.records().map_or(0, |records| records.len() as u64);
+        let held = before.load(HELD) >> 1;
+        let losses = before.lose(held, underway.saturating_add(unacknowledged));
+        let Losses { held, in_doubt, ahead_bytes, dropped } = losses;
+        [(LOST, held), (IN_DOUBT, in_doubt), (AHEAD_LOST, ahead_bytes), (DROPPED, dropped)]
+            .into_iter()
+            .for_each(|(at, value)| after.store(at, value));
+        if let Some(left) = before.legacy() {
+            after.put_legacy(&left);
+        }
+    }
+    Ok(())
+}
+
 /// Where a source stood.
 #[derive(Debug)]
 pub(crate) struct SourceStand {
@@ -170,19 +189,27 @@ impl Kept {
             _ => Vec::new(),
         };
         self.has_legacy = true;
-        if left.len() <= LEGACY_BYTES_MAX && self.shared.copy_in(self.base + LEGACY_AT, &left) {
+        self.put_legacy(&left);
+    }
+
+    fn put_legacy(&self, left: &[u8]) {
+        if left.len() <= LEGACY_BYTES_MAX && self.shared.copy_in(self.base + LEGACY_AT, left) {
             self.store(LEGACY, left.len() as u64 + 1);
         }
     }
 
+    /// What a partner before left; `None` if none said yet what it leaves.
+    fn legacy(&self) -> Option<Vec<u8>> {
+        let bytes = usize::try_from(self.load(LEGACY)).ok()?.checked_sub(1)?;
+        let mut left = vec![0; bytes.min(LEGACY_BYTES_MAX)];
+        self.shared.copy_out(self.base + LEGACY_AT, &mut left).then_some(left)
+    }
+
     /// Has a partner go on where that of a worker before this one stood, if it left anything.
     pub(crate) fn hand_legacy(&mut self, partner: &mut dyn Partner, key: FlowKey) {
-        let Some(bytes) = usize::try_from(self.load(LEGACY)).ok().and_then(|word| word.checked_sub(1)) else {
-            return;
-        };
+        let Some(left) = self.legacy() else { return };
         self.has_legacy = true;
-        let mut left = vec![0; bytes.min(LEGACY_BYTES_MAX)];
-        if !left.is_empty() && self.shared.copy_out(self.base + LEGACY_AT, &mut left) {
+        if !left.is_empty() {
             // What another said it reads as what a stranger says; of no use to it, it begins anew.
             let _ = partner.ctl(key, Ctl::GoOn(&left));
         }
@@ -236,7 +263,14 @@ impl Kept {
         [(LOST, held), (IN_DOUBT, in_doubt), (AHEAD_LOST, ahead_bytes), (HELD, 0), (AHEAD, 0)]
             .into_iter()
             .for_each(|(at, value)| self.store(at, value));
-        Losses { held, in_doubt, ahead_bytes, dropped: self.load(DROPPED) }
+        self.losses()
+    }
+
+    /// What was lost with all workers before this one.
+    pub(crate) fn losses(&self) -> Losses {
+        let [held, in_doubt, ahead_bytes, dropped] =
+            [LOST, IN_DOUBT, AHEAD_LOST, DROPPED].map(|at| self.load(at));
+        Losses { held, in_doubt, ahead_bytes, dropped }
     }
 
     /// So many messages this worker and those before have counted as dropped.
@@ -556,6 +590,16 @@ mod tests {
         partner.leaves = Some(b"a line".into());
         kept.keep_legacy(&mut partner, FlowKey::DEFAULT);
         assert_eq!(hand().as_deref(), Some(&b"a line"[..]));
+        kept.handle_taking(3, 100);
+        let after = super::memory(&limits()).unwrap();
+        hand_on(memory.try_clone().unwrap(), after.try_clone().unwrap(), &limits()).unwrap();
+        let [mut of_next, _] = map(after, &limits()).unwrap();
+        let mut next = Leaver::default();
+        of_next.hand_legacy(&mut next, FlowKey::DEFAULT);
+        assert_eq!(next.was_left.as_deref(), Some(&b"a line"[..]), "in another session");
+        assert!(of_next.source().is_none(), "its flows are others");
+        let lost = Losses { held: 3, in_doubt: 1, ahead_bytes: 100, dropped: 0 };
+        assert_eq!(of_next.losses(), lost);
         kept.forget_legacy();
         assert_eq!(hand(), None, "of another device");
         partner.leaves = Some(vec![0; LEGACY_BYTES_MAX + 1]);

@@ -6,9 +6,11 @@ use crate::error::RuntimeError;
 use crate::junction::hub::{Hub, HubPlan, HubStats};
 use crate::registry;
 use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
-use crate::worker::PartnerOrigin;
-use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Role, Time};
+use crate::worker::{PartnerOrigin, keep};
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
+use rustix::fs::{FileType, fstat};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) pipelines: Pipelines,
     /// Open and waiting for its first peer.
     opened: Option<PartnerOrigin>,
+    /// It is a pipe, which stays open from peer to peer.
+    pipe: Option<Pipe>,
     /// Who uses it, the earliest first: that one owns what flows back.
     pub(crate) users: Vec<User>,
     /// How it is divided among several; one at a time uses it if it is not.
@@ -53,6 +57,26 @@ pub(crate) struct Shared {
     pub(crate) reopen_at: Time,
 }
 
+/// A device that is a pipe: whoever writes into it would see its reader go, and what was read of it cannot be read again.
+struct Pipe {
+    opened: Opened,
+    /// Memory of the driver that read of it last ([`kept`](crate::kept)).
+    left: Option<OwnedFd>,
+}
+
+impl Pipe {
+    /// `None` if what was opened is no pipe.
+    fn of(origin: &PartnerOrigin) -> Option<Pipe> {
+        let PartnerOrigin::Opened(opened) = origin else { return None };
+        let is_pipe = |descriptor: &OwnedFd| {
+            fstat(descriptor).is_ok_and(|known| FileType::from_raw_mode(known.st_mode) == FileType::Fifo)
+        };
+        let are_pipes = !opened.descriptors.is_empty() && opened.descriptors.iter().all(is_pipe);
+        let opened = are_pipes.then(|| keep(opened).ok()).flatten()?;
+        Some(Pipe { opened, left: None })
+    }
+}
+
 enum Source {
     Spec(DeviceSpec),
     Own(Arc<MakePartner>),
@@ -60,9 +84,20 @@ enum Source {
 
 impl Shared {
     /// Whether as many use it as may.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         let ways = self.hub_plan.as_ref().map_or(1, HubPlan::ways);
         self.users.len() >= usize::from(ways)
+    }
+
+    /// Whether another may use it now, or why not.
+    pub(crate) fn check_free(&self) -> Result<(), String> {
+        let name = &self.name;
+        match self.users.len() {
+            1 if self.is_full() => Err(format!("`{name}` is in use by another peer")),
+            all if self.is_full() => Err(format!("`{name}` is in use by as many peers as may: {all}")),
+            _ if !self.present => Err(format!("`{name}` is not plugged in")),
+            _ => Ok(()),
+        }
     }
 
     /// Somebody asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room. Whether
@@ -100,16 +135,29 @@ impl Shared {
         self.heir.take()
     }
 
-    /// The device, or its way of the device, for a peer that begins to use it.
+    /// The device, or its way of the device, for a peer that begins to use it; and, if it goes on with what another used
+    /// before, what is kept of that driver.
     pub(crate) fn begin_use(
         &mut self,
         session: u64,
         driver: u32,
         plans: &mut [FlowPlan],
-    ) -> Result<PartnerOrigin, String> {
+    ) -> Result<(PartnerOrigin, Option<OwnedFd>), String> {
         let mut way = 0;
+        let mut left = None;
         let origin = match self.hub_plan.clone() {
-            None => self.open().map_err(|error| error.to_string())?,
+            None => match self.pipe.as_mut() {
+                Some(pipe) => {
+                    left = pipe.left.take();
+                    let opened = keep(&pipe.opened).map_err(|error| error.to_string())?;
+                    PartnerOrigin::Opened(Box::new(opened))
+                }
+                None => {
+                    let opened = self.open().map_err(|error| error.to_string())?;
+                    self.pipe = Pipe::of(&opened);
+                    opened
+                }
+            },
             Some(plan) => {
                 plans.iter_mut().try_for_each(|flow| plan.settle(flow))?;
                 while self.users.iter().any(|user| user.way == way) {
@@ -130,16 +178,17 @@ impl Shared {
             }
         };
         self.users.push(User { session, driver, way, heard: Some(now()), taken: None });
-        Ok(origin)
+        Ok((origin, left))
     }
 
-    /// A peer uses it no longer.
-    pub(crate) fn end_use(&mut self, session: u64, driver: u32) {
+    /// A peer uses it no longer. `left` is what is kept of its driver; without that nobody could go on with a pipe.
+    pub(crate) fn end_use(&mut self, session: u64, driver: u32, left: Option<OwnedFd>) {
         let Some(index) = self.users.iter().position(|user| (user.session, user.driver) == (session, driver))
         else {
             return;
         };
         let user = self.users.remove(index);
+        self.pipe = self.pipe.take().and_then(|pipe| Some(Pipe { left: Some(left?), ..pipe }));
         if let Some(hub) = &self.hub {
             hub.leave(user.way);
             if index == 0 {
@@ -152,8 +201,14 @@ impl Shared {
         }
     }
 
+    /// If it is a pipe, it came to its end: who uses it next waits for another to write into it.
+    pub(crate) fn end_pipe(&mut self) {
+        self.pipe = None;
+    }
+
     /// The device went away: it is looked for from now on.
     pub(crate) fn mark_gone(&mut self) {
+        self.pipe = None;
         self.present = false;
         self.reopen_at = now().after(REOPEN_INTERVAL);
     }
@@ -166,7 +221,10 @@ impl Shared {
                 let again = |user: &User| Some((user.clone(), hub.join(user.way).ok()?));
                 self.users.iter().filter_map(again).collect()
             }
-            (None, Some(user)) => vec![(user.clone(), opened)],
+            (None, Some(user)) => {
+                self.pipe = Pipe::of(&opened);
+                vec![(user.clone(), opened)]
+            }
             (None, None) => {
                 self.opened = Some(opened);
                 Vec::new()
@@ -251,6 +309,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
         description,
         pipelines,
         opened,
+        pipe: None,
         users: Vec::new(),
         hub_plan,
         hub: None,

@@ -737,8 +737,11 @@ fn resume(
     drops: &mut DropCounts,
 ) -> (SourceFlow, bool) {
     let mut fresh = SourceFlow::new(plan.flow, plan.class, lossy, limits);
-    let stand = kept.and_then(Kept::source).filter(|stand| stand.ticket.flow == plan.flow);
-    let Some(stand) = stand else { return (fresh, false) };
+    let Some(kept) = kept else { return (fresh, false) };
+    let Some(stand) = kept.source().filter(|stand| stand.ticket.flow == plan.flow) else {
+        *drops = DropCounts::resume(&kept.losses());
+        return (fresh, false);
+    };
     *drops = DropCounts::resume(&stand.losses);
     if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
         plan.pipeline = pipeline;

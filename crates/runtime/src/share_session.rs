@@ -135,7 +135,6 @@ impl Session {
             link.disconnect(poller);
             return Err(error.into());
         }
-        let limits = request.limits.clone();
         let tag = link.quic().and_then(|stream| stream.tag());
         Ok(Session {
             id,
@@ -158,7 +157,7 @@ impl Session {
             stats: BTreeMap::new(),
             tags: tag.into_iter().map(|tag| (tag, Reached::new(None, None))).collect(),
             datagram_peers: BTreeMap::new(),
-            limits,
+            limits: request.limits.clone(),
             facts: None,
             silent_since: None,
             broken: None,
@@ -170,9 +169,8 @@ impl Session {
 
     /// Whether this connection of the peer comes after all before; if so, later ones must come after it.
     pub(crate) fn is_newer(&mut self, attempt: u32) -> bool {
-        let newer = attempt > self.attempt;
-        self.attempt = self.attempt.max(attempt);
-        newer
+        let latest = self.attempt.max(attempt);
+        attempt > std::mem::replace(&mut self.attempt, latest)
     }
 
     /// The peer came back on a new connection.
@@ -503,8 +501,10 @@ impl Session {
                     }
                 }
                 Notice::FlowEnded(_) => {
-                    if let Some(name) = name_of(&self.drivers, driver) {
-                        tell(Event::FlowEnded { name });
+                    let number = self.drivers.get(&driver);
+                    if let Some(device) = number.and_then(|number| shared.get_mut(number)) {
+                        device.end_pipe();
+                        tell(Event::FlowEnded { name: device.name.clone() });
                     }
                 }
                 Notice::Failed(reason) => {
@@ -713,24 +713,21 @@ impl Session {
             let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
         };
-        if device.is_full() {
-            return Err(match device.users.len() {
-                1 => format!("`{name}` is in use by another peer"),
-                all => format!("`{name}` is in use by as many peers as may: {all}"),
-            });
-        }
-        if !device.present {
-            return Err(format!("`{name}` is not plugged in"));
-        }
+        device.check_free()?;
         let transport = TransportPlan::defaults(transport)
             .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
-        let first_flow = driver * FLOWS_MAX as u32;
         let share = KeyShare::new().map_err(|error| error.to_string())?;
         let key = share.public;
         let keys = share.agree(their_key, device.pipelines.key.as_ref())?;
-        let (flows, mut plans) =
-            agree::answer(&device.description, &device.pipelines, proposed, first_flow, &keys)?;
-        let origin = device.begin_use(self.id, driver, &mut plans)?;
+        let (flows, mut plans) = agree::answer(
+            &device.description,
+            &device.pipelines,
+            proposed,
+            driver * FLOWS_MAX as u32,
+            &keys,
+        )?;
+        let (origin, left) = device.begin_use(self.id, driver, &mut plans)?;
+        self.workers.inherit(driver, left);
         self.drivers.insert(driver, number);
         self.transports.insert(driver, transport.clone());
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
@@ -746,11 +743,11 @@ impl Session {
             let _ = self.step(step, shared);
         }
         if let Some(device) = self.drivers.remove(&driver).and_then(|number| shared.get_mut(&number)) {
+            device.end_use(self.id, driver, self.workers.leave(driver));
             self.command(Command::Remove { driver });
             self.stats.remove(&driver);
             self.plans.remove(&driver);
             self.transports.remove(&driver);
-            device.end_use(self.id, driver);
             tell(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }
     }
@@ -786,7 +783,7 @@ impl Session {
         self.link.disconnect(poller);
         for (driver, number) in &self.drivers {
             if let Some(device) = shared.get_mut(number) {
-                device.end_use(self.id, *driver);
+                device.end_use(self.id, *driver, self.workers.leave(*driver));
             }
         }
         self.workers.forget(poller);

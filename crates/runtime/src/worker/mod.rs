@@ -31,7 +31,7 @@ use wire::Control;
 
 pub use process::{run_in_processes, serve_worker};
 pub use thread::Worker;
-pub(crate) use workers::Workers;
+pub(crate) use workers::{Workers, keep};
 
 /// What a driver's partner is made of.
 pub enum PartnerOrigin {

@@ -76,6 +76,8 @@ pub(crate) struct Workers {
     /// A process that is gone, until the poller was told.
     gone: Option<Process>,
     drivers: BTreeMap<u32, Place>,
+    /// What is kept of drivers of other sessions, with whose devices those that are added next go on.
+    left: BTreeMap<u32, OwnedFd>,
     /// What is known of the link, for a worker that is started later.
     facts: Option<LinkFacts>,
     is_silent: bool,
@@ -96,6 +98,7 @@ impl Workers {
             process: None,
             gone: None,
             drivers: BTreeMap::new(),
+            left: BTreeMap::new(),
             facts: None,
             is_silent: false,
             started: Instant::now(),
@@ -125,9 +128,10 @@ impl Workers {
                 self.all(|| Command::Facts(facts));
             }
             Command::Add { driver, origin, role, flows, transport } => {
+                let left = self.left.remove(&driver);
                 let added = match origin {
                     PartnerOrigin::Opened(opened) if is_lockable(&opened, role, &flows) => {
-                        let charge = kept::memory(&self.limits).map(|memory| {
+                        let charge = self.memory_after(left).map(|memory| {
                             Box::new(Charge { device: Some(*opened), memory, role, flows, transport })
                         });
                         charge.and_then(|charge| self.add(driver, charge))
@@ -190,6 +194,27 @@ impl Workers {
             | Command::Say { driver, .. }
             | Command::Trace { driver, .. } => self.one(driver, command),
         }
+    }
+
+    /// What is kept of a driver, for one of another session that goes on with its device.
+    pub(crate) fn leave(&self, driver: u32) -> Option<OwnedFd> {
+        match self.drivers.get(&driver)? {
+            Place::Process(charge) => charge.memory.try_clone().ok(),
+            Place::Thread => None,
+        }
+    }
+
+    /// The driver that is added next under this number goes on with the device of one of which this is kept, if any.
+    pub(crate) fn inherit(&mut self, driver: u32, left: Option<OwnedFd>) {
+        self.left.extend(left.map(|left| (driver, left)));
+    }
+
+    fn memory_after(&self, left: Option<OwnedFd>) -> io::Result<OwnedFd> {
+        let memory = kept::memory(&self.limits)?;
+        if let Some(left) = left {
+            kept::hand_on(left, memory.try_clone()?, &self.limits)?;
+        }
+        Ok(memory)
     }
 
     /// Takes what the workers told, before [`Workers::poll`].
@@ -376,7 +401,7 @@ impl Drop for Workers {
 }
 
 /// What the broker keeps of a device that a process drives: its node outlives that process.
-fn keep(opened: &Opened) -> io::Result<Opened> {
+pub(crate) fn keep(opened: &Opened) -> io::Result<Opened> {
     let Opened { spec, role, description, descriptors } = opened;
     let descriptors =
         descriptors.iter().map(|descriptor| descriptor.try_clone()).collect::<io::Result<_>>()?;
