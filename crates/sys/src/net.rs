@@ -399,6 +399,26 @@ pub fn pace_stream(socket: impl AsFd, pace: Option<(u64, u32)>) -> io::Result<()
     set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, unsigned(ahead.into()))
 }
 
+/// Longest and shortest wait for an acknowledgement before a stream's segment goes out again (`linux/tcp.h`, from Linux
+/// 6.15 on, whose headers `libc` does not know yet), in ms and us.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+const TCP_RTO_MIN_US: libc::c_int = 45;
+
+/// Has the kernel wait this long at least, and at most, for an acknowledgement before it sends a stream's segment again
+/// (it takes 200 ms and 120 s by itself), and not twice as long each time while few are under way
+/// (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel that has no such thing goes on as it does: the first error, of `setsockopt(2)`.
+pub fn resend_within(socket: impl AsFd, shortest: Duration, longest: Duration) -> io::Result<()> {
+    let whole = |value: u128| libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+    let options = [
+        (libc::TCP_THIN_LINEAR_TIMEOUTS, 1),
+        (TCP_RTO_MAX_MS, whole(longest.as_millis())),
+        (TCP_RTO_MIN_US, whole(shortest.as_micros())),
+    ];
+    let socket = socket.as_fd();
+    let set = options.map(|(option, value)| set_option(socket, libc::IPPROTO_TCP, option, value));
+    set.into_iter().collect()
+}
+
 /// Lets the kernel join datagrams of one size that came together (UDP_GRO), for [`receive_datagrams`].
 /// Errors as of `setsockopt(2)` where the kernel has no such thing.
 pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {

@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// Bytes that are sent without waiting for the end of a burst.
 const BURST_BYTES: usize = 64 << 10;
@@ -27,6 +28,10 @@ const BURST_BYTES: usize = 64 << 10;
 const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
 /// Bytes that a paced stream's kernel takes ahead of what it has sent.
 const AHEAD_BYTES: u32 = 64 << 10;
+/// How long an acknowledgement is waited for. A receiver may put one off for 40 ms (`TCP_DELACK_MIN`); and a link that has
+/// lost much is tried again soon enough that a flow goes on within a second once it loses less.
+const RESEND_MIN: Duration = Duration::from_millis(60);
+const RESEND_MAX: Duration = Duration::from_secs(1);
 /// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
 const RECEIVE_CALLS_MAX: usize = 32;
 
@@ -106,6 +111,8 @@ impl TransportClass for Tcp {
 
 fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
+    // Older kernels wait longer.
+    let _ = sys::net::resend_within(socket, RESEND_MIN, RESEND_MAX);
     let congestion = options.text("congestion");
     if !congestion.is_empty() {
         sockopt::set_tcp_congestion(socket, congestion)
