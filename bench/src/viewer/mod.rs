@@ -55,7 +55,7 @@ pub(crate) struct ViewerSetting {
     /// The link between the hosts, as `netlab` takes it
     #[arg(long, value_delimiter = ' ', default_value = "delay=50ms rate=10mbit")]
     link: Vec<String>,
-    /// Keys that are pressed; a third as often there is another page, a click, a move
+    /// Keys that are pressed, and again while a film plays; a third as often there is another page, a click, a move
     #[arg(long, default_value_t = 60)]
     keys: usize,
     /// Outboard's pipeline, from the desktop to the viewer [default: that of a screen of which nothing is said]
@@ -64,6 +64,9 @@ pub(crate) struct ViewerSetting {
     /// Measure these only: outboard, tigervnc, or tigervnc-lossless, whose viewer asks for no JPEG
     #[arg(long = "server", value_delimiter = ',')]
     servers: Vec<String>,
+    /// Only type while a film plays, which takes a fifth of the time
+    #[arg(long)]
+    only_film: bool,
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
@@ -227,10 +230,8 @@ impl<'a> Desk<'a> {
         Ok(Act { name, times, bytes })
     }
 
-    fn run(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
-        let letter = |number: usize| 0x61 + (number % 26) as u32;
-        let nothing = |_| Vec::new();
-        let echo = |number| (press(letter(number)).to_vec(), Sign::Pixel(TEXT));
+    /// What is done before a desktop that rests.
+    fn work(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
         let new_line = 0xff0d;
         let third = (keys / 3).max(1);
         let mut acts = vec![self.measure("a key, until its letter is there", keys, echo, nothing)?];
@@ -253,13 +254,18 @@ impl<'a> Desk<'a> {
             shape,
             nothing,
         )?);
+        Ok(acts)
+    }
+
+    /// Types while a film plays.
+    fn type_beside_film(&mut self, keys: usize) -> Result<Act, Failure> {
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
         self.sight.act(&click(x, y, button::LEFT))?;
         self.sight.rest(QUIET, &whole())?;
         let stop = AtomicBool::new(false);
         let film = Content::Film.film(FILM_SIDE);
         let canvas = Canvas::open(&self.desktop.name, &film, FILM_SIDE)?;
-        thread::scope(|scope| {
+        let act = thread::scope(|scope| {
             let painter = scope.spawn(|| {
                 let begun = Instant::now();
                 for number in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -270,20 +276,29 @@ impl<'a> Desk<'a> {
                 Ok::<(), Failure>(())
             });
             thread::sleep(Duration::from_secs(3));
-            let act = self.measure("a key while a film plays", third, echo, nothing);
+            let act = self.measure("a key while a film plays", keys, echo, nothing);
             stop.store(true, Ordering::Relaxed);
             painter.join().map_err(|_| "a thread panicked")??;
-            acts.push(act?);
-            Ok::<(), Failure>(())
+            act
         })?;
         drop(canvas);
         self.sight.rest(Duration::from_secs(2), &whole())?;
-        Ok(acts)
+        Ok(act)
     }
 }
 
 fn whole() -> Rectangle {
     Rectangle { x: 0, y: 0, width: WIDTH, height: HEIGHT }
+}
+
+/// A letter, until it is seen.
+fn echo(number: usize) -> (Vec<Event>, Sign) {
+    (press(0x61 + (number % 26) as u32).to_vec(), Sign::Pixel(TEXT))
+}
+
+/// What takes nothing back.
+fn nothing(_: usize) -> Vec<Event> {
+    Vec::new()
 }
 
 fn press(keysym: u32) -> [Event; 2] {
@@ -345,7 +360,9 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
         progress(&format!("viewer, {server}"));
         let lab = Lab::up(&netlab, &link)?;
         let mut desk = Desk::set_up(&lab, server, setting.via.as_deref())?;
-        let acts = desk.run(setting.keys)?;
+        let mut acts = if setting.only_film { Vec::new() } else { desk.work(setting.keys)? };
+        acts.push(desk.type_beside_film(setting.keys)?);
+        progress(&format!("{server}, beside a film: {:.0?} ms", acts.last().map(|a| &a.times)));
         if let (Some(file), "outboard") = (&setting.picture, server) {
             std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;

@@ -59,7 +59,8 @@ impl Source {
 
     fn may_send(&self) -> bool {
         let most = if self.busy_until.is_some() { 1 } else { self.window.size() };
-        self.under_way.len() < most || self.window.holds(self.under_way_bytes)
+        let by_bytes = self.window.has_room(self.under_way.len(), self.under_way_bytes);
+        by_bytes.unwrap_or(self.under_way.len() < most)
     }
 
     /// Something waits: for the window, unless less than that is under way because bytes wait for the network.
@@ -151,10 +152,9 @@ impl Stage for Source {
             last = self.settle_one().map(|left| (left, bytes));
         }
         if let Some((left, bytes)) = last {
-            self.window.handle_bytes(bytes, left, now);
             self.patient_since = now;
             self.given_up = 0;
-            self.window.handle_round_trip(next - 1, self.sequence, now.since(left), now);
+            self.window.handle_heard(next - 1, self.sequence, (left, bytes), now);
         }
         self.release(now, out);
         Ok(())

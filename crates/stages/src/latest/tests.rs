@@ -213,6 +213,32 @@ fn what_the_network_carries_within_a_round_trip_may_be_under_way_in_any_number()
     assert!(!source.has_room(), "110 kB take longer than the round trip");
 }
 
+/// A film fills 10 Mbit/s over 50 ms, in parts of changing size, and now and then something small comes: a letter. It
+/// never waits for more than what fills the way and the parts before and behind its turn.
+#[test]
+fn what_is_small_waits_for_no_queue_of_what_is_large() {
+    let network =
+        Params { rate_bps: 10_000_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(50)) };
+    let mut run = TwoHalves::new(&Latest, &[], &Format::Bytes, network, 1);
+    let message = |key: u64, bytes: usize, now| {
+        let attributes = Attributes { key: Some(key), ..Attributes::default() };
+        Message { attributes, ..Message::new(now, vec![0; bytes]) }
+    };
+    for ms in 0..30_000 {
+        run.push(message(0, 3000 + ms * 7919 % 8000, run.now));
+        if ms % 371 == 0 {
+            run.push(message(1, 300, run.now));
+        }
+        run.run_until(run.now.after(Duration::from_millis(1)));
+    }
+    let settled = run.received.iter().filter(|(at, _)| *at > Time::from_millis(3000));
+    let (letters, parts): (Vec<_>, Vec<_>) = settled.partition(|(_, m)| m.body.len() == 300);
+    let latest = letters.iter().map(|(at, m)| at.since(m.created)).max().unwrap();
+    assert!(letters.len() > 70 && latest < Duration::from_millis(50 + 25), "{latest:?}");
+    let bytes: usize = parts.iter().map(|(_, m)| m.body.len()).sum();
+    assert!(bytes > 27 * 1_250_000 * 9 / 10, "{bytes} bytes in 27 s leave the network idle");
+}
+
 #[test]
 fn bytes_that_wait_for_the_network_let_one_go_at_a_time() {
     let mut source = source(&[("in_flight", "9")], &Format::Bytes);

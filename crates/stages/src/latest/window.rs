@@ -4,12 +4,12 @@
 //! is full when round trips grow longer than the shortest. As in FAST TCP (Wei, Jin, Low and Hegde 2006) the
 //! window tends to what the network holds plus [`QUEUED`] messages: `window * shortest / round trip + QUEUED`.
 //!
-//! That is for messages of one size. Where they differ, as parts of a screen do, small ones need not wait for each
-//! other's round trips: how long the network takes for a byte is followed too, and what fits into the shortest round trip may be under
-//! way whatever their number.
+//! That is for messages of one size, and it takes some round trips to tend anywhere. Where messages are large enough to
+//! tell, how long the network takes for a byte is followed too, and then only what it carries within the shortest round
+//! trip may be under way: many that are small, few that are large, and no queue meanwhile.
 //!
-//! The shortest is measured anew now and then, over an empty network (as BBR does), or a queue of our own
-//! would come to be taken for distance.
+//! A shortest that nothing has come near for long is measured anew, over an empty network (as BBR does), or a queue
+//! of our own would come to be taken for distance.
 
 use super::IN_FLIGHT_MAX;
 use contract::{Options, Time, Value};
@@ -29,7 +29,9 @@ const TIMED_BYTES_MIN: usize = 1 << 12;
 const TIMED: usize = 9;
 /// Beyond where the network was once full, the window grows by one part in so many at a time.
 const GROW_SHARE: usize = 8;
-/// How long a shortest round trip is relied on.
+/// How many times as many messages as the window has may be under way if their bytes say so.
+const SMALL_ONES: usize = 4;
+/// How long a shortest round trip is relied on that nothing comes near.
 const MEASURED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(super) struct Window {
 
 #[derive(Debug, Default)]
 struct Auto {
-    /// The shortest round trip, and when it was seen.
+    /// The shortest round trip, and when one was last seen that is hardly longer.
     shortest: Option<(Duration, Time)>,
     /// The shortest of those that came since the window was last set.
     lately: Option<Duration>,
@@ -59,6 +61,11 @@ struct Auto {
     heard: Time,
 }
 
+/// Whether a round trip is no longer than the shortest, as far as can be told.
+fn is_near(round_trip: Duration, shortest: Duration) -> bool {
+    round_trip <= shortest.mul_f64(1.0 + SLACK).max(shortest + SLACK_MIN)
+}
+
 impl Auto {
     /// Nanoseconds that the network takes for a byte.
     fn byte_ns(&self) -> Option<f64> {
@@ -66,6 +73,35 @@ impl Auto {
         let sorted = &mut sorted[..self.timed.min(TIMED)];
         sorted.sort_unstable_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
+    }
+
+    /// Notes how long a message of so many bytes took, which left then; the one before it was heard of at `before`.
+    fn time_bytes(&mut self, bytes: usize, left: Time, before: Time, now: Time) {
+        let Some((shortest, _)) = self.shortest.filter(|_| bytes >= TIMED_BYTES_MIN) else { return };
+        // What went before it held it up; the way alone takes its time whatever goes.
+        let own = now.since(before.max(left.after(shortest)));
+        self.bytes_ns[self.timed % TIMED] = own.as_nanos() as f64 / bytes as f64;
+        self.timed += 1;
+    }
+
+    /// Notes the round trip of a message of so many bytes.
+    fn note_shortest(&mut self, bytes: usize, round_trip: Duration, now: Time) {
+        let own = self.byte_ns().map_or(0.0, |byte_ns| byte_ns * bytes as f64);
+        match &mut self.shortest {
+            Some((shortest, _)) if round_trip < *shortest => {
+                if !is_near(*shortest, round_trip) {
+                    // By what was taken for the way, bytes were timed wrongly.
+                    self.timed = 0;
+                }
+                self.shortest = Some((round_trip, now));
+            }
+            Some((shortest, seen)) => {
+                if is_near(round_trip.saturating_sub(Duration::from_nanos(own as u64)), *shortest) {
+                    *seen = now;
+                }
+            }
+            None => self.shortest = Some((round_trip, now)),
+        }
     }
 }
 
@@ -82,21 +118,14 @@ impl Window {
         self.size
     }
 
-    /// Whether the network carries so many bytes within the shortest round trip, so that one message more finds no queue.
-    pub(super) fn holds(&self, bytes: u64) -> bool {
-        let known = self.auto.as_ref().and_then(|auto| Some((auto.byte_ns()?, auto.shortest?.0)));
-        known.is_some_and(|(byte_ns, shortest)| bytes as f64 * byte_ns < shortest.as_nanos() as f64)
-    }
-
-    /// A message of so many bytes, which left then, was heard of.
-    pub(super) fn handle_bytes(&mut self, bytes: usize, left: Time, now: Time) {
-        let Some(auto) = &mut self.auto else { return };
-        let heard = std::mem::replace(&mut auto.heard, now);
-        let Some((shortest, _)) = auto.shortest.filter(|_| bytes >= TIMED_BYTES_MIN) else { return };
-        // What went before it held it up; the way alone takes its time whatever goes.
-        let own = now.since(heard.max(left.after(shortest)));
-        auto.bytes_ns[auto.timed % TIMED] = own.as_nanos() as f64 / bytes as f64;
-        auto.timed += 1;
+    /// Whether one message more finds no queue beside so many under way, of so many bytes; `None` where that cannot be told
+    /// by bytes, and their number counts.
+    pub(super) fn has_room(&self, messages: usize, bytes: u64) -> Option<bool> {
+        let auto = self.auto.as_ref()?;
+        let (byte_ns, (shortest, _)) = (auto.byte_ns()?, auto.shortest?);
+        let is_carried = bytes as f64 * byte_ns < (shortest + SLACK_MIN).as_nanos() as f64;
+        let most = self.size.saturating_mul(SMALL_ONES).min(IN_FLIGHT_MAX);
+        Some(messages == 0 || is_carried && messages < most)
     }
 
     /// A message has to wait.
@@ -106,25 +135,26 @@ impl Window {
         }
     }
 
-    /// Message `number` was heard of after `round_trip`; the next to leave has number `next`.
-    pub(super) fn handle_round_trip(&mut self, number: u64, next: u64, round_trip: Duration, now: Time) {
+    /// Message `number`, of so many bytes, was heard of, which left then; the next to leave has number `next`.
+    pub(super) fn handle_heard(&mut self, number: u64, next: u64, (left, bytes): (Time, usize), now: Time) {
         let Some(auto) = &mut self.auto else { return };
+        let before = std::mem::replace(&mut auto.heard, now);
         // While it is measured anew, what left before tells of our own queue.
         if auto.shortest.is_none() && number < auto.until {
             return;
         }
-        if auto.shortest.is_none_or(|(shortest, _)| round_trip <= shortest) {
-            auto.shortest = Some((round_trip, now));
-        }
+        let round_trip = now.since(left);
+        auto.time_bytes(bytes, left, before, now);
+        auto.note_shortest(bytes, round_trip, now);
         let lately = auto.lately.map_or(round_trip, |lately| lately.min(round_trip));
         auto.lately = Some(lately);
         let Some((shortest, seen)) = auto.shortest.filter(|_| number >= auto.until) else { return };
         if now.since(seen) > MEASURED_FOR {
-            auto.shortest = None;
+            (auto.shortest, auto.timed) = (None, 0);
             auto.resumes = Some(std::mem::replace(&mut self.size, 1));
         } else if let Some(size) = auto.resumes.take() {
             self.size = size;
-        } else if lately <= shortest.mul_f64(1.0 + SLACK).max(shortest + SLACK_MIN) {
+        } else if is_near(lately, shortest) {
             if auto.was_full {
                 let more = if auto.was_beyond { (self.size / GROW_SHARE).max(1) } else { self.size };
                 self.size = (self.size + more).min(IN_FLIGHT_MAX);
