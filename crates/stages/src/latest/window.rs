@@ -24,7 +24,7 @@ const SLACK: f64 = 0.125;
 /// And neither do those by so much.
 const SLACK_MIN: Duration = Duration::from_millis(2);
 /// Messages of fewer bytes say nothing of how long a byte takes.
-const TIMED_BYTES_MIN: usize = 1 << 12;
+const TIMED_BYTES_MIN: usize = 1 << 11;
 /// Messages by whose median it is told how long a byte takes: what one of them waited for somebody else counts for nothing.
 const TIMED: usize = 9;
 /// Beyond where the network was once full, the window grows by one part in so many at a time.
@@ -123,7 +123,7 @@ impl Window {
     pub(super) fn has_room(&self, messages: usize, bytes: u64) -> Option<bool> {
         let auto = self.auto.as_ref()?;
         let (byte_ns, (shortest, _)) = (auto.byte_ns()?, auto.shortest?);
-        let is_carried = bytes as f64 * byte_ns < (shortest + SLACK_MIN).as_nanos() as f64;
+        let is_carried = bytes as f64 * byte_ns < shortest.max(SLACK_MIN).as_nanos() as f64;
         let most = self.size.saturating_mul(SMALL_ONES).min(IN_FLIGHT_MAX);
         Some(messages == 0 || is_carried && messages < most)
     }
