@@ -474,6 +474,8 @@ impl Viewer {
     fn begin(&mut self, screen: &Screen, name: &str) {
         let Rectangle { width, height, .. } = screen.picture.whole();
         self.size = (width, height);
+        // That is how it learns the size. Told once more instead of pixels, a viewer that asks for one picture never has it.
+        self.owed.size = self.abilities.extended_desktop_size;
         self.damage = Damage::none(width, height);
         self.damage.add(&screen.picture.whole());
         self.output.extend((width as u16).to_be_bytes());

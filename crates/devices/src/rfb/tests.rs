@@ -461,6 +461,20 @@ fn a_picture_of_another_size_is_told_to_who_can_take_it() {
     assert_eq!(rectangle(&line.hear()).0, [0, 0, 40, 20], "what fits into the size that it knows");
 }
 
+/// `gvnccapture` asks once and waits for pixels: what it knows from its greeting is no news.
+#[test]
+fn the_first_that_a_viewer_is_told_are_pixels() {
+    let mut line = Line::new(small(), None);
+    // The screen is looked at while it introduces itself.
+    line.viewer.handle_damage(&line.screen);
+    handshake(&mut line, None).unwrap();
+    line.viewer.handle_damage(&line.screen);
+    line.say(&encodings(&[encoding::DESKTOP_SIZE, encoding::RAW])).unwrap();
+    line.say(&request(false)).unwrap();
+    let update = line.hear();
+    assert_eq!((rectangle(&update).0, rectangle(&update).1), ([0, 0, 40, 30], encoding::RAW));
+}
+
 #[test]
 fn a_wish_for_another_size_is_handed_on_and_answered() {
     let mut line = Line::new(small(), None);
