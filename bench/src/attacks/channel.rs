@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What control channels are for, in TLS (ALPN, RFC 7301).
 const CONTROL: &[u8] = b"outboard-control";
 const TUNING: Tuning =
-    Tuning { window: 256 << 10, streams: 0, datagram: 1452, congestion: Congestion::Cubic };
+    Tuning { window: 256 << 10, streams: 0, datagram: 1452, is_known: false, congestion: Congestion::Cubic };
 
 /// What the other side knows this one by.
 pub(super) type Own = Arc<CertifiedKey>;

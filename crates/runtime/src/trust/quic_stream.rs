@@ -16,7 +16,7 @@ use transports::quic::{
 
 /// What may wait on each side, and the rest of how the connection behaves: control messages are few.
 const TUNING: Tuning =
-    Tuning { window: 256 << 10, streams: 0, datagram: 1452, congestion: Congestion::Cubic };
+    Tuning { window: 256 << 10, streams: 0, datagram: 1452, is_known: false, congestion: Congestion::Cubic };
 /// What the TLS of a host that asks nobody who he is says it is for: it cannot be taken for one that does.
 const INSECURE: &[u8] = b"outboard-insecure";
 

@@ -23,6 +23,8 @@ const ROUND_TRIP: Duration = Duration::from_millis(100);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What is not heard for so long is over. Who uses it notices much sooner.
 const IDLE: Duration = Duration::from_secs(60);
+/// Largest datagrams that may be under way at first, where these are known: a first one has to fit, and one more.
+const WINDOW_DATAGRAMS: u64 = 4;
 /// Most bytes of a handshake that wait for what comes before them.
 const CRYPTO_BYTES_MAX: usize = 16 << 10;
 
@@ -35,6 +37,9 @@ pub struct Tuning {
     pub streams: u32,
     /// Largest datagram that is tried, bytes.
     pub datagram: u16,
+    /// The way is known to take such datagrams: none are sent to find out. Of 64 KiB, a dozen of these on each side of
+    /// each connection cost more than a keyboard's messages of an hour.
+    pub is_known: bool,
     /// Who decides how fast to send.
     pub congestion: Congestion,
 }
@@ -53,15 +58,26 @@ pub enum Congestion {
 impl Tuning {
     fn transport(&self) -> Arc<TransportConfig> {
         let window = VarInt::from_u32(self.window);
+        let (mut cubic, mut new_reno, mut bbr) =
+            (CubicConfig::default(), NewRenoConfig::default(), BbrConfig::default());
+        if self.is_known {
+            let window = WINDOW_DATAGRAMS * u64::from(self.datagram);
+            cubic.initial_window(window);
+            new_reno.initial_window(window);
+            bbr.initial_window(window);
+        }
         let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
-            Congestion::Cubic => Arc::new(CubicConfig::default()),
-            Congestion::NewReno => Arc::new(NewRenoConfig::default()),
-            Congestion::Bbr => Arc::new(BbrConfig::default()),
+            Congestion::Cubic => Arc::new(cubic),
+            Congestion::NewReno => Arc::new(new_reno),
+            Congestion::Bbr => Arc::new(bbr),
         };
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(self.datagram);
         let congestion = Arc::new(Gates { inner: congestion, is_open: Arc::default() });
         let mut config = TransportConfig::default();
+        if self.is_known {
+            config.initial_mtu(self.datagram);
+        }
         config
             .stream_receive_window(window)
             .receive_window(window)

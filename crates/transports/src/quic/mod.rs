@@ -138,8 +138,9 @@ impl TransportClass for Quic {
         let socket_bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
         let way_bytes_max = socket::datagram_bytes_max(socket.as_fd());
+        let stays_here = way_bytes_max > FRAME_BYTES_MAX;
         let tuning = Tuning {
-            window: match way_bytes_max > FRAME_BYTES_MAX {
+            window: match stays_here {
                 true => options.size("window").min(WINDOW_HERE_BYTES).min(room_bytes(socket.as_fd())),
                 false => options.size("window"),
             } as u32,
@@ -148,6 +149,7 @@ impl TransportClass for Quic {
                 0 => way_bytes_max,
                 given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
             } as u16,
+            is_known: stays_here,
             congestion: match options.text("congestion") {
                 "newreno" => Congestion::NewReno,
                 "bbr" => Congestion::Bbr,

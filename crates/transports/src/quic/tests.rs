@@ -82,6 +82,17 @@ fn timely_records_cross_small_ones_alone_and_large_ones_in_streams() {
     assert_eq!(figure(two.0[0].as_mut(), "sent_alone"), 3.0, "those that fit no datagram");
 }
 
+/// A dozen datagrams of 64 KiB to find out what is known would cost more than all that a keyboard says.
+#[test]
+fn how_much_a_way_within_this_machine_takes_is_not_searched_for() {
+    let mut two = Two::new(FlowClass::Reliable, &[]);
+    let all = records(&[10; 20]);
+    assert_eq!(bytes(two.carry(0, &all, all.len())), bytes(all.clone()));
+    let [mut sent, largest] = ["sent_packets", "datagram_bytes"].map(|name| figure(two.0[0].as_mut(), name));
+    sent += figure(two.0[1].as_mut(), "sent_packets");
+    assert!(largest > 60_000.0 && sent < 60.0, "{sent} packets, of {largest} bytes at most");
+}
+
 #[test]
 fn what_is_late_is_given_up_and_said() {
     let [here, there] = udp_pair();
@@ -199,7 +210,13 @@ fn garbage_is_dropped() {
 fn an_address_is_shown_before_anything_is_kept() {
     let [here, there] = udp_pair();
     let there = UdpSocket::from(there);
-    let tuning = Tuning { window: 1 << 20, streams: 1, datagram: 1452, congestion: Congestion::Cubic };
+    let tuning = Tuning {
+        window: 1 << 20,
+        streams: 1,
+        datagram: 1452,
+        is_known: false,
+        congestion: Congestion::Cubic,
+    };
     let [near, far] = keys();
     let client = Beginning::data(End::Dialled, Some(&near), &tuning).expect("a client");
     let server = Beginning::data(End::Accepted, Some(&far), &tuning).expect("a server");
@@ -238,7 +255,13 @@ fn an_address_is_shown_before_anything_is_kept() {
 /// Both ends have as much under way as they may, and more to say: what came is acknowledged all the same.
 #[test]
 fn an_acknowledgement_does_not_wait_behind_data() {
-    let tuning = Tuning { window: 1 << 20, streams: 1, datagram: 1200, congestion: Congestion::Cubic };
+    let tuning = Tuning {
+        window: 1 << 20,
+        streams: 1,
+        datagram: 1200,
+        is_known: false,
+        congestion: Congestion::Cubic,
+    };
     let [near, far] = keys();
     let beginnings = [(End::Dialled, near), (End::Accepted, far)]
         .map(|(end, keys)| Beginning::data(end, Some(&keys), &tuning).expect("a beginning"));
