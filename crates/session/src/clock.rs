@@ -5,8 +5,9 @@
 //! [`DRIFT_PPM`]. Of the last [`WINDOW`] answers the one with the smallest error bound counts, because
 //! queues only ever lengthen a trip (the clock filter of section 10). The offset in use moves towards that
 //! so that it would be there in [`SLEW`], but at least by [`SLEW_PPM_MIN`] and at most by [`SLEW_PPM_MAX`] (80 us on
-//! a spacing of 16 ms), so that times translated with it never jump; only a first estimate, or one that is
-//! off by more than [`STEP_NS`], is taken over at once.
+//! a spacing of 16 ms), so that times translated with it never jump; only what is better among the first [`YOUNG`]
+//! answers, which follow each other quickly, or is off by more than [`STEP_NS`], is taken over at once: the very first
+//! was on its way while both hosts were still busy with each other's greeting, and would be followed for a minute.
 //!
 //! The error that remains is half the asymmetry of the path. Its bound is that of the answer that counts,
 //! and how far the offset in use still is from it.
@@ -16,6 +17,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const WINDOW: usize = 64;
+const YOUNG: usize = 16;
 const SLEW: Duration = Duration::from_secs(20);
 const SLEW_PPM_MIN: u64 = 500;
 const SLEW_PPM_MAX: u64 = 5000;
@@ -87,7 +89,9 @@ impl ClockEstimator {
             return;
         };
         let offset_ns = match self.used {
-            Some(used) if best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
+            Some(used)
+                if self.samples.len() > YOUNG && best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS =>
+            {
                 let off_ns = best.offset_ns.abs_diff(used.offset_ns);
                 let ppm = (off_ns / (SLEW.as_nanos() as u64 / 1_000_000)).clamp(SLEW_PPM_MIN, SLEW_PPM_MAX);
                 // At most STEP_NS, so neither the conversion nor the sum overflows.
