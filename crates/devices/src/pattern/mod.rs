@@ -16,6 +16,7 @@ use contract::{
     PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Scope, Time,
 };
 use motion::{Cap, Follower};
+use std::ops::Range;
 use std::time::Duration;
 use video::Scene;
 use wire::formats::video::{Header, SIDE_MAX};
@@ -43,6 +44,12 @@ const OPTIONS: &[OptionSpec] = &[
         OptionKind::Number { min: 0.0, max: 1e7 },
         "62.5",
         "messages a second; 0: as fast as they are taken",
+    ),
+    option(
+        "stamped",
+        OptionKind::Flag,
+        "false",
+        "a message of bytes says when it was made, behind its number",
     ),
     option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "messages in all; 0: no end"),
     option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
@@ -91,7 +98,11 @@ impl DeviceClass for Pattern {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let options = &opened.spec.options;
-        let content = Content { size: options.size("size"), seed: options.integer("seed") as u64 };
+        let content = Content {
+            size: options.size("size"),
+            seed: options.integer("seed") as u64,
+            is_stamped: options.flag("stamped"),
+        };
         let rate_hz = options.number("rate");
         let format = format(options);
         let scene = || Scene::new(options).map_err(|problem| wrong_scene(&opened.spec, problem));
@@ -149,7 +160,12 @@ fn nominal(rate_hz: f64) -> f64 {
 pub(crate) struct Content {
     pub(crate) size: usize,
     pub(crate) seed: u64,
+    /// In place of the first word of noise stands when it was made.
+    pub(crate) is_stamped: bool,
 }
+
+/// Where that is.
+const STAMP: Range<usize> = 8..16;
 
 /// What can be told from a message alone: its number, and that it is right.
 pub(crate) trait Numbered {
@@ -158,6 +174,11 @@ pub(crate) trait Numbered {
 
     /// Writes message `number` into `into`. A message of that size opens with its number.
     fn fill(&self, number: u64, into: &mut [u8]);
+
+    /// Which bytes neither the number nor the seed choose.
+    fn stamp(&self) -> Range<usize> {
+        0..0
+    }
 }
 
 impl Numbered for Content {
@@ -172,6 +193,10 @@ impl Numbered for Content {
             chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
             word = split_mix(&mut state);
         }
+    }
+
+    fn stamp(&self) -> Range<usize> {
+        if self.is_stamped { STAMP } else { 0..0 }
     }
 }
 
@@ -192,18 +217,22 @@ enum Maker {
     Video(Scene, Pool),
 }
 
-fn filled(content: &impl Numbered, pool: &Pool, number: u64) -> Body {
+fn filled(content: &impl Numbered, pool: &Pool, number: u64, created: Time) -> Body {
     let mut memory = pool.take();
     content.fill(number, &mut memory);
+    if let Some(stamp) = memory.get_mut(content.stamp()) {
+        let bytes = created.0.to_le_bytes();
+        stamp.copy_from_slice(&bytes[..stamp.len()]);
+    }
     memory.freeze().into()
 }
 
 impl Maker {
-    fn make(&self, number: u64) -> Body {
+    fn make(&self, number: u64, created: Time) -> Body {
         match self {
-            Maker::Bytes(content, pool) => filled(content, pool, number),
+            Maker::Bytes(content, pool) => filled(content, pool, number, created),
             Maker::Video(scene, pool) => {
-                let mut body = filled(scene, pool, number);
+                let mut body = filled(scene, pool, number, created);
                 body.push_front(&scene.header().emit());
                 body
             }
@@ -259,7 +288,7 @@ impl Source {
             Some(due) if due > now => return Next::Nothing,
             due => due.unwrap_or(now),
         };
-        let body = self.maker.make(self.made);
+        let body = self.maker.make(self.made, created);
         self.made += 1;
         Next::Message(Message::new(created, body))
     }
@@ -340,6 +369,10 @@ impl<C: Numbered> Sequence<C> {
         let number = if known == 8 { u64::from_le_bytes(number) } else { self.expected };
         let mut right = vec![0; body.len()];
         self.content.fill(number, &mut right);
+        let stamp = self.content.stamp();
+        if let (Some(right), Some(said)) = (right.get_mut(stamp.clone()), body.get(stamp)) {
+            right.copy_from_slice(said);
+        }
         if body.len() != self.content.size() || body != right {
             self.wrong += 1;
             self.expected += 1;
