@@ -91,6 +91,9 @@ enum Experiment {
     /// The attacker of `attacks`
     #[command(hide = true)]
     Attacker(attacks::AttackerSetting),
+    /// Who sends what `load` compares with
+    #[command(hide = true)]
+    LoadSenders(load::SendersSetting),
     /// One process of a bare chain of `links`
     #[command(hide = true)]
     LinksRelay(links_relay::Relay),
@@ -215,6 +218,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Links(setting) => links_chain::run(setting)?,
         Experiment::SoakShm(setting) => soak::run(setting)?,
         Experiment::Attacker(setting) => return attacks::run_attacker(setting),
+        Experiment::LoadSenders(setting) => return load::send(setting),
         Experiment::LinksRelay(relay) => return links_relay::relay(relay),
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,

@@ -1,10 +1,14 @@
 //! Many flows like keyboards from many peers at one host, and one that floods beside them: delay, processor and memory,
 //! beside those of one flow alone. The sharer is the real program; the peers are in this process, a broker and a worker
-//! each. Everything is sealed, over loopback.
+//! each. Everything is sealed, over loopback. What bare datagrams of as many threads take is measured in the same run.
+
+mod bare;
 
 use crate::Failure;
 use crate::measure::Times;
 use crate::processes;
+use bare::Bare;
+pub(crate) use bare::{SendersSetting, send};
 use clap::Args;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
@@ -54,6 +58,13 @@ struct Came {
     begun: AtomicU64,
 }
 
+impl Came {
+    fn add(&self, age_ns: u64, bytes: usize) {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).add(age_ns);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
 /// An application that notes how old what comes is.
 struct Sink {
     came: Arc<Came>,
@@ -73,9 +84,12 @@ impl Partner for Sink {
     }
 
     fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let age = sys::clock::boot_ns().saturating_sub(message.created.0);
-        self.came.times.lock().unwrap_or_else(PoisonError::into_inner).add(age);
-        self.came.bytes.fetch_add(message.body.len() as u64, Ordering::Relaxed);
+        // One machine has one clock: what the two ends take each other's to be, and how well, is not what is asked here.
+        let made = message
+            .body
+            .peek_front::<16>()
+            .and_then(|start| start.last_chunk().map(|made| u64::from_le_bytes(*made)));
+        self.came.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
         if !std::mem::replace(&mut self.begun, true) {
             self.came.begun.fetch_add(1, Ordering::Relaxed);
         }
@@ -122,9 +136,9 @@ impl Sharer {
             ));
         };
         for flow in 0..setting.peers * setting.flows {
-            share(format!("pattern:rate={},size=24", setting.rate), format!("key{flow}"));
+            share(format!("pattern:rate={},size=24,stamped=true", setting.rate), format!("key{flow}"));
         }
-        share(format!("pattern:rate={},size={}", FLOOD.0, FLOOD.1), "flood".into());
+        share(format!("pattern:rate={},size={},stamped=true", FLOOD.0, FLOOD.1), "flood".into());
         let file = directory.join("run.toml");
         std::fs::write(&file, text)?;
         let mut command = Command::new(crate::program()?);
@@ -142,19 +156,6 @@ impl Sharer {
         };
         std::thread::spawn(move || lines.for_each(drop));
         Ok(Sharer { child, address, directory })
-    }
-
-    /// Its process and those of its workers.
-    fn processes(&self) -> Vec<u32> {
-        processes::with_descendants(self.child.id())
-    }
-
-    fn cpu_seconds(&self) -> f64 {
-        processes::cpu_seconds(&self.processes())
-    }
-
-    fn memory_bytes(&self) -> f64 {
-        processes::memory_bytes(&self.processes())
     }
 }
 
@@ -228,16 +229,18 @@ impl Drop for Peers {
     }
 }
 
-/// What a stretch of time showed.
-fn measure(what: &str, time: Duration, sharer: &Sharer, came: &Came, flows: usize, idle: f64) -> Value {
+/// What a stretch of time showed; `process` and those that it started are who sends.
+fn measure(what: &str, time: Duration, process: u32, came: &Came, flows: usize, idle: f64) -> Value {
     *came.times.lock().unwrap_or_else(PoisonError::into_inner) = Times::default();
-    let (sharer_cpu, own_cpu, since) = (sharer.cpu_seconds(), sys::clock::process_cpu_ns(), Instant::now());
+    let processes = processes::with_descendants(process);
+    let cpu_seconds = || processes::cpu_seconds(&processes);
+    let (sharer_cpu, own_cpu, since) = (cpu_seconds(), sys::clock::process_cpu_ns(), Instant::now());
     std::thread::sleep(time);
     let seconds = since.elapsed().as_secs_f64();
-    let sharer_cpu = (sharer.cpu_seconds() - sharer_cpu) / seconds * 100.0;
+    let sharer_cpu = (cpu_seconds() - sharer_cpu) / seconds * 100.0;
     let own_cpu = (sys::clock::process_cpu_ns() - own_cpu) as f64 / seconds / 1e7;
     let times = std::mem::take(&mut *came.times.lock().unwrap_or_else(PoisonError::into_inner));
-    let kib = (sharer.memory_bytes() - idle) / flows as f64 / 1024.0;
+    let kib = (processes::memory_bytes(&processes) - idle) / flows as f64 / 1024.0;
     let [p50, p99, most] = [0.5, 0.99, 1.0].map(|share| times.percentile_us(share));
     let count = times.count();
     println!(
@@ -256,7 +259,7 @@ pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
     let all = Duration::from_secs_f64(setting.minutes * 60.0);
     let sharer = Sharer::start(setting)?;
     std::thread::sleep(Duration::from_secs(1));
-    let idle = sharer.memory_bytes();
+    let idle = processes::memory_bytes(&processes::with_descendants(sharer.child.id()));
     println!("{} peers, {} flows each, {} messages/s a flow", setting.peers, setting.flows, setting.rate);
     println!(
         "{:<28} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}",
@@ -267,7 +270,7 @@ pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
         let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
         peers.add(&sharer, &["key0".into()], &came)?;
         peers.wait(&came, 1)?;
-        figures.push(measure("one flow", all / 5, &sharer, &came, 1, idle));
+        figures.push(measure("one flow", all / 5, sharer.child.id(), &came, 1, idle));
     }
     let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
     let flows = setting.peers * setting.flows;
@@ -278,13 +281,20 @@ pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
     }
     peers.wait(&came, flows)?;
     let began = begun.elapsed().as_secs_f64();
-    figures.push(measure("all", all, &sharer, &came, flows, idle));
+    figures.push(measure("all", all, sharer.child.id(), &came, flows, idle));
     let flood = Arc::new(Came::default());
     peers.add(&sharer, &["flood".into()], &flood)?;
     peers.wait(&flood, 1)?;
     let (bytes, since) = (flood.bytes.load(Ordering::Relaxed), Instant::now());
-    figures.push(measure("all, beside 500 Mbit/s", all / 5, &sharer, &came, flows, idle));
+    let beside = measure("all, beside 500 Mbit/s", all / 5, sharer.child.id(), &came, flows, idle);
+    figures.push(beside);
     let mbit = (flood.bytes.load(Ordering::Relaxed) - bytes) as f64 * 8e-6 / since.elapsed().as_secs_f64();
+    drop((peers, sharer));
+    let came = Arc::new(Came::default());
+    let bare = Bare::start(setting, &came)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let idle = processes::memory_bytes(&[bare.senders()]);
+    figures.push(measure("bare datagrams, as many", all / 5, bare.senders(), &came, flows, idle));
     println!("all flows began within {began:.1} s; the flood brought {mbit:.0} Mbit/s");
     Ok(json!({ "load": figures, "began_seconds": began, "flood_mbit_per_second": mbit }))
 }
