@@ -557,7 +557,7 @@ impl Attacher {
             Report::Notice { driver: number, notice } => {
                 let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
                 match notice {
-                    Notice::Control(message) => self.link.send(&message)?,
+                    Notice::Control(message) => self.link.put(&message)?,
                     Notice::Incident(incident) => {
                         tell(Event::Module { name: driver.name.clone(), incident });
                     }

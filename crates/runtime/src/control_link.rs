@@ -165,6 +165,14 @@ impl ControlLink {
         self.channel.is_drained()
     }
 
+    /// Sends a message with what is said next, at the latest when the link is polled; or keeps it for the next connection.
+    pub(crate) fn put(&mut self, message: &Control) -> Result<(), LinkError> {
+        match self.stream {
+            None => Ok(self.channel.keep(message)?),
+            Some(_) => Ok(self.channel.send(message)?),
+        }
+    }
+
     /// Sends a message, or keeps it for the next connection.
     pub(crate) fn send(&mut self, message: &Control) -> Result<(), LinkError> {
         match self.stream {

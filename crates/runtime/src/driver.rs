@@ -550,6 +550,11 @@ impl Driver {
         }
     }
 
+    /// What would be acknowledged soon is acknowledged in the next turn; whether there is anything.
+    pub(crate) fn hurry(&mut self, now: Time) -> bool {
+        self.incoming.as_mut().is_some_and(|incoming| incoming.hurry(now))
+    }
+
     /// Whether anything has come of the other host over the data connection since the last call.
     pub fn has_heard(&mut self) -> bool {
         match self.transport.as_mut().map(|transport| transport.ctl(FlowKey::DEFAULT, Ctl::Heard)) {

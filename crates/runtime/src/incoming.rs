@@ -29,7 +29,7 @@ const REORDER_WAIT: Duration = Duration::from_millis(5);
 /// Shortest time between two requests for the same gap.
 const MISSING_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time that an acknowledgement is put off: while nothing is lost, and where it may be.
-const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(5)];
+const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(5)];
 /// How long after its end a timely flow still waits for late records.
 const LATE_WAIT: Duration = Duration::from_millis(500);
 /// Marked messages that wait for the partner's flush; of more, the end is not seen.
@@ -669,6 +669,15 @@ impl Incoming {
         }
         let feedback = self.feedback.poll(flow, self.sink.counters(), || self.delays.percentiles(), now);
         notices.extend(feedback.map(Notice::Control));
+    }
+
+    /// What would be acknowledged soon is acknowledged in the next turn; whether there is anything.
+    pub(crate) fn hurry(&mut self, now: Time) -> bool {
+        let waits = self.acknowledge_at.is_some_and(|at| at > now);
+        if waits {
+            self.acknowledge_at = Some(now);
+        }
+        waits
     }
 
     fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {

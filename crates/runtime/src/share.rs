@@ -4,6 +4,7 @@
 mod admission;
 mod carrier;
 mod datagrams;
+mod devices;
 mod orders;
 mod status;
 
@@ -15,7 +16,7 @@ use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::junction::hub::HubPolicy;
 use crate::listening::{Listening, canonical};
-use crate::offers::{Offers, REOPEN_INTERVAL, Shared, add_offer};
+use crate::offers::{Offers, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_quic::QuicDoor;
@@ -43,8 +44,11 @@ use wire::{Control, Preamble};
 
 /// Connections that are accepted before others have their turn.
 const ACCEPTS_MAX: usize = 64;
-/// Time between two `Stats` events.
-const STATS_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two looks at what changes seldom, and two `Hub` events.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Devices are attended to no more often: with a thousand of them, that takes as long as serving some peers.
+const DEVICES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Makes the partner of a device of this program's own, each time a peer begins to use it.
 pub type MakePartner = dyn Fn() -> Result<Box<dyn Partner>, DeviceError> + Send + Sync;
@@ -126,6 +130,8 @@ pub struct Sharer {
     sessions: BTreeMap<u64, Session>,
     next_session: u64,
     admissions: Admissions,
+    /// When devices are attended to again at the earliest.
+    devices_at: Time,
 }
 
 impl Sharer {
@@ -167,6 +173,7 @@ impl Sharer {
             sessions: BTreeMap::new(),
             next_session: 1,
             admissions,
+            devices_at: Time::ZERO,
         })
     }
 
@@ -186,7 +193,7 @@ impl Sharer {
             tell(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
         let _announcement = self.announce(tell);
-        let mut stats_at = now().after(STATS_INTERVAL);
+        let mut look_at = now().after(LOOK_INTERVAL);
         while !stop.is_said() {
             self.accept(tell);
             self.attend_datagrams(tell);
@@ -195,11 +202,12 @@ impl Sharer {
             self.attend_orders(tell);
             self.attend_console();
             self.serve(tell);
-            self.take_wanted(tell);
-            self.find_devices(tell);
-            self.sessions.values_mut().for_each(|session| session.push_catalogue(&self.shared));
-            if now() >= stats_at {
-                self.sessions.values_mut().for_each(Session::ask_stats);
+            let is_early = now() < self.devices_at;
+            if !is_early {
+                self.attend_devices(tell);
+                self.devices_at = now().after(DEVICES_INTERVAL);
+            }
+            if now() >= look_at {
                 self.refresh_known(tell);
                 self.admissions.tell_untold(tell);
                 for device in self.shared.values() {
@@ -207,9 +215,9 @@ impl Sharer {
                         tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
                     }
                 }
-                stats_at = now().after(STATS_INTERVAL);
+                look_at = now().after(LOOK_INTERVAL);
             }
-            self.sleep(stop, stats_at)?;
+            self.sleep(stop, if is_early { look_at.min(self.devices_at) } else { look_at })?;
         }
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.leave("the sharer stops", &mut self.poller);
@@ -217,8 +225,8 @@ impl Sharer {
         Ok(())
     }
 
-    fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
-        let mut at = stats_at;
+    fn sleep(&mut self, stop: &Stop, look_at: Time) -> Result<(), RuntimeError> {
+        let mut at = look_at;
         self.poller.want(stop.wakes(), true, false);
         self.poller.want(self.orders.wakes(), true, false);
         self.poller.want(self.listener.as_fd(), true, false);
@@ -239,7 +247,7 @@ impl Sharer {
             at = at.min(session.want(&mut self.poller));
         }
         for device in self.shared.values().filter(|device| !device.present) {
-            at = at.min(device.reopen_at);
+            at = at.min(device.reopen_at.max(self.devices_at));
         }
         if let Some(door) = &self.door {
             at = at.min(door.want(&mut self.poller));
@@ -628,12 +636,6 @@ impl Sharer {
 
     /// Serves the sessions that have something to do: with many peers, most have nothing.
     fn serve(&mut self, tell: &mut dyn FnMut(Event)) {
-        for device in self.shared.values_mut() {
-            device.handle_silence(|user| match self.sessions.get(&user) {
-                Some(session) => session.heard(),
-                None => Some(now()),
-            });
-        }
         let (poller, at) = (&self.poller, now());
         let due = self.sessions.iter().filter(|(_, session)| session.is_due(poller, at));
         let due: Vec<_> = due.map(|(id, _)| *id).collect();
@@ -643,39 +645,6 @@ impl Sharer {
                 && let Some(session) = self.sessions.remove(&id)
             {
                 tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
-            }
-        }
-    }
-
-    /// Takes devices from silent users for those who ask for them, and gives each to its next owner.
-    fn take_wanted(&mut self, tell: &mut dyn FnMut(Event)) {
-        let wanted: Vec<_> = self.shared.values_mut().flat_map(Shared::take_wanted).collect();
-        for (user, reason) in wanted {
-            if let Some(session) = self.sessions.get_mut(&user.session) {
-                session.dispossess(user.driver, reason, &mut self.shared, tell);
-            }
-        }
-        for heir in self.shared.values_mut().filter_map(Shared::take_heir) {
-            if let Some(session) = self.sessions.get_mut(&heir.session) {
-                session.resync(heir.driver);
-            }
-        }
-    }
-
-    /// Looks for devices that went away, and hands them to whoever uses them when they are back.
-    fn find_devices(&mut self, tell: &mut dyn FnMut(Event)) {
-        for device in self.shared.values_mut().filter(|device| !device.present) {
-            if now() < device.reopen_at {
-                continue;
-            }
-            device.reopen_at = now().after(REOPEN_INTERVAL);
-            let Ok(opened) = device.find() else { continue };
-            device.present = true;
-            tell(Event::DeviceBack { name: device.name.clone() });
-            for (user, origin) in device.take_back(opened) {
-                if let Some(session) = self.sessions.get_mut(&user.session) {
-                    session.return_device(user.driver, origin);
-                }
             }
         }
     }

@@ -1,9 +1,11 @@
 //! One peer's session at the sharer: its control channel, its worker, and the devices it uses.
 
+mod status;
+
 use crate::agree::{self, Pipelines};
 use crate::change::{self, Changes, Step, driver_of};
 use crate::config::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT};
-use crate::console::{Answer, DriverStatus, PeerStatus};
+use crate::console::Answer;
 use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
@@ -34,6 +36,9 @@ use wire::preamble::{Introduction, SessionToken};
 
 /// How long a device that is taken from a silent user has to be let go of.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Time between two `Stats` events.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time between two addresses that one connection is followed to: somebody on the way may name many.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(20);
@@ -116,6 +121,8 @@ pub(crate) struct Session {
     due_at: Time,
     /// There is something to do of which no descriptor tells.
     is_pending: bool,
+    /// When its workers are asked for figures: each session's at a time of its own, so that not all answer at once.
+    stats_at: Time,
 }
 
 impl Session {
@@ -164,6 +171,7 @@ impl Session {
             waiting: Vec::new(),
             due_at: Time::ZERO,
             is_pending: true,
+            stats_at: now().after(STATS_INTERVAL),
         })
     }
 
@@ -336,10 +344,6 @@ impl Session {
         self.command(Command::Resync { driver });
     }
 
-    pub(crate) fn ask_stats(&mut self) {
-        self.command(Command::Stats);
-    }
-
     /// Its drivers on the device of this name, or all.
     pub(crate) fn named(&self, name: Option<&str>, shared: &Offers) -> impl Iterator<Item = u32> {
         let is_named =
@@ -421,6 +425,10 @@ impl Session {
             }
         }
         self.link.run_timeouts(now)?;
+        if now >= self.stats_at {
+            self.stats_at = now.after(STATS_INTERVAL);
+            self.command(Command::Stats);
+        }
         if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
             self.facts = Some(facts);
             self.command(Command::Facts(facts));
@@ -456,7 +464,7 @@ impl Session {
                 }
             }
             Report::Notice { driver, notice } => match notice {
-                Notice::Control(message) => self.link.send(&message)?,
+                Notice::Control(message) => self.link.put(&message)?,
                 Notice::PartnerGone(reason) => {
                     let device = self.drivers.get(&driver).and_then(|number| shared.get_mut(number));
                     if let Some(device) = device.filter(|device| device.present) {
@@ -647,28 +655,6 @@ impl Session {
         Ok(())
     }
 
-    /// What it runs, with the last figures.
-    pub(crate) fn status(&self, shared: &Offers) -> Vec<DriverStatus> {
-        let one = |(driver, number): (&u32, &u64)| {
-            let (at, stats) = self.stats.get(driver).cloned().unwrap_or_default();
-            let name = shared.get(number)?.name.clone();
-            Some(DriverStatus { name, peer: self.peer.clone(), node: String::new(), at_ns: at.0, stats })
-        };
-        self.drivers.iter().filter_map(one).collect()
-    }
-
-    /// The session, as it stands.
-    pub(crate) fn peer_status(&self) -> PeerStatus {
-        PeerStatus {
-            name: self.name.clone(),
-            address: self.address.to_string(),
-            silent_seconds: self.silent_since.map(|since| now().since(since).as_secs_f64()),
-            round_trip_seconds: self.facts.map(|facts| facts.round_trip.as_secs_f64()),
-            drivers: self.drivers.len(),
-            ..PeerStatus::of(self.stats.values().map(|(_, stats)| stats))
-        }
-    }
-
     fn open(
         &mut self,
         driver: u32,
@@ -756,7 +742,7 @@ impl Session {
         self.link.want(poller);
         self.workers.want(poller);
         let kept_until = self.silent_since.map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
-        let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until);
+        let at = self.link.poll_timeout(self.silent_since.is_some()).min(kept_until).min(self.stats_at);
         let at = if self.is_pending { Time::ZERO } else { at };
         self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));
         self.due_at

@@ -1,7 +1,6 @@
 //! Waiting for descriptors and a time, to the nanosecond (`epoll_pwait2(2)`).
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,46 +38,95 @@ struct Interests {
     news: bool,
 }
 
+/// What is known of one descriptor number.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// What the kernel has.
+    told: Option<Interests>,
+    /// What the coming wait is for.
+    wanted: Option<Interests>,
+    /// The last wait found it ready.
+    ready: bool,
+}
+
 /// Descriptors that one thread waits for. It remembers what the kernel was told, so that waiting for the
 /// same descriptors again costs one system call.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    /// What the kernel has.
-    told: HashMap<RawFd, Interests>,
-    /// What the coming wait is for.
-    wanted: HashMap<RawFd, Interests>,
+    /// By descriptor number: the kernel gives the lowest that is free.
+    slots: Vec<Slot>,
+    /// Numbers that the kernel was told of.
+    told: Vec<RawFd>,
+    /// Numbers that the coming wait is for, as often as they were wanted.
+    wanted: Vec<RawFd>,
     /// What the last wait found ready.
     ready: Vec<RawFd>,
     /// [`CLOSED`] as it was when the kernel was told first.
     closed: u64,
 }
 
+/// What one of several parties wanted of a [`Poller`] that they share.
+#[derive(Debug, Default)]
+pub struct Party(Vec<RawFd>);
+
 impl Poller {
     /// A poller that waits for nothing.
     pub fn new() -> io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let closed = CLOSED.load(Ordering::Acquire);
-        Ok(Poller { epoll, told: HashMap::new(), wanted: HashMap::new(), ready: Vec::new(), closed })
+        Ok(Poller {
+            epoll,
+            slots: Vec::new(),
+            told: Vec::new(),
+            wanted: Vec::new(),
+            ready: Vec::new(),
+            closed,
+        })
+    }
+
+    fn slot(&mut self, number: RawFd) -> &mut Slot {
+        // Numbers of open descriptors are not negative.
+        let index = number as usize;
+        if index >= self.slots.len() {
+            self.slots.resize(index + 1, Slot::default());
+        }
+        &mut self.slots[index]
     }
 
     /// The coming wait is also for this descriptor.
     pub fn want(&mut self, descriptor: BorrowedFd<'_>, read: bool, write: bool) {
-        let interests = self.wanted.entry(descriptor.as_raw_fd()).or_default();
+        let number = descriptor.as_raw_fd();
+        let interests = self.slot(number).wanted.get_or_insert_default();
         (interests.read, interests.write) = (interests.read | read, interests.write | write);
+        self.wanted.push(number);
     }
 
     /// The coming wait is also for the next signal of an [`Event`](crate::event::Event), which needs no clearing: one
     /// that an earlier wait ended by does not end this one (EPOLLET, `epoll(7)`).
     pub fn want_signal(&mut self, event: BorrowedFd<'_>) {
-        self.wanted.insert(event.as_raw_fd(), Interests { read: true, write: false, news: true });
+        let number = event.as_raw_fd();
+        self.slot(number).wanted = Some(Interests { read: true, write: false, news: true });
+        self.wanted.push(number);
+    }
+
+    /// Has one of those who share this say what it wants, and notes what that is.
+    pub fn want_for<T>(&mut self, party: &mut Party, want: impl FnOnce(&mut Poller) -> T) -> T {
+        let from = self.wanted.len();
+        let result = want(self);
+        party.0.clear();
+        party.0.extend_from_slice(self.wanted.get(from..).unwrap_or_default());
+        result
     }
 
     /// Forgets a descriptor; to be called before one is closed that was ever wanted, since the number
     /// may come back as another file.
     pub fn forget(&mut self, descriptor: BorrowedFd<'_>) {
-        self.wanted.remove(&descriptor.as_raw_fd());
-        if self.told.remove(&descriptor.as_raw_fd()).is_some() {
+        let number = descriptor.as_raw_fd();
+        let slot = self.slot(number);
+        slot.wanted = None;
+        if slot.told.take().is_some() {
+            self.told.retain(|known| *known != number);
             let _ = epoll::delete(&self.epoll, descriptor);
         }
     }
@@ -87,7 +135,9 @@ impl Poller {
     /// and wants nothing afterwards. Says whether a descriptor is ready.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let told = self.tell();
-        self.wanted.clear();
+        for number in self.wanted.drain(..) {
+            self.slots[number as usize].wanted = None;
+        }
         told?;
         self.sleep(timeout)?;
         Ok(!self.ready.is_empty())
@@ -95,7 +145,16 @@ impl Poller {
 
     /// Whether the last wait found this descriptor ready.
     pub fn is_ready(&self, descriptor: BorrowedFd<'_>) -> bool {
-        self.ready.contains(&descriptor.as_raw_fd())
+        self.is_number_ready(descriptor.as_raw_fd())
+    }
+
+    /// Whether the last wait found something ready that this party wanted.
+    pub fn is_ready_for(&self, party: &Party) -> bool {
+        party.0.iter().any(|number| self.is_number_ready(*number))
+    }
+
+    fn is_number_ready(&self, number: RawFd) -> bool {
+        self.slots.get(number as usize).is_some_and(|slot| slot.ready)
     }
 
     fn tell(&mut self) -> io::Result<()> {
@@ -103,20 +162,20 @@ impl Poller {
         if closed != self.closed {
             // What is known under a number may be another file by now: the kernel is told all anew.
             self.epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            self.told.clear();
+            for number in self.told.drain(..) {
+                self.slots[number as usize].told = None;
+            }
             self.closed = closed;
         }
-        for (&number, &interests) in &self.wanted {
-            let known = self.told.get(&number).copied();
-            if known == Some(interests) {
-                continue;
-            }
+        for &number in &self.wanted {
+            let slot = &mut self.slots[number as usize];
+            let Some(interests) = slot.wanted.filter(|wanted| slot.told != Some(*wanted)) else { continue };
             let mut flags = flags(interests.read, interests.write);
             flags.set(EventFlags::ET, interests.news);
             // SAFETY: the number was taken from a live descriptor by `want`, in this same round.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let data = EventData::new_u64(number as u64);
-            let result = match known {
+            let result = match slot.told {
                 Some(_) => epoll::modify(&self.epoll, descriptor, data, flags),
                 None => epoll::add(&self.epoll, descriptor, data, flags),
             };
@@ -128,19 +187,20 @@ impl Poller {
                 Err(rustix::io::Errno::PERM) => continue,
                 other => other?,
             }
-            self.told.insert(number, interests);
+            if slot.told.replace(interests).is_none() {
+                self.told.push(number);
+            }
         }
-        if self.told.len() > self.wanted.len() {
-            let (epoll, wanted) = (&self.epoll, &self.wanted);
-            self.told.retain(|number, _| {
-                let keep = wanted.contains_key(number);
-                if !keep {
-                    // SAFETY: the number only goes to the kernel, which answers EBADF if it is closed.
-                    let _ = epoll::delete(epoll, unsafe { BorrowedFd::borrow_raw(*number) });
-                }
-                keep
-            });
-        }
+        let (epoll, slots) = (&self.epoll, &mut self.slots);
+        self.told.retain(|number| {
+            let slot = &mut slots[*number as usize];
+            if slot.wanted.is_none() {
+                slot.told = None;
+                // SAFETY: the number only goes to the kernel, which answers EBADF if it is closed.
+                let _ = epoll::delete(epoll, unsafe { BorrowedFd::borrow_raw(*number) });
+            }
+            slot.told.is_some()
+        });
         Ok(())
     }
 
@@ -151,7 +211,9 @@ impl Poller {
         });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
-        self.ready.clear();
+        for number in self.ready.drain(..) {
+            self.slots[number as usize].ready = false;
+        }
         // SAFETY: the event array and the timeout live through the call, and the array's length is given.
         let count = unsafe {
             libc::syscall(
@@ -165,7 +227,13 @@ impl Poller {
             )
         };
         match usize::try_from(count) {
-            Ok(count) => self.ready.extend(events.iter().take(count).map(|event| event.u64 as RawFd)),
+            Ok(count) => {
+                for event in events.iter().take(count) {
+                    let number = event.u64 as RawFd;
+                    self.slot(number).ready = true;
+                    self.ready.push(number);
+                }
+            }
             Err(_) => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => {}
                 error => return Err(error),
@@ -244,6 +312,28 @@ mod tests {
     /// Whoever closes a set has every poller of the process tell the kernel anew, which ends a wait by a signal
     /// that ended one before: allowed, but not what these tests are about.
     static CLOSING: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn a_party_is_ready_when_what_it_wanted_is() {
+        let _no_set_closes = CLOSING.lock().unwrap();
+        let (mut poller, mut parties) = (Poller::new().unwrap(), [Party::default(), Party::default()]);
+        let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+        (&pairs[1].0).write_all(b"x").unwrap();
+        for _ in 0..2 {
+            for (party, (_, theirs)) in parties.iter_mut().zip(&pairs) {
+                poller.want_for(party, |poller| poller.want(theirs.as_fd(), true, false));
+            }
+            assert!(poller.wait(Some(Duration::from_secs(10))).unwrap());
+            assert_eq!([0, 1].map(|at| poller.is_ready_for(&parties[at])), [false, true]);
+        }
+        // What nobody wants any more ends no wait, nor what was forgotten.
+        poller.want(pairs[0].1.as_fd(), true, false);
+        assert!(!poller.wait(Some(Duration::ZERO)).unwrap());
+        assert!(!poller.is_ready_for(&parties[1]));
+        poller.want(pairs[1].1.as_fd(), true, false);
+        poller.forget(pairs[1].1.as_fd());
+        assert!(!poller.wait(Some(Duration::ZERO)).unwrap());
+    }
 
     #[test]
     fn a_signal_ends_one_wait() {

@@ -11,7 +11,8 @@ use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use sys::poller::Poller;
+use sys::poller::{Party, Poller};
+use wire::Control;
 
 /// Where a worker meets its broker.
 pub(super) trait Desk {
@@ -38,6 +39,10 @@ struct Entry {
     rate: Rate,
     /// How long its turns took.
     busy: Duration,
+    /// What it waits for: of many drivers, most have nothing to do when something comes.
+    waits: Party,
+    due_at: Option<Time>,
+    is_due: bool,
 }
 
 impl Entry {
@@ -90,21 +95,24 @@ impl<D: Desk> Loop<D> {
                     return self.stop();
                 }
                 self.handle(command, now);
+                self.drivers.values_mut().for_each(|entry| entry.is_due = true);
             }
             self.report_backlog();
-            let mut again = false;
+            let (mut again, mut acknowledges) = (false, false);
             if self.backlog.is_empty() && self.rate.closed_until(now).is_none() {
                 for (number, entry) in &mut self.drivers {
-                    if entry.rate.closed_until(now).is_some() {
+                    if !entry.is_due || entry.rate.closed_until(now).is_some() {
                         continue;
                     }
-                    again |= entry.driver.run(now, &mut self.poller, &mut notices);
+                    entry.is_due = entry.driver.run(now, &mut self.poller, &mut notices);
+                    again |= entry.is_due;
                     self.rate.take(entry.driver.taken(), now);
                     entry.rate.take(entry.driver.taken(), now);
                     if entry.driver.has_heard() {
                         self.heard = Some(now);
                     }
                     for notice in notices.drain(..) {
+                        acknowledges |= matches!(notice, Notice::Control(Control::Acknowledge { .. }));
                         self.backlog.push_back(Report::Notice { driver: *number, notice });
                     }
                     let ended = now.max(Time(sys::clock::boot_ns()));
@@ -112,12 +120,29 @@ impl<D: Desk> Loop<D> {
                     now = ended;
                 }
                 self.tell_heard();
+                // What one says to the other host, the others say with it rather than one by one.
+                if acknowledges && self.hurry(now) {
+                    continue;
+                }
                 self.report_backlog();
             }
-            if !again {
-                self.sleep();
+            match again {
+                // Who is busy does not look what came for others: they have their turns all the same.
+                true => self.drivers.values_mut().for_each(|entry| entry.is_due = true),
+                false => self.sleep(),
             }
         }
+    }
+
+    /// Has drivers acknowledge at once what they would acknowledge soon; whether one has anything.
+    fn hurry(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for entry in self.drivers.values_mut() {
+            if entry.driver.hurry(now) {
+                (entry.is_due, any) = (true, true);
+            }
+        }
+        any
     }
 
     /// What comes over a data connection is a sign of life, as what comes over the control channel is.
@@ -133,13 +158,21 @@ impl<D: Desk> Loop<D> {
         self.desk.want(&mut self.poller);
         let mut timeout = None;
         if self.backlog.is_empty() {
-            for entry in self.drivers.values() {
+            for entry in self.drivers.values_mut() {
                 let now = Time(sys::clock::boot_ns());
                 // One that has moved as much as it may is not waited for until it may go on.
                 let closed = self.rate.closed_until(now).max(entry.rate.closed_until(now));
                 let wait = match closed {
-                    Some(until) => Some(until.since(now)),
-                    None => entry.driver.want(&mut self.poller).wait(now),
+                    Some(until) => {
+                        entry.is_due = true;
+                        Some(until.since(now))
+                    }
+                    None => {
+                        let wake = self.poller.want_for(&mut entry.waits, |poller| entry.driver.want(poller));
+                        entry.is_due |= wake.now;
+                        entry.due_at = wake.at;
+                        wake.wait(now)
+                    }
                 };
                 timeout = match (timeout, wait) {
                     (Some(a), Some(b)) => Some(std::cmp::min(a, b)),
@@ -152,6 +185,11 @@ impl<D: Desk> Loop<D> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.desk.handle_wait(&self.poller);
+        let now = Time(sys::clock::boot_ns());
+        for entry in self.drivers.values_mut() {
+            let is_time = entry.due_at.is_some_and(|at| at <= now);
+            entry.is_due |= is_time || self.poller.is_ready_for(&entry.waits);
+        }
     }
 
     fn report_backlog(&mut self) {
@@ -183,7 +221,10 @@ impl<D: Desk> Loop<D> {
                             built.handle_facts(facts);
                         }
                         let (rate, busy) = (Rate::of_device(&self.limits.rates), Duration::ZERO);
-                        self.drivers.insert(driver, Entry { driver: built, role, transport, rate, busy });
+                        let (waits, due_at, is_due) = (Party::default(), None, true);
+                        let entry =
+                            Entry { driver: built, role, transport, rate, busy, waits, due_at, is_due };
+                        self.drivers.insert(driver, entry);
                     }
                     Err(error) => self.fail(driver, error),
                 }
