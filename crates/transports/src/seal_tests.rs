@@ -1,7 +1,9 @@
 //! What is sealed arrives as it was, and nothing else does: altered, repeated, cut off, moved or made by others.
 
 use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal, TAG_BYTES};
-use crate::test_records::{WATCHDOG, figure, pattern, pull, pull_from, push, record, sealed_partners};
+use crate::test_records::{
+    WATCHDOG, figure, hex, pattern, pull, pull_from, push, record, sealed_partners, vector,
+};
 use bytes::BytesMut;
 use contract::{Body, FlowKey, Partner, PartnerError, Pull, Pulled, SealKeys, Secret, TransportClass};
 use proptest::prelude::*;
@@ -23,24 +25,18 @@ fn sealed_datagram(seal: &mut Seal, parts: &[&[u8]]) -> Vec<u8> {
     sealed
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// `docs/vectors/seal.txt` names what it was made of; so does this.
 #[test]
 fn the_bytes_are_as_documented() {
     let vectors = include_str!("../../../docs/vectors/seal.txt");
-    let line =
-        |name: &str| vectors.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().to_string();
     let [mut here, _] = ends();
     let sealed: Vec<u8> = here.sealer.record(&record(1, 2, b"hello")).into_bytes().to_vec();
-    assert_eq!(hex(&sealed), line("record 0 ="));
+    assert_eq!(hex(&sealed), vector(vectors, "record 0"));
     let sealed: Vec<u8> = here.sealer.record(&record(1, 3, b"")).into_bytes().to_vec();
-    assert_eq!(hex(&sealed), line("record 1 ="));
+    assert_eq!(hex(&sealed), vector(vectors, "record 1"));
     let [mut here, _] = ends();
-    assert_eq!(hex(&sealed_datagram(&mut here, &[b"hel", b"lo"])), line("datagram 0 ="));
-    assert_eq!(hex(&sealed_datagram(&mut here, &[b"hello"])), line("datagram 1 ="));
+    assert_eq!(hex(&sealed_datagram(&mut here, &[b"hel", b"lo"])), vector(vectors, "datagram 0"));
+    assert_eq!(hex(&sealed_datagram(&mut here, &[b"hello"])), vector(vectors, "datagram 1"));
 }
 
 proptest! {

@@ -25,6 +25,16 @@ pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length as u64).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
 }
 
+/// The hexadecimal digits behind `name =` in a file of `docs/vectors`.
+pub(crate) fn vector<'a>(vectors: &'a str, name: &str) -> &'a str {
+    let digits = |line: &'a str| Some(line.strip_prefix(name)?.strip_prefix(" = ")?.trim());
+    vectors.lines().find_map(digits).unwrap_or_else(|| panic!("there is no vector `{name}`"))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 pub(crate) fn partner(
     class: &dyn TransportClass,
     socket: impl Into<OwnedFd>,

@@ -3,7 +3,7 @@
 use super::fragment::Fragment;
 use super::sending::{Batch, Limits as SendingLimits, Sending};
 use super::*;
-use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, pull_from, push, record};
+use crate::test_records::{WATCHDOG, figure, hex, partner, pattern, pull, pull_from, push, record, vector};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::net::UdpSocket;
@@ -77,23 +77,33 @@ fn the_layout_is_as_documented() {
     assert_eq!(sent, expected);
 }
 
+/// `docs/vectors/udp.txt` names what its receipts say; so does this.
 #[test]
 fn a_receipt_is_laid_out_as_documented() {
-    // docs/transport-udp.md: 5000 bytes came, the newest at 1000 ns, number 9 of which 4 and 5 are missing.
-    let receipt = Receipt {
-        received_bytes: 5000,
-        came: Time(1000),
-        next: 10,
-        from: 2,
-        held_us: 7,
-        room: 65536,
-        gaps: [(4, 6)].into_iter().collect(),
-    };
-    let bytes = b"\x88\x13\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0\x01\0\0\0\x0a\0\0\0\x02\0\0\0\x07\0\0\0\0\0\x01\0\x04\0\0\0\x06\0\0\0";
-    assert_eq!(&receipt.emit()[..], bytes);
-    assert!(Receipt::is_one(bytes));
-    assert_eq!(Receipt::parse(bytes), Ok(receipt));
-    assert!(Receipt::parse(&bytes[..40]).is_err());
+    let vectors = include_str!("../../../../docs/vectors/udp.txt");
+    let gaps: [(&str, &[(u32, u32)]); 3] =
+        [("nothing missing", &[]), ("4 and 5 missing", &[(4, 6)]), ("4, 5 and 8 missing", &[(4, 6), (8, 9)])];
+    for (name, gaps) in gaps {
+        let receipt = Receipt {
+            received_bytes: 5000,
+            came: Time(1000),
+            next: 10,
+            from: 2,
+            held_us: 7,
+            room: 65536,
+            gaps: gaps.iter().copied().collect(),
+        };
+        let bytes = receipt.emit();
+        assert_eq!(hex(&bytes), vector(vectors, name));
+        assert!(Receipt::is_one(&bytes));
+        assert_eq!(Receipt::parse(&bytes), Ok(receipt));
+    }
+    for name in ["refused, half a gap", "refused, a gap too many"] {
+        let digits = vector(vectors, name);
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
+        let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+        assert!(Receipt::is_one(&bytes) && Receipt::parse(&bytes).is_err(), "{name}");
+    }
 }
 
 proptest! {
