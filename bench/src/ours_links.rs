@@ -81,7 +81,11 @@ impl Stages {
 
     /// Hands a message to the first.
     pub(crate) fn hand(&mut self, message: Message) -> Result<(), Failure> {
-        self.links[0].hand(Input::Message(Port::MAIN, message), now(), &mut self.out)?;
+        self.hand_at(now(), message)
+    }
+
+    fn hand_at(&mut self, now: Time, message: Message) -> Result<(), Failure> {
+        self.links[0].hand(Input::Message(Port::MAIN, message), now, &mut self.out)?;
         self.go_on(1)
     }
 
@@ -105,8 +109,12 @@ impl Stages {
 
     /// Fetches what the stages made; gives what left the last.
     pub(crate) fn collect(&mut self) -> Result<&mut Outbox, Failure> {
+        self.collect_at(now())
+    }
+
+    fn collect_at(&mut self, now: Time) -> Result<&mut Outbox, Failure> {
         for index in 0..self.links.len() {
-            self.links[index].collect(now(), &mut self.out)?;
+            self.links[index].collect(now, &mut self.out)?;
             self.go_on(index + 1)?;
         }
         Ok(&mut self.out)
@@ -130,16 +138,17 @@ impl Stages {
         Ok(())
     }
 
-    /// One message through all stages.
+    /// One message through all stages. As a path, it reads its clock once a turn.
     pub(crate) fn pass(&mut self, body: Body) -> Result<Body, Failure> {
-        let until = now().after(PATIENCE);
-        self.hand(Message::new(Time(1), body))?;
+        let begun = now();
+        self.hand_at(begun, Message::new(Time(1), body))?;
         loop {
-            if let Some((_, message)) = self.collect()?.messages.pop_front() {
+            self.wait()?;
+            let at = now();
+            if let Some((_, message)) = self.collect_at(at)?.messages.pop_front() {
                 return Ok(message.body);
             }
-            self.wait()?;
-            if now() > until {
+            if at > begun.after(PATIENCE) {
                 let told: Vec<_> = self.links.iter_mut().flat_map(Link::incidents).collect();
                 return Err(format!("nothing came back: {}", told.join("; ")).into());
             }

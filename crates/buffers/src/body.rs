@@ -22,6 +22,7 @@ pub struct Body {
 }
 
 impl Default for Body {
+    #[inline]
     fn default() -> Self {
         Body { head: [0; HEAD_BYTES], head_start: HEAD_BYTES as u8, pieces: SmallVec::new(), pieces_bytes: 0 }
     }
@@ -29,21 +30,25 @@ impl Default for Body {
 
 impl Body {
     /// An empty body.
+    #[inline]
     pub fn new() -> Self {
         Body::default()
     }
 
     /// Bytes in all.
+    #[inline]
     pub fn len(&self) -> usize {
         self.head().len() + self.pieces_bytes
     }
 
     /// Whether there is no byte.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Appends a piece.
+    #[inline]
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.pieces_bytes += piece.len();
@@ -52,6 +57,7 @@ impl Body {
     }
 
     /// Puts a header in front, without touching what is there.
+    #[inline]
     pub fn push_front(&mut self, header: &[u8]) {
         let start = usize::from(self.head_start);
         if let Some(new_start) = start.checked_sub(header.len()) {
@@ -87,6 +93,7 @@ impl Body {
     }
 
     /// Takes a header of `N` bytes off the front; `None` (and nothing taken) if there are fewer.
+    #[inline]
     pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
         if N > self.len() {
             return None;
@@ -193,6 +200,7 @@ impl Body {
     }
 
     /// The pieces in order, the head first.
+    #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(self.head())
             .chain(self.pieces.iter().map(|piece| &piece[..]))
@@ -200,9 +208,23 @@ impl Body {
     }
 
     /// The pieces in order, shared; the head, first, is copied.
+    #[inline]
     pub fn shares(&self) -> impl Iterator<Item = Bytes> {
-        let head = Some(self.head()).filter(|head| !head.is_empty()).map(Bytes::copy_from_slice);
-        head.into_iter().chain(self.pieces.iter().cloned())
+        self.shares_behind(0)
+    }
+
+    /// The same of what lies behind the first `skip` bytes.
+    pub fn shares_behind(&self, skip: usize) -> impl Iterator<Item = Bytes> {
+        let from_head = skip.min(self.head().len());
+        let head = &self.head()[from_head..];
+        let head = Some(head).filter(|head| !head.is_empty()).map(Bytes::copy_from_slice);
+        let mut left = skip - from_head;
+        let pieces = self.pieces.iter().map(move |piece| {
+            let skipped = left.min(piece.len());
+            left -= skipped;
+            if skipped == 0 { piece.clone() } else { piece.slice(skipped..) }
+        });
+        head.into_iter().chain(pieces).filter(|share| !share.is_empty())
     }
 
     /// The pieces as a list for a gathering system call (`writev`), skipping the first `skip` bytes.
@@ -264,6 +286,7 @@ impl Body {
         true
     }
 
+    #[inline]
     fn head(&self) -> &[u8] {
         &self.head[usize::from(self.head_start)..]
     }

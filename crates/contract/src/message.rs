@@ -33,6 +33,7 @@ pub struct Attributes {
 
 impl Message {
     /// A message with default attributes.
+    #[inline]
     pub fn new(created: Time, body: impl Into<Body>) -> Self {
         Message { created, attributes: Attributes::default(), body: body.into() }
     }

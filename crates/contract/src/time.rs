@@ -21,16 +21,19 @@ impl Time {
     }
 
     /// The moment `later` after this one; stays at the end of the clock.
+    #[inline]
     pub fn after(self, later: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// The moment `earlier` before this one; stays at the start of the clock.
+    #[inline]
     pub fn before(self, earlier: Duration) -> Time {
         Time(self.0.saturating_sub(u64::try_from(earlier.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// How long after `earlier` this is; zero if it is not.
+    #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -45,6 +48,7 @@ impl Time {
     }
 
     /// A peer's time in ours.
+    #[inline]
     pub fn shifted(self, offset: Offset) -> Time {
         Time(self.0.saturating_add_signed(offset.0))
     }

@@ -3,6 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since this host booted (CLOCK_BOOTTIME, `clock_gettime(2)`).
+#[inline]
 pub fn boot_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

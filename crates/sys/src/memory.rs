@@ -66,6 +66,7 @@ impl Mapping {
     }
 
     /// The address of a range that is all inside.
+    #[inline]
     fn at(&self, offset: usize, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
         // SAFETY: the offset is inside the mapping, or just behind it.
@@ -73,6 +74,7 @@ impl Mapping {
     }
 
     /// Where a slice lies in it.
+    #[inline]
     fn offset_of(&self, slice: &[u8]) -> Option<usize> {
         let offset = (slice.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
         (offset.checked_add(slice.len())? <= self.bytes).then_some(offset)
@@ -100,11 +102,13 @@ impl Shared {
     }
 
     /// Its size.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
     }
 
     /// The aligned word at `offset` of memory that may be written; `None` if there is none.
+    #[inline]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let start = self.mapping.at(offset, 8).filter(|_| offset.is_multiple_of(8))?;
         // SAFETY: inside the mapping, aligned (mappings begin at pages), writable, and only ever seen as a word.
@@ -112,6 +116,7 @@ impl Shared {
     }
 
     /// As [`Shared::word`], of half the size: what `futex(2)` takes.
+    #[inline]
     pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
         let start = self.mapping.at(offset, 4).filter(|_| offset.is_multiple_of(4))?;
         // SAFETY: as in `word`.
@@ -119,6 +124,7 @@ impl Shared {
     }
 
     /// Copies out what is there at this moment; `false` if that is not all inside.
+    #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> bool {
         let Some(from) = self.mapping.at(offset, into.len()) else { return false };
         // SAFETY: inside the mapping, and apart from `into`, which is a reference. What another process writes
@@ -128,6 +134,7 @@ impl Shared {
     }
 
     /// As [`Shared::copy_out`], behind what `into` holds.
+    #[inline]
     pub fn append_to(&self, offset: usize, length: usize, into: &mut BytesMut) -> bool {
         let Some(from) = self.mapping.at(offset, length) else { return false };
         into.reserve(length);
@@ -140,6 +147,7 @@ impl Shared {
     }
 
     /// Copies in; `false` if there is no room, or no right to.
+    #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
         let Some(to) = self.mapping.at(offset, from.len()).filter(|_| self.access == Access::Write) else {
             return false;
@@ -177,6 +185,7 @@ impl Slots {
     }
 
     /// Whether somebody in this process holds it.
+    #[inline]
     pub fn is_taken(&self, slot: usize) -> bool {
         self.taken.get(slot).is_some_and(|taken| taken.load(Ordering::Acquire))
     }
@@ -193,6 +202,7 @@ impl Slots {
     }
 
     /// The slot that a slice lies in, and where in it.
+    #[inline]
     pub fn locate(&self, slice: &[u8]) -> Option<(usize, usize)> {
         let offset = self.mapping.offset_of(slice)?;
         Some((offset / self.slot_bytes, offset % self.slot_bytes))
@@ -209,6 +219,7 @@ pub struct Lease {
 
 impl Lease {
     /// Which it is.
+    #[inline]
     pub fn slot(&self) -> usize {
         self.slot
     }
@@ -219,6 +230,7 @@ impl Lease {
         Bytes::from_owner(self)
     }
 
+    #[inline]
     fn start(&self) -> *mut u8 {
         let offset = self.slot * self.slots.slot_bytes + self.used.start;
         // SAFETY: the slot is one of the mapping's.
@@ -288,6 +300,7 @@ impl Lent {
     }
 
     /// Where a slice lies in it.
+    #[inline]
     pub fn offset_of(&self, slice: &[u8]) -> Option<usize> {
         self.mapping.offset_of(slice)
     }

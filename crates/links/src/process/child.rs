@@ -297,7 +297,7 @@ impl Child {
         self.is_awaited = true;
         let Child { carrier: Carrier::Shared(lane), together, .. } = self else { return false };
         let is_alone = unfinished == 1;
-        if is_alone && lane.is_about_to_look(now) {
+        if is_alone && together.would(true) && lane.is_about_to_look(now) {
             together.keep(true);
         }
         let has_come = lane.go_to_sleep(unfinished > 0, now);
@@ -343,15 +343,12 @@ fn take_given(lane: &mut Lane, take: &mut impl FnMut(Event) -> Result<(), Rubbis
 
 /// Hands over what there is room for; whether that was everything.
 fn give(lane: &mut Lane, ledger: &mut Ledger, is_cautious: bool) -> Result<bool, Broken> {
-    while let Some((container, has_gap)) = ledger.next_whole() {
+    while let Some((created, container, has_gap)) = ledger.next_whole() {
         if is_cautious && !lane.is_quiet() {
             return Ok(false);
         }
-        let mut body = container.clone();
-        let bytes = body.len();
-        let header = body.take_front::<{ Container::BYTES }>().unwrap_or_default();
-        let created = Container::parse(&header, u32::MAX as usize).map_or(0, |header| header.created);
-        if !lane.push(Time(created), &body, has_gap)? {
+        let bytes = container.len();
+        if !lane.push(created, container, Container::BYTES, has_gap)? {
             return Ok(false);
         }
         ledger.hand_over(bytes);

@@ -66,6 +66,7 @@ impl Default for Limits {
 pub(super) struct Rubbish(pub(super) String);
 
 struct Kept {
+    created: Time,
     /// The container, header and all; in a chain, with the word behind it.
     container: Body,
     era: u32,
@@ -227,7 +228,7 @@ impl Ledger {
         self.kept_bytes += container.len();
         self.ahead_bytes += container.len();
         let has_gap = std::mem::take(&mut self.gap_waits);
-        self.kept.push_back(Kept { container, era, has_gap, deaths: 0, outside_deaths: 0, known });
+        self.kept.push_back(Kept { created, container, era, has_gap, deaths: 0, outside_deaths: 0, known });
     }
 
     /// Something was lost before the next input.
@@ -344,9 +345,10 @@ impl Ledger {
         }
     }
 
-    /// The container to hand over next, if it is handed over whole, and whether something was lost before it.
-    pub(super) fn next_whole(&self) -> Option<(&Body, bool)> {
-        self.next().filter(|_| self.has_next()).map(|kept| (&kept.container, kept.has_gap))
+    /// The container to hand over next, if it is handed over whole: when its message was created, and whether something
+    /// was lost before it.
+    pub(super) fn next_whole(&self) -> Option<(Time, &Body, bool)> {
+        self.next().filter(|_| self.has_next()).map(|kept| (kept.created, &kept.container, kept.has_gap))
     }
 
     /// So many of those bytes are over.

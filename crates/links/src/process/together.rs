@@ -24,10 +24,15 @@ impl Together {
         Together { processes, anywhere: sched_getaffinity(None).ok(), is_kept: false }
     }
 
+    /// Whether [`Together::keep`] would change anything.
+    pub(super) fn would(&self, together: bool) -> bool {
+        // One process wakes nobody but its host.
+        together != self.is_kept && self.processes.len() > 1
+    }
+
     /// Has them on one processor, which is not the caller's, or lets them run anywhere again.
     pub(super) fn keep(&mut self, together: bool) {
-        // One process wakes nobody but its host.
-        if together == self.is_kept || self.processes.len() < 2 {
+        if !self.would(together) {
             return;
         }
         let Some(anywhere) = &self.anywhere else { return };

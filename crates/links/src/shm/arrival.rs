@@ -28,7 +28,18 @@ impl Arrival {
 
 /// The next arrival, which stays where it is until the reader advances by its entries.
 pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
-    let mut arrival = Arrival::default();
+    let mut arrival = match from.peek(0)? {
+        None => return Ok(None),
+        Some(Entry { has_more: false, is_message, has_gap, is_end, created, covers, pieces, .. }) => {
+            let created = Time(created);
+            let arrival = Arrival { is_message, has_gap, is_end, created, covers, pieces, entries: 1 };
+            return match arrival.bytes() > BODY_BYTES_MAX {
+                true => Err(too_much()),
+                false => Ok(Some(arrival)),
+            };
+        }
+        Some(_) => Arrival::default(),
+    };
     while let Some(entry) = from.peek(arrival.entries)? {
         arrival.entries += 1;
         arrival.has_gap |= entry.has_gap;
@@ -38,17 +49,18 @@ pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
         }
         if arrival.entries.max(arrival.pieces.len()) > MESSAGE_PIECES_MAX || arrival.bytes() > BODY_BYTES_MAX
         {
-            return Err(Broken("a message has more pieces, or bytes, than any".into()));
+            return Err(too_much());
         }
         if !entry.has_more {
             let Entry { is_message, is_end, created, covers, .. } = entry;
             return Ok(Some(Arrival { is_message, is_end, created: Time(created), covers, ..arrival }));
         }
     }
-    match arrival.entries {
-        0 => Ok(None),
-        _ => Err(Broken("a message is cut short".into())),
-    }
+    Err(Broken("a message is cut short".into()))
+}
+
+fn too_much() -> Broken {
+    Broken("a message has more pieces, or bytes, than any".into())
 }
 
 /// How many entries a message of so many pieces takes.
@@ -72,5 +84,5 @@ pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
         });
         rest = later;
     }
-    to.write(&Entry { has_gap, pieces: SmallVec::from_slice(rest), ..last });
+    to.write(&Entry { has_gap, pieces: rest.iter().copied().collect(), ..last });
 }

@@ -5,7 +5,7 @@
 //! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
-use super::entry::{ENTRY_BYTES, Entry, WORD_BYTES};
+use super::entry::{COVERS_AT, ENTRY_BYTES, Entry, WORD_BYTES};
 use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::io;
@@ -150,6 +150,7 @@ impl Block {
         self.geometry
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         self.memory.word(offset).expect("every offset here is inside what `checked` found")
     }
@@ -170,11 +171,13 @@ impl Block {
         self.header(CALM).load(Ordering::Relaxed) != 0
     }
 
+    #[inline]
     fn of(&self, process: usize, offset: usize) -> &AtomicU64 {
         assert!(process <= self.geometry.stages, "a process of this block");
         self.word(LINE + process * self.process_bytes + offset)
     }
 
+    #[inline]
     fn entry_at(&self, ring: usize, index: u64) -> usize {
         let place = index as usize & (self.geometry.ring - 1);
         LINE + ring * self.process_bytes + self.entries + place * ENTRY_BYTES
@@ -335,12 +338,12 @@ impl Producer {
         self.head += 1;
     }
 
-    /// Writes the last entry anew, if nobody has seen it.
-    pub fn rewrite(&mut self, entry: &Entry) -> bool {
-        let is_unseen = self.hidden.pop().is_some();
+    /// Has the last entry say what it covers, if nobody has seen that entry.
+    pub fn cover(&mut self, covers: u64) -> bool {
+        let is_unseen = !self.hidden.is_empty();
         if is_unseen {
-            self.head -= 1;
-            self.write(entry);
+            let at = self.block.entry_at(self.ring, self.head - 1) + COVERS_AT;
+            self.block.word(at).store(covers.to_le(), Ordering::Relaxed);
         }
         is_unseen
     }
@@ -382,11 +385,13 @@ impl Consumer {
     }
 
     /// Whether an entry waits.
+    #[inline]
     pub fn has_next(&self) -> bool {
         self.word(self.tail).is_some()
     }
 
     /// The first word of an entry, if that is there.
+    #[inline]
     fn word(&self, index: u64) -> Option<u64> {
         let word = self.block.word(self.block.entry_at(self.ring, index)).load(Ordering::Acquire);
         (word as u32 == number(index)).then_some(word)
@@ -405,9 +410,10 @@ impl Consumer {
         entry.map(Some).ok_or_else(|| Broken("an entry has too many pieces".into()))
     }
 
-    /// Gives room for so many of those.
+    /// Gives room for so many of those. Whether its writer waits for some is to be asked behind a fence, or again.
+    #[inline]
     pub fn advance(&mut self, count: usize) {
         self.tail += count as u64;
-        self.block.of(self.ring, TAIL).store(self.tail, Ordering::SeqCst);
+        self.block.of(self.ring, TAIL).store(self.tail, Ordering::Release);
     }
 }

@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 pub const ENTRY_BYTES: usize = 64;
 /// Bytes of its first word, which has its number in it and is written last.
 pub(super) const WORD_BYTES: usize = 8;
+/// Where it says what it covers.
+pub(super) const COVERS_AT: usize = 16;
 /// Pieces in an entry; a message of more goes on in the next.
 pub const PIECES_MAX: usize = 3;
 /// Pieces of a message.
@@ -62,6 +64,7 @@ pub struct Entry {
 
 impl Entry {
     /// Writes it as the ring's entry of this number; pieces beyond [`PIECES_MAX`] are another entry's.
+    #[inline]
     pub fn emit(&self, number: u32) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
@@ -74,7 +77,7 @@ impl Entry {
         bytes[5] = pieces.len() as u8;
         bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.created.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.covers.to_le_bytes());
+        bytes[COVERS_AT..HEAD_BYTES].copy_from_slice(&self.covers.to_le_bytes());
         for (piece, into) in pieces.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(PIECE_BYTES)) {
             into[0..2].copy_from_slice(&piece.region.to_le_bytes());
             into[2..4].copy_from_slice(&piece.slot.to_le_bytes());
@@ -86,6 +89,7 @@ impl Entry {
 
     /// Reads one; whether its number is the next, and its pieces are anywhere, is for its reader to see. `None` if it
     /// has too many.
+    #[inline]
     pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> Option<Entry> {
         let word = |at: usize| {
             let bytes = bytes[at..at + WORD_BYTES].try_into();
@@ -101,6 +105,7 @@ impl Entry {
                 |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             Piece { region: u16_at(0), slot: u16_at(2), offset: u32_at(4), length: u32_at(8) }
         };
+        let pieces = std::array::from_fn(|index| piece(&bytes[HEAD_BYTES + index * PIECE_BYTES..]));
         Some(Entry {
             is_message: flags & MESSAGE != 0,
             has_more: flags & MORE != 0,
@@ -108,8 +113,8 @@ impl Entry {
             is_end: flags & END != 0,
             port: u16::from_le_bytes([port_low, port_high]),
             created: word(8),
-            covers: word(16),
-            pieces: bytes[HEAD_BYTES..].chunks_exact(PIECE_BYTES).take(count.into()).map(piece).collect(),
+            covers: word(COVERS_AT),
+            pieces: SmallVec::from_buf_and_len(pieces, count.into()),
         })
     }
 }

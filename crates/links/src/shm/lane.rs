@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use sys::event::Event;
 use sys::memory::{self, Access, Lease, Shared, Slots};
 use wire::BODY_BYTES_MAX;
@@ -81,6 +81,10 @@ pub(crate) struct Lane {
     spin: Spin,
     crowd: Crowd,
     sleeps: bool,
+    /// Something was taken since it was looked, behind a fence, who waits for that.
+    has_taken: bool,
+    /// So often has something come at once since the kernel was asked how many want a processor.
+    unasked: u8,
 }
 
 /// The host's region of a run, which lives longer than its processes.
@@ -121,6 +125,8 @@ impl Lane {
             spin: Spin::new(geometry.spins[0]),
             crowd: Crowd::new(),
             sleeps: false,
+            has_taken: false,
+            unasked: 0,
             slots,
             block,
         };
@@ -154,8 +160,16 @@ impl Lane {
         Ok(!is_full(self) && self.output.has_room(1)?)
     }
 
-    /// Hands a body over, created at that time; `false` if there is no room now.
-    pub(crate) fn push(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
+    /// Hands over what of a body lies behind its first `skip` bytes, created at that time; `false` if there is no room
+    /// now.
+    pub(crate) fn push(
+        &mut self,
+        created: Time,
+        body: &Body,
+        skip: usize,
+        has_gap: bool,
+    ) -> Result<bool, Broken> {
+        let body_bytes = body.len().saturating_sub(skip);
         self.waits_for_window = !self.has_room()?;
         if self.waits_for_window {
             self.block.want_room(0, true);
@@ -164,9 +178,9 @@ impl Lane {
         let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
         let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
         let slot_bytes = self.geometry().slot_bytes;
-        let keeps_origins = body.len() > SMALL_BYTES;
+        let keeps_origins = body_bytes > SMALL_BYTES;
         let mut origins: SmallVec<[(usize, usize, Bytes); 2]> = SmallVec::new();
-        for share in body.shares() {
+        for share in body.shares_behind(skip) {
             if let Some((slot, offset)) = self.slots.locate(&share) {
                 if self.origins[slot].len() >= ORIGINS_MAX {
                     self.refresh();
@@ -178,7 +192,7 @@ impl Lane {
             let mut done = 0;
             while done < share.len() {
                 if leases.is_empty() || used == slot_bytes {
-                    if body.len() >= LARGE_BYTES && leases.is_empty() {
+                    if body_bytes >= LARGE_BYTES && leases.is_empty() {
                         self.refresh();
                     }
                     let Some(lease) = self.free_slot() else {
@@ -215,12 +229,13 @@ impl Lane {
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
         arrival::write(&mut self.output, entry, &pieces);
+        // What can be done while the stage is at it comes later.
+        self.show();
         if self.untaken.len() >= self.geometry().ring {
             self.untaken();
         }
-        self.untaken.push_back((self.output.written(), body.len()));
+        self.untaken.push_back((self.output.written(), body_bytes));
         self.block.want_room(0, false);
-        self.show();
         Ok(true)
     }
 
@@ -278,11 +293,16 @@ impl Lane {
             }
         };
         self.input.advance(arrival.entries);
-        // Any stage's slots may be free by that.
+        self.has_taken = true;
+        self.wake_waiting();
+        Ok(Some(given))
+    }
+
+    /// Any stage's slots may be free, or the last one's ring.
+    fn wake_waiting(&self) {
         (1..=self.geometry().stages)
             .filter(|process| self.block.wants_room(*process))
             .for_each(|process| self.block.wake(process));
-        Ok(Some(given))
     }
 
     /// What lies in a stage's region is copied; of what lies in the host's, the host has the original.
@@ -371,6 +391,14 @@ impl Lane {
 
     /// Whether the host, about to wait, has something to take or to hand over after all. Looks a moment longer where that has paid.
     pub(crate) fn go_to_sleep(&mut self, is_owed: bool, now: impl Fn() -> Time + Copy) -> bool {
+        if std::mem::take(&mut self.has_taken) {
+            fence(Ordering::SeqCst);
+            self.wake_waiting();
+        }
+        self.unasked = self.unasked.wrapping_add(1);
+        if self.unasked != 0 && (self.input.has_next() || is_owed && self.looks_shortly()) {
+            return true;
+        }
         let Lane { input, spin, crowd, block, .. } = self;
         let is_calm = |at, looks| {
             let is_calm = crowd.is_calm(at, looks);
@@ -389,12 +417,18 @@ impl Lane {
         self.input.has_next() || self.waits_for_window && self.has_room().unwrap_or(true)
     }
 
+    /// Looks a moment without a clock.
+    fn looks_shortly(&mut self) -> bool {
+        let Lane { input, spin, .. } = self;
+        spin.look_shortly(|| input.has_next())
+    }
+
     /// The host is awake.
     pub(crate) fn wake_up(&mut self, now: Time) {
         if std::mem::take(&mut self.sleeps) && self.block.wake_up(0) {
             self.bell.clear();
         }
-        self.spin.woke(now);
+        self.spin.woke(|| now);
     }
 
     /// Readable when the host was woken.

@@ -128,8 +128,10 @@ pub struct Seat {
     waiting: VecDeque<Waiting>,
     /// What lies in entries that nobody sees yet.
     unpublished: Vec<Body>,
-    /// The last entry, as long as it may still be told what it covers.
-    last: Option<Entry>,
+    /// The last entry may be told what it covers, as long as nobody has seen it.
+    covers_last: bool,
+    /// Something was taken since it was looked, behind a fence, who waits for that.
+    has_taken: bool,
     /// Something was lost before the next message.
     gap_waits: bool,
     spin: Spin,
@@ -168,7 +170,8 @@ impl Seat {
             bell,
             waiting: VecDeque::new(),
             unpublished: Vec::new(),
-            last: None,
+            covers_last: false,
+            has_taken: false,
             gap_waits: false,
             spin: Spin::new(geometry.spins[1]),
             sleeps: false,
@@ -195,9 +198,8 @@ impl Seat {
             false => None,
         };
         self.input.advance(arrival.entries);
-        if self.block.wants_room(self.process - 1) {
-            self.wake(self.process - 1);
-        }
+        self.has_taken = true;
+        self.wake_waiting(self.process - 1);
         Ok(Some(Came { message, has_gap, covers, is_end }))
     }
 
@@ -271,17 +273,23 @@ impl Seat {
         }
         self.block.want_room(self.process, self.is_blocked());
         self.publish();
-        // Who waits for slots may have them now.
-        if self.holds.has_released.load(Ordering::Relaxed) {
+        // Who waits for room, or for slots, may have them now.
+        let has_released = self.holds.has_released.load(Ordering::Relaxed);
+        if std::mem::take(&mut self.has_taken) || has_released {
             self.holds.has_released.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            for process in [self.process - 1, 0] {
-                if self.block.wants_room(process) {
-                    self.wake(process);
-                }
+            self.wake_waiting(self.process - 1);
+            if has_released {
+                self.wake_waiting(0);
             }
         }
         Ok(())
+    }
+
+    fn wake_waiting(&self, process: usize) {
+        if self.block.wants_room(process) {
+            self.wake(process);
+        }
     }
 
     fn write(&mut self, waiting: &Waiting) -> Result<bool, Broken> {
@@ -291,7 +299,7 @@ impl Seat {
             Waiting::End if !self.output.has_room(1)? => Ok(false),
             Waiting::End => {
                 self.output.write(&Entry { is_end: true, ..Entry::default() });
-                self.last = None;
+                self.covers_last = false;
                 Ok(true)
             }
         }
@@ -299,19 +307,14 @@ impl Seat {
 
     /// Says it with the last entry if nobody has seen that, or with one of its own.
     fn write_covers(&mut self, covers: u64) -> Result<bool, Broken> {
-        if let Some(last) = self.last.take() {
-            let last = Entry { covers, ..last };
-            if self.output.rewrite(&last) {
-                self.last = Some(last);
-                return Ok(true);
-            }
+        if self.covers_last && self.output.cover(covers) {
+            return Ok(true);
         }
         if !self.output.has_room(1)? {
             return Ok(false);
         }
-        let entry = Entry { covers, ..Entry::default() };
-        self.output.write(&entry);
-        self.last = Some(entry);
+        self.output.write(&Entry { covers, ..Entry::default() });
+        self.covers_last = true;
         Ok(true)
     }
 
@@ -357,9 +360,8 @@ impl Seat {
         slots.iter().for_each(|slot| self.lender.send(*slot));
         let has_gap = std::mem::take(&mut self.gap_waits);
         let entry = Entry { is_message: true, has_gap, port, created: message.created.0, ..Entry::default() };
-        let is_single = pieces.len() <= PIECES_MAX;
-        arrival::write(&mut self.output, entry.clone(), &pieces);
-        self.last = is_single.then_some(Entry { pieces, ..entry });
+        arrival::write(&mut self.output, entry, &pieces);
+        self.covers_last = true;
         Ok(true)
     }
 
@@ -392,9 +394,9 @@ impl Seat {
 
     fn publish(&mut self) {
         if self.output.publish() {
-            self.unpublished.clear();
             let next = (self.process + 1) % (self.geometry().stages + 1);
             self.wake(next);
+            self.unpublished.clear();
         }
     }
 
@@ -410,7 +412,8 @@ impl Seat {
     /// paid.
     pub fn go_to_sleep(&mut self, now: impl Fn() -> Time) -> Result<bool, Broken> {
         let Seat { input, spin, block, .. } = self;
-        if spin.look(&now, |_| block.is_calm(), || input.has_next()) {
+        if spin.look_shortly(|| input.has_next()) || spin.look(&now, |_| block.is_calm(), || input.has_next())
+        {
             return Ok(true);
         }
         self.block.go_to_sleep(self.process);
@@ -440,7 +443,7 @@ impl Seat {
     }
 
     /// After it.
-    pub fn wake_up(&mut self, now: Time) {
+    pub fn wake_up(&mut self, now: impl Fn() -> Time) {
         if std::mem::take(&mut self.sleeps) {
             self.block.wake_up(self.process);
         }

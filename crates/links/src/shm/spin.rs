@@ -63,6 +63,20 @@ impl Spin {
         Spin { may, trial_in: TRIAL_EVERY[0], trial_every: TRIAL_EVERY[0], ..Spin::default() }
     }
 
+    /// Looks for a moment, where that has paid before and nobody wanted the processor; whether there is something.
+    pub(super) fn look_shortly(&self, mut is_there: impl FnMut() -> bool) -> bool {
+        if !self.may || self.soon < SOON_MIN || self.not_before != Time::ZERO {
+            return false;
+        }
+        for _ in 0..LOOKS {
+            if is_there() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
     /// Looks until there is something, or it does not pay any more; whether there is. `is_calm` says whether there
     /// is a processor for everybody.
     pub(super) fn look(
@@ -78,6 +92,9 @@ impl Spin {
             return false;
         }
         let begun = now();
+        if begun >= self.not_before {
+            self.not_before = Time::ZERO;
+        }
         let is_trial = self.soon < SOON_MIN;
         if begun < self.not_before || is_trial && !self.is_due() {
             self.slept_at = Some(begun);
@@ -134,9 +151,9 @@ impl Spin {
     }
 
     /// After sleeping: what came soon speaks for looking the next time.
-    pub(super) fn woke(&mut self, now: Time) {
+    pub(super) fn woke(&mut self, now: impl Fn() -> Time) {
         if let Some(at) = self.slept_at.take() {
-            let slept = now.since(at);
+            let slept = now().since(at);
             self.soon = if slept < LOOK_MAX { self.soon + 1 } else { 0 };
             if slept < SLEEP_MAX {
                 let slept_ns = slept.as_nanos() as u64;
@@ -196,7 +213,7 @@ mod tests {
         for _ in 0..SOON_MIN {
             let looks = Cell::new(0);
             assert!(!spin.look(now, |_| true, || looks.replace(looks.get() + 1) > 5), "it slept at once");
-            spin.woke(now());
+            spin.woke(now);
         }
         let looks = Cell::new(0);
         assert!(spin.look(now, |_| true, || looks.replace(looks.get() + 1) > 5));
@@ -237,7 +254,7 @@ mod tests {
                 let begun = clock.get();
                 let found = spin.look(now, |_| true, || looks.replace(looks.get() + 1) > comes_after);
                 clock.set(clock.get() + 500_000);
-                spin.woke(now());
+                spin.woke(now);
                 found || clock.get() - begun > 550_000
             });
             looked.collect()

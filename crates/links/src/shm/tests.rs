@@ -116,7 +116,7 @@ fn work(mut seat: Seat, work: Work) {
                 } else if !seat.go_to_sleep(now).unwrap() {
                     seat.sleep(Some(WATCHDOG));
                 }
-                seat.wake_up(now());
+                seat.wake_up(now);
             }
         }
     }
@@ -140,7 +140,7 @@ fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
     while !is_over {
         assert!(begun.elapsed() < WATCHDOG, "{} of {} handed over, {} came", next, bodies.len(), came.len());
         let mut has_moved = false;
-        while next < bodies.len() && lane.push(Time(next as u64), &bodies[next], false).unwrap() {
+        while next < bodies.len() && lane.push(Time(next as u64), &bodies[next], 0, false).unwrap() {
             (next, has_moved) = (next + 1, true);
         }
         if next == bodies.len() && !is_told {
@@ -226,7 +226,7 @@ fn what_passes_through_is_not_copied_and_what_is_made_in_place_neither() {
     lease[..100_000].fill(6);
     let in_place = lease.freeze(100_000);
     for original in [elsewhere, in_place] {
-        assert!(lane.push(Time(1), &Body::from(original.clone()), false).unwrap());
+        assert!(lane.push(Time(1), &Body::from(original.clone()), 0, false).unwrap());
         let Some(Came { message: Some(mut message), .. }) = seat.receive().unwrap() else {
             panic!("nothing came")
         };
@@ -265,7 +265,7 @@ proptest! {
                 let value = if kind == 2 { value % 8 } else { value };
                 block.word(place * 8).unwrap().store(value, std::sync::atomic::Ordering::SeqCst);
             }
-            if lane.push(Time(0), body, false).is_err() {
+            if lane.push(Time(0), body, 0, false).is_err() {
                 break;
             }
             while let Ok(Some(came)) = seat.receive() {

@@ -167,8 +167,9 @@ impl Runner {
                 Some(stop) => poller.want(stop.wakes(), true, false),
                 None => {}
             }
-            self.ways.wait(&mut poller, wake.map(|at| at.since(now()))).map_err(waiting)?;
-            self.ways.wake_up(now());
+            let timeout = wake.map(|at| if at == Time::ZERO { Duration::ZERO } else { at.since(now()) });
+            self.ways.wait(&mut poller, timeout).map_err(waiting)?;
+            self.ways.wake_up();
             self.control_is_due = match &mut self.ways {
                 // A frame waits for the containers before it: it must be there when they are.
                 Ways::Pipes(..) => true,

@@ -226,7 +226,7 @@ impl Ways {
     }
 
     /// After waiting.
-    pub(super) fn wake_up(&mut self, now: Time) {
+    pub(super) fn wake_up(&mut self) {
         if let Ways::Run(seat, _) = self {
             seat.wake_up(now);
         }
