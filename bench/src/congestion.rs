@@ -1,13 +1,14 @@
-//! QUIC over a thin and lossy link, which `netsim`'s relay makes of loopback: what a flood carries, and how late small
-//! records are beside it, under each congestion control; and what loss does to small records alone, as a reliable flow
-//! and as a timely one. Each flow has a connection of its own, as between two hosts.
+//! `quic` and `udp`, sealed, over a thin and lossy link, which `netsim`'s relay makes of loopback: what a flood carries, and
+//! how late small records are beside it, under each congestion control; and what loss does to small records alone, as a
+//! reliable flow and as a timely one. Each flow has a connection of its own, as between two hosts; small records over
+//! `quic` beside a flood over `udp` are what their control channel is.
 
 use crate::Failure;
 use crate::measure::Times;
 use clap::Args;
 use contract::{
-    Attributes, Body, Ctl, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Interest, Message,
-    Options, Partner, Pull, Pulled, Pushed, SealKeys, Secret, Time, TransportClass,
+    Attributes, Body, Ctl, CtlReply, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Interest,
+    Message, Options, Partner, Pull, Pulled, Pushed, SealKeys, Secret, Time, TransportClass,
 };
 use netsim::Params;
 use netsim::relay::Relay;
@@ -19,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 use sys::poller::Poller;
 use transports::quic::Quic;
+use transports::udp::Udp;
 use wire::{Container, RecordHeader};
 
 /// How long and how.
@@ -30,6 +32,9 @@ pub(crate) struct CongestionSetting {
     /// What the link's losses follow
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Measure only what a flood over this does: a congestion control of `quic`, or `udp`
+    #[arg(long, value_name = "WAY")]
+    over: Option<String>,
 }
 
 /// The lab's link, one way.
@@ -47,18 +52,53 @@ const SMALL_INTERVAL: Duration = Duration::from_millis(10);
 const WARM_UP: Duration = Duration::from_secs(3);
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What may have been lost of its beginning is said again so often.
+const AGAIN: Duration = Duration::from_millis(200);
 /// Longest that one wait takes.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 /// Ethernet's, as the link would have it.
 const DATAGRAM_BYTES: &str = "1472";
 
+/// The links and ways of a flood over `udp`: the small records' transport.
+const OVER_UDP: [(&str, Way); 4] = [
+    ("queue=100", Way::Udp),
+    ("queue=100", Way::Quic(CONTROLS[0])),
+    ("delay=50ms,queue=100", Way::Udp),
+    ("delay=50ms,queue=100", Way::Quic(CONTROLS[0])),
+];
+
+/// A transport, and its congestion control where that can be chosen.
+#[derive(Clone, Copy)]
+enum Way {
+    Quic(&'static str),
+    Udp,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Quic(control) => control,
+            Way::Udp => "udp",
+        }
+    }
+
+    fn partner(self, socket: OwnedFd, end: End, keys: &SealKeys) -> Result<Box<dyn Partner>, Failure> {
+        let datagram = ("datagram", DATAGRAM_BYTES);
+        let (class, given): (&dyn TransportClass, _) = match self {
+            Way::Quic(control) => (&Quic, vec![("congestion", control), datagram]),
+            Way::Udp => (&Udp, vec![datagram]),
+        };
+        Ok(class.partner(socket, end, &Options::check(class.options(), given)?, Some(keys))?)
+    }
+}
+
 /// What crosses the link.
 #[derive(Clone, Copy)]
 struct Case {
     link: &'static str,
-    control: &'static str,
+    small: Way,
     class: FlowClass,
-    flood: bool,
+    flood: Option<Way>,
 }
 
 /// What came of it.
@@ -68,6 +108,8 @@ struct Came {
     small: Times,
     /// Small records that were made meanwhile.
     made: usize,
+    /// Of the flood's bytes that were sent, those that were sent again, where the transport says so.
+    again: Option<f64>,
 }
 
 fn now() -> Time {
@@ -79,15 +121,13 @@ fn keys() -> [SealKeys; 2] {
     [SealKeys { sending: one.clone(), receiving: other.clone() }, SealKeys { sending: other, receiving: one }]
 }
 
-fn partner(socket: OwnedFd, end: End, case: Case, class: FlowClass) -> Result<Box<dyn Partner>, Failure> {
-    let given = [("congestion", case.control), ("datagram", DATAGRAM_BYTES)];
-    let options = Options::check(Quic.options(), given)?;
+fn partner(socket: OwnedFd, end: End, way: Way, class: FlowClass) -> Result<Box<dyn Partner>, Failure> {
     let [near, far] = keys();
     let (keys, direction) = match end {
         End::Dialled => (near, Direction::In),
         End::Accepted => (far, Direction::Out),
     };
-    let mut partner = Quic.partner(socket, end, &options, Some(&keys))?;
+    let mut partner = way.partner(socket, end, &keys)?;
     partner.open(&FlowTemplate { direction, format: Format::Bytes, class }, &Attributes::default())?;
     Ok(partner)
 }
@@ -96,21 +136,22 @@ fn partner(socket: OwnedFd, end: End, case: Case, class: FlowClass) -> Result<Bo
 fn connected(
     relay: &Relay,
     listener: &UdpSocket,
-    case: Case,
+    way: Way,
     class: FlowClass,
 ) -> Result<[Box<dyn Partner>; 2], Failure> {
     let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     near.connect(relay.address())?;
     near.set_nonblocking(true)?;
-    let mut near = partner(near.into(), End::Dialled, case, class)?;
+    let mut near = partner(near.into(), End::Dialled, way, class)?;
+    push(near.as_mut(), 0, Body::default())?;
+    near.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
     // Its first word tells where it comes from, and is said again.
     let (_, peer) = listener.recv_from(&mut [0; 2048])?;
     let far = reusable(listener.local_addr()?)?;
     connect(&far, &peer)?;
     rustix::io::ioctl_fionbio(&far, true)?;
-    let mut far = partner(far, End::Accepted, case, class)?;
-    let begun = now();
-    push(near.as_mut(), 0, Body::default())?;
+    let mut far = partner(far, End::Accepted, way, class)?;
+    let (begun, mut said) = (now(), now());
     loop {
         let mut poller = Poller::new()?;
         for end in [&mut near, &mut far] {
@@ -123,6 +164,11 @@ fn connected(
         }
         if now().since(begun) > PATIENCE {
             return Err("no connection comes about over the link".into());
+        }
+        // What the listener took is lost to whom it was for.
+        if now().since(said) > AGAIN {
+            said = now();
+            push(near.as_mut(), 0, Body::default())?;
         }
         poller.wait(Some(WAIT_MAX))?;
     }
@@ -155,8 +201,9 @@ fn want(end: &dyn Partner, poller: &mut Poller) -> Duration {
     upkeep.at.map_or(WAIT_MAX, |at| at.since(now()).min(WAIT_MAX))
 }
 
-/// Sends until `until`: small records at their times, the flood as fast as it is taken.
-fn send(mut ends: Vec<Box<dyn Partner>>, until: Time) -> Result<(), Failure> {
+/// Sends until `until`: small records at their times, the flood as fast as it is taken. Gives the share of the flood's
+/// bytes that were sent again.
+fn send(mut ends: Vec<Box<dyn Partner>>, until: Time) -> Result<Option<f64>, Failure> {
     let mut poller = Poller::new()?;
     let large = Body::from(vec![7; LARGE_BYTES]);
     let (mut sequence, mut due) = (1, now());
@@ -180,7 +227,11 @@ fn send(mut ends: Vec<Box<dyn Partner>>, until: Time) -> Result<(), Failure> {
         }
         poller.wait(Some(wait))?;
     }
-    Ok(())
+    let Some(flood) = ends.get_mut(1) else { return Ok(None) };
+    let CtlReply::Report(report) = flood.ctl(FlowKey::DEFAULT, Ctl::Report)? else { return Ok(None) };
+    let figure = |wanted: &str| report.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+    let ratio = |again: f64| Some(again / figure("sent_datagrams")?.max(1.0));
+    Ok(figure("again_datagrams").and_then(ratio))
 }
 
 /// Receives until `until`, and counts what was made from `from` on.
@@ -215,10 +266,10 @@ fn run_case(setting: &CongestionSetting, case: Case) -> Result<Came, Failure> {
     params.apply(LINK).and_then(|()| params.apply(case.link))?;
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
     let relay = Relay::start(listen, listener.local_addr()?, params, setting.seed)?;
-    let [small, small_far] = connected(&relay, &listener, case, case.class)?;
+    let [small, small_far] = connected(&relay, &listener, case.small, case.class)?;
     let (mut near, mut far) = (vec![small], vec![small_far]);
-    if case.flood {
-        let [flood, flood_far] = connected(&relay, &listener, case, FlowClass::Reliable)?;
+    if let Some(way) = case.flood {
+        let [flood, flood_far] = connected(&relay, &listener, way, FlowClass::Reliable)?;
         near.push(flood);
         far.push(flood_far);
     }
@@ -227,8 +278,8 @@ fn run_case(setting: &CongestionSetting, case: Case) -> Result<Came, Failure> {
     let mut came = thread::scope(|scope| {
         let sender = scope.spawn(|| send(near, until));
         let came = receive(far, from, until);
-        sender.join().map_err(|_| "the sender panicked")??;
-        came
+        let again = sender.join().map_err(|_| "the sender panicked")??;
+        came.map(|came| Came { again, ..came })
     })?;
     came.made = (setting.seconds / SMALL_INTERVAL.as_secs_f64()) as usize;
     Ok(came)
@@ -239,16 +290,17 @@ fn row(setting: &CongestionSetting, case: Case) -> Result<Value, Failure> {
     let mbit = came.flood_bytes as f64 * 8.0 / 1e6 / setting.seconds;
     let [p50, p99] = [0.5, 0.99].map(|share| came.small.percentile_us(share) / 1e3);
     let missing = 1.0 - came.small.count() as f64 / came.made.max(1) as f64;
-    let beside = if case.flood { "a flood" } else { "nothing" };
+    let beside = case.flood.map_or("nothing", Way::name);
+    let again = came.again.map_or(String::new(), |again| format!("{:.2}%", again * 100.0));
     println!(
-        "{:<20} {:<8} {:<9} {beside:<8} {mbit:>7.2} {p50:>9.1} {p99:>9.1} {:>8.2}%",
+        "{:<22} {:<8} {:<9} {beside:<8} {mbit:>7.2} {p50:>9.1} {p99:>9.1} {:>8.2}% {again:>9}",
         case.link,
-        case.control,
+        case.small.name(),
         format!("{:?}", case.class).to_lowercase(),
         missing.max(0.0) * 100.0
     );
-    Ok(json!({ "link": case.link, "congestion": case.control, "timely": case.class == FlowClass::Timely,
-               "flood": case.flood, "flood_mbit": mbit, "small_p50_ms": p50, "small_p99_ms": p99,
+    Ok(json!({ "link": case.link, "small_over": case.small.name(), "timely": case.class == FlowClass::Timely,
+               "flood_over": case.flood.map(Way::name), "flood_sent_again": came.again, "flood_mbit": mbit, "small_p50_ms": p50, "small_p99_ms": p99,
                "small_missing": missing }))
 }
 
@@ -259,19 +311,28 @@ pub(crate) fn run(setting: &CongestionSetting) -> Result<Value, Failure> {
         setting.seconds, setting.seed
     );
     println!(
-        "{:<20} {:<8} {:<9} {:<8} {:>7} {:>9} {:>9} {:>9}",
-        "", "control", "small", "beside", "Mbit/s", "p50 ms", "p99 ms", "missing"
+        "{:<22} {:<8} {:<9} {:<8} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "", "over", "small", "beside", "Mbit/s", "p50 ms", "p99 ms", "missing", "again"
     );
-    let mut rows = Vec::new();
+    let mut cases = Vec::new();
     for link in LINKS {
-        for control in CONTROLS {
-            rows.push(row(setting, Case { link, control, class: FlowClass::Reliable, flood: true })?);
+        for way in CONTROLS.map(Way::Quic) {
+            cases.push(Case { link, small: way, class: FlowClass::Reliable, flood: Some(way) });
         }
+    }
+    for (link, small) in OVER_UDP {
+        cases.push(Case { link, small, class: FlowClass::Reliable, flood: Some(Way::Udp) });
     }
     for link in LOSSES {
         for class in [FlowClass::Reliable, FlowClass::Timely] {
-            rows.push(row(setting, Case { link, control: CONTROLS[0], class, flood: false })?);
+            cases.push(Case { link, small: Way::Quic(CONTROLS[0]), class, flood: None });
         }
     }
+    let is_wanted = |case: &Case| match &setting.over {
+        None => true,
+        Some(only) => case.flood.is_some_and(|way| way.name() == only),
+    };
+    let rows = cases.into_iter().filter(is_wanted).map(|case| row(setting, case));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
     Ok(json!({ "experiment": "congestion", "seconds": setting.seconds, "seed": setting.seed, "rows": rows }))
 }

@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn io_slices_are_what_is_left_behind_the_skip(pieces in prop::collection::vec(bytes(), 0..10), skip in 0..900usize) {
+    fn slices_and_shares_are_what_is_left_behind_the_skip(pieces in prop::collection::vec(bytes(), 0..10), skip in 0..900usize) {
         let whole: Vec<u8> = pieces.concat();
         let mut body: Body = pieces.into_iter().map(Bytes::from).collect();
         body.push_front(&[9; 20]);
@@ -111,7 +111,10 @@ proptest! {
         body.io_slices(skip, &mut slices);
         let left: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         prop_assert!(slices.iter().all(|slice| !slice.is_empty()));
-        prop_assert_eq!(left, [&[9; 20][..], &whole].concat().split_off(skip.min(whole.len() + 20)));
+        prop_assert_eq!(&left, &[&[9; 20][..], &whole].concat().split_off(skip.min(whole.len() + 20)));
+        let shares: Vec<Bytes> = body.shares_behind(skip).collect();
+        prop_assert!(shares.iter().all(|share| !share.is_empty()));
+        prop_assert_eq!(shares.concat(), left);
     }
 
     /// Slices are held for a while and dropped in any order; none may change while it is held.
