@@ -157,7 +157,7 @@ fn connected(
         for end in [&mut near, &mut far] {
             end.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
             end.ctl(FlowKey::DEFAULT, Ctl::Heard)?;
-            want(end.as_ref(), &mut poller);
+            want(end.as_ref(), Direction::Out, &mut poller);
         }
         if let Pulled::Message(..) = far.pull(FlowKey::DEFAULT, Pull::Yours)? {
             return Ok([near, far]);
@@ -193,12 +193,16 @@ fn push(end: &mut dyn Partner, sequence: u64, body: Body) -> Result<bool, Failur
     }
 }
 
-fn want(end: &dyn Partner, poller: &mut Poller) -> Duration {
-    let upkeep = end.upkeep();
-    for (descriptor, interest) in upkeep.descriptors.into_iter().flatten() {
-        poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+/// Waits in `poller` for what an end wants while it sends or receives; for so long at most.
+fn want(end: &dyn Partner, direction: Direction, poller: &mut Poller) -> Duration {
+    let mut wait = WAIT_MAX;
+    for readiness in [end.upkeep(), end.readiness(FlowKey::DEFAULT, direction)] {
+        for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
+            poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+        }
+        wait = readiness.at.map_or(wait, |at| at.since(now()).min(wait));
     }
-    upkeep.at.map_or(WAIT_MAX, |at| at.since(now()).min(WAIT_MAX))
+    wait
 }
 
 /// Sends until `until`: small records at their times, the flood as fast as it is taken. Gives the share of the flood's
@@ -223,7 +227,7 @@ fn send(mut ends: Vec<Box<dyn Partner>>, until: Time) -> Result<Option<f64>, Fai
         for end in &mut ends {
             end.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
             end.ctl(FlowKey::DEFAULT, Ctl::Heard)?;
-            wait = wait.min(want(end.as_ref(), &mut poller));
+            wait = wait.min(want(end.as_ref(), Direction::In, &mut poller));
         }
         poller.wait(Some(wait))?;
     }
@@ -252,7 +256,7 @@ fn receive(mut ends: Vec<Box<dyn Partner>>, from: Time, until: Time) -> Result<C
                 }
             }
             let _ = end.ctl(FlowKey::DEFAULT, Ctl::Flush);
-            wait = wait.min(want(end.as_ref(), &mut poller));
+            wait = wait.min(want(end.as_ref(), Direction::Out, &mut poller));
         }
         poller.wait(Some(wait))?;
     }

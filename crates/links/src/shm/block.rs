@@ -5,7 +5,7 @@
 //! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
-use super::entry::{COVERS_AT, ENTRY_BYTES, Entry, WORD_BYTES};
+use super::entry::{ENTRY_BYTES, Entry, WORD_BYTES};
 use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::io;
@@ -286,8 +286,9 @@ pub struct Producer {
     block: Arc<Block>,
     ring: usize,
     head: u64,
-    /// First words of the last entries, which nobody sees yet.
-    hidden: SmallVec<[u64; 4]>,
+    /// The last entries, which nobody sees yet. Their places are written at once: whoever waits for the first looks
+    /// at it all the time, and each write after such a look fetches the line back.
+    hidden: SmallVec<[[u8; ENTRY_BYTES]; 2]>,
     /// The other end, as it was seen last.
     tail: u64,
 }
@@ -331,21 +332,14 @@ impl Producer {
 
     /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
     pub fn write(&mut self, entry: &Entry) {
-        let bytes = entry.emit(number(self.head));
-        let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
-        self.block.memory.copy_in(self.block.entry_at(self.ring, self.head) + WORD_BYTES, rest);
-        self.hidden.push(u64::from_le_bytes(*word));
+        self.hidden.push(entry.emit(number(self.head)));
         self.head += 1;
     }
 
     /// Has the last entry say what it covers, if nobody has seen that entry.
     pub fn cover(&mut self, covers: u64) -> bool {
-        let is_unseen = !self.hidden.is_empty();
-        if is_unseen {
-            let at = self.block.entry_at(self.ring, self.head - 1) + COVERS_AT;
-            self.block.word(at).store(covers.to_le(), Ordering::Relaxed);
-        }
-        is_unseen
+        let last = self.hidden.last_mut();
+        last.map(|entry| Entry::cover(entry, covers)).is_some()
     }
 
     /// Entries written.
@@ -358,9 +352,11 @@ impl Producer {
         let has_news = !self.hidden.is_empty();
         // The last one first: whoever sees an entry sees those behind it.
         let published = self.published();
-        for (index, word) in self.hidden.iter().enumerate().rev() {
+        for (index, bytes) in self.hidden.iter().enumerate().rev() {
             let at = self.block.entry_at(self.ring, published + index as u64);
-            self.block.word(at).store(*word, Ordering::Release);
+            let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
+            self.block.memory.copy_in(at + WORD_BYTES, rest);
+            self.block.word(at).store(u64::from_le_bytes(*word), Ordering::Release);
         }
         if has_news {
             self.hidden.clear();

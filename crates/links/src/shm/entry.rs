@@ -8,7 +8,7 @@ pub const ENTRY_BYTES: usize = 64;
 /// Bytes of its first word, which has its number in it and is written last.
 pub(super) const WORD_BYTES: usize = 8;
 /// Where it says what it covers.
-pub(super) const COVERS_AT: usize = 16;
+const COVERS_AT: usize = 16;
 /// Pieces in an entry; a message of more goes on in the next.
 pub const PIECES_MAX: usize = 3;
 /// Pieces of a message.
@@ -77,7 +77,7 @@ impl Entry {
         bytes[5] = pieces.len() as u8;
         bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.created.to_le_bytes());
-        bytes[COVERS_AT..HEAD_BYTES].copy_from_slice(&self.covers.to_le_bytes());
+        Self::cover(&mut bytes, self.covers);
         for (piece, into) in pieces.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(PIECE_BYTES)) {
             into[0..2].copy_from_slice(&piece.region.to_le_bytes());
             into[2..4].copy_from_slice(&piece.slot.to_le_bytes());
@@ -85,6 +85,11 @@ impl Entry {
             into[8..12].copy_from_slice(&piece.length.to_le_bytes());
         }
         bytes
+    }
+
+    /// Has one that was written say what it covers.
+    pub(super) fn cover(bytes: &mut [u8; ENTRY_BYTES], covers: u64) {
+        bytes[COVERS_AT..HEAD_BYTES].copy_from_slice(&covers.to_le_bytes());
     }
 
     /// Reads one; whether its number is the next, and its pieces are anywhere, is for its reader to see. `None` if it
