@@ -157,7 +157,7 @@ fn connected(
         for end in [&mut near, &mut far] {
             end.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
             end.ctl(FlowKey::DEFAULT, Ctl::Heard)?;
-            want(end.as_ref(), Direction::Out, &mut poller);
+            want(end.as_ref(), &mut poller);
         }
         if let Pulled::Message(..) = far.pull(FlowKey::DEFAULT, Pull::Yours)? {
             return Ok([near, far]);
@@ -193,10 +193,14 @@ fn push(end: &mut dyn Partner, sequence: u64, body: Body) -> Result<bool, Failur
     }
 }
 
-/// Waits in `poller` for what an end wants while it sends or receives; for so long at most.
-fn want(end: &dyn Partner, direction: Direction, poller: &mut Poller) -> Duration {
+/// Has `poller` wait for what an end wants, which may have something to send; for so long at most.
+fn want(end: &dyn Partner, poller: &mut Poller) -> Duration {
     let mut wait = WAIT_MAX;
-    for readiness in [end.upkeep(), end.readiness(FlowKey::DEFAULT, direction)] {
+    for readiness in [Direction::In, Direction::Out]
+        .map(|direction| end.readiness(FlowKey::DEFAULT, direction))
+        .into_iter()
+        .chain([end.upkeep()])
+    {
         for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
             poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
         }
@@ -225,9 +229,11 @@ fn send(mut ends: Vec<Box<dyn Partner>>, until: Time) -> Result<Option<f64>, Fai
         }
         let mut wait = due.since(now()).min(WAIT_MAX);
         for end in &mut ends {
+            // No record comes, but what the receiver tells.
+            end.pull(FlowKey::DEFAULT, Pull::Yours)?;
             end.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
             end.ctl(FlowKey::DEFAULT, Ctl::Heard)?;
-            wait = wait.min(want(end.as_ref(), Direction::In, &mut poller));
+            wait = wait.min(want(end.as_ref(), &mut poller));
         }
         poller.wait(Some(wait))?;
     }
@@ -256,7 +262,7 @@ fn receive(mut ends: Vec<Box<dyn Partner>>, from: Time, until: Time) -> Result<C
                 }
             }
             let _ = end.ctl(FlowKey::DEFAULT, Ctl::Flush);
-            wait = wait.min(want(end.as_ref(), Direction::Out, &mut poller));
+            wait = wait.min(want(end.as_ref(), &mut poller));
         }
         poller.wait(Some(wait))?;
     }
