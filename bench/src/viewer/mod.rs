@@ -362,7 +362,6 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
         let mut desk = Desk::set_up(&lab, server, setting.via.as_deref())?;
         let mut acts = if setting.only_film { Vec::new() } else { desk.work(setting.keys)? };
         acts.push(desk.type_beside_film(setting.keys)?);
-        progress(&format!("{server}, beside a film: {:.0?} ms", acts.last().map(|a| &a.times)));
         if let (Some(file), "outboard") = (&setting.picture, server) {
             std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
