@@ -129,11 +129,12 @@ fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<V
 type Make = fn(usize) -> Result<Way, Failure>;
 
 /// One process that hands back.
-const HOPS: [(&str, Make); 7] = [
+const HOPS: [(&str, Make); 8] = [
     ("bare eventfd", |size| bare(Means::Eventfd, 1, size)),
     ("bare futex", |size| bare(Means::Futex, 1, size)),
     ("shm, waking", |size| ours(shared(1, false)?, size)),
     ("bare spinning", |size| bare(Means::Spin, 1, size)),
+    ("bare spinning, our lines", |size| bare(Means::Ring, 1, size)),
     ("shm, spinning", |size| ours(shared(1, true)?, size)),
     ("bare pipe", |size| bare(Means::Pipe, 1, size)),
     ("pipe", |size| ours(Stages::pipes(1)?, size)),
@@ -209,7 +210,7 @@ fn table(
     let times = take_turns(&mut ways, setting, hops)?;
     for ((name, _), times) in ways.iter().zip(&times) {
         let (p50, p99) = (times.percentile_us(0.5), times.percentile_us(0.99));
-        println!("{size:>9}  {title:<9} {name:<20} {p50:>10.2} {p99:>10.2}");
+        println!("{size:>9}  {title:<9} {name:<24} {p50:>10.2} {p99:>10.2}");
         rows.push(json!({ "bytes": size, "what": title, "way": name, "p50_us": p50, "p99_us": p99 }));
     }
     Ok(())
@@ -240,7 +241,7 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
     let mut rows = Vec::new();
     println!("One hop (half of there and back, two processors), and all of a chain of {STAGES} stages");
     println!("that do nothing; bodies are made and read outside the clock unless it says otherwise");
-    println!("{:>9}  {:<9} {:<20} {:>10} {:>10}", "bytes", "", "by", "p50 us", "p99 us");
+    println!("{:>9}  {:<9} {:<24} {:>10} {:>10}", "bytes", "", "by", "p50 us", "p99 us");
     for size in SIZES.into_iter().filter(|size| setting.size.is_none_or(|only| only == *size)) {
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for _ in 0..setting.rounds {
@@ -248,7 +249,7 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
             without.push(direct(0, size)?);
         }
         let (with, without) = (median(&with), median(&without));
-        println!("{size:>9}  {:<9} {:<20} {:>10.4}", "chain", "call", (with - without) / 1e3);
+        println!("{size:>9}  {:<9} {:<24} {:>10.4}", "chain", "call", (with - without) / 1e3);
         rows.push(json!({ "bytes": size, "what": "chain", "way": "call", "p50_us": (with - without) / 1e3 }));
         let hops_of_one = std::thread::scope(|scope| {
             // Pinned, this thread would pin the chains' processes, too.
@@ -291,6 +292,11 @@ fn judge(rows: &[Value]) {
             format!("shm hop, spinning, by bare spinning, {size} B"),
             "<= 2",
             ratio(size, "hop", "shm, spinning", "bare spinning"),
+        );
+        say(
+            format!("the same by bare spinning on our lines, {size} B"),
+            "",
+            ratio(size, "hop", "shm, spinning", "bare spinning, our lines"),
         );
         say(
             format!("pipe hop by the bare pipe, {size} B"),

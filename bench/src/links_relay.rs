@@ -8,13 +8,45 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use sys::memory::{self, Access, Shared};
 
 /// What the pipes of a chain hold: the largest message, whole.
 const PIPE_BYTES: usize = 1 << 20;
 /// Each word that somebody waits for has a cache line of its own.
 const LINE: usize = 64;
+/// Entries of a ring, a line each, and lines of all that is between two processes.
+const ENTRIES: usize = 64;
+const RING_LINES: usize = ENTRIES + 2;
+/// Bytes of an entry besides its number.
+const ENTRY_BYTES: usize = LINE - 8;
+
+/// Writes entry number `index` of a ring as `links::shm` does: all of it, its number, the count; and looks who sleeps.
+fn put(words: &Shared, ring: usize, index: u32) -> Option<()> {
+    let begin = ring * RING_LINES * LINE;
+    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
+    words.copy_in(entry + 8, &[7; ENTRY_BYTES]);
+    words.word(entry)?.store(u64::from(index) + 1, Ordering::Release);
+    words.word(begin)?.store(u64::from(index) + 1, Ordering::Release);
+    fence(Ordering::SeqCst);
+    std::hint::black_box(words.word(begin + LINE + 8)?.load(Ordering::SeqCst));
+    Some(())
+}
+
+/// Waits for it, and counts it as taken.
+fn take(words: &Shared, ring: usize, index: u32) -> Option<()> {
+    let begin = ring * RING_LINES * LINE;
+    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
+    let number = words.word(entry)?;
+    while number.load(Ordering::Acquire) != u64::from(index) + 1 {
+        std::hint::spin_loop();
+    }
+    let mut bytes = [0; ENTRY_BYTES];
+    words.copy_out(entry + 8, &mut bytes);
+    std::hint::black_box(bytes);
+    words.word(begin + LINE)?.store(u64::from(index) + 1, Ordering::Release);
+    Some(())
+}
 
 /// How messages are handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,6 +57,8 @@ pub(crate) enum Means {
     Futex,
     /// A word that is looked at all the time.
     Spin,
+    /// The lines that a hop of ours passes: a ring's entry, which is looked at all the time, and its counts.
+    Ring,
     /// Whole messages through a pipe, read and written.
     Pipe,
     /// Whole messages through a pipe, never read.
@@ -90,6 +124,10 @@ impl End {
                 }
                 self.at += 1;
             }
+            Means::Ring => {
+                take(&self.words, self.number, self.at).ok_or("a ring outside of the memory")?;
+                self.at += 1;
+            }
             Means::Pipe | Means::Splice => {
                 let mut filled = 0;
                 while filled < buffer.len() {
@@ -112,6 +150,11 @@ impl End {
                 if self.means == Means::Futex {
                     futex::wake(word, futex::Flags::empty(), 1)?;
                 }
+            }
+            Means::Ring => {
+                // What was taken last.
+                let put = put(&self.words, self.number + 1, self.at.wrapping_sub(1));
+                put.ok_or("a ring outside of the memory")?;
             }
             Means::Pipe | Means::Splice => {
                 let mut written = 0;
@@ -145,7 +188,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// So many processes.
     pub(crate) fn new(means: Means, relays: usize, size: usize) -> Result<Chain, Failure> {
-        let words = memory::create("words", (relays + 2) * LINE)?;
+        let words = memory::create("words", (relays + 2) * RING_LINES * LINE)?;
         // Links 0 to `relays`: the ends to write and to read.
         let mut links = Vec::new();
         for _ in 0..=relays {
@@ -189,7 +232,7 @@ impl Chain {
     /// Has relays that look all the time do so only while it is their turn: a processor is theirs alone then.
     pub(crate) fn take_part(&self, is_its_turn: bool) {
         let signal = if is_its_turn { Signal::CONT } else { Signal::STOP };
-        for relay in self.relays.iter().filter(|_| self.end.means == Means::Spin) {
+        for relay in self.relays.iter().filter(|_| matches!(self.end.means, Means::Spin | Means::Ring)) {
             // One that is gone is missed soon.
             let _ = kill_process(Pid::from_child(relay), signal);
         }
@@ -206,6 +249,7 @@ impl Chain {
                     futex::wake(word, futex::Flags::empty(), 1)?;
                 }
             }
+            Means::Ring => put(words, 0, self.end.at).ok_or("no ring")?,
             _ => self.end.send(&self.buffer)?,
         }
         let mut buffer = std::mem::take(&mut self.buffer);

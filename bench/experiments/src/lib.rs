@@ -74,7 +74,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ),
     experiment(
         "congestion",
-        "QUIC over a thin and lossy link: a flood and small records beside it, by congestion control",
+        "QUIC and UDP over a thin and lossy link: a flood and small records beside it, by congestion control",
     ),
     experiment(
         "reliability",
