@@ -6,6 +6,7 @@ use crate::services::stop_on_signals;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use runtime::config::{DEFAULT_PORT, host_name, with_port};
+use runtime::console::{Answer, Operation, PeerStatus, Status, ask, consoles};
 use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
 use runtime::{RuntimeError, Stop};
 use serde::Serialize;
@@ -152,6 +153,30 @@ fn own_address() -> Option<IpAddr> {
 struct Listed<'a> {
     key: PeerKey,
     peers: Vec<&'a Peer>,
+    sessions: Vec<Running>,
+}
+
+/// A session of a process of this user with a peer, and what it has cost.
+#[derive(Serialize)]
+struct Running {
+    process: i32,
+    role: String,
+    #[serde(flatten)]
+    peer: PeerStatus,
+}
+
+/// What runs now. A process that ends meanwhile is left out.
+fn running() -> Vec<Running> {
+    let told = consoles().unwrap_or_default().into_iter().filter_map(|console| {
+        match ask(&console, &Operation::Stats {}) {
+            Ok(Answer::Status(status)) => Some(status),
+            _ => None,
+        }
+    });
+    let of = |Status { process, role, peers, .. }: Status| {
+        peers.into_iter().map(move |peer| Running { process, role: role.clone(), peer })
+    };
+    told.flat_map(of).collect()
 }
 
 /// `outboard peers`.
@@ -174,7 +199,7 @@ pub(crate) fn peers(words: Peers) -> Result<(), Failure> {
 fn list(trust: &Trust, json: bool) -> Result<(), Failure> {
     let peers = trust.peers()?;
     if json {
-        return print_json(&Listed { key: trust.key(), peers: peers.iter().collect() });
+        return print_json(&Listed { key: trust.key(), peers: peers.iter().collect(), sessions: running() });
     }
     let mut rows = vec![["NAME", "KEY", "ADDRESS", "MAY OPEN"].map(String::from)];
     for peer in peers.iter() {

@@ -3,6 +3,7 @@
 //!
 //! The broker's thread answers between its other work, from what it knows: no question makes it wait.
 
+use crate::junction::hub::HubStats;
 use crate::local_socket::{directory, is_stale, listen, write_line};
 use crate::service::Reloaded;
 use crate::stats::DriverStats;
@@ -204,6 +205,9 @@ pub struct OfferStatus {
     pub present: bool,
     /// Peers that use it.
     pub users: usize,
+    /// While several may use it at once, and somebody does: what was divided among them.
+    #[serde(default)]
+    pub hub: Option<HubStats>,
 }
 
 impl Status {

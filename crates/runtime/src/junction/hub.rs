@@ -19,7 +19,7 @@ use contract::{
     OptionSpec, Partner, PartnerError, Pushed, Scope, Site,
 };
 use pipeline::PairUse;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -171,7 +171,7 @@ impl HubPlan {
 }
 
 /// What a hub did so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubStats {
     /// Messages that the device made.
     pub messages: u64,

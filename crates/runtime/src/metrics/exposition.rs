@@ -23,6 +23,15 @@ const BUSY: Kind = (
 const REFUSED: Kind = ("outboard_refused_total", "counter", "Connections that were turned away.");
 const OFFERED: Kind = ("outboard_device_present", "gauge", "Whether a device on offer is plugged in.");
 const USERS: Kind = ("outboard_device_users", "gauge", "Peers that use a device on offer.");
+const HUB_MESSAGES: Kind =
+    ("outboard_hub_messages_total", "counter", "Messages of a device that several peers use.");
+const HUB_HANDED: Kind =
+    ("outboard_hub_handed_total", "counter", "Messages that were handed to each of these.");
+const HUB_DROPPED: Kind = (
+    "outboard_hub_dropped_total",
+    "counter",
+    "Messages that ended where a device is divided, for a reason with a name.",
+);
 const LINKED: Kind = ("outboard_flow_linked", "gauge", "Whether a flow's data connection is there.");
 const MESSAGES: Kind = ("outboard_flow_messages_total", "counter", "Records sent or received.");
 const BYTES: Kind = ("outboard_flow_bytes_total", "counter", "Bytes of their bodies.");
@@ -121,6 +130,14 @@ fn add_status(families: &mut Families, status: &Status) {
         let labels = [("device", offer.name.as_str())];
         families.add(OFFERED, &labels, f64::from(offer.present));
         families.add(USERS, &labels, offer.users as f64);
+        let Some(hub) = &offer.hub else { continue };
+        families.add(HUB_MESSAGES, &labels, hub.messages as f64);
+        for (way, count) in &hub.ways {
+            families.add(HUB_HANDED, &[labels[0], ("way", &way.to_string())], *count as f64);
+        }
+        for (reason, count) in &hub.drops {
+            families.add(HUB_DROPPED, &[labels[0], ("reason", reason)], *count as f64);
+        }
     }
     for driver in &status.drivers {
         // An attach has one peer; a share says with each driver whose it is.
@@ -176,7 +193,28 @@ fn add_flow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::console::OfferStatus;
+    use crate::junction::hub::HubStats;
     use crate::stats::DriverStats;
+
+    #[test]
+    fn what_a_hub_divides_is_told() {
+        let hub = HubStats {
+            messages: 7,
+            ways: [(0, 7), (3, 5)].into(),
+            owner: Some(0),
+            drops: [("too slow".to_string(), 2)].into(),
+        };
+        let offer = OfferStatus { name: "mouse".into(), present: true, users: 2, hub: Some(hub) };
+        let text = emit(&[Status { offers: vec![offer], ..Status::default() }]);
+        for line in [
+            "outboard_hub_messages_total{device=\"mouse\"} 7\n",
+            "outboard_hub_handed_total{device=\"mouse\",way=\"3\"} 5\n",
+            "outboard_hub_dropped_total{device=\"mouse\",reason=\"too slow\"} 2\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in:\n{text}");
+        }
+    }
 
     #[test]
     fn flows_of_like_names_are_added_up_and_names_are_quoted() {

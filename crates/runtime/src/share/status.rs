@@ -28,6 +28,7 @@ impl Sharer {
             name: device.name.clone(),
             present: device.present,
             users: device.users.len(),
+            hub: device.hub_stats(),
         };
         Status {
             peers: self.sessions.values().map(Session::peer_status).collect(),
