@@ -53,6 +53,10 @@ fn body(seed: u64, index: u64) -> Vec<u8> {
     bytes
 }
 
+/// Slots that a running process gives back are back by then; looked at so often.
+const GIVING_BACK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Runs it; what is wrong is an error.
 pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
     let SoakSetting { messages, kills, stages, seed } = *setting;
@@ -98,9 +102,15 @@ pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
             run.wait()?;
         }
     }
-    let figures = run.links[0].report();
-    let figure =
-        |wanted: &str| figures.iter().find(|(name, _)| *name == wanted).map_or(-1.0, |(_, value)| *value);
+    let figure = |wanted: &str| {
+        let figures = run.links[0].report();
+        figures.iter().find(|(name, _)| *name == wanted).map_or(-1.0, |(_, value)| *value)
+    };
+    // A stage shows a message before it gives back what that lay in.
+    let ended = now();
+    while figure("slots in use") != 0.0 && now().since(ended) < GIVING_BACK {
+        std::thread::sleep(LOOK);
+    }
     let (leaked, starts) = (figure("slots in use"), figure("process starts"));
     let seconds = now().since(begun).as_secs_f64();
     println!(

@@ -394,9 +394,10 @@ impl Seat {
 
     fn publish(&mut self) {
         if self.output.publish() {
+            // Given back before the next one runs, who may look at once what has come back.
+            self.unpublished.clear();
             let next = (self.process + 1) % (self.geometry().stages + 1);
             self.wake(next);
-            self.unpublished.clear();
         }
     }
 
