@@ -18,6 +18,8 @@ pub(crate) struct Count {
     /// Pieces that are no unit, and the first of them.
     torn: u64,
     first_torn: Option<Vec<u8>>,
+    /// How often the application was told that it missed something, as it read too late.
+    overruns: u64,
 }
 
 /// What became of all units.
@@ -59,6 +61,16 @@ impl Count {
     pub(crate) fn see_torn(&mut self, piece: Vec<u8>) {
         self.torn += 1;
         self.first_torn.get_or_insert(piece);
+    }
+
+    /// The application missed something so many times.
+    pub(crate) fn overrun(&mut self, times: u64) {
+        self.overruns += times;
+    }
+
+    /// How often it did.
+    pub(crate) fn overruns(&self) -> u64 {
+        self.overruns
     }
 
     /// The beginning of the first piece that is no unit.

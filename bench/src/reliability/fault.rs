@@ -3,12 +3,13 @@
 use super::hosts::{ADDRESS_A, Host, Hosts, PORT};
 use super::subject::{Class, Disk, Subject};
 use crate::Failure;
-use std::fmt;
+use crate::chapter6::progress;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+use std::{fmt, fs, thread};
 use wire::PROTOCOL_VERSION;
 
 /// A cause. It lasts some time, and then it is gone.
@@ -32,11 +33,22 @@ pub(crate) enum Fault {
     Unplug,
     /// Somebody comes who speaks the version before.
     OldPeer,
+    /// The network lets no UDP through for so many seconds.
+    NoUdp(u64),
+    /// Everybody's wall clock is a day ahead for a while.
+    WallClock,
+    /// Both hosts are frozen, as for a suspend, and thawed some seconds later.
+    Freeze,
 }
+
+/// What the kernel does of a suspend, as far as that is tried, and where it is begun (`Documentation/power/basic-pm-debugging`).
+const SUSPEND_TEST: &str = "/sys/power/pm_test";
+const SUSPEND: &str = "/sys/power/state";
+const DAY_S: i64 = 24 * 60 * 60;
 
 impl Fault {
     /// All, in the order of the table.
-    pub(crate) const EVERY: [Fault; 17] = [
+    pub(crate) const EVERY: [Fault; 20] = [
         Fault::Cut(1),
         Fault::Cut(10),
         Fault::Cut(60),
@@ -54,11 +66,27 @@ impl Fault {
         Fault::DiskFull,
         Fault::Unplug,
         Fault::OldPeer,
+        Fault::NoUdp(15),
+        Fault::WallClock,
+        Fault::Freeze,
     ];
 
-    /// Whether devices and applications of a class can have it.
-    pub(crate) fn befalls(self, class: Class) -> bool {
+    /// Whether it can happen here, or why not.
+    pub(crate) fn is_possible(self) -> Result<(), &'static str> {
         match self {
+            Fault::WallClock | Fault::Freeze if !Path::new("/run/lab").exists() => {
+                Err("it happens to a whole machine; `lab/vm` boots one for it")
+            }
+            Fault::Freeze if !Path::new(SUSPEND_TEST).exists() => Err("this kernel tries no suspend"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether devices and applications of a class can have it, over a transport.
+    pub(crate) fn befalls(self, class: Class, transport: &str) -> bool {
+        match self {
+            // Nothing stands in for a transport that was asked for, but for the one that nobody has to ask for.
+            Fault::NoUdp(_) => transport == "quic",
             Fault::DiskFull => matches!(class, Class::File | Class::Video),
             Fault::Unplug => matches!(class, Class::Serial | Class::Input),
             _ => true,
@@ -121,6 +149,27 @@ impl Fault {
                 thread::sleep(Duration::from_secs(3));
                 subject.plug()?;
             }
+            Fault::NoUdp(seconds) => {
+                hosts.pass_udp(false)?;
+                let since = Instant::now();
+                thread::sleep(Duration::from_secs(seconds));
+                let went_on = subject.made_after_came(since);
+                hosts.pass_udp(true)?;
+                let took =
+                    went_on.ok_or("without UDP nothing flows any more")?.saturating_duration_since(since);
+                progress(&format!("without UDP it went on after {:.0} ms", took.as_secs_f64() * 1e3));
+            }
+            Fault::WallClock => {
+                turn_clock(DAY_S)?;
+                thread::sleep(Duration::from_secs(5));
+                turn_clock(-DAY_S)?;
+            }
+            Fault::Freeze => {
+                fs::write(SUSPEND_TEST, "freezer")?;
+                // Comes back when all is thawed.
+                fs::write(SUSPEND, "freeze")?;
+                fs::write(SUSPEND_TEST, "none")?;
+            }
             Fault::OldPeer => {
                 let answer = hosts.lab.on("b", greet_as_of_old)?;
                 if !answer.contains(&PROTOCOL_VERSION.to_string()) {
@@ -148,6 +197,9 @@ impl fmt::Display for Fault {
             Fault::DiskFull => f.write_str("disk full for 5 s"),
             Fault::Unplug => f.write_str("device unplugged for 3 s"),
             Fault::OldPeer => f.write_str("a peer of the version before comes"),
+            Fault::NoUdp(seconds) => write!(f, "no UDP for {seconds} s"),
+            Fault::WallClock => f.write_str("wall clock a day ahead for 5 s"),
+            Fault::Freeze => f.write_str("both hosts frozen for 5 s"),
         }
     }
 }
@@ -164,12 +216,23 @@ fn greet_as_of_old() -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn ip(words: &[&str]) -> Result<(), Failure> {
-    let output = Command::new("ip").args(words).output()?;
+/// Sets the wall clock by so many seconds.
+fn turn_clock(by_s: i64) -> Result<(), Failure> {
+    let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    done("date", &["-s", &format!("@{}", now_s.saturating_add_signed(by_s))])
+}
+
+pub(super) fn ip(words: &[&str]) -> Result<(), Failure> {
+    done("ip", words)
+}
+
+fn done(program: &str, words: &[&str]) -> Result<(), Failure> {
+    let output = Command::new(program).args(words).output()?;
     match output.status.success() {
         true => Ok(()),
         false => {
-            Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()).into())
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{program} {}: {}", words.join(" "), said.trim()).into())
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Two hosts that know each other, and the program on both of them as a user runs it.
 
 use super::Cell;
+use super::fault::{Fault, ip};
 use super::unit::Unit;
 use crate::Failure;
 use crate::chapter6::{Lab, beside};
@@ -128,7 +129,8 @@ impl Drop for Service {
 /// Both hosts, and what runs on them.
 pub(crate) struct Hosts {
     pub(crate) lab: Lab,
-    transport: String,
+    /// The transport, as it is asked for.
+    scheme: String,
     directory: PathBuf,
     share: Option<(Service, Vec<String>)>,
     attach: Option<(Service, Vec<String>)>,
@@ -139,7 +141,11 @@ impl Hosts {
     pub(crate) fn new(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Hosts, Failure> {
         let lab = Lab::up(netlab, &["--seed", &seed.to_string(), "delay=5ms"])?;
         let directory = directory.to_path_buf();
-        let hosts = Hosts { lab, transport: cell.transport.clone(), directory, share: None, attach: None };
+        let scheme = match cell.fault {
+            Fault::NoUdp(_) => String::new(),
+            _ => format!("{}://", cell.transport),
+        };
+        let hosts = Hosts { lab, scheme, directory, share: None, attach: None };
         let mut shows = hosts.command(Host::Device)?;
         shows.args(["pair", "--listen", &format!("{ADDRESS_A}:{PORT}")]);
         let mut shows = Service::start(shows)?;
@@ -172,7 +178,7 @@ impl Hosts {
     pub(crate) fn begin(&mut self, device: &str, application: &str) -> Result<String, Failure> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
         let share = words(&["share", device, "--name", "device", "--stats"]);
-        let from = format!("{}://{ADDRESS_A}/device", self.transport);
+        let from = format!("{}{ADDRESS_A}/device", self.scheme);
         let attach = words(&["attach", &from, "--as", application, "--stats"]);
         self.share = Some((self.service(Host::Device, &share)?, share));
         self.attach = Some((self.service(Host::Application, &attach)?, attach));
@@ -221,6 +227,24 @@ impl Hosts {
         let Some((service, _)) = self.running(host) else { return 0 };
         let workers = service.processes().split_off(1);
         workers.iter().filter(|worker| kill_process(**worker, Signal::KILL).is_ok()).count()
+    }
+
+    /// Has both hosts take no datagram of the other, without a word, or take them again.
+    pub(crate) fn pass_udp(&mut self, pass: bool) -> Result<(), Failure> {
+        for host in ["a", "b"] {
+            let namespace = self.lab.namespace(host);
+            let rule = |words: &[&str]| ip(&[&["-n", &namespace, "rule"], words].concat());
+            if pass {
+                rule(&["del", "pref", "5"])?;
+                continue;
+            }
+            // What is for this host is looked up before any rule, and what a socket expects before that.
+            self.lab.on(host, || Ok(fs::write("/proc/sys/net/ipv4/udp_early_demux", "0")?))?;
+            rule(&["add", "pref", "10", "lookup", "local"])?;
+            rule(&["del", "pref", "0"])?;
+            rule(&["add", "pref", "5", "iif", "wan0", "ipproto", "udp", "blackhole"])?;
+        }
+        Ok(())
     }
 
     /// Has all processes of a host stand still, or go on.

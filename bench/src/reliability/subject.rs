@@ -128,6 +128,7 @@ fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
                 Err(piece) => lock(count).see_torn(piece),
             }
         }
+        lock(count).overrun(reader.take_overruns());
     }
 }
 
@@ -150,6 +151,8 @@ pub(crate) struct Ended {
     pub(crate) stuck: u64,
     /// How often the application lost its node.
     pub(crate) node_losses: u64,
+    /// How often the kernel told the application that it read too late.
+    pub(crate) overruns: u64,
 }
 
 /// The device, the application, and what goes on between them.
@@ -287,7 +290,8 @@ impl Subject {
             _ => 0,
         };
         let tally = counts.iter().fold(Tally::default(), |sum, count| sum.and(lock(count).tally()));
-        Ok(Ended { tally, stuck, node_losses: self.application.losses() })
+        let overruns = counts.iter().map(|count| lock(count).overruns()).sum();
+        Ok(Ended { tally, stuck, node_losses: self.application.losses(), overruns })
     }
 }
 

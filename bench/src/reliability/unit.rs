@@ -1,7 +1,7 @@
 //! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard.
 
 use sys::input::Event;
-use sys::input::code::{EV_KEY, EV_MSC, KEY_A, MSC_SCAN};
+use sys::input::code::{EV_KEY, EV_MSC, EV_SYN, KEY_A, MSC_SCAN, SYN_DROPPED};
 
 /// What a device makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,10 +79,13 @@ fn event_bytes(event: &Event) -> [u8; EVENT_BYTES] {
 
 /// The number of a report, if this is the event that has it.
 fn scan_code(event: &[u8]) -> Option<u64> {
-    let (head, value) = event.get(16..EVENT_BYTES)?.split_at_checked(4)?;
-    let is_scan = head == [EV_MSC.to_ne_bytes(), MSC_SCAN.to_ne_bytes()].concat();
+    let value = event.get(20..EVENT_BYTES)?;
     let number = i32::from_ne_bytes(value.try_into().ok()?);
-    is_scan.then_some(number.try_into().ok()?)
+    is_event(event, EV_MSC, MSC_SCAN).then_some(number.try_into().ok()?)
+}
+
+fn is_event(event: &[u8], kind: u16, code: u16) -> bool {
+    event.get(16..20) == Some(&[kind.to_ne_bytes(), code.to_ne_bytes()].concat()[..])
 }
 
 /// Finds units in what an application reads.
@@ -91,11 +94,13 @@ pub(crate) struct Reader {
     unit: Unit,
     begun: bool,
     bytes: Vec<u8>,
+    /// How often the kernel told that it dropped reports, as they were read too late.
+    overruns: u64,
 }
 
 impl Reader {
     pub(crate) fn new(unit: Unit) -> Reader {
-        Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new() }
+        Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new(), overruns: 0 }
     }
 
     /// Takes bytes; gives the numbers of the units that they complete, and what is no unit as it is.
@@ -105,12 +110,20 @@ impl Reader {
         while let Some(piece) = self.piece() {
             match (self.unit, self.begun) {
                 // Its other events follow from the number, or stand for where things are.
-                (Unit::Report, _) => found.extend(scan_code(&piece).map(Ok)),
+                (Unit::Report, _) => {
+                    self.overruns += u64::from(is_event(&piece, EV_SYN, SYN_DROPPED));
+                    found.extend(scan_code(&piece).map(Ok));
+                }
                 (_, true) => found.push(self.number(&piece).ok_or(piece)),
                 (_, false) => self.begun = true,
             }
         }
         found
+    }
+
+    /// How often the application missed something by its own slowness, since this was last asked.
+    pub(crate) fn take_overruns(&mut self) -> u64 {
+        std::mem::take(&mut self.overruns)
     }
 
     fn piece(&mut self) -> Option<Vec<u8>> {

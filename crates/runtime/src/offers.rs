@@ -6,6 +6,7 @@ use crate::error::RuntimeError;
 use crate::junction::hub::{Hub, HubPlan, HubStats};
 use crate::registry;
 use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
+use crate::trust::PeerKey;
 use crate::worker::{PartnerOrigin, keep};
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
 use rustix::fs::{FileType, fstat};
@@ -17,6 +18,9 @@ use std::time::Duration;
 /// Time between two attempts to find a device that went away.
 pub(crate) const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 
+/// So many pings of a peer's may be missed before it counts as one that does not answer.
+const ANSWER_PINGS: u32 = 3;
+
 /// The devices on offer, by number. One that another process joined with has that process's number.
 pub(crate) type Offers = BTreeMap<u64, Shared>;
 
@@ -24,6 +28,8 @@ pub(crate) type Offers = BTreeMap<u64, Shared>;
 #[derive(Debug, Clone)]
 pub(crate) struct User {
     pub(crate) session: u64,
+    /// What it is known by.
+    key: Option<PeerKey>,
     pub(crate) driver: u32,
     /// Its way of the hub, if there is one.
     way: u16,
@@ -100,11 +106,19 @@ impl Shared {
         }
     }
 
-    /// Somebody asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room. Whether
-    /// one does, or may yet, as it has not been heard of since.
-    pub(crate) fn want(&mut self, asked: Time) -> bool {
+    /// Somebody of this key asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room.
+    /// Whether one does, or may yet, as it has not been heard of since. A host that asks for what it has already has
+    /// likely begun anew: what it was before has an answer's time, [`ANSWER_PINGS`], and not that of a link which
+    /// may come back.
+    pub(crate) fn want(&mut self, asked: Time, key: Option<PeerKey>, ping_interval: Duration) -> bool {
         if !self.is_full() {
             return false;
+        }
+        let is_late = now() >= asked.after(ping_interval * ANSWER_PINGS);
+        let is_before = |user: &&mut User| key.is_some() && user.key == key && user.heard < Some(asked);
+        if is_late && let Some(before) = self.users.iter_mut().find(is_before) {
+            before.taken = Some("the same host asked for it anew, and this one did not answer");
+            return true;
         }
         if let Some(silent) = self.users.iter_mut().find(|user| user.heard.is_none()) {
             silent.taken = Some("another peer asked for it while this one was silent");
@@ -139,7 +153,7 @@ impl Shared {
     /// before, what is kept of that driver.
     pub(crate) fn begin_use(
         &mut self,
-        session: u64,
+        (session, key): (u64, Option<PeerKey>),
         driver: u32,
         plans: &mut [FlowPlan],
     ) -> Result<(PartnerOrigin, Option<OwnedFd>), String> {
@@ -177,7 +191,7 @@ impl Shared {
                 hub.join(way)?
             }
         };
-        self.users.push(User { session, driver, way, heard: Some(now()), taken: None });
+        self.users.push(User { session, key, driver, way, heard: Some(now()), taken: None });
         Ok((origin, left))
     }
 

@@ -540,7 +540,7 @@ impl Session {
             Control::Open { ref name, .. }
                 if shared.values_mut().any(|device| {
                     let may = self.permit.covers(&device.name, &device.allow);
-                    device.name == *name && may && device.want(asked)
+                    device.name == *name && may && device.want(asked, self.key, self.limits.ping_interval)
                 }) =>
             {
                 if self.waiting.len() < self.limits.drivers {
@@ -712,7 +712,7 @@ impl Session {
             driver * FLOWS_MAX as u32,
             &keys,
         )?;
-        let (origin, left) = device.begin_use(self.id, driver, &mut plans)?;
+        let (origin, left) = device.begin_use((self.id, self.key), driver, &mut plans)?;
         self.workers.inherit(driver, left);
         self.drivers.insert(driver, number);
         self.transports.insert(driver, transport.clone());
