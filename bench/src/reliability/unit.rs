@@ -167,6 +167,14 @@ mod tests {
     }
 
     #[test]
+    fn an_application_that_reads_too_late_is_told_so() {
+        let mut reader = Reader::new(Unit::Report);
+        let dropped = event_bytes(&Event::new(EV_SYN, SYN_DROPPED, 0));
+        assert_eq!(reader.read(&[dropped.to_vec(), Unit::Report.bytes(3)].concat()), [Ok(3)]);
+        assert_eq!((reader.take_overruns(), reader.take_overruns()), (1, 0));
+    }
+
+    #[test]
     fn what_is_torn_is_no_unit() {
         let mut line = Unit::Line.bytes(5);
         line.remove(3);
