@@ -77,6 +77,11 @@ impl Service {
         self.events().iter().rev().find(|event| event["event"] == kind).cloned()
     }
 
+    /// All events of a kind, the earliest first.
+    fn events_of(&self, kind: &str) -> Vec<Value> {
+        self.events().iter().filter(|event| event["event"] == kind).cloned().collect()
+    }
+
     /// Waits until it tells of something of a kind.
     pub(crate) fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
         let begun = Instant::now();
@@ -262,13 +267,15 @@ impl Hosts {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
-            // What a device gives up by itself, as where things stand is read anew.
+            // What a device gives up by itself, as where things stand is read anew. Its partner counts from nothing where
+            // another worker, or another device in its place, goes on.
+            let all = service.events_of("stats");
             let figure = |name: &str| {
-                let figures = stats["partner"].as_array().into_iter().flatten();
-                figures
-                    .filter(|figure| figure[0] == name)
-                    .filter_map(|figure| figure[1].as_f64())
-                    .sum::<f64>()
+                let (sum, last) = all.iter().fold((0.0, 0.0), |(sum, last), event| {
+                    let now = partner_figure(&event["stats"], name);
+                    if now < last { (sum + last, now) } else { (sum, now) }
+                });
+                sum + last
             };
             *told.reasons.entry("by the device".into()).or_default() += figure("frames dropped") as u64;
             told.is_unnumbered |= figure("kernel overflows") > 0.0;
@@ -288,6 +295,12 @@ impl Hosts {
         told.reasons.retain(|_, count| *count > 0);
         told
     }
+}
+
+/// One figure of a flow's partner; 0 if it tells no such thing.
+fn partner_figure(stats: &Value, name: &str) -> f64 {
+    let figures = stats["partner"].as_array().into_iter().flatten();
+    figures.filter(|figure| figure[0] == name).filter_map(|figure| figure[1].as_f64()).sum()
 }
 
 /// What hosts told.
