@@ -48,6 +48,7 @@ pub(crate) struct ControlLink {
     liveness: Liveness,
     /// Of the control channel's own connection.
     own_liveness: Liveness,
+    silence: Duration,
     ping_interval: Duration,
     ping_at: Time,
     ping_id: u32,
@@ -63,6 +64,7 @@ impl ControlLink {
             clock: ClockEstimator::new(),
             liveness: Liveness::new(limits.silence, now),
             own_liveness: Liveness::new(limits.silence.saturating_mul(DATA_PATIENCE), now),
+            silence: limits.silence,
             ping_interval: limits.ping_interval,
             ping_at: now,
             ping_id: 0,
@@ -239,8 +241,11 @@ impl ControlLink {
         }
     }
 
-    /// Sends a ping if it is time.
+    /// Sends a ping if it is time. Where that is long past, this host slept: it is no silence that nobody listened to.
     pub(crate) fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
+        if self.stream.is_some() && now >= self.ping_at.after(self.silence) && !self.is_silent(self.ping_at) {
+            self.handle_heard(now);
+        }
         if self.stream.is_some() && now >= self.ping_at {
             // While the peer takes nothing, more pings would only fill the queue.
             if !self.is_waiting() {
@@ -311,6 +316,7 @@ impl ControlLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn data_keep_a_session_alive_but_not_for_ever_a_silent_control_channel() {
@@ -326,5 +332,28 @@ mod tests {
         assert!(link.is_silent(dead));
         let link = ControlLink::new(&limits, Time::ZERO);
         assert!(link.is_silent(Time::ZERO.after(limits.silence)), "nothing came at all");
+    }
+    #[test]
+    fn silence_that_nobody_listened_to_is_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (limits, begun) = (Limits::default(), Time::from_millis(1000));
+        let connected = || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut link = ControlLink::new(&limits, begun);
+            link.connect(ControlStream::Bare(stream), 0, None, begun).unwrap();
+            link
+        };
+        let later = begun.after(limits.silence * 10);
+        let mut asleep = connected();
+        asleep.run_timeouts(later).unwrap();
+        assert!(!asleep.is_silent(later) && asleep.is_silent(later.after(limits.silence)));
+        let mut awake = connected();
+        let mut now = begun;
+        while !awake.is_silent(now) {
+            awake.run_timeouts(now).unwrap();
+            now = now.after(limits.ping_interval);
+        }
+        awake.run_timeouts(later).unwrap();
+        assert!(awake.is_silent(later), "it was before this host slept");
     }
 }
