@@ -34,11 +34,11 @@ pub(crate) struct ReliabilitySetting {
     /// Classes of devices [default: all]
     #[arg(long = "class", value_delimiter = ',')]
     classes: Vec<Class>,
-    /// Only faults in whose name this is
-    #[arg(long)]
-    fault: Option<String>,
+    /// Only faults in whose name one of these is
+    #[arg(long = "fault", value_delimiter = ',')]
+    faults: Vec<String>,
     /// Transports
-    #[arg(long = "transport", value_delimiter = ',', default_values_t = ["tcp".to_string(), "udp".to_string()])]
+    #[arg(long = "transport", value_delimiter = ',', default_values_t = ["quic".to_string(), "tcp".to_string(), "udp".to_string()])]
     transports: Vec<String>,
     /// What the network's losses follow
     #[arg(long, default_value_t = 1)]
@@ -159,8 +159,10 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
             Err(why) => progress(&format!("SKIPPED {class:?}: {why}")),
         }
     }
-    let is_wanted =
-        |fault: &Fault| setting.fault.as_ref().is_none_or(|part| fault.to_string().contains(part.as_str()));
+    let is_wanted = |fault: &Fault| {
+        let is_named = |part: &String| fault.to_string().contains(part.as_str());
+        setting.faults.is_empty() || setting.faults.iter().any(is_named)
+    };
     let mut faults = Vec::new();
     for fault in Fault::EVERY.into_iter().filter(is_wanted) {
         match fault.is_possible() {
