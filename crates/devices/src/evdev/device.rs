@@ -71,6 +71,17 @@ struct Figures {
     effects_refused: u64,
 }
 
+impl Figures {
+    /// An event is read and goes nowhere; it may say that the kernel dropped others before.
+    fn give_up(&mut self, event: &Event) {
+        match (event.kind, event.code) {
+            (EV_SYN, SYN_REPORT) => self.dropped += 1,
+            (EV_SYN, SYN_DROPPED) => self.kernel_overflows += 1,
+            _ => {}
+        }
+    }
+}
+
 impl DevicePartner {
     /// A partner on an event node that was opened without blocking, on the boot clock.
     pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> Self {
@@ -147,7 +158,7 @@ impl DevicePartner {
                 match self.is_snapshot_wanted {
                     false => self.handle(Time(*time_ns), *event),
                     // The snapshot will say what these led to.
-                    true => self.figures.dropped += u64::from(*event == Event::REPORT),
+                    true => self.figures.give_up(event),
                 }
             }
             self.batch = batch;
@@ -239,8 +250,7 @@ impl DevicePartner {
                 0 => break,
                 count => events += count,
             }
-            let reports = self.batch.iter().filter(|(_, event)| *event == Event::REPORT).count();
-            self.figures.dropped += reports as u64;
+            self.batch.iter().for_each(|(_, event)| self.figures.give_up(event));
         }
         Ok(events)
     }
