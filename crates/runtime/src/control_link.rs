@@ -353,6 +353,7 @@ mod tests {
             awake.run_timeouts(now).unwrap();
             now = now.after(limits.ping_interval);
         }
+        awake.run_timeouts(now).unwrap();
         awake.run_timeouts(later).unwrap();
         assert!(awake.is_silent(later), "it was before this host slept");
     }
