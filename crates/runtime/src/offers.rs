@@ -18,8 +18,9 @@ use std::time::Duration;
 /// Time between two attempts to find a device that went away.
 pub(crate) const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 
-/// So many pings of a peer's may be missed before it counts as one that does not answer.
-const ANSWER_PINGS: u32 = 3;
+/// A peer that was not heard of at so many looks, one after the other, does not answer. Looks and not a time: while this host
+/// stands still it hears of nobody.
+const ANSWER_LOOKS: u32 = 8;
 
 /// The devices on offer, by number. One that another process joined with has that process's number.
 pub(crate) type Offers = BTreeMap<u64, Shared>;
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     hub: Option<Hub>,
     /// Who owns what flows back from now on, and is to be told.
     heir: Option<User>,
+    /// When it was asked for last, and how often its users were looked at since.
+    looks: (Time, u32),
     pub(crate) present: bool,
     pub(crate) reopen_at: Time,
 }
@@ -107,16 +110,18 @@ impl Shared {
     }
 
     /// Somebody of this key asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room.
-    /// Whether one does, or may yet, as it has not been heard of since. A host that asks for what it has already has
-    /// likely begun anew: what it was before has an answer's time, [`ANSWER_PINGS`], and not that of a link which
-    /// may come back.
-    pub(crate) fn want(&mut self, asked: Time, key: Option<PeerKey>, ping_interval: Duration) -> bool {
+    /// Whether one does, or may yet, as it has not been heard of since; then it is looked again a little later. A host that
+    /// asks for what it has already has likely begun anew: what it was before has an answer's time, [`ANSWER_LOOKS`], and
+    /// not that of a link which may come back.
+    pub(crate) fn want(&mut self, asked: Time, key: Option<PeerKey>) -> bool {
         if !self.is_full() {
             return false;
         }
-        let is_late = now() >= asked.after(ping_interval * ANSWER_PINGS);
+        self.looks = if self.looks.0 == asked { (asked, self.looks.1 + 1) } else { (asked, 1) };
         let is_before = |user: &&mut User| key.is_some() && user.key == key && user.heard < Some(asked);
-        if is_late && let Some(before) = self.users.iter_mut().find(is_before) {
+        if self.looks.1 > ANSWER_LOOKS
+            && let Some(before) = self.users.iter_mut().find(is_before)
+        {
             before.taken = Some("the same host asked for it anew, and this one did not answer");
             return true;
         }
@@ -328,6 +333,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
         hub_plan,
         hub: None,
         heir: None,
+        looks: (Time::ZERO, 0),
         present: true,
         reopen_at,
     })

@@ -540,7 +540,7 @@ impl Session {
             Control::Open { ref name, .. }
                 if shared.values_mut().any(|device| {
                     let may = self.permit.covers(&device.name, &device.allow);
-                    device.name == *name && may && device.want(asked, self.key, self.limits.ping_interval)
+                    device.name == *name && may && device.want(asked, self.key)
                 }) =>
             {
                 if self.waiting.len() < self.limits.drivers {
