@@ -14,7 +14,8 @@ use transports::quic::{
 };
 use wire::{BODY_BYTES_MAX, Container, Reader, RecordHeader, WireError};
 
-const TUNING: Tuning = Tuning { window: 1 << 20, streams: 4, datagram: 1200, congestion: Congestion::Cubic };
+const TUNING: Tuning =
+    Tuning { window: 1 << 20, streams: 4, datagram: 1200, is_known: false, congestion: Congestion::Cubic };
 /// Datagrams there and back that a handshake needs at most, with room to spare.
 const ROUNDS_MAX: usize = 64;
 /// Streams that the peer writes to.
