@@ -76,6 +76,15 @@ pub struct Opened {
     pub descriptors: Vec<OwnedFd>,
 }
 
+impl Opened {
+    /// The same, with descriptors of its own for what is open there.
+    pub fn try_clone(&self) -> std::io::Result<Opened> {
+        let Opened { spec, role, description, descriptors } = self;
+        let descriptors = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
+        Ok(Opened { spec: spec.clone(), role: *role, description: description.clone(), descriptors })
+    }
+}
+
 /// Why a device could not be opened or driven.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -110,7 +119,8 @@ pub enum DeviceError {
 
 /// A class of devices: one row in the table of `devices`.
 ///
-/// `open` runs in the broker, which may open devices; `partner` runs in a worker, which may not.
+/// `open` runs in the broker, which may open devices; `partner` runs in a worker, which may not: it needs nothing but
+/// what `open` gave, no file, socket or program of its own.
 pub trait DeviceClass: Sync {
     /// Its name before the colon.
     fn name(&self) -> &'static str;
@@ -159,12 +169,6 @@ pub trait DeviceClass: Sync {
     /// Finds the same device again after it went away, by what it is rather than where it was.
     fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
         self.open(spec, role, Some(known))
-    }
-
-    /// Whether its partner needs nothing but what `open` gave: no file, socket or program of its own. Then it runs in a
-    /// worker process that could have none.
-    fn is_lockable(&self, _role: Role) -> bool {
-        true
     }
 
     /// The broker lets go of what it opened, after the partner is gone: what that could not clear away in a worker

@@ -1,11 +1,12 @@
 //! What leaves a pair by a side port, and where this host sends it.
 
 use contract::{Message, Pair, Port};
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 /// Where what leaves a pair by a side port goes.
-pub trait Outlet: Send + Sync {
+pub trait Outlet: Any + Send + Sync {
     /// Takes a message; `false` if there is no room for it.
     fn put(&self, message: Message) -> bool;
 

@@ -244,8 +244,8 @@ impl Pipeline {
     }
 
     /// Whether something leaves by side ports here.
-    pub fn has_outlets(&self) -> bool {
-        !self.outlets.is_empty()
+    pub fn outlets(&self) -> &[NamedOutlet] {
+        &self.outlets
     }
 
     pub(crate) fn outlets_of(&self, used: &PairUse) -> Vec<(Port, Arc<dyn Outlet>)> {

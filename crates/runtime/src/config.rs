@@ -229,7 +229,7 @@ impl ShareWords {
         let pipelines = pipelines(
             [&self.via, &self.via_back, &self.require].map(Option::as_deref),
             self.key_file.as_deref(),
-            &self.ports,
+            (&self.ports, false),
         )?;
         let hub = self.hub.as_deref().map(HubPolicy::parse).transpose();
         let device = ShareDevice {
@@ -321,7 +321,8 @@ impl AttachWords {
             )));
         }
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
-        let pipelines = pipelines(words, self.key_file.as_deref(), &self.ports)?;
+        let ports = (&self.ports[..], self.from.len() > 1);
+        let pipelines = pipelines(words, self.key_file.as_deref(), ports)?;
         let mut requests: Vec<AttachRequest> = Vec::new();
         for (index, from) in self.from.iter().enumerate() {
             let origin = Origin::parse(from)?;
@@ -356,7 +357,7 @@ impl ConnectWords {
         registry::device_spec(&self.source, Role::Device)?;
         registry::device_spec(&self.sink, Role::Application)?;
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
-        pipelines(words, self.key_file.as_deref(), &self.ports)
+        pipelines(words, self.key_file.as_deref(), (&self.ports, false))
     }
 }
 
@@ -368,11 +369,11 @@ fn trust(insecure: bool) -> Result<Option<Trust>, RuntimeError> {
 fn pipelines(
     [via, via_back, require]: [Option<&str>; 3],
     key_file: Option<&Path>,
-    ports: &[String],
+    (ports, are_shared): (&[String], bool),
 ) -> Result<Pipelines, RuntimeError> {
     let pipelines = Pipelines::parse(via, via_back, require).map_err(RuntimeError::Usage)?;
     let key = key_file.map(read_key_file).transpose()?;
-    let outlets = outlet::open(ports).map_err(RuntimeError::Usage)?;
+    let outlets = outlet::open(ports, are_shared).map_err(RuntimeError::Usage)?;
     Ok(Pipelines { key, outlets, ..pipelines })
 }
 

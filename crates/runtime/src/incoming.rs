@@ -91,7 +91,7 @@ impl Incoming {
         let stand = kept.as_mut().and_then(Kept::sink).filter(|stand| stand.ticket.flow == plan.flow);
         if let Some(stand) = &stand {
             if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
-                plan.pipeline = pipeline;
+                plan.pipeline = pipeline.with_outlets(plan.pipeline.outlets());
             }
             sink = SinkFlow::resume(&stand.ticket, plan.class, limits).unwrap_or(sink);
             drops = DropCounts::resume(&stand.losses);

@@ -1,9 +1,12 @@
 //! Halves of pairs in processes of their own: which do, and what they are started with.
+//!
+//! A locked worker has them started by a warden of its broker's ([`links::process::Wardship`]), which is told before what a
+//! pipeline may need ([`programs`]).
 
 use contract::{Format, Half, Link, Options, Secret, Site, StageError};
 use links::confine;
-use links::process::{Limits, Module, Process, SharedRun};
-use pipeline::{Isolation, LinkKind, PairUse};
+use links::process::{Allowed, Limits, Module, Process, SharedRun};
+use pipeline::{Isolation, LinkKind, PairUse, Pipeline};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -23,9 +26,21 @@ pub fn use_program(path: PathBuf) {
     PROGRAM.get_or_init(|| path);
 }
 
-fn program() -> OsString {
+/// The program that runs modules, by which a worker finds it as well.
+pub(crate) fn program() -> OsString {
     // Under this name it is found even after its file was replaced by a newer one.
     PROGRAM.get_or_init(|| "/proc/self/exe".into()).into()
+}
+
+/// What the halves of a pipeline are started with that ask for processes of their own, wherever they stand among each
+/// other. One that cannot be started so says why when it is.
+pub(crate) fn programs(pipeline: &Pipeline, half: Half) -> Vec<Allowed> {
+    let pairs = pipeline.pairs();
+    let stands = || (1..=pairs.len()).map(Stand::Place).chain([Stand::Chain]);
+    let of_pair = |used| stands().filter_map(move |stand| start(used, half, stand).ok());
+    let asks = |used: &&PairUse| used.link_of(half) != LinkKind::Direct;
+    let starts = pairs.iter().filter(asks).flat_map(of_pair);
+    starts.map(|(words, environment)| Allowed { words, environment }).collect()
 }
 
 /// The link to a half that asks for a process of its own; `None` if it asks for none.
@@ -119,18 +134,11 @@ fn module(
     site: &Site,
     stand: Stand,
 ) -> Result<Module, StageError> {
-    let foreign = used.pair.program(&used.options, half);
-    let (words, is_own) = match foreign {
-        Some(text) => (split(text)?, false),
-        None => (own_words(used.pair.name(), half, stand), true),
-    };
+    let is_own = used.pair.program(&used.options, half).is_none();
+    let (words, environment) = start(used, half, stand)?;
     let patience = match used.options.duration("patience") {
         Duration::ZERO => PATIENCE,
         patience => patience,
-    };
-    let (words, environment) = match &used.isolation {
-        Some(isolation) => confined(words, isolation, &used.options)?,
-        None => (words, None),
     };
     let has_history = used.pair.promises(&used.options).needs_order;
     Ok(Module {
@@ -144,6 +152,18 @@ fn module(
         patience,
         limits: Limits::default(),
     })
+}
+
+/// A half's program with its arguments, and its environment.
+fn start(used: &PairUse, half: Half, stand: Stand) -> Result<Start, StageError> {
+    let words = match used.pair.program(&used.options, half) {
+        Some(text) => split(text)?,
+        None => own_words(used.pair.name(), half, stand),
+    };
+    match &used.isolation {
+        Some(isolation) => confined(words, isolation, &used.options),
+        None => Ok((words, None)),
+    }
 }
 
 fn split(text: &str) -> Result<Vec<OsString>, StageError> {

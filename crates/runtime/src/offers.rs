@@ -7,7 +7,7 @@ use crate::junction::hub::{Hub, HubPlan, HubStats};
 use crate::registry;
 use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
 use crate::trust::PeerKey;
-use crate::worker::{PartnerOrigin, keep};
+use crate::worker::PartnerOrigin;
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
 use rustix::fs::{FileType, fstat};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ impl Pipe {
             fstat(descriptor).is_ok_and(|known| FileType::from_raw_mode(known.st_mode) == FileType::Fifo)
         };
         let are_pipes = !opened.descriptors.is_empty() && opened.descriptors.iter().all(is_pipe);
-        let opened = are_pipes.then(|| keep(opened).ok()).flatten()?;
+        let opened = are_pipes.then(|| opened.try_clone().ok()).flatten()?;
         Some(Pipe { opened, left: None })
     }
 }
@@ -168,7 +168,7 @@ impl Shared {
             None => match self.pipe.as_mut() {
                 Some(pipe) => {
                     left = pipe.left.take();
-                    let opened = keep(&pipe.opened).map_err(|error| error.to_string())?;
+                    let opened = pipe.opened.try_clone().map_err(|error| error.to_string())?;
                     PartnerOrigin::Opened(Box::new(opened))
                 }
                 None => {

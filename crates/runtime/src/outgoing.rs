@@ -744,7 +744,7 @@ fn resume(
     };
     *drops = DropCounts::resume(&stand.losses);
     if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
-        plan.pipeline = pipeline;
+        plan.pipeline = pipeline.with_outlets(plan.pipeline.outlets());
     }
     let count = stand.records.len() as u64;
     match SourceFlow::resume(&stand.ticket, stand.records, plan.class, lossy, limits) {

@@ -119,7 +119,6 @@ pub struct Sharer {
     quic: QuicDoor,
     address: SocketAddr,
     poller: Poller,
-    shared: Offers,
     orders: Orders,
     /// Where other processes of this user join; none if there is no place for it.
     door: Option<Door>,
@@ -128,6 +127,8 @@ pub struct Sharer {
     tracing: Tracing,
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
+    /// After the sessions: their workers may still write to what is opened here.
+    shared: Offers,
     next_session: u64,
     admissions: Admissions,
     /// When devices are attended to again at the earliest.

@@ -135,11 +135,6 @@ impl DeviceClass for V4l2 {
         }
     }
 
-    /// Whether a loopback's node is read is seen in `/proc`.
-    fn is_lockable(&self, role: Role) -> bool {
-        role == Role::Device
-    }
-
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let Opened { spec, role, description, descriptors } = opened;
         let (wanted, properties) = (wanted(&spec)?, parse_properties(&description)?);
@@ -164,10 +159,9 @@ impl DeviceClass for V4l2 {
                 let pictures = properties.as_ref().map(|properties| properties.geometry);
                 let knobs = properties.map(|properties| properties.knobs).unwrap_or_default();
                 let settings = first_settings(&spec, &knobs)?;
-                let rest: Vec<OwnedFd> = descriptors.take(watch::DESCRIPTORS).collect();
-                let watch = <[OwnedFd; watch::DESCRIPTORS]>::try_from(rest).ok();
-                let watch = watch.map(|descriptors| Watch::new(descriptors, node.as_fd()));
                 let name = description.summary;
+                let watch = descriptors.next().map(Watch::new).transpose();
+                let watch = watch.map_err(|error| os(format!("asking who reads {name}"), error, None))?;
                 Ok(Box::new(NodePartner::new(Parts { name, node, pictures, wanted, knobs, settings, watch })))
             }
         }
@@ -223,9 +217,9 @@ fn open_node(spec: &DeviceSpec, like: Option<&Description>, wanted: &Wanted) -> 
         like.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice)
     });
     if takes_words && spec.options.text("start") == "demand" && is_loopback {
-        let watch = watch::start(&node.path, watch::PLACES)
+        let watch = watch::start(&node.path, descriptors[0].as_fd())
             .map_err(|error| os(format!("watching {}", node.path.display()), error, None))?;
-        descriptors.extend(watch);
+        descriptors.push(watch);
     }
     let summary = format!("{} at {}{shown}", node.capability.card, node.path.display());
     let description = Description {

@@ -180,7 +180,7 @@ impl NodePartner {
     }
 
     fn next(&mut self, now: Time) -> Next {
-        self.tell_wanted(now);
+        self.tell_wanted();
         match self.waiting.pop_front() {
             Some(update) => Next::Message(Message::new(now, update.to_bytes())),
             None => Next::Nothing,
@@ -188,9 +188,9 @@ impl NodePartner {
     }
 
     /// Tells the camera if somebody comes to read, or the last one left a while ago.
-    fn tell_wanted(&mut self, now: Time) {
+    fn tell_wanted(&mut self) {
         let Some(watch) = &mut self.watch else { return };
-        let wanted = watch.look(now);
+        let wanted = watch.look();
         if self.told.is_some_and(|told| told != wanted) {
             self.told = Some(wanted);
             self.waiting.push_back(Update::Wanted(wanted));
@@ -202,13 +202,13 @@ impl NodePartner {
     }
 
     /// Says everything anew.
-    fn say_all(&mut self, now: Time) {
+    fn say_all(&mut self) {
         self.waiting.clear();
         self.slot = PullSlot::default();
         let settings = self.asked.iter().map(|(id, value)| Setting { id: *id, value: *value }).collect();
         self.waiting.push_back(Update::Settings(settings));
         if let Some(watch) = &mut self.watch {
-            let wanted = watch.look(now);
+            let wanted = watch.look();
             self.told = Some(wanted);
             self.waiting.push_back(Update::Wanted(wanted));
         }
@@ -243,7 +243,7 @@ impl NodePartner {
             ("neutral", self.figures.neutrals as f64),
             ("settings", self.figures.settings as f64),
         ];
-        report.extend(self.watch.as_ref().map(|watch| ("readers", watch.others() as f64)));
+        report.extend(self.watch.as_ref().map(|watch| ("readers", watch.readers() as f64)));
         report
     }
 }
@@ -262,7 +262,7 @@ impl Partner for NodePartner {
         };
         let flow = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
-            self.say_all(now());
+            self.say_all();
         }
         Ok(flow)
     }
@@ -300,7 +300,7 @@ impl Partner for NodePartner {
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                self.say_all(now());
+                self.say_all();
                 Ok(CtlReply::Done)
             }
             Ctl::Say(words) => match self.hear(words) {
@@ -320,7 +320,8 @@ impl Partner for NodePartner {
         match (direction, &self.watch) {
             (Direction::Out, Some(watch)) => Readiness {
                 now: has_one,
-                ..Readiness::descriptor(watch.descriptor(), Interest::Read).or_at(watch.look_at())
+                descriptors: [watch.descriptor().map(|news| (news, Interest::Read)), None],
+                ..Readiness::never()
             },
             (Direction::Out, None) if has_one => Readiness::now(),
             (Direction::Out, None) => Readiness::never(),

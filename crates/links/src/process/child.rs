@@ -9,7 +9,7 @@ use contract::{Message, Time};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::memory::Lease;
@@ -79,9 +79,8 @@ impl Child {
         let mut members = Vec::new();
         for (index, (words, environment)) in programs.iter().enumerate() {
             let (next, output) = Pipes::between()?;
-            let input = std::mem::replace(&mut theirs, next).into();
-            let environment = *environment;
-            let start = Start { words, environment, input, output: output.into(), given: Vec::new() };
+            let (input, output) = (Some(std::mem::replace(&mut theirs, next)), Some(output));
+            let start = Start { words, environment: *environment, input, output, given: Vec::new() };
             members.push(Member::start(start, index, set)?);
         }
         let pipes = Pipes::new(input, theirs, has_words, set)?;
@@ -96,8 +95,7 @@ impl Child {
     ) -> io::Result<Child> {
         let mut members = Vec::new();
         for (index, ((words, environment), given)) in programs.iter().zip(descriptors).enumerate() {
-            let (input, output) = (Stdio::null(), Stdio::null());
-            let start = Start { words, environment: *environment, input, output, given };
+            let start = Start { words, environment: *environment, input: None, output: None, given };
             members.push(Member::start(start, index, set)?);
         }
         set.add(lane.bell(), BELL, true, false)?;
@@ -106,7 +104,7 @@ impl Child {
 
     fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> Child {
         Child {
-            together: Together::new(members.iter().map(|member| member.process.id())),
+            together: Together::new(),
             members,
             carrier,
             set: set.clone(),
@@ -295,14 +293,14 @@ impl Child {
     /// Before the host waits, with so many messages unfinished: whether there is something to take after all.
     pub(super) fn go_to_sleep(&mut self, unfinished: usize, now: impl Fn() -> Time + Copy) -> bool {
         self.is_awaited = true;
-        let Child { carrier: Carrier::Shared(lane), together, .. } = self else { return false };
+        let Child { carrier: Carrier::Shared(lane), together, members, .. } = self else { return false };
         let is_alone = unfinished == 1;
-        if is_alone && together.would(true) && lane.is_about_to_look(now) {
-            together.keep(true);
+        if is_alone && together.would(true, members) && lane.is_about_to_look(now) {
+            together.keep(true, members);
         }
         let has_come = lane.go_to_sleep(unfinished > 0, now);
         if !is_alone && unfinished > 0 || !lane.looking_pays() {
-            together.keep(false);
+            together.keep(false, members);
         }
         has_come
     }

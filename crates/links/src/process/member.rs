@@ -1,17 +1,16 @@
 //! One process of a run: its control descriptor, its last words, its end.
 
+use super::launch::Started;
 use super::ledger::Rubbish;
 use super::reader::{Frames, Lines};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use sys::poller::PollSet;
 use wire::ModuleFrame;
@@ -40,16 +39,16 @@ pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
     /// `None`: that of this process.
     pub(super) environment: Option<&'a [(OsString, OsString)]>,
-    pub(super) input: Stdio,
-    pub(super) output: Stdio,
+    /// `None`: nothing comes, and what it writes goes nowhere.
+    pub(super) input: Option<OwnedFd>,
+    pub(super) output: Option<OwnedFd>,
     /// Its descriptors from 4 on.
     pub(super) given: Vec<OwnedFd>,
 }
 
 /// A running process. Dropped, it is killed with everything it started, and reaped.
 pub(super) struct Member {
-    pub(super) process: std::process::Child,
-    pidfd: OwnedFd,
+    pub(super) process: Started,
     set: Arc<PollSet>,
     /// Its number in the run.
     index: u64,
@@ -64,32 +63,14 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn start(start: Start<'_>, index: usize, set: &Arc<PollSet>) -> io::Result<Member> {
-        let (program, arguments) =
-            start.words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no program"))?;
+    pub(super) fn start(mut start: Start<'_>, index: usize, set: &Arc<PollSet>) -> io::Result<Member> {
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(start.input).stdout(start.output).stderr(Stdio::piped());
-        // A group of its own, so that whatever it starts can be ended with it.
-        command.process_group(0);
-        if let Some(environment) = start.environment {
-            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-        }
-        let given = [theirs].into_iter().chain(start.given).collect();
-        let mut process = sys::process::start_with(&mut command, given)?;
-        let pidfd = match pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
-            Ok(pidfd) => pidfd,
-            Err(error) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                return Err(error.into());
-            }
-        };
+        let given = [theirs].into_iter().chain(std::mem::take(&mut start.given)).collect();
+        let (process, errors) = Started::start(start, given)?;
         let member = Member {
-            errors: process.stderr.take().map(OwnedFd::from),
+            errors: Some(errors),
             process,
-            pidfd,
             set: set.clone(),
             index: index as u64,
             control: Some(control),
@@ -104,7 +85,7 @@ impl Member {
             rustix::io::ioctl_fionbio(end, true)?;
             set.add(end, member.name(name), true, false)?;
         }
-        set.add(&member.pidfd, member.name(PROCESS), true, false)?;
+        set.add(member.process.end(), member.name(PROCESS), true, false)?;
         Ok(member)
     }
 
@@ -220,18 +201,13 @@ impl Member {
         self.status
     }
 
-    /// Takes its status, once it has ended; what it started is killed before its number can be another's.
+    /// Takes its status, once it has ended.
     pub(super) fn reap(&mut self) {
         if self.status.is_none() {
-            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
-            self.status = match self.process.try_wait() {
-                // Somebody else reaped it.
-                Err(_) => Some(ExitStatus::from_raw(0)),
-                Ok(status) => status,
-            };
+            self.status = self.process.reap();
         }
         if self.status.is_some() {
-            self.set.remove(&self.pidfd);
+            self.set.remove(self.process.end());
         }
     }
 }
@@ -244,10 +220,10 @@ impl Drop for Member {
         if self.status.is_some() {
             return;
         }
-        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+        self.process.kill();
         let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: REAP_MS * 1_000_000 };
-        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&wait));
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.process.end(), PollFlags::IN)], Some(&wait));
         self.reap();
-        self.set.remove(&self.pidfd);
+        self.set.remove(self.process.end());
     }
 }

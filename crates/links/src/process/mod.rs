@@ -43,6 +43,7 @@
 //! after the one that follows (4 bytes).
 
 mod child;
+mod launch;
 mod ledger;
 #[cfg(test)]
 mod ledger_tests;
@@ -54,9 +55,12 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod together;
+mod warden;
 mod window;
 
+pub use launch::start_by;
 pub use ledger::Limits;
+pub use warden::{Allowed, Wardship};
 
 use contract::{Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, Time, Value};
 use std::ffi::OsString;

@@ -6,59 +6,53 @@
 //! messages go one by one and its look finds them in time ([`crate::shm`]); with more on their way, or where that does
 //! not pay, they run wherever the system wants them.
 
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use super::member::Member;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
 
-/// The processes of a run.
+/// Where the processes of a run are kept.
 #[derive(Debug)]
 pub(super) struct Together {
-    processes: Vec<Pid>,
     /// Where they may run otherwise: wherever the host may.
     anywhere: Option<CpuSet>,
     is_kept: bool,
 }
 
 impl Together {
-    pub(super) fn new(processes: impl Iterator<Item = u32>) -> Together {
-        let pid = |id: u32| Pid::from_raw(i32::try_from(id).ok()?);
-        let processes: Vec<Pid> = processes.filter_map(pid).collect();
-        Together { processes, anywhere: sched_getaffinity(None).ok(), is_kept: false }
+    pub(super) fn new() -> Together {
+        Together { anywhere: sched_getaffinity(None).ok(), is_kept: false }
     }
 
     /// Whether [`Together::keep`] would change anything.
-    pub(super) fn would(&self, together: bool) -> bool {
+    pub(super) fn would(&self, together: bool, members: &[Member]) -> bool {
         // One process wakes nobody but its host.
-        together != self.is_kept && self.processes.len() > 1
+        together != self.is_kept && members.len() > 1
     }
 
     /// Has them on one processor, which is not the caller's, or lets them run anywhere again.
-    pub(super) fn keep(&mut self, together: bool) {
-        if !self.would(together) {
+    pub(super) fn keep(&mut self, together: bool, members: &[Member]) {
+        if !self.would(together, members) {
             return;
         }
         let Some(anywhere) = &self.anywhere else { return };
-        let set = match together {
-            true => {
-                let own = sched_getcpu();
-                let next = (own + 1..CpuSet::MAX_CPU).chain(0..own).find(|cpu| anywhere.is_set(*cpu));
-                let Some(next) = next else { return };
-                let mut one = CpuSet::new();
-                one.set(next);
-                one
-            }
-            false => *anywhere,
-        };
-        for process in &self.processes {
-            // One that has gone needs no place, and who may not move others leaves them where they are.
-            let _ = sched_setaffinity(Some(*process), &set);
+        let own = sched_getcpu();
+        let mut others = (own + 1..CpuSet::MAX_CPU).chain(0..own);
+        let place =
+            others.find(|cpu| together && anywhere.is_set(*cpu)).and_then(|cpu| u16::try_from(cpu).ok());
+        if together && place.is_none() {
+            return;
         }
+        members.iter().for_each(|member| member.process.run_on(place, anywhere));
         self.is_kept = together;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::member::Start;
     use super::*;
-    use std::process::{Child, Command, Stdio};
+    use rustix::process::Pid;
+    use std::sync::Arc;
+    use sys::poller::PollSet;
 
     #[test]
     fn they_are_kept_on_one_processor_and_let_go_again() {
@@ -67,21 +61,24 @@ mod tests {
             println!("SKIPPED: there is one processor");
             return;
         }
-        let start = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let mut processes: Vec<Child> = (0..2).map(|_| start()).collect();
+        let set = Arc::new(PollSet::new().unwrap());
+        let words = ["sleep", "600"].map(Into::into);
+        let member = |index| {
+            let start =
+                Start { words: &words, environment: None, input: None, output: None, given: Vec::new() };
+            Member::start(start, index, &set).unwrap()
+        };
+        let processes = [member(0), member(1)];
         let places = || -> Vec<CpuSet> {
-            let place = |child: &Child| sched_getaffinity(Some(Pid::from_child(child))).unwrap();
+            let pid = |member: &Member| Pid::from_raw(member.process.id().cast_signed());
+            let place = |member: &Member| sched_getaffinity(pid(member)).unwrap();
             processes.iter().map(place).collect()
         };
-        let mut together = Together::new(processes.iter().map(Child::id));
-        together.keep(true);
+        let mut together = Together::new();
+        together.keep(true, &processes);
         let kept = places();
         assert_eq!((kept[0].count(), kept[0]), (1, kept[1]));
-        together.keep(false);
+        together.keep(false, &processes);
         assert_eq!(places(), [before; 2]);
-        for process in &mut processes {
-            drop(process.stdin.take());
-            process.wait().unwrap();
-        }
     }
 }

@@ -2,19 +2,23 @@
 //!
 //! Paths put messages into a bounded queue and never wait; a thread for each port hands them to its partner. When
 //! nothing can put any more, the partner gets what is queued and the end.
+//!
+//! The broker opens what a port leads to. The queue and its thread begin with the first message, where the path runs:
+//! a path in a locked worker is handed what is open ([`hand`], [`take`]), and writes there itself.
 
 use crate::driver::{Wake, flush, forget};
 use crate::registry;
-use crate::worker::{PartnerOrigin, make_partner};
+use crate::worker::{OpenPort, PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Partner, PartnerError, Port, Pushed, Readiness, Role,
+    FlowTemplate, Format, Message, Opened, Partner, PartnerError, Port, Pushed, Readiness, Role,
 };
 use pipeline::{NamedOutlet, Outlet, side_port};
+use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::event::Event;
@@ -25,14 +29,36 @@ const QUEUE: usize = 1024;
 /// How long, at the end, a partner may take for what is queued.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens what these words name, `PAIR[.PORT]=SPEC` each, as application partners of this host.
-pub(crate) fn open(words: &[String]) -> Result<Vec<NamedOutlet>, String> {
+/// Most ports of which a worker is handed what they lead to.
+pub(crate) const PORTS_MAX: usize = 16;
+
+/// Opens what these words name, `PAIR[.PORT]=SPEC` each, as application partners of this host. `is_shared`: by the paths
+/// of several devices.
+pub(crate) fn open(words: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>, String> {
     let one = |words: &String| {
         let (pair, port, spec) = read(words)?;
-        let outlet = Queue::open(spec).map_err(|problem| format!("port `{words}`: {problem}"))?;
-        Ok(NamedOutlet { pair, port, outlet: Arc::new(outlet) })
+        let exit = Exit::open(spec, is_shared).map_err(|problem| format!("port `{words}`: {problem}"))?;
+        Ok(NamedOutlet { pair, port, outlet: Arc::new(exit) })
     };
     words.iter().map(one).collect()
+}
+
+/// What these lead to, for the one worker that has all paths which use them; `None` if there is no such one.
+pub(crate) fn hand(outlets: &[NamedOutlet]) -> Option<Vec<OpenPort>> {
+    let one = |NamedOutlet { pair, port, outlet }: &NamedOutlet| {
+        let opened = (&**outlet as &dyn Any).downcast_ref::<Exit>()?.hand()?;
+        Some(OpenPort { pair, port: *port, opened: Box::new(opened) })
+    };
+    (outlets.len() <= PORTS_MAX).then(|| outlets.iter().map(one).collect()).flatten()
+}
+
+/// In the worker: outlets that lead to what it was handed.
+pub(crate) fn take(ports: Vec<OpenPort>) -> Vec<NamedOutlet> {
+    let one = |OpenPort { pair, port, opened }| {
+        let outlet = Arc::new(Exit::new(*opened, false));
+        NamedOutlet { pair, port, outlet }
+    };
+    ports.into_iter().map(one).collect()
 }
 
 /// Says what is wrong with these words, and opens nothing.
@@ -54,6 +80,79 @@ fn read(words: &str) -> Result<(&'static str, Port, &str), String> {
     Ok((pair, port, spec.trim()))
 }
 
+/// What a port leads to, and the queue there once somebody has put something.
+struct Exit {
+    /// Until the queue has it.
+    opened: Mutex<Option<Opened>>,
+    is_shared: bool,
+    /// `None`: it did not begin.
+    queue: OnceLock<Option<Queue>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl Exit {
+    fn new(opened: Opened, is_shared: bool) -> Exit {
+        let opened = Mutex::new(Some(opened));
+        Exit { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default() }
+    }
+
+    fn open(text: &str, is_shared: bool) -> Result<Exit, String> {
+        let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
+        let like = Description {
+            class: "side port".into(),
+            summary: "a side port".into(),
+            flows: vec![FlowOffer {
+                direction: FlowDirection::DeviceToApplication,
+                format: Format::Bytes,
+                class: FlowClass::Reliable,
+            }],
+            application: "file",
+            properties: Vec::new(),
+        };
+        let opened =
+            registry::open(&spec, Role::Application, Some(&like)).map_err(|error| error.to_string())?;
+        Ok(Exit::new(opened, is_shared))
+    }
+
+    fn hand(&self) -> Option<Opened> {
+        lock(&self.opened).as_ref().filter(|_| !self.is_shared)?.try_clone().ok()
+    }
+
+    fn begin(&self) -> Option<Queue> {
+        let begun = match lock(&self.opened).take() {
+            Some(opened) => Queue::begin(opened),
+            None => Err("it is not open".into()),
+        };
+        begun.map_err(|problem| *lock(&self.problem) = Some(problem)).ok()
+    }
+}
+
+impl Outlet for Exit {
+    fn put(&self, message: Message) -> bool {
+        self.queue.get_or_init(|| self.begin()).as_ref().is_some_and(|queue| queue.put(message))
+    }
+
+    fn take_problem(&self) -> Option<String> {
+        let own = lock(&self.problem).take();
+        own.or_else(|| lock(&self.queue.get()?.as_ref()?.shared.problem).take())
+    }
+}
+
+impl Drop for Exit {
+    /// What its class leaves behind is cleared away, where a worker could not.
+    fn drop(&mut self) {
+        if let Some(opened) = lock(&self.opened).take()
+            && let Some(class) = registry::device_class(&opened.spec.class)
+        {
+            class.release(&opened);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Shared {
     ring: Ring<Message>,
     wake: Event,
@@ -69,21 +168,11 @@ struct Queue {
 }
 
 impl Queue {
-    fn open(text: &str) -> Result<Queue, String> {
-        let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
-        let (direction, class) = (FlowDirection::DeviceToApplication, FlowClass::Reliable);
-        let like = Description {
-            class: "side port".into(),
-            summary: "a side port".into(),
-            flows: vec![FlowOffer { direction, format: Format::Bytes, class }],
-            application: "file",
-            properties: Vec::new(),
-        };
-        let opened =
-            registry::open(&spec, Role::Application, Some(&like)).map_err(|error| error.to_string())?;
+    fn begin(opened: Opened) -> Result<Queue, String> {
         let mut partner =
             make_partner(PartnerOrigin::Opened(Box::new(opened))).map_err(|error| error.to_string())?;
-        let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
+        let (direction, class) = (Direction::In, FlowClass::Reliable);
+        let template = FlowTemplate { direction, format: Format::Bytes, class };
         let key = partner.open(&template, &Attributes::default()).map_err(|error| error.to_string())?;
         let system = |error: std::io::Error| error.to_string();
         let shared = Arc::new(Shared {
@@ -98,9 +187,7 @@ impl Queue {
         let thread = std::thread::Builder::new().name("side port".into()).spawn(move || writer.run());
         Ok(Queue { shared, thread: Some(thread.map_err(system)?) })
     }
-}
 
-impl Outlet for Queue {
     fn put(&self, message: Message) -> bool {
         if self.shared.failed.load(Ordering::Acquire) {
             return false;
@@ -114,10 +201,6 @@ impl Outlet for Queue {
             }
             Err(_) => false,
         }
-    }
-
-    fn take_problem(&self) -> Option<String> {
-        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -145,7 +228,7 @@ impl Writer {
         if let Err(error) = self.write() {
             self.shared.failed.store(true, Ordering::Release);
             let problem = format!("what its side port leads to: {error}");
-            *self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+            *lock(&self.shared.problem) = Some(problem);
         }
         forget(&mut self.poller, self.partner.as_ref());
     }

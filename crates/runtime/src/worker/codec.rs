@@ -4,18 +4,21 @@
 //! Everything else is as in `wire`. A broker takes nothing on trust that a worker says: it is checked and bounded here,
 //! and a worker speaks to the other host for its own flows only.
 
-use super::{Command, PartnerOrigin, Report, TransportPlan};
+use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan};
 use crate::change::driver_of;
 use crate::driver::{FlowPlan, LinkFacts, Notice};
+use crate::junction::outlet::PORTS_MAX;
 use crate::registry;
 use contract::{
     Description, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Offset, Opened, OptionSpec,
-    Options, Role, SealKeys, Secret, Shared, Site, Time,
+    Options, Port, Role, SealKeys, Secret, Shared, Site, Time,
 };
 use pipeline::{Origin, Pipeline};
 use session::{Admittance, Limits, Rates, StoreFull};
+use std::ffi::OsStr;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use thiserror::Error;
 use wire::control::{CONTROL_BODY_BYTES_MAX, DESCRIPTION_BYTES_MAX, FLOWS_MAX, PIPELINE_BYTES_MAX};
@@ -139,6 +142,8 @@ const TRACE: u8 = 16;
 const STOP: u8 = 17;
 const MOVE: u8 = 18;
 const MEMORY: u8 = 19;
+const PORTS: u8 = 20;
+const WARDEN: u8 = 21;
 
 /// A command's bytes, and the descriptors that go with them. What holds a partner of this program's own cannot cross.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -159,6 +164,17 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         Command::Memory { driver, memory } => {
             w.u8(MEMORY).u32(driver);
             given.push(memory);
+        }
+        Command::Warden { socket, program } => {
+            w.u8(WARDEN).blob(program.as_bytes());
+            given.push(socket);
+        }
+        Command::Ports { driver, ports } => {
+            w.u8(PORTS).u32(driver).u16(ports.len() as u16);
+            for OpenPort { pair, port: Port(port), opened } in ports {
+                w.text(pair).u16(port);
+                put_opened(&mut w, *opened, &mut given);
+            }
         }
         Command::Rebuild { driver, flows } => {
             w.u8(REBUILD).u32(driver);
@@ -215,13 +231,25 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
     let command = match kind {
         ADD => {
             let (driver, role) = (r.u32("driver")?, role(r)?);
-            let origin = opened(r, &mut given)?;
+            let origin = PartnerOrigin::Opened(Box::new(opened(r, &mut given)?));
             let flows = plans(r)?;
             Command::Add { driver, origin, role, flows, transport: transport(r)? }
         }
-        PARTNER => Command::Partner { driver: r.u32("driver")?, origin: opened(r, &mut given)? },
+        PARTNER => {
+            let driver = r.u32("driver")?;
+            Command::Partner { driver, origin: PartnerOrigin::Opened(Box::new(opened(r, &mut given)?)) }
+        }
         MEMORY => {
             Command::Memory { driver: r.u32("driver")?, memory: given.next().ok_or(CodecError::Descriptor)? }
+        }
+        WARDEN => {
+            let program = OsStr::from_bytes(r.blob("program", TEXT_BYTES_MAX)?).into();
+            Command::Warden { socket: given.next().ok_or(CodecError::Descriptor)?, program }
+        }
+        PORTS => {
+            let (driver, count) = (r.u32("driver")?, r.count("ports", PORTS_MAX)?);
+            let ports = (0..count).map(|_| open_port(r, &mut given)).collect::<Parsed<_>>()?;
+            Command::Ports { driver, ports }
         }
         REBUILD => Command::Rebuild { driver: r.u32("driver")?, flows: plans(r)? },
         LINK => {
@@ -419,7 +447,14 @@ fn put_opened(w: &mut Writer, opened: Opened, given: &mut Vec<OwnedFd>) {
     given.extend(descriptors);
 }
 
-fn opened(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Parsed<PartnerOrigin> {
+fn open_port(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Parsed<OpenPort> {
+    let name = r.text("pair", TEXT_BYTES_MAX)?;
+    let pair = registry::pairs().iter().find(|pair| pair.name() == name);
+    let pair = pair.ok_or_else(|| unknown("pair", name))?.name();
+    Ok(OpenPort { pair, port: Port(r.u16("port")?), opened: Box::new(opened(r, given)?) })
+}
+
+fn opened(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Parsed<Opened> {
     let role = role(r)?;
     let (class, target) = (text(r, "class")?, text(r, "target")?);
     let known = registry::device_class(&class).ok_or_else(|| unknown("device class", &class))?;
@@ -437,12 +472,12 @@ fn opened(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Pars
     let count = r.u16("descriptors")?;
     let descriptors =
         (0..count).map(|_| given.next().ok_or(CodecError::Descriptor)).collect::<Parsed<_>>()?;
-    Ok(PartnerOrigin::Opened(Box::new(Opened {
+    Ok(Opened {
         spec: DeviceSpec { class, target, options },
         role,
         description: Description { class: device, summary, flows, application, properties },
         descriptors,
-    })))
+    })
 }
 
 fn put_plans(w: &mut Writer, plans: &[FlowPlan]) {

@@ -5,9 +5,10 @@
 //!
 //! A session's [`Workers`] are a *process* ([`run_in_processes`]), which locks itself up before its first command
 //! (`links::confine::lock_up`), and a *thread* of the broker ([`Worker`]) for what cannot be there: partners of this
-//! program's own (instruments, ways of a hub, ports of a joint), devices whose class says so
-//! ([`DeviceClass::is_lockable`](contract::DeviceClass::is_lockable)), and flows with stages in processes of their own
-//! or outlets, which a locked worker could not start. Both run the same loop, in `paths`.
+//! program's own (instruments, ways of a hub, ports of a joint), and flows of several devices that share a side port.
+//! Both run the same loop, in `paths`. What a locked process cannot do itself is done for it by threads of the broker's that
+//! see no message: a *warden* starts the processes of stages, and only those that a pipeline of its driver names
+//! (`links::process`); another waits for the program of `exec`, another looks who reads a camera's node.
 
 mod codec;
 mod line;
@@ -22,16 +23,19 @@ use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
-use contract::{FlowDirection, Opened, Options, Partner, PartnerError, Role, SealKeys, Time, TransportClass};
+use contract::{
+    FlowDirection, Opened, Options, Partner, PartnerError, Port, Role, SealKeys, Time, TransportClass,
+};
 use pipeline::Pipeline;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use wire::Control;
 
 pub use process::{run_in_processes, serve_worker};
 pub use thread::Worker;
-pub(crate) use workers::{Workers, keep};
+pub(crate) use workers::Workers;
 
 /// What a driver's partner is made of.
 pub enum PartnerOrigin {
@@ -68,6 +72,16 @@ impl TransportPlan {
     }
 }
 
+/// What a side port of a driver's pipelines leads to, open.
+pub struct OpenPort {
+    /// The pair that has the port.
+    pub pair: &'static str,
+    /// Which of its ports.
+    pub port: Port,
+    /// What is open there.
+    pub opened: Box<Opened>,
+}
+
 /// What a broker asks of a worker.
 pub enum Command {
     /// Build a driver.
@@ -90,6 +104,20 @@ pub enum Command {
         driver: u32,
         /// The memory.
         memory: OwnedFd,
+    },
+    /// Processes of stages are started by the warden at the other end of this; Outboard's own run this program.
+    Warden {
+        /// The socket.
+        socket: OwnedFd,
+        /// The program.
+        program: OsString,
+    },
+    /// What leaves by side ports of a driver that is added next goes here, in all pipelines that it will have.
+    Ports {
+        /// Its number.
+        driver: u32,
+        /// Where to.
+        ports: Vec<OpenPort>,
     },
     /// Build a driver's paths anew on the partner it has.
     Rebuild {

@@ -4,9 +4,11 @@
 use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
 use crate::fair::Rate;
-use crate::kept;
+use crate::junction::outlet;
 use crate::stats::DriverStats;
+use crate::{isolation, kept};
 use contract::{End, PartnerError, Role, SealKeys, Time};
+use pipeline::{NamedOutlet, Pipeline};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -56,6 +58,8 @@ pub(super) struct Loop<D> {
     poller: Poller,
     /// Memory of drivers that are to be added.
     memories: BTreeMap<u32, OwnedFd>,
+    /// Where side ports of drivers lead that were handed to this worker.
+    outlets: BTreeMap<u32, Vec<NamedOutlet>>,
     drivers: BTreeMap<u32, Entry>,
     facts: Option<LinkFacts>,
     limits: Limits,
@@ -74,6 +78,7 @@ impl<D: Desk> Loop<D> {
             desk,
             poller,
             memories: BTreeMap::new(),
+            outlets: BTreeMap::new(),
             drivers: BTreeMap::new(),
             facts: None,
             rate: Rate::of_session(&limits.rates),
@@ -213,7 +218,15 @@ impl<D: Desk> Loop<D> {
             Command::Memory { driver, memory } => {
                 self.memories.insert(driver, memory);
             }
+            Command::Warden { socket, program } => {
+                isolation::use_program(program.into());
+                links::process::start_by(socket);
+            }
+            Command::Ports { driver, ports } => {
+                self.outlets.insert(driver, outlet::take(ports));
+            }
             Command::Add { driver, origin, role, flows, transport } => {
+                let flows = self.led(driver, flows);
                 let memory = self.memories.remove(&driver);
                 match build(origin, role, &flows, &transport, &self.limits, memory) {
                     Ok(mut built) => {
@@ -230,7 +243,7 @@ impl<D: Desk> Loop<D> {
                 }
             }
             Command::Rebuild { driver, flows } => {
-                let limits = self.limits.clone();
+                let (flows, limits) = (self.led(driver, flows), self.limits.clone());
                 let result = self.drivers.get_mut(&driver).map(|entry| {
                     let lossy = entry.transport.class.facts().may_lose;
                     entry.driver.rebuild(entry.role, &flows, lossy, &limits)
@@ -262,9 +275,11 @@ impl<D: Desk> Loop<D> {
                 self.one(driver, |driver, notices| driver.handle_control(message, now, notices));
             }
             Command::Change { driver, direction, pipeline } => {
+                let pipeline = self.led_out(driver, pipeline);
                 self.one(driver, |driver, notices| driver.change(direction, pipeline, notices));
             }
             Command::Prepare { driver, flow, epoch, pipeline } => {
+                let pipeline = self.led_out(driver, pipeline);
                 self.one(driver, |driver, notices| driver.prepare(flow, epoch, pipeline, notices));
             }
             Command::Absence { driver } => {
@@ -294,6 +309,7 @@ impl<D: Desk> Loop<D> {
                 if let Some(entry) = self.drivers.remove(&driver) {
                     entry.driver.close(&mut self.poller);
                 }
+                self.outlets.remove(&driver);
             }
             Command::Stats => {
                 let stats = self.drivers.iter_mut().map(|(number, entry)| (*number, entry.stats()));
@@ -306,6 +322,19 @@ impl<D: Desk> Loop<D> {
                 }
             }
             Command::Stop => {}
+        }
+    }
+
+    /// Flows of a driver whose side ports lead where this worker was handed something.
+    fn led(&self, driver: u32, flows: Vec<FlowPlan>) -> Vec<FlowPlan> {
+        let led = |plan: FlowPlan| FlowPlan { pipeline: self.led_out(driver, plan.pipeline), ..plan };
+        flows.into_iter().map(led).collect()
+    }
+
+    fn led_out(&self, driver: u32, pipeline: Pipeline) -> Pipeline {
+        match self.outlets.get(&driver) {
+            Some(outlets) => pipeline.with_outlets(outlets),
+            None => pipeline,
         }
     }
 

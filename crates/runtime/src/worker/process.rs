@@ -19,8 +19,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 
-/// How long a worker that was told to stop may take before it is killed.
-const STOP: Duration = Duration::from_secs(2);
+/// How long a worker that was told to stop may take before it is killed: what side ports lead to may take 5 s.
+const STOP: Duration = Duration::from_secs(6);
 /// How long one that closed its line may take to be seen to have ended.
 const END: Duration = Duration::from_millis(50);
 /// While a loop is busy, it looks for commands in so many turns once.

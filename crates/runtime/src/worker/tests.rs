@@ -1,9 +1,9 @@
 use super::codec::{Begin, emit_command, emit_report, parse_command, parse_report};
 use super::line::Line;
-use super::{Command, PartnerOrigin, Report, TransportPlan};
+use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
-use contract::{FlowClass, FlowDirection, Format, Offset, Role, SealKeys, Secret, Site, Time};
+use contract::{FlowClass, FlowDirection, Format, Offset, Opened, Port, Role, SealKeys, Secret, Site, Time};
 use pipeline::{Origin, Pipeline};
 use proptest::prelude::*;
 use session::{Limits, StoreFull};
@@ -71,6 +71,14 @@ fn origins() -> impl Strategy<Value = PartnerOrigin> {
     })
 }
 
+/// What a side port may lead to.
+fn ports() -> impl Strategy<Value = Box<Opened>> {
+    prop::sample::select(vec!["file:/dev/null,frame=container", "null"]).prop_map(|text| {
+        let spec = registry::device_spec(text, Role::Application).unwrap();
+        Box::new(registry::open(&spec, Role::Application, None).unwrap())
+    })
+}
+
 fn messages(flow: u32) -> impl Strategy<Value = Control> {
     prop_oneof![
         (any::<u32>(), any::<u64>()).prop_map(move |(epoch, next)| Control::Acknowledge {
@@ -97,6 +105,11 @@ fn commands() -> impl Strategy<Value = Command> {
             Command::Add { driver, origin, role: Role::Device, flows, transport }
         }),
         driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
+        ".*".prop_map(|program| Command::Warden { socket: descriptor(), program: program.into() }),
+        (driver(), prop::collection::vec((any::<u16>(), ports()), 0..3)).prop_map(|(driver, ports)| {
+            let port = |(port, opened)| OpenPort { pair: "record", port: Port(port), opened };
+            Command::Ports { driver, ports: ports.into_iter().map(port).collect() }
+        }),
         (driver(), plans()).prop_map(|(driver, flows)| Command::Rebuild { driver, flows }),
         (driver(), any::<bool>(), any::<Option<([u8; 32], [u8; 32])>>()).prop_map(|(driver, other, keys)| {
             let keys = keys.map(|(a, b)| SealKeys { sending: Secret(a), receiving: Secret(b) });

@@ -6,20 +6,16 @@
 use super::process::Process;
 use super::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
-use crate::{kept, registry};
+use crate::junction::outlet;
+use crate::{isolation, kept, registry};
 use contract::{Half, Opened, Role};
-use pipeline::{LinkKind, Pipeline};
+use links::process::{Allowed, Wardship};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
-use wire::Control;
-
-/// What a flow in a locked worker cannot be given while it runs.
-const LOCKED: &str = "the worker of this flow is locked up and can start no process: say this pipeline when the \
-                      device is attached";
 
 /// A process that lived for less than this died at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -54,14 +50,23 @@ impl Drop for Charge {
 }
 
 impl Charge {
+    /// What its stages may ask the warden for.
+    fn programs(&self) -> Vec<Allowed> {
+        let of_flow = |plan: &FlowPlan| isolation::programs(&plan.pipeline, half_of(plan, self.role));
+        self.flows.iter().flat_map(of_flow).collect()
+    }
+
     /// What to ask of a process that takes it on.
-    fn commands(&self, driver: u32) -> io::Result<[Command; 2]> {
-        let gone = || io::Error::new(io::ErrorKind::NotFound, "its device is not there");
-        let device = self.device.as_ref().ok_or_else(gone).and_then(keep)?;
+    fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
+        let gone = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {what} is not there"));
+        let device = self.device.as_ref().ok_or_else(|| gone("device"))?.try_clone()?;
+        let outlets = self.flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
+        let ports = outlet::hand(outlets).ok_or_else(|| gone("side port"))?;
         let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
         let origin = PartnerOrigin::Opened(Box::new(device));
-        Ok([
+        Ok(vec![
             Command::Memory { driver, memory: self.memory.try_clone()? },
+            Command::Ports { driver, ports },
             Command::Add { driver, origin, role, flows, transport },
         ])
     }
@@ -73,6 +78,8 @@ pub(crate) struct Workers {
     limits: Limits,
     thread: Option<Worker>,
     process: Option<Process>,
+    /// Starts the processes of stages for it, if there are any.
+    wardship: Option<Wardship>,
     /// A process that is gone, until the poller was told.
     gone: Option<Process>,
     drivers: BTreeMap<u32, Place>,
@@ -96,6 +103,7 @@ impl Workers {
             limits,
             thread: None,
             process: None,
+            wardship: None,
             gone: None,
             drivers: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -130,7 +138,7 @@ impl Workers {
             Command::Add { driver, origin, role, flows, transport } => {
                 let left = self.left.remove(&driver);
                 let added = match origin {
-                    PartnerOrigin::Opened(opened) if is_lockable(&opened, role, &flows) => {
+                    PartnerOrigin::Opened(opened) if is_lockable(&flows) => {
                         let charge = self.memory_after(left).map(|memory| {
                             Box::new(Charge { device: Some(*opened), memory, role, flows, transport })
                         });
@@ -148,6 +156,8 @@ impl Workers {
             Command::Rebuild { driver, flows } => {
                 if let Some(Place::Process(charge)) = self.drivers.get_mut(&driver) {
                     charge.flows = flows.clone();
+                    let allowed = charge.programs();
+                    self.allow(driver, allowed);
                 }
                 self.one(driver, Command::Rebuild { driver, flows });
             }
@@ -155,23 +165,20 @@ impl Workers {
                 if let (Some(Place::Process(charge)), PartnerOrigin::Opened(opened)) =
                     (self.drivers.get_mut(&driver), &origin)
                 {
-                    charge.device = keep(opened).ok();
+                    charge.device = opened.try_clone().ok();
                 }
                 self.one(driver, Command::Partner { driver, origin });
             }
-            Command::Change { driver, direction, pipeline }
-                if self.is_locked(driver) && !is_startable(&pipeline, Half::Source) =>
-            {
-                let notice = Notice::Changed { direction, result: Err(LOCKED.into()) };
-                self.reports.push_back(Report::Notice { driver, notice });
+            Command::Change { driver, direction, pipeline } => {
+                self.allow(driver, isolation::programs(&pipeline, Half::Source));
+                self.one(driver, Command::Change { driver, direction, pipeline });
             }
-            Command::Prepare { driver, flow, epoch, pipeline }
-                if self.is_locked(driver) && !is_startable(&pipeline, Half::Sink) =>
-            {
-                let refusal = Some(LOCKED.into());
-                let notice = Notice::Control(Control::Changed { flow, epoch, refusal });
-                self.reports.push_back(Report::Notice { driver, notice });
+            Command::Prepare { driver, flow, epoch, pipeline } => {
+                self.allow(driver, isolation::programs(&pipeline, Half::Sink));
+                self.one(driver, Command::Prepare { driver, flow, epoch, pipeline });
             }
+            // Only what follows from what a driver is.
+            Command::Memory { .. } | Command::Ports { .. } | Command::Warden { .. } => {}
             Command::Link { driver, transport, socket, keys } => {
                 if let (Some(Place::Process(charge)), Some(transport)) =
                     (self.drivers.get_mut(&driver), &transport)
@@ -184,11 +191,8 @@ impl Workers {
                 self.one(driver, Command::Remove { driver });
                 self.drivers.remove(&driver);
             }
-            Command::Memory { driver, .. }
-            | Command::Move { driver, .. }
+            Command::Move { driver, .. }
             | Command::Control { driver, .. }
-            | Command::Change { driver, .. }
-            | Command::Prepare { driver, .. }
             | Command::Absence { driver }
             | Command::Resync { driver }
             | Command::Say { driver, .. }
@@ -298,15 +302,42 @@ impl Workers {
             let process = self.process.insert(Process::start(&self.name, &self.limits)?);
             self.started = Instant::now();
             let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
+            self.name_warden()?;
         }
         Ok(())
+    }
+
+    /// Has the process know who starts the processes of its stages.
+    fn name_warden(&mut self) -> io::Result<()> {
+        if let (Some(wardship), Some(process)) = (&self.wardship, self.process.as_mut()) {
+            let (socket, program) = (wardship.socket()?, isolation::program());
+            let _ = process.send(Command::Warden { socket, program });
+        }
+        Ok(())
+    }
+
+    /// Processes that the stages of a driver may ask for from here on.
+    fn allow(&mut self, driver: u32, programs: Vec<Allowed>) {
+        if programs.is_empty() || !matches!(self.drivers.get(&driver), Some(Place::Process(_))) {
+            return;
+        }
+        if self.wardship.is_none() {
+            // Without it the stage says that it does not start.
+            self.wardship = Wardship::begin().ok();
+            let _ = self.name_warden();
+        }
+        if let Some(wardship) = &self.wardship {
+            wardship.allow(programs);
+        }
     }
 
     /// Has the process take a driver on.
     fn add(&mut self, driver: u32, charge: Box<Charge>) -> io::Result<()> {
         let commands = charge.commands(driver)?;
         self.start_process()?;
+        let programs = charge.programs();
         self.drivers.insert(driver, Place::Process(charge));
+        self.allow(driver, programs);
         commands.into_iter().for_each(|command| self.one(driver, command));
         Ok(())
     }
@@ -329,10 +360,6 @@ impl Workers {
         };
     }
 
-    fn is_locked(&self, driver: u32) -> bool {
-        matches!(self.drivers.get(&driver), Some(Place::Process(_)))
-    }
-
     /// What a report of the process means for what is kept of its drivers.
     fn heed(&mut self, report: &mut Report) {
         match report {
@@ -347,6 +374,8 @@ impl Workers {
                     Notice::Changed { direction, result: Ok(pipeline) } => {
                         let is_its = |plan: &&mut FlowPlan| plan.direction == *direction;
                         if let Some(plan) = charge.flows.iter_mut().find(is_its) {
+                            // What led somewhere there leads there still.
+                            *pipeline = pipeline.clone().with_outlets(plan.pipeline.outlets());
                             plan.pipeline = pipeline.clone();
                         }
                     }
@@ -400,20 +429,9 @@ impl Drop for Workers {
     }
 }
 
-/// What the broker keeps of a device that a process drives: its node outlives that process.
-pub(crate) fn keep(opened: &Opened) -> io::Result<Opened> {
-    let Opened { spec, role, description, descriptors } = opened;
-    let descriptors =
-        descriptors.iter().map(|descriptor| descriptor.try_clone()).collect::<io::Result<_>>()?;
-    Ok(Opened { spec: spec.clone(), role: *role, description: description.clone(), descriptors })
-}
-
-/// Whether a driver can be in a locked process.
-fn is_lockable(opened: &Opened, role: Role, flows: &[FlowPlan]) -> bool {
-    let has_class = |name: &str| registry::device_class(name).is_some_and(|class| class.is_lockable(role));
-    Process::is_possible()
-        && has_class(&opened.spec.class)
-        && flows.iter().all(|plan| is_startable(&plan.pipeline, half_of(plan, role)))
+/// Whether a driver can be in a locked process: if what its side ports lead to can be handed over.
+fn is_lockable(flows: &[FlowPlan]) -> bool {
+    Process::is_possible() && flows.iter().all(|plan| outlet::hand(plan.pipeline.outlets()).is_some())
 }
 
 fn half_of(plan: &FlowPlan, role: Role) -> Half {
@@ -422,9 +440,4 @@ fn half_of(plan: &FlowPlan, role: Role) -> Half {
         (DeviceToApplication, Role::Device) | (ApplicationToDevice, Role::Application) => Half::Source,
         (DeviceToApplication, Role::Application) | (ApplicationToDevice, Role::Device) => Half::Sink,
     }
-}
-
-/// Whether a half of a pipeline needs nothing that a locked process has not.
-fn is_startable(pipeline: &Pipeline, half: Half) -> bool {
-    pipeline.pairs().iter().all(|used| used.link_of(half) == LinkKind::Direct) && !pipeline.has_outlets()
 }
