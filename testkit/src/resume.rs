@@ -1,5 +1,6 @@
 //! Two hosts and one flow as a small world in which everything may happen that can: what a network does to records
-//! and words, links that end, processes that are killed and go on from their tickets, pipelines that change.
+//! and words, links that end, processes that are killed and go on from their tickets, pipelines that change,
+//! another transport in the place of the first, brokers that are killed with all that was kept.
 //!
 //! A [`World`] has no time and no randomness of its own: somebody chooses the next [`Move`], and whatever the choice,
 //! what the flow promises holds, or [`World::step`] says what was broken. The halves are driven as the runtime
@@ -46,10 +47,15 @@ pub struct Scope {
     pub kills: u32,
     /// Changes of the pipeline.
     pub changes: u32,
+    /// Changes of the transport, to one that loses no more and no less.
+    pub switches: u32,
+    /// Brokers killed, on either host, and what they kept with them. Only of a reliable flow whose full store blocks.
+    pub brokers: u32,
 }
 
 impl Scope {
-    /// A flow of which everything may go wrong, as often as somebody likes.
+    /// A flow of which everything may go wrong, as often as somebody likes, but for what is not the flow's alone: its
+    /// hosts' brokers, and the transport.
     pub fn boundless(class: FlowClass, lossy: bool, store_full: StoreFull) -> Scope {
         let often = u32::MAX;
         Scope {
@@ -79,6 +85,8 @@ impl Scope {
             cuts: 0,
             kills: 0,
             changes: 0,
+            switches: 0,
+            brokers: 0,
         }
     }
 
@@ -135,6 +143,15 @@ pub enum Move {
     SilenceAtSink,
     /// Somebody wishes another pipeline.
     Change,
+    /// The source takes the other transport, on which nothing is under way; the sink still has the first, or has taken
+    /// the other before.
+    SwitchSource,
+    /// The same at the sink.
+    SwitchSink,
+    /// The broker of the source's host is killed, and begins anew.
+    KillSourceBroker,
+    /// The same at the sink's host; the application's node is new as well.
+    KillSinkBroker,
 }
 
 impl Move {
@@ -169,6 +186,10 @@ impl Move {
         Move::SilenceAtSource,
         Move::SilenceAtSink,
         Move::Change,
+        Move::SwitchSource,
+        Move::SwitchSink,
+        Move::KillSourceBroker,
+        Move::KillSinkBroker,
     ];
 
     /// Whether it brings the flow on, rather than harm it or wish for something.
@@ -183,8 +204,17 @@ impl Move {
                 | Move::SilenceAtSource
                 | Move::SilenceAtSink
                 | Move::Change
+                | Move::KillSourceBroker
+                | Move::KillSinkBroker
         )
     }
+}
+
+/// Who has taken the other transport, while the one has and the other has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Switched {
+    Source,
+    Sink,
 }
 
 /// What the broker keeps of the source: its ticket, and the records while there is no process.
@@ -214,6 +244,15 @@ pub struct World {
     /// Epoch and content of what was handed on and not taken yet.
     hands: Option<(u32, u64)>,
     air: Vec<RecordHeader>,
+    /// A change of transport: who is ahead, and what is under way where the sink does not look yet.
+    switched: Option<Switched>,
+    ahead: Vec<RecordHeader>,
+    /// Hosts whose brokers have begun anew, of which the other does not know yet: the source's, the sink's.
+    anew: [bool; 2],
+    /// What the source's host had sent to a sink that is no more, and says again.
+    legacy: VecDeque<u64>,
+    /// Of that, the first and last that a killed process held and nobody else: counted, and gone.
+    held: Option<(u64, u64)>,
     acknowledgements: Vec<Control>,
     to_sink: VecDeque<Control>,
     to_source: VecDeque<Control>,
@@ -248,6 +287,11 @@ impl World {
             sink_silent: false,
             hands: None,
             air: Vec::new(),
+            switched: None,
+            ahead: Vec::new(),
+            anew: [false; 2],
+            legacy: VecDeque::new(),
+            held: None,
             acknowledgements: Vec::new(),
             to_sink: VecDeque::new(),
             to_source: VecDeque::new(),
@@ -273,7 +317,7 @@ impl World {
             Move::TellGone => self.tell_gone(),
             Move::HearAtSink => self.up && self.hear_next_at_sink(),
             Move::HearAtSource => self.up && self.hear_next_at_source(),
-            Move::Join => self.join(),
+            Move::Join => self.join()?,
             Move::StartSource => self.start_source()?,
             Move::StartSink => self.start_sink()?,
             Move::Lose(index) => {
@@ -299,7 +343,16 @@ impl World {
                     && spend(&mut self.left.changes)
                     && self.begin_change()
             }
+            Move::SwitchSource => self.switch_source(),
+            Move::SwitchSink => self.switch_sink(),
+            Move::KillSourceBroker => {
+                !self.is_state() && spend(&mut self.left.brokers) && self.kill_source_broker()
+            }
+            Move::KillSinkBroker => {
+                !self.is_state() && spend(&mut self.left.brokers) && self.kill_sink_broker()
+            }
         };
+        self.pass_over_held();
         self.check()?;
         Ok(done)
     }
@@ -313,10 +366,20 @@ impl World {
                 FlowClass::State => self.seen == Some(self.made) && sink.epoch() == source.epoch(),
                 _ => {
                     source.is_settled()
+                        && self.legacy.is_empty()
                         && self.hands.is_none()
                         && self.taken + sink.counters().lost == self.made
                 }
             }
+    }
+
+    /// What is gone and counted is not waited for.
+    fn pass_over_held(&mut self) {
+        let (_, last) = &mut self.last;
+        if let Some((first, end)) = self.held.take_if(|(first, _)| *first == *last + 1) {
+            *last = end;
+            self.taken += end + 1 - first;
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -352,13 +415,22 @@ impl World {
     }
 
     fn send(&mut self) -> bool {
-        if self.air.len() == self.left.under_way {
+        // A device is opened for who asks for it.
+        if self.air.len().max(self.ahead.len()) == self.left.under_way || self.anew[0] {
             return false;
         }
         let Some(source) = self.source.as_mut() else { return false };
         if self.up
             && let Some(record) = source.poll_resend(Time::ZERO)
         {
+            self.transmit(record);
+            return true;
+        }
+        if let Some(content) = self.legacy.front() {
+            let admitted = source.admit(Message::new(Time(*content), Vec::new()), Time::ZERO);
+            let Admission::Record(record) = admitted else { return false };
+            self.legacy.pop_front();
+            self.keep_source();
             self.transmit(record);
             return true;
         }
@@ -388,8 +460,13 @@ impl World {
     fn transmit(&mut self, record: Message) {
         if self.up {
             let bytes = record.body.into_bytes();
-            self.air
-                .push(RecordHeader::parse(&bytes, BODY_BYTES_MAX).expect("a source writes whole records"));
+            let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).expect("a source writes whole records");
+            match self.switched {
+                None => self.air.push(header),
+                Some(Switched::Source) => self.ahead.push(header),
+                // Nobody looks there any more.
+                Some(Switched::Sink) => {}
+            }
         }
     }
 
@@ -634,6 +711,8 @@ impl World {
 
     fn cut(&mut self) -> bool {
         self.up = false;
+        self.switched = None;
+        self.ahead.clear();
         self.air.clear();
         self.acknowledgements.clear();
         if let Some(source) = self.source.as_mut() {
@@ -642,10 +721,12 @@ impl World {
         true
     }
 
-    fn join(&mut self) -> bool {
-        let (false, Some(source), Some(sink)) = (self.up, self.source.as_mut(), &self.sink) else {
-            return false;
-        };
+    fn join(&mut self) -> Result<bool, String> {
+        if self.up || self.source.is_none() || self.sink.is_none() {
+            return Ok(false);
+        }
+        self.build_anew()?;
+        let (Some(source), Some(sink)) = (self.source.as_mut(), &self.sink) else { return Ok(false) };
         self.up = true;
         self.silent = false;
         self.sink_silent = false;
@@ -657,6 +738,91 @@ impl World {
             true => self.restart(),
             false => self.tell_epoch(),
         }
+        Ok(true)
+    }
+
+    /// A session of which one host knows nothing: the other builds its half anew as well.
+    fn build_anew(&mut self) -> Result<(), String> {
+        let [at_source, at_sink] = std::mem::take(&mut self.anew);
+        if at_source {
+            // What the first broker kept is gone, and what the sink held of its session is given up.
+            self.begin_sink();
+            (self.last, self.taken, self.held) = ((0, self.made), self.made, None);
+        } else if at_sink {
+            let unacknowledged: VecDeque<u64> =
+                self.source.iter().flat_map(SourceFlow::kept).map(|record| record.created.0).collect();
+            let behind = unacknowledged.front().or(self.legacy.front()).map_or(self.made, |first| first - 1);
+            // What was taken and not acknowledged comes again: it is in doubt, and no more than is kept.
+            if behind > self.taken || self.taken - behind > unacknowledged.len() as u64 {
+                return Err(format!(
+                    "{} were taken, and {unacknowledged:?} of {} are said again",
+                    self.taken, self.made
+                ));
+            }
+            self.legacy = unacknowledged.into_iter().chain(std::mem::take(&mut self.legacy)).collect();
+            self.begin_source();
+            (self.last, self.taken) = ((0, behind), behind);
+        }
+        Ok(())
+    }
+
+    fn begin_source(&mut self) {
+        let source = SourceFlow::new(FLOW, self.left.class, self.left.lossy, &self.left.limits());
+        self.kept = KeptSource { ticket: source.ticket(), records: Vec::new() };
+        self.source = Some(source);
+        self.change = None;
+    }
+
+    fn begin_sink(&mut self) {
+        let sink = SinkFlow::new(self.left.class, &self.left.limits());
+        self.sink_ticket = sink.ticket(FLOW);
+        self.sink = Some(sink);
+        self.hands = None;
+    }
+
+    fn kill_source_broker(&mut self) -> bool {
+        self.end_session();
+        self.begin_source();
+        self.legacy.clear();
+        self.anew[0] = true;
+        true
+    }
+
+    fn kill_sink_broker(&mut self) -> bool {
+        self.end_session();
+        self.begin_sink();
+        self.anew[1] = true;
+        true
+    }
+
+    fn end_session(&mut self) {
+        self.cut();
+        self.to_sink.clear();
+        self.to_source.clear();
+    }
+
+    /// The source leaves a link that may live, for one that is new.
+    fn switch_source(&mut self) -> bool {
+        let is_second = self.switched == Some(Switched::Sink);
+        let begins =
+            is_second || self.switched.is_none() && self.sink.is_some() && spend(&mut self.left.switches);
+        let Some(source) = self.source.as_mut().filter(|_| self.up && begins) else { return false };
+        self.switched = if is_second { None } else { Some(Switched::Source) };
+        source.handle_link_lost();
+        source.handle_link(Time::ZERO);
+        self.tell_epoch();
+        true
+    }
+
+    fn switch_sink(&mut self) -> bool {
+        let is_second = self.switched == Some(Switched::Source);
+        let begins =
+            is_second || self.switched.is_none() && self.source.is_some() && spend(&mut self.left.switches);
+        if !self.up || self.sink.is_none() || !begins {
+            return false;
+        }
+        self.switched = if is_second { None } else { Some(Switched::Sink) };
+        self.air = std::mem::take(&mut self.ahead);
         true
     }
 
@@ -689,6 +855,10 @@ impl World {
     fn kill_source(&mut self) -> bool {
         if let Some(source) = self.source.take() {
             self.kept.records = source.kept().collect();
+            if let (Some(first), Some(last)) = (self.legacy.front(), self.legacy.back()) {
+                self.held = Some((self.held.map_or(*first, |(known, _)| known), *last));
+                self.legacy.clear();
+            }
         }
         self.change = None;
         self.snapshot = false;

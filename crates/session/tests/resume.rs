@@ -146,6 +146,27 @@ fn processes_that_are_killed_go_on_where_they_stood() {
     explore(&Scope { kills: more(1), losses: 1, ..reliable(true, 2) });
 }
 
+/// The hosts leave the one link for the other at different moments, and either may be first.
+#[test]
+fn a_transport_that_changes_amid_a_flow_loses_and_repeats_nothing() {
+    explore(&Scope { switches: more(1), ..reliable(false, 3) });
+    explore(&Scope { switches: 1, cuts: 1, ..reliable(false, more(2)) });
+    explore(&Scope { switches: 1, kills: 1, ..reliable(false, more(2)) });
+    explore(&Scope { switches: 1, changes: 1, ..reliable(false, more(1)) });
+    explore(&Scope { switches: 1, losses: more(0), repeats: 1, ..reliable(true, 2) });
+}
+
+/// What a broker kept is gone with it, and no more than that: nothing else is lost, nothing of the session before comes
+/// into the next, and only what was taken and not acknowledged comes again.
+#[test]
+fn a_broker_that_is_killed_costs_what_it_kept_and_no_more() {
+    explore(&Scope { brokers: more(1), ..reliable(false, 4) });
+    explore(&Scope { brokers: more(1), kills: 1, ..reliable(false, 2) });
+    explore(&Scope { brokers: 1, cuts: 1, switches: 1, ..reliable(false, more(2)) });
+    explore(&Scope { brokers: 1, changes: 1, ..reliable(false, more(1)) });
+    explore(&Scope { brokers: 1, losses: 1, repeats: more(0), ..reliable(true, 2) });
+}
+
 #[test]
 fn a_pipeline_that_changes_loses_nothing() {
     explore(&Scope { changes: more(1), cuts: 1, ..reliable(false, 2) });
@@ -177,4 +198,5 @@ fn a_state_flow_goes_neutral_and_says_where_things_stand() {
     explore(&Scope { kills: more(1), ..state(false, 1) });
     explore(&Scope { cuts: more(0), losses: 1, ..state(true, 1) });
     explore(&Scope { changes: more(1), ..state(false, 1) });
+    explore(&Scope { switches: more(1), ..state(false, 1) });
 }
