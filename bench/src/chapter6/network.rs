@@ -20,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
@@ -71,7 +72,9 @@ pub(crate) struct Lab {
 impl Lab {
     /// Makes them, with links like this.
     pub(crate) fn up(netlab: &Path, link: &[&str]) -> Result<Lab, Failure> {
-        let lab = Lab { netlab: netlab.into(), name: format!("bench-{}", std::process::id()) };
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let lab = Lab { netlab: netlab.into(), name: format!("bench-{}-{number}", std::process::id()) };
         lab.ask(&[&["up"], link].concat())?;
         Ok(lab)
     }

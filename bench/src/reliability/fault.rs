@@ -93,6 +93,11 @@ impl Fault {
         }
     }
 
+    /// Whether everything on this machine has it, and not two hosts of it alone.
+    pub(crate) fn befalls_the_machine(self) -> bool {
+        matches!(self, Fault::WallClock | Fault::Freeze)
+    }
+
     /// Whether a message that has entered a store may be lost: its keeper is gone.
     pub(crate) fn takes_the_store(self) -> bool {
         matches!(self, Fault::Kill(_))

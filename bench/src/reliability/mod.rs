@@ -18,7 +18,9 @@ use hosts::{Host, Hosts, Told};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use subject::{Class, Disk, Ended, Subject};
@@ -43,6 +45,9 @@ pub(crate) struct ReliabilitySetting {
     /// What the network's losses follow
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// So many at a time, each with hosts of its own. Most of the time of most is waiting
+    #[arg(long, default_value_t = NonZeroUsize::MIN)]
+    jobs: NonZeroUsize,
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
@@ -64,6 +69,8 @@ pub(crate) struct Cell {
 enum Outcome {
     /// It cannot happen here: why.
     Impossible(&'static str),
+    /// What was to be seen did not come about: why.
+    Failed(String),
     Seen(Seen),
 }
 
@@ -104,16 +111,34 @@ impl Seen {
     }
 }
 
-fn run_cell(cell: &Cell, netlab: &Path, seed: u64) -> Result<Outcome, Failure> {
-    let directory = std::env::temp_dir().join(format!("outboard-reliability-{}", std::process::id()));
-    fs::create_dir_all(&directory)?;
-    let result = in_directory(cell, netlab, &directory, seed);
-    // A directory that stays is no harm.
-    let _ = fs::remove_dir_all(&directory);
-    result
+/// Tries all of them, `jobs` at a time; what came of each, in their order.
+fn run_cells(cells: &[Cell], jobs: NonZeroUsize, netlab: &Path, seed: u64) -> Vec<Outcome> {
+    let outcomes: Vec<OnceLock<Outcome>> = cells.iter().map(|_| OnceLock::new()).collect();
+    let run = |at: usize| {
+        let (cell, name) = (&cells[at], format!("outboard-reliability-{}-{at}", std::process::id()));
+        let directory = std::env::temp_dir().join(name);
+        let outcome = run_cell(cell, netlab, &directory, seed)
+            .unwrap_or_else(|error| Outcome::Failed(format!("{error} (seed {seed})")));
+        // A directory that stays is no harm.
+        let _ = fs::remove_dir_all(&directory);
+        progress(&format!("{}: {}", name_of(cell), words(cell, &outcome)));
+        outcomes[at].get_or_init(|| outcome);
+    };
+    let (alone, beside): (Vec<usize>, Vec<usize>) =
+        (0..cells.len()).partition(|at| cells[*at].fault.befalls_the_machine());
+    let queue = Mutex::new(beside.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..jobs.get() {
+            scope.spawn(|| std::iter::from_fn(next).for_each(run));
+        }
+    });
+    alone.into_iter().for_each(run);
+    outcomes.into_iter().map(|outcome| outcome.into_inner().expect("every cell was run")).collect()
 }
 
-fn in_directory(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Outcome, Failure> {
+fn run_cell(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Outcome, Failure> {
+    fs::create_dir_all(directory)?;
     let disk = Disk::mount(directory)?;
     let mut hosts = Hosts::new(cell, netlab, directory, seed)?;
     let mut subject = Subject::start(cell.class, &mut hosts, directory)?;
@@ -170,35 +195,35 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
             Err(why) => progress(&format!("SKIPPED {fault}: {why}")),
         }
     }
-    let mut outcomes = Vec::new();
+    let mut cells = Vec::new();
     for transport in &setting.transports {
         for fault in faults.iter().copied() {
-            for class in classes.iter().copied().filter(|class| fault.befalls(*class, transport)) {
-                let cell = Cell { class, fault, transport: transport.clone() };
-                let outcome = run_cell(&cell, &netlab, setting.seed).map_err(|error| {
-                    format!("{class:?} over {transport}, {fault} (seed {}): {error}", setting.seed)
-                })?;
-                progress(&format!("{}: {}", name(&cell), words(&cell, &outcome)));
-                outcomes.push((cell, outcome));
-            }
+            let befallen = classes.iter().copied().filter(|class| fault.befalls(*class, transport));
+            cells.extend(befallen.map(|class| Cell { class, fault, transport: transport.clone() }));
         }
     }
+    let outcomes = run_cells(&cells, setting.jobs, &netlab, setting.seed);
+    let outcomes: Vec<(Cell, Outcome)> = cells.into_iter().zip(outcomes).collect();
     let text = table(&outcomes);
     if let Some(file) = &setting.page {
         fs::write(file, [include_str!("head.md"), &text].concat())
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     print!("{text}");
-    Ok(outcomes.iter().map(|(cell, outcome)| row(cell, outcome)).collect())
+    match outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).count() {
+        0 => Ok(outcomes.iter().map(|(cell, outcome)| row(cell, outcome)).collect()),
+        failed => Err(format!("{failed} of {} could not be looked at", outcomes.len()).into()),
+    }
 }
 
-fn name(cell: &Cell) -> String {
+fn name_of(cell: &Cell) -> String {
     format!("{:?} over {}, {}", cell.class, cell.transport, cell.fault)
 }
 
 fn words(cell: &Cell, outcome: &Outcome) -> String {
     match outcome {
         Outcome::Impossible(why) => format!("not done: {why}"),
+        Outcome::Failed(why) => format!("FAILED: {why}"),
         Outcome::Seen(seen) => format!(
             "{}; {}; recovered {}; {} keys stuck; the node was lost {} times; told as dropped: {:?}{}",
             if seen.holds(cell) { "holds" } else { "BROKEN" },
@@ -224,6 +249,10 @@ fn table(outcomes: &[(Cell, Outcome)]) -> String {
         let _ = write!(text, "| {} | {class} | {} ", cell.fault, cell.transport);
         let _ = match outcome {
             Outcome::Impossible(why) => writeln!(text, "| | | | | | | | | | not done: {why} |"),
+            Outcome::Failed(why) => {
+                let why = why.replace(['\n', '|'], " ");
+                writeln!(text, "| | | | | | | | | | **broken**: {why} |")
+            }
             Outcome::Seen(seen) => {
                 let Ended { tally, stuck, node_losses, .. } = seen.ended;
                 let Tally { made, lost, repeated, disordered, torn } = tally;
