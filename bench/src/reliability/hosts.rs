@@ -267,18 +267,8 @@ impl Hosts {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
-            // What a device gives up by itself, as where things stand is read anew. Its partner counts from nothing where
-            // another worker, or another device in its place, goes on.
-            let all = service.events_of("stats");
-            let figure = |name: &str| {
-                let (sum, last) = all.iter().fold((0.0, 0.0), |(sum, last), event| {
-                    let now = partner_figure(&event["stats"], name);
-                    if now < last { (sum + last, now) } else { (sum, now) }
-                });
-                sum + last
-            };
-            *told.reasons.entry("by the device".into()).or_default() += figure("frames dropped") as u64;
-            told.is_unnumbered |= figure("kernel overflows") > 0.0;
+            let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
+            told.is_unnumbered |= service.events_of("stats").iter().any(|event| overflows(event) > 0.0);
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();
                 let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));

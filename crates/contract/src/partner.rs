@@ -150,6 +150,9 @@ pub enum Ctl<'a> {
     Skip(u64),
     /// Bytes that were read and not pulled yet: [`CtlReply::Count`]. If this process is killed, they are lost.
     Ahead,
+    /// Messages that this partner read and gave up by itself, as where things stand tells what they led to:
+    /// [`CtlReply::Count`] since it was made.
+    GivenUp,
     /// What who goes on after this process is killed has to know of what was read or written, and could not find out:
     /// [`CtlReply::Bytes`], at most [`LEGACY_BYTES_MAX`], the same for as long as the partner lives; until there is
     /// something, [`CtlReply::Pending`].

@@ -424,7 +424,14 @@ fn behind(at: usize, length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Attributes, Direction, FlowTemplate, PartnerError, Pull, Pulled, Pushed, Readiness};
+    use crate::driver::{FlowPlan, Surroundings};
+    use crate::outgoing::Outgoing;
+    use crate::registry;
+    use contract::{
+        Attributes, Direction, FlowClass, FlowDirection, FlowTemplate, Format, PartnerError, Pull, Pulled,
+        Pushed, Readiness, Site,
+    };
+    use pipeline::{Origin, Pipeline};
     use proptest::prelude::*;
     use wire::Container;
 
@@ -540,6 +547,7 @@ mod tests {
     struct Leaver {
         leaves: Option<Vec<u8>>,
         was_left: Option<Vec<u8>>,
+        gave_up: u64,
     }
 
     impl Partner for Leaver {
@@ -562,6 +570,7 @@ mod tests {
         fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
             match operation {
                 Ctl::Leave => Ok(self.leaves.clone().map_or(CtlReply::Pending, CtlReply::Bytes)),
+                Ctl::GivenUp => Ok(CtlReply::Count(self.gave_up)),
                 Ctl::GoOn(left) => {
                     self.was_left = Some(left.into());
                     Ok(CtlReply::Done)
@@ -573,6 +582,32 @@ mod tests {
         fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
             Readiness::never()
         }
+    }
+
+    #[test]
+    fn what_a_device_gave_up_is_told_after_its_worker_was_killed() {
+        let memory = memory(&limits()).unwrap();
+        let worker = || {
+            let [kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+            let plan = FlowPlan {
+                flow: 7,
+                direction: FlowDirection::DeviceToApplication,
+                class: FlowClass::State,
+                format: Format::Evdev,
+                pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+                site: Site::default(),
+            };
+            Outgoing::new(plan, FlowKey::DEFAULT, false, &limits(), Some(kept)).unwrap()
+        };
+        let mut killed = worker();
+        for gave_up in [2, 5, 5] {
+            let mut partner: Box<dyn Partner> = Box::new(Leaver { gave_up, ..Leaver::default() });
+            let (partner, notices) = (Some(&mut partner), &mut Vec::new());
+            let now = Time::ZERO;
+            killed.run(Surroundings { partner, transport: None, facts: None, now, notices }).unwrap();
+        }
+        assert_eq!(killed.stats().drops["by the device"], 5);
+        assert_eq!(worker().stats().drops["counted by workers that ended"], 5);
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(crate) struct Outgoing {
     end_settled: bool,
     feedback: Reader,
     drops: DropCounts,
+    /// Of them, those that the device's partner told of.
+    given_up: u64,
     /// The pipeline changes.
     switch: Option<Switch>,
     /// Traced records on their way out.
@@ -76,6 +78,8 @@ pub(crate) struct Legacy {
     /// What the other host has not acknowledged, oldest first, as it left the last stage.
     unsent: VecDeque<Message>,
     pub(crate) drops: DropCounts,
+    /// Of them, those that the device's partner told of, which goes on counting.
+    given_up: u64,
 }
 
 impl Outgoing {
@@ -111,6 +115,7 @@ impl Outgoing {
             end_settled: false,
             feedback: Reader::default(),
             drops,
+            given_up: 0,
             switch: None,
             departures: Departures::default(),
             kept,
@@ -139,12 +144,12 @@ impl Outgoing {
             unsent.clear();
         }
         self.drops.add(BEGAN_ANEW, held);
-        (self.plan.flow, self.kept, Legacy { unsent, drops: self.drops })
+        (self.plan.flow, self.kept, Legacy { unsent, drops: self.drops, given_up: self.given_up })
     }
 
     /// Goes on with what the flow of a session before left.
     pub(crate) fn inherit(&mut self, legacy: Legacy) {
-        self.drops = legacy.drops;
+        (self.drops, self.given_up) = (legacy.drops, legacy.given_up);
         match self.plan.pipeline.pairs().is_empty() {
             true => self.segment.out.messages = legacy.unsent,
             false => self.drops.add(BEGAN_ANEW, legacy.unsent.len() as u64),
@@ -186,22 +191,30 @@ impl Outgoing {
     /// Keeps how much is in this process's memory alone, while more is being taken.
     fn handle_taking(&self, partner: Option<&mut Box<dyn Partner>>) {
         if let Some(kept) = &self.kept {
-            kept.handle_taking(self.alone(), ahead(partner, self.key));
+            kept.handle_taking(self.alone(), count(partner, self.key, Ctl::Ahead));
         }
     }
 
     /// The same, when nothing is, and what else another worker is to know.
-    fn handle_taken(&mut self, partner: Option<&mut Box<dyn Partner>>) {
+    fn handle_taken(&mut self, mut partner: Option<&mut Box<dyn Partner>>) {
+        self.count_given_up(partner.as_deref_mut());
         let (alone, dropped) = (self.alone(), self.drops.total());
         let Some(kept) = self.kept.as_mut() else { return };
         match partner {
             Some(partner) => {
                 kept.keep_legacy(partner.as_mut(), self.key);
-                kept.handle_taken(alone, ahead(Some(partner), self.key));
+                kept.handle_taken(alone, count(Some(partner), self.key, Ctl::Ahead));
             }
             None => kept.handle_taken(alone, 0),
         }
         kept.keep_dropped(dropped);
+    }
+
+    /// What the device's partner gave up by itself, the flow counts with all else that it dropped.
+    fn count_given_up(&mut self, partner: Option<&mut Box<dyn Partner>>) {
+        let count = count(partner, self.key, Ctl::GivenUp);
+        let before = std::mem::replace(&mut self.given_up, count);
+        self.drops.add("by the device", count.saturating_sub(before));
     }
 
     /// The device is one that a worker before this one read of.
@@ -224,6 +237,7 @@ impl Outgoing {
     /// Opens the flow again on the device that came back.
     pub(crate) fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
         self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
+        self.given_up = 0;
         if let Some(kept) = self.kept.as_mut() {
             kept.forget_legacy();
         }
@@ -720,10 +734,10 @@ impl Outgoing {
     }
 }
 
-/// Bytes that a partner has read and not given out, as far as it says so.
-fn ahead(partner: Option<&mut Box<dyn Partner>>, key: FlowKey) -> u64 {
-    match partner.map(|partner| partner.ctl(key, Ctl::Ahead)) {
-        Some(Ok(CtlReply::Count(bytes))) => bytes,
+/// What a partner answers with a number; 0 if it has none.
+fn count(partner: Option<&mut Box<dyn Partner>>, key: FlowKey, question: Ctl<'_>) -> u64 {
+    match partner.map(|partner| partner.ctl(key, question)) {
+        Some(Ok(CtlReply::Count(count))) => count,
         _ => 0,
     }
 }

@@ -453,6 +453,7 @@ impl Partner for DevicePartner {
                 Ok(()) => Ok(CtlReply::Done),
                 Err(error) => Err(self.failed("stopping effects of", error)),
             },
+            Ctl::GivenUp => Ok(CtlReply::Count(self.figures.dropped)),
             Ctl::Report => Ok(CtlReply::Report(self.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
         }
