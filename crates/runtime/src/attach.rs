@@ -647,6 +647,8 @@ impl Attacher {
                 if let Some(driver) =
                     self.drivers.get_mut(driver as usize).filter(|driver| driver.plans.is_some())
                     && driver.reopen_at.is_none()
+                    // What is under way is not what is gone.
+                    && driver.dialling.as_ref().is_none_or(Dialling::is_linked)
                 {
                     driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
                 }

@@ -240,6 +240,11 @@ impl Dialling {
         self.linked = self.introduced;
     }
 
+    /// Whether the sharer has said so.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.linked
+    }
+
     /// Does what can be done now; `introduce` gives each socket an introduction of its own.
     pub(crate) fn run(
         &mut self,

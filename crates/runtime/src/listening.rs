@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 const PORT_ATTEMPTS: u32 = 16;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// No program inherits a socket of ours, and none of ours waits for one.
+const UDP_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Where a sharer listens: one port for both protocols.
 pub struct Listening {
@@ -59,24 +61,34 @@ pub(crate) fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
 
 /// A socket of this port for datagrams of one peer.
 pub(crate) fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = bind_udp(address)?;
+    let socket = unbound(address, SocketType::DGRAM, UDP_FLAGS)?;
+    // Until it is connected, it would be given what strangers say to the port: a peer's first datagram among others'.
+    sys::net::take_nothing(&socket)?;
+    bind(&socket, &address)?;
     rustix::net::connect(&socket, &peer)?;
+    sys::net::take_all(&socket)?;
     Ok(socket)
 }
 
 /// The listening socket and one connected socket for each peer share the port.
 fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
-    bound(address, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    bound(address, SocketType::DGRAM, UDP_FLAGS)
 }
 
 fn bound(at: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<OwnedFd> {
+    let socket = unbound(at, kind, flags)?;
+    bind(&socket, &at)?;
+    Ok(socket)
+}
+
+/// A socket that can be bound to this address.
+fn unbound(at: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<OwnedFd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, kind, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, !at.ip().is_unspecified())?;
     }
-    bind(&socket, &at)?;
     Ok(socket)
 }
 
@@ -100,6 +112,37 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
     use std::net::TcpStream;
+
+    /// What came to the port before it was connected is none of its peer's.
+    #[test]
+    fn a_connected_socket_has_only_what_its_peer_says() {
+        let listening = Listening::at("127.0.0.1:0".parse().unwrap()).unwrap();
+        let [stranger, peer] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (stop, said) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0.. {
+                    stranger.send_to(b"stranger", listening.address).unwrap();
+                    if round == 0 {
+                        said.wait();
+                    }
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            said.wait();
+            for _ in 0..500 {
+                let socket = connect_udp(listening.address, peer.local_addr().unwrap()).unwrap();
+                let socket = UdpSocket::from(socket);
+                peer.send_to(b"peer", listening.address).unwrap();
+                let mut bytes = [0; 16];
+                let count = socket.recv(&mut bytes);
+                assert_eq!(count.map(|count| &bytes[..count]).ok(), Some(&b"peer"[..]));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
 
     /// Both families reach it, and by datagrams too.
     #[test]

@@ -243,6 +243,11 @@ impl Session {
         known
     }
 
+    /// Whether a datagram link of this session's comes from `peer`.
+    pub(crate) fn has_datagram_link(&self, peer: SocketAddr) -> bool {
+        self.datagram_peers.values().any(|known| *known == peer)
+    }
+
     /// A datagram link for one driver came from `peer`.
     pub(crate) fn link_datagrams(
         &mut self,
@@ -487,6 +492,8 @@ impl Session {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::LinkLost { reason: format!("{name}: {reason}") });
                     }
+                    // It may not hear of it by itself, or much later.
+                    self.link.send(&Control::Unlinked { driver })?;
                 }
                 Notice::Incident(incident) => {
                     if let Some(name) = name_of(&self.drivers, driver) {

@@ -13,9 +13,11 @@ use runtime::{
     ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Limits,
     Pipelines, ShareDevice, ShareRequest, Sharer, Stop, registry,
 };
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -76,11 +78,16 @@ fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
 
 impl Lab {
     fn start(setup: Setup) -> Lab {
+        Lab::start_behind(setup, |sharer| sharer)
+    }
+
+    /// The network leads to where `way` says, and from there to the sharer.
+    fn start_behind(setup: Setup, way: impl FnOnce(SocketAddr) -> SocketAddr) -> Lab {
         println!("seed {}", setup.seed);
         let (device, application) = (Handle::new(), Handle::new());
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let (address, console, stop, thread) = start_share(&device, setup.class, any);
-        let relay = Relay::start(any, address, setup.params, setup.seed).unwrap();
+        let relay = Relay::start(any, way(address), setup.params, setup.seed).unwrap();
         let class = registry::transport(setup.transport).unwrap();
         let options = Options::defaults(class.options()).unwrap();
         let target = AttachTarget {
@@ -326,6 +333,45 @@ fn an_unplugged_device_comes_back() {
     lab.application.with(|bench| assert_eq!(bench.pushed[before], b"held:button"));
     lab.device.say("again");
     lab.application.wait("new events", |bench| bench.pushed.contains(&b"again".to_vec()));
+}
+
+/// Passes connections on; gives both ends of each, the one towards `to` second.
+fn passed_on(to: SocketAddr) -> (SocketAddr, Receiver<[TcpStream; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, (tell, told)) = (listener.local_addr().unwrap(), channel());
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let ends = [near.unwrap(), TcpStream::connect(to).unwrap()];
+            for [from, into] in [[0, 1], [1, 0]] {
+                let [mut from, mut into] = [from, into].map(|end: usize| ends[end].try_clone().unwrap());
+                std::thread::spawn(move || io::copy(&mut from, &mut into));
+            }
+            if tell.send(ends).is_err() {
+                break;
+            }
+        }
+    });
+    (address, told)
+}
+
+/// What the sharer alone has lost, it says: the attacher would wait for ever.
+#[test]
+fn a_data_connection_that_only_the_sharer_has_lost_is_made_anew() {
+    let mut connections = None;
+    let setup =
+        Setup { class: FlowClass::Reliable, transport: "tcp", via: "", params: Params::default(), seed: 29 };
+    let lab = Lab::start_behind(setup, |sharer| {
+        let (address, told) = passed_on(sharer);
+        connections = Some(told);
+        address
+    });
+    let connections = connections.unwrap();
+    lab.device.say("before");
+    lab.application.wait("what came before", |bench| !bench.pushed.is_empty());
+    let [_control, data] = [(); 2].map(|()| connections.recv_timeout(WATCHDOG).unwrap());
+    data[1].shutdown(Shutdown::Both).unwrap();
+    lab.device.say("after");
+    lab.application.wait("what came after", |bench| bench.pushed.len() == 2);
 }
 
 #[test]

@@ -425,6 +425,20 @@ pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1)
 }
 
+/// Has a socket take nothing that comes, until [`take_all`] (`SO_ATTACH_FILTER`, `socket(7)`): between being bound and
+/// being connected, what comes from anybody would be its. Errors as of `setsockopt(2)`.
+pub fn take_nothing(socket: impl AsFd) -> io::Result<()> {
+    let mut drop_whole =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: drop_whole.len() as u16, filter: drop_whole.as_mut_ptr() };
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Ends what [`take_nothing`] began. Errors as of `setsockopt(2)`.
+pub fn take_all(socket: impl AsFd) -> io::Result<()> {
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0 as libc::c_int)
+}
+
 /// Has datagrams go out whole or not at all, whatever the kernel believes of the path's MTU
 /// (`IP_PMTUDISC_PROBE`, `ip(7)`): for a protocol that looks for it by itself (RFC 8899).
 /// Errors as of `setsockopt(2)`, of a socket that is none of IP.
@@ -458,15 +472,15 @@ pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
     }
 }
 
-fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the option's value lives through the call, and its length is given.
+fn set_option<T: Copy>(socket: BorrowedFd<'_>, level: i32, option: i32, value: T) -> io::Result<()> {
+    // SAFETY: the option's value lives through the call, as does what it leads to, and its length is given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             level,
             option,
             std::ptr::from_ref(&value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
+            size_of::<T>() as libc::socklen_t,
         )
     };
     match result {

@@ -83,6 +83,11 @@ impl Sharer {
         if self.greetings.iter().any(is_its) {
             return;
         }
+        // Said before the socket was there of the data connection that it begins. Answered from here, it would be said
+        // again with a proof of its address, which that connection does not know.
+        if self.sessions.values().any(|session| session.has_datagram_link(peer)) {
+            return;
+        }
         let now = now();
         if !self.quic.look((&self.udp, bytes, peer), now) {
             return;

@@ -35,6 +35,10 @@ const BATCH_BYTES_MAX: usize = 65_507;
 /// Times that a datagram is tried again after the peer's port was found closed.
 const REFUSALS_MAX: usize = 2;
 
+/// Longest time in which the two ends have to have proven who they are. Each may wait for the other in vain: who has
+/// taken a stranger's first datagram for its peer's passes over those of its peer.
+pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(8);
+
 /// TLS's alert of this name (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
@@ -90,6 +94,7 @@ pub struct QuicConnection {
     /// Something may be there to read, or may be written, since [`QuicConnection::take_news`].
     news: bool,
     timeout: Option<Instant>,
+    begun: Instant,
     /// Nothing listens where what was sent last went.
     refused: bool,
     over: Option<Over>,
@@ -130,6 +135,7 @@ impl QuicConnection {
             owed: Owed::default(),
             news: true,
             timeout: None,
+            begun: Instant::now(),
             refused: false,
             over: None,
             parted: false,
@@ -237,10 +243,19 @@ impl QuicConnection {
             connection.handle_timeout(now);
             self.settle(now);
         }
+        let shaken_by = (!self.is_established() && self.over.is_none()).then(|| self.begun + HANDSHAKE_MAX);
+        if shaken_by.is_some_and(|at| at <= now) {
+            self.over = Some(Over::Broken(format!("no handshake within {} s", HANDSHAKE_MAX.as_secs())));
+            self.news = true;
+            if let Some((_, connection)) = &mut self.state {
+                connection.close(now, VarInt::from_u32(0), bytes::Bytes::new());
+            }
+        }
         self.transmit(now);
         self.acknowledge(now);
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
-        self.timeout = timeout.into_iter().chain(self.owed.at()).min();
+        let shaken_by = shaken_by.filter(|_| self.over.is_none());
+        self.timeout = [timeout, self.owed.at(), shaken_by].into_iter().flatten().min();
     }
 
     /// Sends one datagram past what holds data back, if an acknowledgement waits behind these.

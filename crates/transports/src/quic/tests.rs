@@ -295,6 +295,40 @@ fn an_acknowledgement_does_not_wait_behind_data() {
     assert!(counts.iter().sum::<u64>() > 0, "{counts:?}: nothing was held back");
 }
 
+/// Who has taken a stranger's first datagram waits for what the stranger will never say here, and its peer for an answer:
+/// neither waits longer than a handshake may.
+#[test]
+fn two_that_wait_in_vain_give_up() {
+    let tuning = Tuning {
+        window: 1 << 20,
+        streams: 8,
+        datagram: 1452,
+        is_known: false,
+        congestion: Congestion::Cubic,
+    };
+    let [own, peers] = keys();
+    let begin = |end, keys, socket| {
+        let beginning = Beginning::data(end, Some(keys), &tuning).expect("a beginning");
+        QuicConnection::begin(socket, beginning).expect("a connection")
+    };
+    let [[here, there], [elsewhere, heard]] = [udp_pair(), udp_pair()];
+    let mut ends = [begin(End::Dialled, &own, here), begin(End::Accepted, &peers, there)];
+    begin(End::Dialled, &own, elsewhere).turn_out();
+    let mut stray = [0; 2048];
+    let count = UdpSocket::from(heard).recv(&mut stray).expect("an Initial");
+    let address = ends[1].name().parse().expect("an address");
+    ends[1].take(&stray[..count], address);
+    let begun = Instant::now();
+    let mut passed = Duration::ZERO;
+    while ends.iter().any(|end| end.over().is_none()) {
+        assert!(ends.iter().all(|end| !end.is_established()), "after {passed:?}");
+        assert!(passed < 2 * connection::HANDSHAKE_MAX, "they still wait");
+        ends.iter_mut().for_each(|end| end.turn_at(begun + passed));
+        passed += Duration::from_millis(100);
+    }
+    assert!(passed >= connection::HANDSHAKE_MAX, "after {passed:?}");
+}
+
 /// A network between the two ends, seeded.
 mod relay {
     use super::*;
