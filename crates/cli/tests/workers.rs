@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service};
+use wire::Container;
 
 /// The workers that a broker has now.
 fn workers_of(broker: &Child) -> Vec<u32> {
@@ -85,16 +86,17 @@ struct Bench {
 
 impl Bench {
     fn new(transport: &str, via: &str) -> Bench {
-        Bench::with(Scratch::new(), transport, via, &[])
+        Bench::with(Scratch::new(), transport, via, [&[], &[]])
     }
 
-    fn with(scratch: Scratch, transport: &str, via: &str, more: &[&str]) -> Bench {
+    /// `more` is said to `share` and to `attach`.
+    fn with(scratch: Scratch, transport: &str, via: &str, more: [&[&str]; 2]) -> Bench {
         let ((device, devices), (application, applications)) = (socket(&scratch, "d"), socket(&scratch, "a"));
         let opened = thread::spawn(move || devices.accept().unwrap().0);
-        let (share, address) = Service::share(&device, &["--name", "it", "--stats"]);
+        let (share, address) = Service::share(&device, &[&["--name", "it", "--stats"], more[0]].concat());
         let from = format!("{transport}://{address}/it");
         let words = ["attach", &from, "--as", &application, "--via", via, "--stats"];
-        let mut attach = Service::start(&[&words, more].concat());
+        let mut attach = Service::start(&[&words, more[1]].concat());
         let application = applications.accept().unwrap().0;
         attach.wait("attached");
         Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application }
@@ -127,8 +129,11 @@ fn lost_with_workers(service: &mut Service, flow: &str) -> (u64, u64) {
 /// Lines with numbers go in, one a millisecond, while workers are killed on either side: they come out in order, each
 /// once, but for what is reported as in doubt.
 fn survives(transport: &str, via: &str) {
+    survives_where(Bench::new(transport, via));
+}
+
+fn survives_where(mut bench: Bench) {
     const LINES: u32 = 4000;
-    let mut bench = Bench::new(transport, via);
     let (mut device, application) =
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
     let writer = thread::spawn(move || {
@@ -163,6 +168,19 @@ fn survives(transport: &str, via: &str) {
     assert!(gaps as u64 <= lost, "lost in {gaps} places, with {lost} messages lost or in doubt");
     assert!(turns as u64 <= unwritten, "repeated {turns} times, with {unwritten} messages in doubt");
     assert_eq!(end_of(bench.attach), Some(0));
+}
+
+/// The same of whichever worker is the first to be told of as started again, of all its flows together.
+fn lost_with_the_killed(service: &mut Service) -> u64 {
+    loop {
+        let stats = service.wait("stats")["stats"].take();
+        if stats["restarts"] != 0 {
+            let drops = ["outgoing", "incoming"].map(|flow| stats[flow]["drops"].clone());
+            let drops = drops.iter().filter_map(Value::as_object).flatten();
+            let with_worker = drops.filter(|(reason, _)| reason.ends_with("when the worker ended"));
+            return with_worker.filter_map(|(_, count)| count.as_u64()).sum();
+        }
+    }
 }
 
 fn end_of(mut service: Service) -> Option<i32> {
@@ -206,6 +224,105 @@ fn a_reliable_flow_survives_its_workers_with_pairs_on_shared_memory() {
     survives("tcp", "@shm: bundle(count=4) | compress");
 }
 
+/// What lies between the device and its hosts is in the broker, each host's path is in a worker.
+#[test]
+fn a_reliable_flow_of_a_hub_survives_its_workers() {
+    survives_where(Bench::with(Scratch::new(), "tcp", "compress", [&["--hub", "copy"], &[]]));
+}
+
+/// Whose messages of a run of `pattern` are in a file of containers, and their numbers.
+fn numbers(path: &str) -> Vec<(usize, u64)> {
+    let bytes = fs::read(path).unwrap();
+    let mut rest = bytes.as_slice();
+    let mut numbers = Vec::new();
+    while let Ok(container) = Container::parse(rest, 1 << 20) {
+        let (whole, behind) = rest.split_at(Container::BYTES + container.length as usize);
+        let number = whole[Container::BYTES..][..8].try_into().unwrap();
+        numbers.push((container.length as usize, u64::from_le_bytes(number)));
+        rest = behind;
+    }
+    assert!(rest.is_empty(), "a container is cut short");
+    numbers
+}
+
+/// From the first to the last of `count`, in order, with no more missing, and no more twice, than this.
+#[track_caller]
+fn assert_whole(numbers: &[u64], count: u64, missing: u64, twice: u64) {
+    let first = *numbers.first().expect("something came");
+    let seen: BTreeSet<u64> = numbers.iter().copied().collect();
+    assert_eq!(seen.last(), Some(&(count - 1)));
+    assert!(count - first - seen.len() as u64 <= missing, "{} of {count} from {first}", seen.len());
+    assert!(numbers.windows(2).filter(|pair| pair[1] <= pair[0]).count() as u64 <= twice, "{numbers:?}");
+}
+
+#[test]
+fn a_hub_serves_each_host_from_a_locked_worker_and_one_that_is_killed_disturbs_no_other() {
+    serves_from_locked_workers(&["--hub", "copy"]);
+}
+
+#[test]
+fn a_divided_device_is_served_from_locked_workers_too() {
+    serves_from_locked_workers(&["--via", "multiplex(all, ways=2, join=false) | compress"]);
+}
+
+fn serves_from_locked_workers(hub: &[&str]) {
+    const COUNT: u64 = 1500;
+    let scratch = Scratch::new();
+    let device = format!("pattern:rate=500,size=64,count={COUNT}");
+    let (mut share, address) = Service::share(&device, &[hub, &["--stats"]].concat());
+    let paths = ["a", "b"].map(|name| scratch.path(name));
+    let attach = |path: &String| {
+        let (from, to) = (format!("tcp://{address}/pattern"), format!("file:{path},frame=container"));
+        Service::start(&["attach", &from, "--as", &to])
+    };
+    let mut first = attach(&paths[0]);
+    first.wait("attached");
+    let killed = worker_of(&share.child);
+    let mut second = attach(&paths[1]);
+    second.wait("attached");
+    let workers = workers_of(&share.child);
+    assert_eq!(workers.len(), 2, "a worker for each host");
+    workers.iter().copied().for_each(assert_locked);
+    kill(killed);
+    share.wait("worker");
+    let lost = lost_with_the_killed(&mut share);
+    for attach in [&mut first, &mut second] {
+        attach.wait("flow-ended");
+        assert_eq!(attach.child.wait().unwrap().code(), Some(0));
+    }
+    let of = |path: &String| numbers(path).into_iter().map(|(_, number)| number).collect::<Vec<_>>();
+    assert_whole(&of(&paths[0]), COUNT, lost, 0);
+    assert_whole(&of(&paths[1]), COUNT, 0, 0);
+    assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_joint_takes_each_device_from_a_locked_worker_and_outlives_it() {
+    const COUNT: u64 = 1200;
+    let scratch = Scratch::new();
+    let pattern = |size: usize| format!("pattern:rate=400,size={size},count={COUNT}");
+    let (_x, at_x) = Service::share(&pattern(32), &["--name", "x"]);
+    let (_y, at_y) = Service::share(&pattern(48), &["--name", "y"]);
+    let (x, y, path) = (format!("tcp://{at_x}/x"), format!("tcp://{at_y}/y"), scratch.path("both"));
+    let into = format!("file:{path},frame=container");
+    let mut attach =
+        Service::start(&["attach", &x, &y, "--via", "synchronize(flows=2)", "--as", &into, "--stats"]);
+    attach.wait("joint");
+    let workers = workers_of(&attach.child);
+    assert_eq!(workers.len(), 2, "a worker for each host");
+    workers.iter().copied().for_each(assert_locked);
+    kill(workers[0]);
+    attach.wait("worker");
+    let in_doubt = lost_with_the_killed(&mut attach);
+    assert_eq!(end_of(attach), Some(0));
+    let came = numbers(&path);
+    for size in [32, 48] {
+        let of: Vec<u64> =
+            came.iter().filter(|(known, _)| *known == size).map(|(_, number)| *number).collect();
+        assert_whole(&of, COUNT, in_doubt, in_doubt);
+    }
+}
+
 /// What a side port leads to was opened by the broker; a locked worker writes there, and the next goes on behind it.
 #[test]
 fn a_recording_goes_on_when_workers_are_killed() {
@@ -213,7 +330,7 @@ fn a_recording_goes_on_when_workers_are_killed() {
     let scratch = Scratch::new();
     let recording = scratch.path("recording");
     let port = format!("record=file:{recording}");
-    let mut bench = Bench::with(scratch, "tcp", "record(sink)", &["--port", &port]);
+    let mut bench = Bench::with(scratch, "tcp", "record(sink)", [&[], &["--port", &port]]);
     let (mut device, application) =
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
     let writer = thread::spawn(move || {

@@ -237,6 +237,11 @@ impl Pipeline {
         }
     }
 
+    /// Whether this host's half of the outermost pair is left to a junction.
+    pub fn is_first_in_junction(&self) -> bool {
+        self.pairs.first().is_some_and(|first| first.is_in_junction)
+    }
+
     /// This pipeline, with what leaves by side ports sent to `outlets`.
     pub fn with_outlets(mut self, outlets: &[NamedOutlet]) -> Pipeline {
         self.outlets = outlets.to_vec();

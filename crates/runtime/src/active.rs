@@ -1,65 +1,35 @@
 //! Active partners: those that call their partner from a thread of their own (paper P, section 3.3).
 //!
 //! [`Endpoint::pair`] initialises two partners mutually: each side gets an endpoint that is its partner. What
-//! one side pushes the other pulls, through a bounded ring each way and an eventfd that wakes who waits. A
+//! one side pushes the other pulls, through a bounded [`lane`] each way and a [`Bell`] that wakes who waits. A
 //! path's loop holds one endpoint as an ordinary passive partner; a thread holds the other and is active. With
 //! a thread on both sides, both are active.
+//!
+//! The two may be in different processes: a path of a junction runs in a locked worker, the junction in the broker. They
+//! share the memory of their own two lanes and nothing else, and neither relies on what the other writes there.
 
-use buffers::{Ring, RingFull};
+mod lane;
+#[cfg(test)]
+mod tests;
+
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
     PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
+use lane::{CAPACITY_MAX, Consumer, Item, Lane, Producer};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::io;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use sys::event::Event;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use sys::memory::{Access, Shared};
+use wire::BODY_BYTES_MAX;
 
+/// Signals that are taken back at once; should there be more, they wake once more.
+const SIGNALS_MAX: usize = 64;
+/// Why a message is refused.
+const TOO_LONG: &str = "it is longer than any may be";
 /// The flow of an endpoint: it has one each way.
 const FLOW: FlowKey = FlowKey(1);
-
-/// What crosses from one end to the other, in order.
-enum Item {
-    Message(Message),
-    Neutral,
-}
-
-/// One way between two ends.
-struct Lane {
-    ring: Ring<Item>,
-    /// Who pushes will push nothing more.
-    ended: AtomicBool,
-    /// Who pushes is no longer there.
-    closed: AtomicBool,
-    /// What stands behind who pushes has failed: whether it may come back, and why.
-    failed: OnceLock<(bool, String)>,
-    /// Who pulls wants to know where things stand.
-    snapshot_asked: AtomicBool,
-}
-
-impl Lane {
-    fn new(capacity: usize) -> Arc<Lane> {
-        Arc::new(Lane {
-            ring: Ring::new(capacity),
-            ended: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            failed: OnceLock::new(),
-            snapshot_asked: AtomicBool::new(false),
-        })
-    }
-
-    /// Why a push the other way is of no use.
-    fn failure(&self) -> Option<PartnerError> {
-        match self.failed.get() {
-            Some((true, what)) => Some(PartnerError::Gone(what.clone())),
-            Some((false, what)) => {
-                Some(PartnerError::os("what stands behind it", io::Error::other(what.clone())))
-            }
-            None => None,
-        }
-    }
-}
 
 /// What the other side did next.
 #[derive(Debug)]
@@ -74,12 +44,63 @@ pub enum Taken {
     End,
 }
 
+/// How one end wakes the other: a pair of sockets, of which each end has one. Unlike an eventfd, nobody shares its state: who
+/// has the other cannot have a call here wait.
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn pair() -> io::Result<[Bell; 2]> {
+        // Datagrams: a socket whose other is gone is as quiet as one of which nothing is wanted.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        Ok([Bell(a), Bell(b)])
+    }
+
+    fn signal(&self) {
+        // One whose queue is full was signalled enough.
+        let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    fn clear(&self) {
+        for _ in 0..SIGNALS_MAX {
+            if recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// The other end before anybody holds it, or after its process was killed: what may be handed to another process, which
+/// goes on where the end before it stood.
+#[derive(Debug)]
+pub struct FarEnd {
+    /// The memory of both lanes.
+    pub(crate) memory: OwnedFd,
+    /// Its half of the bell.
+    pub(crate) bell: OwnedFd,
+    /// Messages that wait each way.
+    pub(crate) capacity: u32,
+}
+
+impl FarEnd {
+    /// The same end: only one may be taken up at a time.
+    pub fn try_clone(&self) -> io::Result<FarEnd> {
+        let FarEnd { memory, bell, capacity } = self;
+        Ok(FarEnd { memory: memory.try_clone()?, bell: bell.try_clone()?, capacity: *capacity })
+    }
+
+    /// Begins to be that end.
+    pub fn take_up(self) -> io::Result<Endpoint> {
+        Endpoint::new(self.memory, Bell(self.bell), self.capacity as usize, [1, 0])
+    }
+}
+
 /// One end of a joint between two partners, at least one of them active.
 pub struct Endpoint {
-    inbound: Arc<Lane>,
-    outbound: Arc<Lane>,
-    wake: Event,
-    wake_other: Event,
+    inbound: Consumer,
+    outbound: Producer,
+    bell: Bell,
     slot: PullSlot,
     /// What the flow that is pushed promises.
     class: FlowClass,
@@ -89,47 +110,53 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Two endpoints, each the partner of who holds the other; `capacity` messages wait each way.
-    pub fn pair(capacity: usize) -> io::Result<(Endpoint, Endpoint)> {
-        let (there, back) = (Lane::new(capacity), Lane::new(capacity));
-        let (wake_a, wake_b) = (Event::new()?, Event::new()?);
-        let end = |inbound: &Arc<Lane>, outbound: &Arc<Lane>, wake: &Event, wake_other: &Event| Endpoint {
-            inbound: inbound.clone(),
-            outbound: outbound.clone(),
-            wake: wake.clone(),
-            wake_other: wake_other.clone(),
+    /// Two ends, each the partner of who holds the other; `capacity` messages wait each way.
+    pub fn pair(capacity: usize) -> io::Result<(Endpoint, FarEnd)> {
+        let capacity = capacity.clamp(1, CAPACITY_MAX);
+        let memory = sys::memory::create("way", 2 * Lane::bytes(capacity))?;
+        let [ours, theirs] = Bell::pair()?;
+        let far = FarEnd { memory: memory.try_clone()?, bell: theirs.0, capacity: capacity as u32 };
+        Ok((Endpoint::new(memory, ours, capacity, [0, 1])?, far))
+    }
+
+    fn new(memory: OwnedFd, bell: Bell, capacity: usize, lanes: [usize; 2]) -> io::Result<Endpoint> {
+        let shared = Arc::new(Shared::map(&memory, Access::Write)?);
+        let [there, back] = lanes.map(|index| Lane::new(&shared, index, capacity));
+        Ok(Endpoint {
+            inbound: Consumer::new(back?),
+            outbound: Producer::new(there?, memory),
+            bell,
             slot: PullSlot::default(),
             class: FlowClass::Reliable,
             open: false,
             end_told: false,
-        };
-        Ok((end(&back, &there, &wake_a, &wake_b), end(&there, &back, &wake_b, &wake_a)))
+        })
     }
 
     /// Whether the other side asked for where things stand since this was last called.
     pub fn take_snapshot_asked(&self) -> bool {
-        self.outbound.snapshot_asked.swap(false, Ordering::AcqRel)
+        self.outbound.lane.take_snapshot_asked()
     }
 
-    /// Whether the other side let go of its end.
+    /// Whether the other side let go of its end, or of the rules.
     pub fn is_other_closed(&self) -> bool {
-        self.inbound.closed.load(Ordering::Acquire)
+        self.inbound.lane.is_closed() || self.inbound.is_broken() || self.outbound.is_broken()
     }
 
     /// Whether a push would find no room.
     pub fn is_full(&self) -> bool {
-        self.outbound.ring.is_full()
+        self.outbound.is_full()
     }
 
     /// What the other side did next, in the order in which it did it.
     pub fn take(&mut self) -> Taken {
-        match self.inbound.ring.pop() {
+        match self.inbound.pop() {
             Some(popped) => self.taken(popped),
             None => {
                 // Taken back before the look, so that what comes after the look wakes again.
-                self.wake.clear();
-                let ended = self.inbound.ended.load(Ordering::Acquire);
-                match self.inbound.ring.pop() {
+                self.bell.clear();
+                let ended = self.inbound.lane.has_ended();
+                match self.inbound.pop() {
                     Some(popped) => self.taken(popped),
                     None if ended => {
                         self.end_told = true;
@@ -141,9 +168,9 @@ impl Endpoint {
         }
     }
 
-    fn taken(&self, (item, was_full): (Item, bool)) -> Taken {
-        if was_full {
-            self.wake_other.signal();
+    fn taken(&self, (item, waits_for_room): (Item, bool)) -> Taken {
+        if waits_for_room {
+            self.bell.signal();
         }
         match item {
             Item::Message(message) => Taken::Message(message),
@@ -151,22 +178,27 @@ impl Endpoint {
         }
     }
 
-    /// Pushes a message; where there is no room, the oldest that waits makes some and comes back.
-    pub fn push_over_oldest(&mut self, message: Message) -> Option<Message> {
+    /// Pushes a message; where there is no room, the oldest that wait make some. How many messages did.
+    pub fn push_over_oldest(&mut self, message: Message) -> u64 {
+        if message.body.len() > BODY_BYTES_MAX {
+            return 1;
+        }
         let mut item = Item::Message(message);
-        let mut oldest = None;
+        let mut dropped = 0;
         loop {
-            match self.outbound.ring.push(item) {
-                Ok(was_empty) => {
-                    if was_empty {
-                        self.wake_other.signal();
+            match self.outbound.push(item) {
+                Ok(may_sleep) => {
+                    if may_sleep {
+                        self.bell.signal();
                     }
-                    return oldest;
+                    return dropped;
                 }
-                Err(RingFull(back)) => {
+                Err(back) => {
                     item = back;
-                    if let Some((Item::Message(popped), _)) = self.outbound.ring.pop() {
-                        oldest = Some(popped);
+                    match self.outbound.take_back() {
+                        Some(was_message) => dropped += u64::from(was_message),
+                        // Nothing waits, or whoever reads broke the rules: there is no room for this one.
+                        None => return dropped + 1,
                     }
                 }
             }
@@ -175,22 +207,21 @@ impl Endpoint {
 
     /// What stands behind this end has failed: the other side finds that out once it has pulled everything.
     pub fn fail(&mut self, is_gone: bool, what: &str) {
-        // The first reason is the one that counts.
-        let _ = self.outbound.failed.set((is_gone, what.into()));
-        self.wake_other.signal();
+        self.outbound.lane.fail(is_gone, what);
+        self.bell.signal();
     }
 
     fn go_neutral(&mut self) {
         // Who has said the end counts on what came before it.
-        if self.outbound.ended.load(Ordering::Acquire) {
+        if self.outbound.lane.has_ended() {
             return;
         }
         if self.class != FlowClass::Reliable {
-            while self.outbound.ring.pop().is_some() {}
+            while self.outbound.take_back().is_some() {}
         }
         // A reliable flow that finds no room here goes neutral when its end closes.
-        if self.outbound.ring.push(Item::Neutral).is_ok() {
-            self.wake_other.signal();
+        if self.outbound.push(Item::Neutral).is_ok() {
+            self.bell.signal();
         }
     }
 
@@ -203,10 +234,13 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
+    /// The end of a worker that dies of an error of its own is taken up by the next.
     fn drop(&mut self) {
-        self.outbound.ended.store(true, Ordering::Release);
-        self.outbound.closed.store(true, Ordering::Release);
-        self.wake_other.signal();
+        if !std::thread::panicking() {
+            self.outbound.lane.end();
+            self.outbound.lane.close();
+            self.bell.signal();
+        }
     }
 }
 
@@ -226,26 +260,29 @@ impl Partner for Endpoint {
     }
 
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Some(error) = self.check(flow).err().or_else(|| self.inbound.failure()) {
+        if let Some(error) = self.check(flow).err().or_else(|| self.inbound.lane.failure()) {
             return Err((error, message));
         }
         if self.is_other_closed() {
             return Err((PartnerError::Gone("the other end".into()), message));
         }
-        let pushed = self.outbound.ring.push(Item::Message(message)).or_else(|RingFull(item)| {
+        if message.body.len() > BODY_BYTES_MAX {
+            return Err((PartnerError::Message(TOO_LONG.into()), message));
+        }
+        let pushed = self.outbound.push(Item::Message(message)).or_else(|item| {
             // Taken back before the second try, so that room made after it wakes again.
-            self.wake.clear();
-            self.outbound.ring.push(item)
+            self.bell.clear();
+            self.outbound.push(item)
         });
         match pushed {
-            Ok(was_empty) => {
-                if was_empty {
-                    self.wake_other.signal();
+            Ok(may_sleep) => {
+                if may_sleep {
+                    self.bell.signal();
                 }
                 Ok(Pushed::Taken)
             }
-            Err(RingFull(Item::Message(message))) => Ok(Pushed::Full(message)),
-            Err(RingFull(Item::Neutral)) => unreachable!("a message was pushed"),
+            Err(Item::Message(message)) => Ok(Pushed::Full(message)),
+            Err(Item::Neutral) => unreachable!("a message was pushed"),
         }
     }
 
@@ -257,8 +294,8 @@ impl Partner for Endpoint {
                 match self.take() {
                     Taken::Message(message) => break Ok(Next::Message(message)),
                     Taken::Neutral => {}
-                    Taken::Nothing => break self.inbound.failure().map_or(Ok(Next::Nothing), Err),
-                    Taken::End => break self.inbound.failure().map_or(Ok(Next::End), Err),
+                    Taken::Nothing => break self.inbound.lane.failure().map_or(Ok(Next::Nothing), Err),
+                    Taken::End => break self.inbound.lane.failure().map_or(Ok(Next::End), Err),
                 }
             }
         });
@@ -275,18 +312,18 @@ impl Partner for Endpoint {
                 Ok(CtlReply::Done)
             }
             Ctl::Finish => {
-                self.outbound.ended.store(true, Ordering::Release);
-                self.wake_other.signal();
+                self.outbound.lane.end();
+                self.bell.signal();
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                self.inbound.snapshot_asked.store(true, Ordering::Release);
-                self.wake_other.signal();
+                self.inbound.lane.ask_snapshot();
+                self.bell.signal();
                 Ok(CtlReply::Done)
             }
             Ctl::Report => Ok(CtlReply::Report(vec![
-                ("waiting_in", self.inbound.ring.len() as f64),
-                ("waiting_out", self.outbound.ring.len() as f64),
+                ("waiting_in", self.inbound.lane.len() as f64),
+                ("waiting_out", self.outbound.lane.len() as f64),
             ])),
             _ => Err(PartnerError::Unsupported("this operation")),
         }
@@ -296,14 +333,14 @@ impl Partner for Endpoint {
         let is_ready = match direction {
             Direction::Out => {
                 self.slot.is_held()
-                    || !self.inbound.ring.is_empty()
-                    || self.inbound.failed.get().is_some()
-                    || self.outbound.snapshot_asked.load(Ordering::Acquire)
-                    || !self.end_told && self.inbound.ended.load(Ordering::Acquire)
+                    || !self.inbound.is_empty()
+                    || self.inbound.lane.has_failed()
+                    || self.outbound.lane.is_snapshot_asked()
+                    || !self.end_told && self.inbound.lane.has_ended()
             }
-            Direction::In => !self.outbound.ring.is_full() || self.inbound.failed.get().is_some(),
+            Direction::In => !self.outbound.is_full() || self.inbound.lane.has_failed(),
         };
         // The descriptor is named even so: who lets go of this end must have its poller forget it.
-        Readiness { now: is_ready, ..Readiness::descriptor(self.wake.as_fd(), Interest::Read) }
+        Readiness { now: is_ready, ..Readiness::descriptor(self.bell.0.as_fd(), Interest::Read) }
     }
 }

@@ -90,8 +90,9 @@ impl Incoming {
         let mut drops = DropCounts::default();
         let stand = kept.as_mut().and_then(Kept::sink).filter(|stand| stand.ticket.flow == plan.flow);
         if let Some(stand) = &stand {
-            if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
-                plan.pipeline = pipeline.with_outlets(plan.pipeline.outlets());
+            let stood = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local);
+            if let Ok(pipeline) = stood.and_then(|stood| stood.in_place_of(&plan.pipeline)) {
+                plan.pipeline = pipeline;
             }
             sink = SinkFlow::resume(&stand.ticket, plan.class, limits).unwrap_or(sink);
             drops = DropCounts::resume(&stand.losses);

@@ -757,8 +757,9 @@ fn resume(
         return (fresh, false);
     };
     *drops = DropCounts::resume(&stand.losses);
-    if let Ok(pipeline) = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local) {
-        plan.pipeline = pipeline.with_outlets(plan.pipeline.outlets());
+    let stood = Pipeline::parse(&stand.pipeline, registry::pairs(), Origin::Local);
+    if let Ok(pipeline) = stood.and_then(|stood| stood.in_place_of(&plan.pipeline)) {
+        plan.pipeline = pipeline;
     }
     let count = stand.records.len() as u64;
     match SourceFlow::resume(&stand.ticket, stand.records, plan.class, lossy, limits) {

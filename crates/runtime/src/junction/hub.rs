@@ -241,7 +241,7 @@ impl Hub {
         let (ours, theirs) = Endpoint::pair(self.options.queue)
             .map_err(|error| format!("an endpoint of the hub cannot be made: {error}"))?;
         self.send(Command::Join(way, Box::new(ours)));
-        Ok(PartnerOrigin::Ready(Box::new(theirs)))
+        Ok(PartnerOrigin::Way(theirs))
     }
 
     /// The host on this way is gone.

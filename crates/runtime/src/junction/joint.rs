@@ -74,7 +74,7 @@ impl JointPort {
         // There is room for one arrival by each port.
         let _ = self.arrivals.push(Box::new(Arrival { number: self.number, description, endpoint }));
         self.wake.signal();
-        Ok((PartnerOrigin::Ready(Box::new(theirs)), "part of a joint".into()))
+        Ok((PartnerOrigin::Way(theirs), "part of a joint".into()))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Junctions: threads that run what lies between several partners.
 //!
 //! A path joins two partners, and one thread runs many. Where several flows meet, none of their paths can own what
-//! lies between: a junction does, in a thread of its own, and is an active partner ([`crate::active`]) of each path.
+//! lies between: a junction does, in a thread of its own, and is an active partner ([`crate::active`]) of each path. The
+//! thread is the broker's; the paths are in the locked workers of their sessions.
 //!
 //! - [`hub`]: one opened device that feeds several hosts, and one owner of what flows back.
 //! - [`joint`]: flows of several devices that become one, or stay several but keep in step.

@@ -86,8 +86,8 @@ impl Way {
         }
         if pressure == Pressure::DropOldest {
             self.handed += 1;
-            let oldest = self.endpoint.push_over_oldest(message);
-            return self.drops.add(TOO_SLOW, u64::from(oldest.is_some()));
+            let dropped = self.endpoint.push_over_oldest(message);
+            return self.drops.add(TOO_SLOW, dropped);
         }
         let message = match self.waiting.is_empty() {
             true => self.push(message),
@@ -109,6 +109,10 @@ impl Way {
             Ok(Pushed::Full(message)) => Some(message),
             Ok(Pushed::Taken) => {
                 self.handed += 1;
+                None
+            }
+            Err((PartnerError::Message(_), _)) => {
+                self.drops.add("too long", 1);
                 None
             }
             // The path gave its end up; it is found closed.

@@ -5,6 +5,7 @@
 //! and a worker speaks to the other host for its own flows only.
 
 use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan};
+use crate::active::FarEnd;
 use crate::change::driver_of;
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::junction::outlet::PORTS_MAX;
@@ -151,15 +152,15 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
     match command {
         command @ (Command::Add { origin: PartnerOrigin::Ready(_), .. }
         | Command::Partner { origin: PartnerOrigin::Ready(_), .. }) => return Err(command),
-        Command::Add { driver, origin: PartnerOrigin::Opened(opened), role, flows, transport } => {
+        Command::Add { driver, origin, role, flows, transport } => {
             w.u8(ADD).u32(driver).u8(role_byte(role));
-            put_opened(&mut w, *opened, &mut given);
+            put_origin(&mut w, origin, &mut given);
             put_plans(&mut w, &flows);
             put_transport(&mut w, &transport);
         }
-        Command::Partner { driver, origin: PartnerOrigin::Opened(opened) } => {
+        Command::Partner { driver, origin } => {
             w.u8(PARTNER).u32(driver);
-            put_opened(&mut w, *opened, &mut given);
+            put_origin(&mut w, origin, &mut given);
         }
         Command::Memory { driver, memory } => {
             w.u8(MEMORY).u32(driver);
@@ -202,10 +203,10 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         }
         Command::Control { driver, message } => drop(w.u8(CONTROL).u32(driver).blob(&message.emit())),
         Command::Change { driver, direction, pipeline } => {
-            w.u8(CHANGE).u32(driver).u8(direction_byte(direction)).text(pipeline.text());
+            put_pipeline(w.u8(CHANGE).u32(driver).u8(direction_byte(direction)), &pipeline);
         }
         Command::Prepare { driver, flow, epoch, pipeline } => {
-            w.u8(PREPARE).u32(driver).u32(flow).u32(epoch).text(pipeline.text());
+            put_pipeline(w.u8(PREPARE).u32(driver).u32(flow).u32(epoch), &pipeline);
         }
         Command::Absence { driver } => drop(w.u8(ABSENCE).u32(driver)),
         Command::Resync { driver } => drop(w.u8(RESYNC).u32(driver)),
@@ -231,14 +232,11 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
     let command = match kind {
         ADD => {
             let (driver, role) = (r.u32("driver")?, role(r)?);
-            let origin = PartnerOrigin::Opened(Box::new(opened(r, &mut given)?));
+            let origin = origin(r, &mut given)?;
             let flows = plans(r)?;
             Command::Add { driver, origin, role, flows, transport: transport(r)? }
         }
-        PARTNER => {
-            let driver = r.u32("driver")?;
-            Command::Partner { driver, origin: PartnerOrigin::Opened(Box::new(opened(r, &mut given)?)) }
-        }
+        PARTNER => Command::Partner { driver: r.u32("driver")?, origin: origin(r, &mut given)? },
         MEMORY => {
             Command::Memory { driver: r.u32("driver")?, memory: given.next().ok_or(CodecError::Descriptor)? }
         }
@@ -379,9 +377,9 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::Changed { direction, result } => {
             w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
             match result {
-                Ok(pipeline) => w.text(pipeline.text()),
-                Err(reason) => w.text(cut(reason)),
-            };
+                Ok(pipeline) => put_pipeline(w, pipeline),
+                Err(reason) => drop(w.text(cut(reason))),
+            }
         }
         Notice::FlowEnded(direction) => drop(w.u8(FLOW_ENDED).u8(direction_byte(*direction))),
         Notice::Incident(incident) => drop(w.u8(INCIDENT).text(cut(incident))),
@@ -434,6 +432,33 @@ fn flow_of(message: &Control) -> Option<u32> {
     }
 }
 
+const OPENED: u8 = 0;
+const WAY: u8 = 1;
+
+/// A partner of this program's own is nothing that crosses.
+fn put_origin(w: &mut Writer, origin: PartnerOrigin, given: &mut Vec<OwnedFd>) {
+    match origin {
+        PartnerOrigin::Opened(opened) => put_opened(w.u8(OPENED), *opened, given),
+        PartnerOrigin::Way(FarEnd { memory, bell, capacity }) => {
+            w.u8(WAY).u32(capacity);
+            given.extend([memory, bell]);
+        }
+        PartnerOrigin::Ready(_) => {}
+    }
+}
+
+fn origin(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Parsed<PartnerOrigin> {
+    Ok(match r.u8("origin")? {
+        OPENED => PartnerOrigin::Opened(Box::new(opened(r, given)?)),
+        WAY => {
+            let capacity = r.u32("messages that wait")?;
+            let mut next = || given.next().ok_or(CodecError::Descriptor);
+            PartnerOrigin::Way(FarEnd { memory: next()?, bell: next()?, capacity })
+        }
+        value => return Err(WireError::Value { what: "origin", value: value.into() }.into()),
+    })
+}
+
 fn put_opened(w: &mut Writer, opened: Opened, given: &mut Vec<OwnedFd>) {
     let Opened { spec, role, description, descriptors } = opened;
     w.u8(role_byte(role)).text(&spec.class).text(&spec.target);
@@ -484,7 +509,8 @@ fn put_plans(w: &mut Writer, plans: &[FlowPlan]) {
     w.u16(plans.len() as u16);
     for FlowPlan { flow, direction, class, format, pipeline, site } in plans {
         w.u32(*flow).u8(direction_byte(*direction)).u8(class_byte(*class)).text(format.name());
-        w.text(pipeline.text()).u8(site.key.is_some().into());
+        put_pipeline(w, pipeline);
+        w.u8(site.key.is_some().into());
         if let Some(Secret(key)) = &site.key {
             w.raw(key);
         }
@@ -532,11 +558,19 @@ fn options(r: &mut Reader<'_>, specs: &'static [OptionSpec]) -> Parsed<Options> 
     Options::check(specs, given).map_err(|error| CodecError::Meaning(error.problem))
 }
 
+fn put_pipeline(w: &mut Writer, pipeline: &Pipeline) {
+    w.text(pipeline.text()).u8(pipeline.is_first_in_junction().into());
+}
+
 /// As it was written on this host or came from the other: who may name what was decided when it was read first.
 fn pipeline(r: &mut Reader<'_>) -> Parsed<Pipeline> {
     let text = r.text("pipeline", PIPELINE_BYTES_MAX)?;
-    Pipeline::parse(text, registry::pairs(), Origin::Local)
-        .map_err(|error| CodecError::Meaning(error.to_string()))
+    let mut pipeline = Pipeline::parse(text, registry::pairs(), Origin::Local)
+        .map_err(|error| CodecError::Meaning(error.to_string()))?;
+    if flag(r)? {
+        pipeline.leave_first_to_junction();
+    }
+    Ok(pipeline)
 }
 
 fn control(r: &mut Reader<'_>) -> Parsed<Control> {

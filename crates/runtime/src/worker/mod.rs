@@ -5,7 +5,8 @@
 //!
 //! A session's [`Workers`] are a *process* ([`run_in_processes`]), which locks itself up before its first command
 //! (`links::confine::lock_up`), and a *thread* of the broker ([`Worker`]) for what cannot be there: partners of this
-//! program's own (instruments, ways of a hub, ports of a joint), and flows of several devices that share a side port.
+//! program's own (instruments), and flows of several devices that share a side port. The paths of a junction run in the
+//! process too: what it shares with the junction is the memory of its own way ([`crate::active`]).
 //! Both run the same loop, in `paths`. What a locked process cannot do itself is done for it by threads of the broker's that
 //! see no message: a *warden* starts the processes of stages, and only those that a pipeline of its driver names
 //! (`links::process`); another waits for the program of `exec`, another looks who reads a camera's node.
@@ -19,6 +20,7 @@ mod tests;
 mod thread;
 mod workers;
 
+use crate::active::FarEnd;
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use crate::stats::DriverStats;
@@ -41,8 +43,21 @@ pub(crate) use workers::Workers;
 pub enum PartnerOrigin {
     /// Descriptors of a device class.
     Opened(Box<Opened>),
+    /// The path's end of a way that leads to a junction in the broker.
+    Way(FarEnd),
     /// A partner of this program's own (a measuring instrument, a synthetic device).
     Ready(Box<dyn Partner>),
+}
+
+impl PartnerOrigin {
+    /// The same, with descriptors of its own; nothing of what is not made of descriptors.
+    pub(crate) fn try_clone(&self) -> Option<PartnerOrigin> {
+        match self {
+            PartnerOrigin::Opened(opened) => Some(PartnerOrigin::Opened(Box::new(opened.try_clone().ok()?))),
+            PartnerOrigin::Way(far) => far.try_clone().ok().map(PartnerOrigin::Way),
+            PartnerOrigin::Ready(_) => None,
+        }
+    }
 }
 
 /// The transport of a driver, with its checked options.
@@ -263,6 +278,11 @@ pub enum Report {
 pub(crate) fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
     match origin {
         PartnerOrigin::Opened(opened) => registry::partner(*opened),
+        PartnerOrigin::Way(far) => {
+            let taken_up = far.take_up();
+            let end = taken_up.map_err(|error| PartnerError::os("a junction's memory", error))?;
+            Ok(Box::new(end))
+        }
         PartnerOrigin::Ready(partner) => Ok(partner),
     }
 }

@@ -1,6 +1,7 @@
 use super::codec::{Begin, emit_command, emit_report, parse_command, parse_report};
 use super::line::Line;
 use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan};
+use crate::active::FarEnd;
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
 use contract::{FlowClass, FlowDirection, Format, Offset, Opened, Port, Role, SealKeys, Secret, Site, Time};
@@ -39,7 +40,13 @@ fn pipeline(text: &str) -> Pipeline {
 fn pipelines() -> impl Strategy<Value = Pipeline> {
     let texts =
         ["", "bundle(count=10) | compress(zstd, level=3)", "delta", "@direct: buffer(play, delay=40ms)"];
-    prop::sample::select(texts.to_vec()).prop_map(pipeline)
+    (prop::sample::select(texts.to_vec()), any::<bool>()).prop_map(|(text, is_joined)| {
+        let mut pipeline = pipeline(text);
+        if is_joined {
+            pipeline.leave_first_to_junction();
+        }
+        pipeline
+    })
 }
 
 fn directions() -> impl Strategy<Value = FlowDirection> {
@@ -62,13 +69,17 @@ fn plans() -> impl Strategy<Value = Vec<FlowPlan>> {
     prop::collection::vec(plan, 0..=2)
 }
 
-/// Devices of every class that opens anywhere.
+/// Devices of every class that opens anywhere, and ways to junctions.
 fn origins() -> impl Strategy<Value = PartnerOrigin> {
     let specs = ["pattern:size=1000,rate=62.5", "null", "stdin:frame=line"];
-    prop::sample::select(specs.to_vec()).prop_map(|text| {
+    let opened = prop::sample::select(specs.to_vec()).prop_map(|text| {
         let spec = registry::device_spec(text, Role::Device).unwrap();
         PartnerOrigin::Opened(Box::new(registry::open(&spec, Role::Device, None).unwrap()))
-    })
+    });
+    let way = any::<u32>().prop_map(|capacity| {
+        PartnerOrigin::Way(FarEnd { memory: descriptor(), bell: descriptor(), capacity })
+    });
+    prop_oneof![opened, way]
 }
 
 /// What a side port may lead to.

@@ -8,7 +8,7 @@ use super::{Command, PartnerOrigin, Report, TransportPlan, Worker};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::junction::outlet;
 use crate::{isolation, kept, registry};
-use contract::{Half, Opened, Role};
+use contract::{Half, Role};
 use links::process::{Allowed, Wardship};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,8 +30,8 @@ enum Place {
 
 /// What the broker keeps of a driver in a process, for the next one.
 struct Charge {
-    /// Its device; none while that is gone.
-    device: Option<Opened>,
+    /// Its device, or its way to one; none while that is gone.
+    device: Option<PartnerOrigin>,
     memory: OwnedFd,
     role: Role,
     flows: Vec<FlowPlan>,
@@ -41,7 +41,7 @@ struct Charge {
 impl Drop for Charge {
     /// What the device's class leaves behind is cleared away.
     fn drop(&mut self) {
-        if let Some(device) = &self.device
+        if let Some(PartnerOrigin::Opened(device)) = &self.device
             && let Some(class) = registry::device_class(&device.spec.class)
         {
             class.release(device);
@@ -59,11 +59,10 @@ impl Charge {
     /// What to ask of a process that takes it on.
     fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
         let gone = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {what} is not there"));
-        let device = self.device.as_ref().ok_or_else(|| gone("device"))?.try_clone()?;
+        let origin = self.device.as_ref().and_then(PartnerOrigin::try_clone).ok_or_else(|| gone("device"))?;
         let outlets = self.flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
         let ports = outlet::hand(outlets).ok_or_else(|| gone("side port"))?;
         let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
-        let origin = PartnerOrigin::Opened(Box::new(device));
         Ok(vec![
             Command::Memory { driver, memory: self.memory.try_clone()? },
             Command::Ports { driver, ports },
@@ -137,14 +136,15 @@ impl Workers {
             }
             Command::Add { driver, origin, role, flows, transport } => {
                 let left = self.left.remove(&driver);
-                let added = match origin {
-                    PartnerOrigin::Opened(opened) if is_lockable(&flows) => {
+                let is_foreign = !matches!(origin, PartnerOrigin::Ready(_));
+                let added = match is_foreign && is_lockable(&flows) {
+                    true => {
                         let charge = self.memory_after(left).map(|memory| {
-                            Box::new(Charge { device: Some(*opened), memory, role, flows, transport })
+                            Box::new(Charge { device: Some(origin), memory, role, flows, transport })
                         });
                         charge.and_then(|charge| self.add(driver, charge))
                     }
-                    origin => self.start_thread().map(|()| {
+                    false => self.start_thread().map(|()| {
                         self.drivers.insert(driver, Place::Thread);
                         self.one(driver, Command::Add { driver, origin, role, flows, transport });
                     }),
@@ -162,10 +162,8 @@ impl Workers {
                 self.one(driver, Command::Rebuild { driver, flows });
             }
             Command::Partner { driver, origin } => {
-                if let (Some(Place::Process(charge)), PartnerOrigin::Opened(opened)) =
-                    (self.drivers.get_mut(&driver), &origin)
-                {
-                    charge.device = opened.try_clone().ok();
+                if let Some(Place::Process(charge)) = self.drivers.get_mut(&driver) {
+                    charge.device = origin.try_clone();
                 }
                 self.one(driver, Command::Partner { driver, origin });
             }
@@ -375,7 +373,9 @@ impl Workers {
                         let is_its = |plan: &&mut FlowPlan| plan.direction == *direction;
                         if let Some(plan) = charge.flows.iter_mut().find(is_its) {
                             // What led somewhere there leads there still.
-                            *pipeline = pipeline.clone().with_outlets(plan.pipeline.outlets());
+                            if let Ok(known) = pipeline.clone().in_place_of(&plan.pipeline) {
+                                *pipeline = known;
+                            }
                             plan.pipeline = pipeline.clone();
                         }
                     }
