@@ -261,7 +261,10 @@ impl UdpPartner {
         self.is_socket_full = false;
         while !self.sending.is_empty() {
             let now = Time(sys::clock::boot_ns());
-            self.sending.handle_timeout(now);
+            if self.sending.timeout().is_some_and(|at| at <= now) {
+                // A host that had no time to look finds here the word that it missed.
+                self.settle()?;
+            }
             let bytes_max = match self.sending.turn(now) {
                 Turn::Go(bytes_max) => bytes_max,
                 // What the receiver told may have come, whether somebody pulls or not.

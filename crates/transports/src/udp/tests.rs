@@ -227,6 +227,24 @@ fn a_burst_of_equal_records_leaves_in_one_call() {
     }
 }
 
+/// A sender that had no time to look for long finds the word that came meanwhile, and sends nothing again.
+#[test]
+fn what_came_while_nobody_looked_is_not_late() {
+    let (here, there) = pair();
+    let mut here = partner(&Udp, here, &[("datagram", "1200")]);
+    let mut there = partner(&Udp, there, &[]);
+    let body = pattern(20_000, 3);
+    for sequence in 0..4 {
+        push(here.as_mut(), record(1, sequence, &body));
+        assert!(pull_from(there.as_mut(), here.as_mut()).is_some());
+        // The receiver's word is due by now, and the sender has long waited for it.
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = there.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull");
+    }
+    push(here.as_mut(), record(1, 4, b"more"));
+    assert_eq!(["lost_datagrams", "again_datagrams"].map(|name| figure(here.as_mut(), name)), [0.0; 2]);
+}
+
 #[test]
 fn a_peer_that_is_not_there_yet_is_no_error() {
     let (here, there) = pair();
