@@ -6,6 +6,7 @@ use super::middle::Middle;
 use super::packets::Replayer;
 use crate::Failure;
 use clap::{Args, ValueEnum};
+use runtime::Limits;
 use runtime::trust::{Code, PairError, Trust, join};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,8 +28,6 @@ const SLOW: usize = 300;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Of one kind of refusal no more is kept than this.
 const REASON_CHARS: usize = 60;
-/// 64 MiB of zeros in a container, again and again: they are compressed to 2 KB.
-const BOMBS: &str = r#"exec:while :; do printf "\000\000\000\004\000\000\000\000\000\000\000\000"; head -c 67108864 /dev/zero; done,frame=container,max=64MiB"#;
 /// Kinds of answers that are told apart.
 const REASONS_MAX: usize = 32;
 
@@ -59,8 +58,10 @@ pub(crate) enum Attack {
     Handshakes,
     /// Datagrams and connections of noise
     Noise,
-    /// A peer's messages become 64 MiB each when they are decompressed
+    /// A peer's messages would become 64 MiB each when they are decompressed
     Bombs,
+    /// A peer's messages become as large as they may when they are decompressed, without end
+    Inflation,
     /// Everything is too long
     Oversized,
 }
@@ -71,7 +72,8 @@ impl Attack {
         match self {
             Attack::Removed => Who::Removed,
             Attack::Forbidden => Who::Restricted,
-            Attack::Pipelines | Attack::Sessions | Attack::Bombs | Attack::Oversized => Who::Guest,
+            Attack::Pipelines | Attack::Sessions | Attack::Oversized => Who::Guest,
+            bombs if bombs.bomb_bytes().is_some() => Who::Guest,
             _ => Who::Stranger,
         }
     }
@@ -81,11 +83,22 @@ impl Attack {
         matches!(self, Attack::Middle | Attack::Guesses)
     }
 
+    /// What its messages become, where they become more than they are.
+    pub(super) fn bomb_bytes(self) -> Option<usize> {
+        match self {
+            Attack::Bombs => Some(64 << 20),
+            Attack::Inflation => Some(Limits::default().message_bytes),
+            _ => None,
+        }
+    }
+
     /// Threads that do it.
     fn threads(self) -> usize {
         match self {
-            Attack::Nothing | Attack::Replay | Attack::Middle | Attack::SlowOpens | Attack::Bombs => 1,
-            Attack::Noise | Attack::Forbidden | Attack::Pipelines | Attack::Guesses => 2,
+            Attack::Nothing | Attack::Replay | Attack::Middle | Attack::SlowOpens => 1,
+            Attack::Bombs | Attack::Inflation => 1,
+            Attack::Noise | Attack::Forbidden | Attack::Pipelines => 2,
+            Attack::Guesses => 8,
             _ => 16,
         }
     }
@@ -115,7 +128,8 @@ impl fmt::Display for Attack {
             Attack::SlowOpens => "slow opens",
             Attack::Handshakes => "flood of handshakes",
             Attack::Noise => "flood of noise",
-            Attack::Bombs => "decompression bombs",
+            Attack::Bombs => "decompression bombs, 64 MiB",
+            Attack::Inflation => "decompression bombs, as large as may be",
             Attack::Oversized => "oversized everything",
         })
     }
@@ -298,7 +312,11 @@ fn assault(
             honest: Trust::at(&setting.directory.join("honest"))?,
             met: 0,
         }),
-        Attack::Bombs => Box::new(Bomber { setting: setting.clone(), child: None }),
+        Attack::Bombs | Attack::Inflation => Box::new(Bomber {
+            setting: setting.clone(),
+            bytes: setting.attack.bomb_bytes().unwrap_or_default(),
+            child: None,
+        }),
     })
 }
 
@@ -685,10 +703,29 @@ impl Assault for Between {
     }
 }
 
-/// A peer that sends what becomes 64 MiB: the program itself does.
+/// Where each bomb that was made leaves a byte, in the attacker's directory.
+pub(super) const BOMBS_MADE: &str = "bombs";
+
+/// A peer that sends what becomes so many bytes: the program itself does.
 struct Bomber {
     setting: AttackerSetting,
+    bytes: usize,
     child: Option<std::process::Child>,
+}
+
+impl Bomber {
+    /// Zeros in containers, again and again, which are compressed to a thousandth and less.
+    fn bombs(&self) -> String {
+        let Bomber { setting, bytes, .. } = self;
+        let length: String =
+            (*bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
+        let created = r"\000".repeat(8);
+        let made = setting.directory.join(BOMBS_MADE);
+        format!(
+            r#"exec:while :; do printf "{length}{created}"; head -c {bytes} /dev/zero; printf . >>{}; done,frame=container,max=64MiB"#,
+            made.display()
+        )
+    }
 }
 
 impl Assault for Bomber {
@@ -697,7 +734,7 @@ impl Assault for Bomber {
             let mut command = std::process::Command::new(&self.setting.program);
             let state = self.setting.directory.parent();
             command.args(["attach", &format!("{}/toy", self.setting.address), "--json"]);
-            command.args(["--as", BOMBS, "--via-back", "compress"]);
+            command.args(["--as", &self.bombs(), "--via-back", "compress"]);
             command.env("XDG_STATE_HOME", state.unwrap_or(&self.setting.directory));
             command.env("XDG_RUNTIME_DIR", &self.setting.directory);
             command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());

@@ -12,8 +12,9 @@ mod victim;
 
 use crate::chapter6::{beside, progress};
 use crate::measure::Times;
+use crate::reliability::hosts::Service;
 use crate::{Failure, processes};
-use attacker::{Attack, Tally};
+use attacker::{Attack, BOMBS_MADE, Tally};
 pub(crate) use attacker::{AttackerSetting, run as run_attacker};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout};
+use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 use victim::Victim;
@@ -30,8 +31,8 @@ use victim::Victim;
 const SETTLE: Duration = Duration::from_millis(500);
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// What a bomb becomes.
-const BOMB_BYTES: u64 = 64 << 20;
+/// How long a code is guessed at before another is shown: three guesses make it void.
+const CODE: Duration = Duration::from_millis(400);
 /// A running flow is not to be slower by more.
 const RATIO_MAX: f64 = 1.1;
 
@@ -63,7 +64,7 @@ pub(crate) struct AttacksSetting {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Seconds of each
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 1.6)]
     seconds: f64,
     /// Write the page to this file, Markdown
     #[arg(long)]
@@ -153,9 +154,9 @@ fn run_one(
         victim.take_times();
         thread::sleep(window);
         calm.append(&victim.take_times());
-        let shown = attack.wants_code().then(|| victim.show_code()).transpose()?;
-        if let Some((_, code)) = &shown {
-            attacker.order(&format!("code {code}"))?;
+        let mut shown = None;
+        if attack.wants_code() {
+            shown = Some((show(victim, &mut attacker)?, Instant::now()));
         }
         let (cpu_before, begun) = (processes::cpu_seconds(&victim.processes()), Instant::now());
         attacker.order("be hostile")?;
@@ -163,6 +164,10 @@ fn run_one(
         while begun.elapsed() < window {
             thread::sleep(LOOK);
             most = most.max(processes::memory_bytes(&victim.processes()));
+            if let Some((shows, _)) = shown.take_if(|(_, since)| since.elapsed() >= CODE) {
+                drop(shows);
+                shown = Some((show(victim, &mut attacker)?, Instant::now()));
+            }
         }
         during.append(&victim.take_times());
         cpu_seconds += (processes::cpu_seconds(&victim.processes()) - cpu_before).max(0.0);
@@ -175,8 +180,14 @@ fn run_one(
     thread::sleep(window);
     calm.append(&victim.take_times());
     let mut tally = attacker.end()?;
-    if attack == Attack::Bombs {
-        tally.tries = victim.swallowed() / BOMB_BYTES;
+    if let Some(bytes) = attack.bomb_bytes() {
+        let made = fs::metadata(directory.join(attack.attacker().name()).join("outboard").join(BOMBS_MADE));
+        tally.tries = made.map(|made| made.len()).unwrap_or(0);
+        let gone_off = victim.swallowed() / bytes as u64;
+        match attack {
+            Attack::Bombs if gone_off > 0 => tally.got_in.push(format!("{gone_off} went off")),
+            _ => drop(tally.refused.insert("decompressed".into(), gone_off)),
+        }
     }
     if victim.known()? != known {
         tally.got_in.push("the sharer knows somebody new".into());
@@ -195,8 +206,29 @@ fn run_one(
     })
 }
 
+/// Shows a code at the sharer's host, which who attacks in the middle knows.
+fn show(victim: &Victim, attacker: &mut Attacker) -> Result<Service, Failure> {
+    let (shows, code) = victim.show_code()?;
+    attacker.order(&format!("code {code}"))?;
+    Ok(shows)
+}
+
+/// When and how the page was written.
+fn written(setting: &AttacksSetting, begun: Instant) -> String {
+    let date = Command::new("date").args(["-u", "+on %Y-%m-%d at %H:%M UTC"]).output();
+    let date = date.map(|date| String::from_utf8_lossy(&date.stdout).trim().to_string());
+    format!(
+        "Written {} by `outboard-bench attacks --rounds {} --seconds {}` in {} s.\n\n",
+        date.unwrap_or_default(),
+        setting.rounds,
+        setting.seconds,
+        begun.elapsed().as_secs()
+    )
+}
+
 /// Tries everything.
 pub(crate) fn run(setting: &AttacksSetting) -> Result<Value, Failure> {
+    let begun = Instant::now();
     let is_root = rustix::process::geteuid().is_root();
     let attacks = if setting.attacks.is_empty() { Attack::value_variants() } else { &setting.attacks };
     let mut outcomes = Vec::new();
@@ -226,7 +258,7 @@ pub(crate) fn run(setting: &AttacksSetting) -> Result<Value, Failure> {
     }
     let text = table(&outcomes);
     if let Some(file) = &setting.page {
-        fs::write(file, [include_str!("head.md"), &text].concat())
+        fs::write(file, [include_str!("head.md"), &written(setting, begun), &text].concat())
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     print!("{text}");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, command, end, outboard};
+use support::{PATIENCE, Scratch, Service, children, command, end, outboard};
 
 /// Where the Python SDK stands.
 fn sdk() -> String {
@@ -21,19 +21,6 @@ fn sdk() -> String {
 fn python() -> String {
     let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().into()
-}
-
-/// The processes that `parent` started and that run now.
-fn children(parent: u32) -> Vec<i32> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let started_by_parent = |pid: &i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let (state, theirs) = (fields.next(), fields.next());
-        state != Some("Z") && theirs == Some(&parent.to_string())
-    };
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(started_by_parent).collect()
 }
 
 /// Kills all modules of `program`, so many times, at moments that a seed chooses.

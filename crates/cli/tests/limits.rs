@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
-use support::{PATIENCE, Scratch, Service, outboard};
+use support::{PATIENCE, Scratch, Service, children, outboard};
 use wire::{Control, Preamble};
 
 fn attach(address: &str, name: &str, more: &[&str]) -> Service {
@@ -109,6 +109,44 @@ fn a_rate_is_kept_and_nothing_is_lost() {
     assert!(std::fs::read(out).unwrap() == content);
     // A tenth of a second's worth may come at once, and what one turn takes.
     assert!(since.elapsed().as_secs_f64() > 0.2, "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_peer_keeps_to_its_share_of_the_processor() {
+    let limit = ["--insecure", "--limit", "cpu_percent_per_peer=10"];
+    let (share, address) = Service::share("pattern:rate=0,size=65536", &limit);
+    let mut flow = attach(&address, "pattern", &["--via", "compress(zlib, level=9)"]);
+    flow.wait("attached");
+    let messages = |flow: &mut Service| flow.wait("stats")["stats"]["incoming"]["messages"].as_u64();
+    messages(&mut flow);
+    let used = |share: &Service| -> f64 {
+        let workers = children(share.child.id());
+        let used = workers.iter().map(|worker| sys::clock::cpu_ns_of(worker.cast_unsigned()).unwrap());
+        used.sum::<u64>() as f64 / 1e9
+    };
+    let (before, since) = (used(&share), Instant::now());
+    let begun = messages(&mut flow);
+    while since.elapsed().as_secs() < 4 {
+        messages(&mut flow);
+    }
+    let (used, passed) = (used(&share) - before, since.elapsed().as_secs_f64());
+    // What one turn takes too much is rested for later.
+    assert!(used < passed * 0.10 + 0.5, "{used} s of the processor in {passed} s");
+    assert!(messages(&mut flow) > begun, "it does not go on");
+    assert!(flow.seen.iter().all(|event| event["event"] != "link-lost"), "{:?}", flow.seen);
+}
+
+#[test]
+fn what_becomes_too_large_is_refused_before_it_is_made() {
+    let scratch = Scratch::new();
+    let file = scratch.path("in");
+    std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let (_share, address) =
+        Service::share(&format!("file:{file},frame=chunk(512KiB)"), &["--insecure", "--via", "compress"]);
+    let from = format!("{address}/in");
+    let limit = ["--insecure", "--limit", "message_bytes=100KiB"];
+    let out = outboard(&[&["attach", &from, "--as", "null"], &limit[..]].concat());
+    out.refused_with(1, "--limit message_bytes");
 }
 
 #[test]

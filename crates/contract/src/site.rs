@@ -16,7 +16,7 @@ impl fmt::Debug for Secret {
 }
 
 /// What a half is given when it is made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Site {
     /// The flow's key, the same at both hosts: of their session, or from a file.
     pub key: Option<Secret>,
@@ -24,6 +24,15 @@ pub struct Site {
     pub seed: [u8; 32],
     /// Where the halves of one pair in a driver's two flows meet.
     pub shared: Shared,
+    /// Bytes that a message which is no picture may come to here, whatever the other host says that it was.
+    pub message_bytes: usize,
+}
+
+impl Default for Site {
+    fn default() -> Site {
+        let message_bytes = wire::BODY_BYTES_MAX;
+        Site { key: None, seed: [0; 32], shared: Shared::default(), message_bytes }
+    }
 }
 
 /// State by name that the halves of one driver on one host share (a pair that stands in both flows).

@@ -12,6 +12,7 @@ use crate::dial::{Dialling, Expected, Over, Patience, greet};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
+use crate::fair::Processor;
 use crate::keys::KeyShare;
 use crate::registry;
 use crate::share::now;
@@ -155,7 +156,9 @@ impl Attacher {
             (Err(_), Some(met)) => resolve(&crate::config::with_port_of(&met, port))?,
             (found, _) => found?,
         };
-        let workers = Workers::new("attach".into(), request.limits.clone());
+        let mut workers = Workers::new("attach".into(), request.limits.clone());
+        let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
+        workers.send(Command::Processor { ns_per_second });
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         let drivers = request.targets.into_iter().map(|target| Driver {
             name: target.name,

@@ -523,6 +523,12 @@ pub static LIMITS: &[OptionSpec] = &[
     limit("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no bound"),
     limit("session_messages", RATE, "0", "messages of one session in a second, both ways; 0: no bound"),
     limit("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no bound"),
+    limit(
+        "cpu_percent_per_peer",
+        RATE,
+        "0",
+        "processor time for the flows of one peer, per cent of one processor; 0: no bound",
+    ),
     limit("drivers", COUNT, "64", "devices of one session"),
     limit("store_bytes", BYTES, "16MiB", "what one flow keeps to send again, bytes"),
     limit("store_messages", COUNT, "65536", "what one flow keeps to send again, messages"),
@@ -534,6 +540,12 @@ pub static LIMITS: &[OptionSpec] = &[
     ),
     limit("held_bytes", BYTES, "16MiB", "what one flow holds while it waits for an earlier record, bytes"),
     limit("held_records", COUNT, "4096", "what one flow holds while it waits for an earlier record, records"),
+    limit(
+        "message_bytes",
+        BYTES,
+        "4MiB",
+        "what a message of the other host may become when it is decompressed, pictures apart, bytes",
+    ),
     limit("control_bytes", BYTES, "4MiB", "control messages waiting to be sent, bytes"),
 ];
 
@@ -547,6 +559,7 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
         store_full: StoreFull::parse(options.text("store_full")).unwrap_or_default(),
         held_records: options.count("held_records"),
         held_bytes: options.size("held_bytes"),
+        message_bytes: options.size("message_bytes"),
         control_bytes: options.size("control_bytes"),
         silence: options.duration("silence"),
         ping_interval: options.duration("ping_interval"),
@@ -568,6 +581,7 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
             device_bytes: options.size("device_bytes") as u64,
             session_messages: options.count("session_messages") as u64,
             session_bytes: options.size("session_bytes") as u64,
+            cpu_percent_per_peer: options.count("cpu_percent_per_peer") as u64,
         },
     })
 }

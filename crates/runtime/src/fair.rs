@@ -80,6 +80,62 @@ impl Rate {
     }
 }
 
+/// Processor time of a worker, or of who is seen to use it: so much in a second, and what is over it is rested for.
+#[derive(Debug, Clone)]
+pub(crate) struct Processor {
+    ns_per_second: u64,
+    time: Bucket,
+    /// What the clock of processor time said last; `None` until it was read.
+    used_ns: Option<u64>,
+}
+
+impl Processor {
+    /// `ns_per_second` of 0 is no bound.
+    pub(crate) fn new(ns_per_second: u64) -> Processor {
+        Processor { ns_per_second, time: Bucket::new(ns_per_second, KEPT), used_ns: None }
+    }
+
+    /// What one of `sessions` of a peer may use where the peer may use `percent` of a processor.
+    pub(crate) fn share(percent: u64, sessions: u64) -> u64 {
+        match percent {
+            0 => 0,
+            percent => (percent.saturating_mul(10_000_000) / sessions.max(1)).max(1),
+        }
+    }
+
+    pub(crate) fn ns_per_second(&self) -> u64 {
+        self.ns_per_second
+    }
+
+    /// From now on it may use so much. What was used before stays to be rested for.
+    pub(crate) fn set(&mut self, ns_per_second: u64, now: Time) {
+        if ns_per_second != self.ns_per_second {
+            let owed = self.owed_ns(now);
+            *self = Processor { used_ns: self.used_ns, ..Processor::new(ns_per_second) };
+            self.time.take(owed, now);
+        }
+    }
+
+    /// The clock of processor time stands at `used_ns`. It is that of another process, and begins anew, if it goes back.
+    pub(crate) fn read(&mut self, used_ns: impl FnOnce() -> u64, now: Time) {
+        if self.ns_per_second > 0 {
+            let used_ns = used_ns();
+            let before = self.used_ns.replace(used_ns).unwrap_or(used_ns);
+            self.time.take(used_ns.saturating_sub(before), now);
+        }
+    }
+
+    /// Until when it is to rest; `None` if it may go on.
+    pub(crate) fn closed_until(&self, now: Time) -> Option<Time> {
+        (!self.time.is_open(now)).then_some(self.time.free_at)
+    }
+
+    /// Processor time that was used and is not yet rested for.
+    pub(crate) fn owed_ns(&self, now: Time) -> u64 {
+        (self.time.free_at.since(now).as_secs_f64() * self.ns_per_second as f64) as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +162,27 @@ mod tests {
             let seconds = now.since(begun).as_secs_f64() + KEPT.as_secs_f64();
             let most = seconds * per_second as f64 + largest as f64 + 1.0;
             prop_assert!(taken as f64 <= most, "{taken} in {seconds} s at {per_second}/s");
+        }
+
+        #[test]
+        fn who_rests_as_it_is_told_keeps_to_its_share_of_the_processor(
+            percent in 1u64..400,
+            sessions in 1u64..100,
+            turns in prop::collection::vec(1_000u64..20_000_000, 1..200),
+        ) {
+            let mut processor = Processor::new(Processor::share(percent, sessions));
+            let (mut now, mut used, mut longest) = (Time(1_000_000_000), 0, 0);
+            let begun = now;
+            processor.read(|| used, now);
+            for turn in turns {
+                now = processor.closed_until(now).unwrap_or(now).after(Duration::from_nanos(turn));
+                (used, longest) = (used + turn, longest.max(turn));
+                processor.read(|| used, now);
+                prop_assert!(processor.owed_ns(now) <= longest);
+            }
+            let seconds = now.since(begun).as_secs_f64() + KEPT.as_secs_f64();
+            let most = seconds * percent as f64 * 1e7 / sessions as f64 + longest as f64 + 1e3;
+            prop_assert!(used as f64 <= most, "{used} ns in {seconds} s at {percent} % of {sessions}");
         }
 
         #[test]

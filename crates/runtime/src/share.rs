@@ -211,6 +211,7 @@ impl Sharer {
             if now() >= look_at {
                 self.refresh_known(tell);
                 self.admissions.tell_untold(tell);
+                self.divide_processor(tell);
                 for device in self.shared.values() {
                     if let Some(hub) = device.hub_stats() {
                         tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
@@ -584,6 +585,7 @@ impl Sharer {
             Ok(session) => {
                 self.sessions.insert(id, session);
                 tell(Event::PeerJoined { peer });
+                self.divide_processor(tell);
             }
             Err(error) => tell(Event::Refused { peer, reason: error.to_string() }),
         }
@@ -606,12 +608,15 @@ impl Sharer {
             }
         }
         for id in forgotten {
-            if let Some(mut session) = self.sessions.remove(&id) {
-                let reason = "this host does not know the other any more";
-                session.say_goodbye(reason, &mut self.poller);
-                let peer = session.end(&mut self.shared, &mut self.poller);
-                tell(Event::PeerLeft { peer, reason: reason.into() });
-            }
+            self.end_session(id, "this host does not know the other any more", tell);
+        }
+    }
+
+    fn end_session(&mut self, id: u64, reason: &str, tell: &mut dyn FnMut(Event)) {
+        if let Some(mut session) = self.sessions.remove(&id) {
+            session.say_goodbye(reason, &mut self.poller);
+            let peer = session.end(&mut self.shared, &mut self.poller);
+            tell(Event::PeerLeft { peer, reason: reason.into() });
         }
     }
 

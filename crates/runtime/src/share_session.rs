@@ -1,5 +1,6 @@
 //! One peer's session at the sharer: its control channel, its worker, and the devices it uses.
 
+mod processor;
 mod status;
 
 use crate::agree::{self, Pipelines};
@@ -10,6 +11,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
+use crate::fair::Processor;
 use crate::keys::KeyShare;
 use crate::offers::{Offers, Shared};
 use crate::random;
@@ -91,6 +93,8 @@ pub(crate) struct Session {
     permit: Permit,
     link: ControlLink,
     workers: Workers,
+    /// What they may use of the processor, and what they are seen to use.
+    processor: Processor,
     /// What the peer was told that there is, if it asked.
     catalogue: Option<Vec<CatalogueEntry>>,
     /// Driver numbers to the numbers of shared devices.
@@ -154,6 +158,7 @@ impl Session {
             permit: who.permit,
             link,
             workers,
+            processor: Processor::new(0),
             catalogue: None,
             drivers: BTreeMap::new(),
             plans: BTreeMap::new(),

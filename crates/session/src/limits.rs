@@ -16,6 +16,9 @@ pub struct Limits {
     pub held_records: usize,
     /// Bytes of bodies that a sink holds while it waits for an earlier one, which always fits.
     pub held_bytes: usize,
+    /// Bytes that a message of a peer may come to where a pair's sink half makes it larger than it came; pictures have
+    /// their own bound.
+    pub message_bytes: usize,
     /// Bytes of control frames waiting to be sent.
     pub control_bytes: usize,
     /// Silence after which a state flow's sink goes neutral.
@@ -68,7 +71,7 @@ impl Default for Admittance {
     }
 }
 
-/// What may be moved in a second, both ways together; 0 is no bound. What is over it waits.
+/// What may be moved in a second, both ways together, and what moving it may take; 0 is no bound. What is over it waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Messages of one device's flows.
@@ -79,6 +82,8 @@ pub struct Rates {
     pub session_messages: u64,
     /// Their bytes.
     pub session_bytes: u64,
+    /// Processor time of all flows of a peer, per cent of one processor.
+    pub cpu_percent_per_peer: u64,
 }
 
 impl Default for Limits {
@@ -89,6 +94,7 @@ impl Default for Limits {
             store_full: StoreFull::default(),
             held_records: 4096,
             held_bytes: 16 << 20,
+            message_bytes: 4 << 20,
             control_bytes: 4 << 20,
             silence: Duration::from_millis(700),
             ping_interval: Duration::from_millis(100),

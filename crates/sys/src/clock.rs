@@ -1,4 +1,4 @@
-//! The boot clock: monotonic, and it goes on through a suspend.
+//! The boot clock: monotonic, and it goes on through a suspend. And those of processor time.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -38,6 +38,24 @@ pub fn real_to_boot_ns(real_ns: u64) -> u64 {
         best = best.min(compare());
     }
     best.1
+}
+
+/// Nanoseconds of processor time the calling thread has used (CLOCK_THREAD_CPUTIME_ID).
+pub fn thread_cpu_ns() -> u64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
+/// Nanoseconds of processor time another process has used (`clock_getcpuclockid(3)`); `None` if there is none such.
+pub fn cpu_ns_of(process: u32) -> Option<u64> {
+    let mut clock: libc::clockid_t = 0;
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both are written to no further than they are long, and live through the calls.
+    let failed = unsafe {
+        libc::clock_getcpuclockid(libc::pid_t::try_from(process).ok()?, &raw mut clock) != 0
+            || libc::clock_gettime(clock, &raw mut used) != 0
+    };
+    (!failed).then_some(used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64)
 }
 
 /// Nanoseconds of processor time this process has used (CLOCK_PROCESS_CPUTIME_ID).

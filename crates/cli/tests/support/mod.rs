@@ -163,6 +163,19 @@ pub(crate) fn figure(figures: &Value, name: &str) -> f64 {
     all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
 }
 
+/// The processes that `parent` started and that run now.
+pub(crate) fn children(parent: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let started_by_parent = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let (state, theirs) = (fields.next(), fields.next());
+        state != Some("Z") && theirs == Some(&parent.to_string())
+    };
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(started_by_parent).collect()
+}
+
 /// Tells a process to end, as a user or the system does.
 pub(crate) fn terminate(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);

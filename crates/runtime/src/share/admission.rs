@@ -107,6 +107,30 @@ impl Sharer {
         }
     }
 
+    /// Divides what a peer may use of the processor among its sessions, and ends those that do not keep to it.
+    pub(super) fn divide_processor(&mut self, tell: &mut dyn FnMut(Event)) {
+        let percent = self.request.limits.rates.cpu_percent_per_peer;
+        if percent == 0 {
+            return;
+        }
+        let of = |session: &Session| (session.key, session.key.is_none().then(|| network(session.address)));
+        let mut counts = BTreeMap::<_, u64>::new();
+        self.sessions.values().for_each(|session| *counts.entry(of(session)).or_default() += 1);
+        let over: Vec<_> = self
+            .sessions
+            .iter_mut()
+            .filter_map(|(id, session)| {
+                let sessions = counts.get(&of(session)).copied().unwrap_or(1);
+                (!session.allot(percent, sessions)).then_some(*id)
+            })
+            .collect();
+        let reason = format!("it uses more of the processor (--limit cpu_percent_per_peer={percent})");
+        for id in over {
+            self.admissions.refuse(&reason);
+            self.end_session(id, &reason, tell);
+        }
+    }
+
     /// Why one more session of this peer is one too many, if it is.
     pub(super) fn session_limit(&self, key: Option<&PeerKey>, address: SocketAddr) -> Option<String> {
         let (all, of_peer) = (self.request.limits.sessions, self.request.limits.admission.sessions_per_peer);

@@ -63,6 +63,7 @@ impl Begin {
             store_full,
             held_records,
             held_bytes,
+            message_bytes,
             control_bytes,
             silence,
             ping_interval,
@@ -72,10 +73,11 @@ impl Begin {
             sessions,
             drivers,
             admission: _,
-            rates: Rates { device_messages, device_bytes, session_messages, session_bytes },
+            rates:
+                Rates { device_messages, device_bytes, session_messages, session_bytes, cpu_percent_per_peer },
         } = &self.limits;
         let mut w = Writer::new();
-        for count in [store_bytes, store_messages, held_records, held_bytes, control_bytes] {
+        for count in [store_bytes, store_messages, held_records, held_bytes, message_bytes, control_bytes] {
             w.u64(*count as u64);
         }
         for count in [greetings, sessions, drivers] {
@@ -84,7 +86,7 @@ impl Begin {
         for time in [silence, ping_interval, keep, greeting] {
             put_duration(&mut w, *time);
         }
-        for rate in [device_messages, device_bytes, session_messages, session_bytes] {
+        for rate in [device_messages, device_bytes, session_messages, session_bytes, cpu_percent_per_peer] {
             w.u64(*rate);
         }
         w.text(store_full.word());
@@ -100,6 +102,7 @@ impl Begin {
             store_messages: count(r)?,
             held_records: count(r)?,
             held_bytes: count(r)?,
+            message_bytes: count(r)?,
             control_bytes: count(r)?,
             greetings: count(r)?,
             sessions: count(r)?,
@@ -113,6 +116,7 @@ impl Begin {
                 device_bytes: r.u64("a rate")?,
                 session_messages: r.u64("a rate")?,
                 session_bytes: r.u64("a rate")?,
+                cpu_percent_per_peer: r.u64("a rate")?,
             },
             // Who may come in is the broker's own.
             admission: Admittance::default(),
@@ -145,6 +149,7 @@ const MOVE: u8 = 18;
 const MEMORY: u8 = 19;
 const PORTS: u8 = 20;
 const WARDEN: u8 = 21;
+const PROCESSOR: u8 = 22;
 
 /// A command's bytes, and the descriptors that go with them. What holds a partner of this program's own cannot cross.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -194,6 +199,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             w.u8(MOVE).u32(driver);
             given.push(socket);
         }
+        Command::Processor { ns_per_second } => drop(w.u8(PROCESSOR).u64(ns_per_second)),
         Command::LinksLost => drop(w.u8(LINKS_LOST)),
         Command::Silence => drop(w.u8(SILENCE)),
         Command::Heard => drop(w.u8(HEARD)),
@@ -266,6 +272,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         MOVE => {
             Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }
         }
+        PROCESSOR => Command::Processor { ns_per_second: r.u64("processor time")? },
         LINKS_LOST => Command::LinksLost,
         SILENCE => Command::Silence,
         HEARD => Command::Heard,

@@ -167,6 +167,11 @@ pub enum Command {
     Heard,
     /// What is known of the link.
     Facts(LinkFacts),
+    /// So much processor time may be used in a second from now on.
+    Processor {
+        /// Nanoseconds; 0 is no bound.
+        ns_per_second: u64,
+    },
     /// From the other host, for one driver.
     Control {
         /// The driver.

@@ -3,11 +3,11 @@
 
 use super::{Command, PartnerOrigin, Report, TransportPlan, make_partner};
 use crate::driver::{Driver, DriverError, FlowPlan, LinkFacts, Notice};
-use crate::fair::Rate;
+use crate::fair::{Processor, Rate};
 use crate::junction::outlet;
 use crate::stats::DriverStats;
 use crate::{isolation, kept};
-use contract::{End, PartnerError, Role, SealKeys, Time};
+use contract::{End, PartnerError, Role, SealKeys, Site, Time};
 use pipeline::{NamedOutlet, Pipeline};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +32,9 @@ pub(super) trait Desk {
 
     /// That wait is over.
     fn handle_wait(&mut self, poller: &Poller);
+
+    /// Processor time that the worker has used, nanoseconds.
+    fn cpu_ns(&self) -> u64;
 }
 
 struct Entry {
@@ -65,6 +68,7 @@ pub(super) struct Loop<D> {
     limits: Limits,
     /// Of all drivers.
     rate: Rate,
+    processor: Processor,
     /// When something last came over a data connection, until that is told, and what was told last.
     heard: Option<Time>,
     heard_told: Time,
@@ -82,6 +86,7 @@ impl<D: Desk> Loop<D> {
             drivers: BTreeMap::new(),
             facts: None,
             rate: Rate::of_session(&limits.rates),
+            processor: Processor::new(0),
             limits,
             heard: None,
             heard_told: Time::ZERO,
@@ -104,7 +109,8 @@ impl<D: Desk> Loop<D> {
             }
             self.report_backlog();
             let (mut again, mut acknowledges) = (false, false);
-            if self.backlog.is_empty() && self.rate.closed_until(now).is_none() {
+            self.processor.read(|| self.desk.cpu_ns(), now);
+            if self.backlog.is_empty() && self.closed_until(now).is_none() {
                 for (number, entry) in &mut self.drivers {
                     if !entry.is_due || entry.rate.closed_until(now).is_some() {
                         continue;
@@ -139,6 +145,11 @@ impl<D: Desk> Loop<D> {
         }
     }
 
+    /// Until when no driver is to move anything; `None` if they may.
+    fn closed_until(&self, now: Time) -> Option<Time> {
+        self.rate.closed_until(now).max(self.processor.closed_until(now))
+    }
+
     /// Has drivers acknowledge at once what they would acknowledge soon; whether one has anything.
     fn hurry(&mut self, now: Time) -> bool {
         let mut any = false;
@@ -163,10 +174,11 @@ impl<D: Desk> Loop<D> {
         self.desk.want(&mut self.poller);
         let mut timeout = None;
         if self.backlog.is_empty() {
+            let of_all = self.closed_until(Time(sys::clock::boot_ns()));
             for entry in self.drivers.values_mut() {
                 let now = Time(sys::clock::boot_ns());
                 // One that has moved as much as it may is not waited for until it may go on.
-                let closed = self.rate.closed_until(now).max(entry.rate.closed_until(now));
+                let closed = of_all.max(entry.rate.closed_until(now));
                 let wait = match closed {
                     Some(until) => {
                         entry.is_due = true;
@@ -267,6 +279,7 @@ impl<D: Desk> Loop<D> {
             }
             Command::Silence => self.each(|driver, notices| driver.handle_silence(now, notices)),
             Command::Heard => self.each(|driver, notices| driver.handle_heard(now, notices)),
+            Command::Processor { ns_per_second } => self.processor.set(ns_per_second, now),
             Command::Facts(facts) => {
                 self.facts = Some(facts);
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_facts(facts));
@@ -325,9 +338,13 @@ impl<D: Desk> Loop<D> {
         }
     }
 
-    /// Flows of a driver whose side ports lead where this worker was handed something.
+    /// Flows of a driver as they are at this worker: their side ports lead where it was handed something, and its limits
+    /// hold.
     fn led(&self, driver: u32, flows: Vec<FlowPlan>) -> Vec<FlowPlan> {
-        let led = |plan: FlowPlan| FlowPlan { pipeline: self.led_out(driver, plan.pipeline), ..plan };
+        let led = |plan: FlowPlan| {
+            let site = Site { message_bytes: self.limits.message_bytes, ..plan.site };
+            FlowPlan { pipeline: self.led_out(driver, plan.pipeline), site, ..plan }
+        };
         flows.into_iter().map(led).collect()
     }
 

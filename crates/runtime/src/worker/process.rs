@@ -65,6 +65,11 @@ impl Process {
         Ok(Process { line, child })
     }
 
+    /// Processor time that it has used, nanoseconds.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        sys::clock::cpu_ns_of(self.child.id())
+    }
+
     /// Asks something; `false` if the worker takes nothing any more, or what was to be said cannot cross.
     #[must_use]
     pub(super) fn send(&mut self, command: Command) -> bool {
@@ -197,6 +202,10 @@ impl Broker {
 }
 
 impl Desk for Broker {
+    fn cpu_ns(&self) -> u64 {
+        sys::clock::process_cpu_ns()
+    }
+
     fn take(&mut self) -> Option<Command> {
         match self.line.next() {
             Ok(None) if self.is_over => Some(Command::Stop),

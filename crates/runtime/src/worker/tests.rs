@@ -7,7 +7,7 @@ use crate::registry;
 use contract::{FlowClass, FlowDirection, Format, Offset, Opened, Port, Role, SealKeys, Secret, Site, Time};
 use pipeline::{Origin, Pipeline};
 use proptest::prelude::*;
-use session::{Limits, StoreFull};
+use session::{Limits, Rates, StoreFull};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
@@ -264,6 +264,8 @@ fn limits_cross() {
         store_bytes: 3,
         silence: Duration::from_nanos(7),
         store_full: StoreFull::Close,
+        message_bytes: 5,
+        rates: Rates { cpu_percent_per_peer: 9, ..Rates::default() },
         ..Limits::default()
     };
     assert_eq!(Begin::parse(&Begin { limits: limits.clone() }.emit()).unwrap().limits, limits);

@@ -96,6 +96,10 @@ struct Rings {
 }
 
 impl Desk for Rings {
+    fn cpu_ns(&self) -> u64 {
+        sys::clock::thread_cpu_ns()
+    }
+
     fn take(&mut self) -> Option<Command> {
         self.commands.pop().map(|(command, _)| command)
     }

@@ -86,6 +86,8 @@ pub(crate) struct Workers {
     left: BTreeMap<u32, OwnedFd>,
     /// What is known of the link, for a worker that is started later.
     facts: Option<LinkFacts>,
+    /// Processor time that they may use in a second, nanoseconds; 0 is no bound.
+    processor: u64,
     is_silent: bool,
     /// When the process was started, how often one was started again, and how often of late at once.
     started: Instant,
@@ -107,6 +109,7 @@ impl Workers {
             drivers: BTreeMap::new(),
             left: BTreeMap::new(),
             facts: None,
+            processor: 0,
             is_silent: false,
             started: Instant::now(),
             restarts: 0,
@@ -133,6 +136,10 @@ impl Workers {
             Command::Facts(facts) => {
                 self.facts = Some(facts);
                 self.all(|| Command::Facts(facts));
+            }
+            Command::Processor { ns_per_second } => {
+                self.processor = ns_per_second;
+                self.all(|| Command::Processor { ns_per_second });
             }
             Command::Add { driver, origin, role, flows, transport } => {
                 let left = self.left.remove(&driver);
@@ -196,6 +203,11 @@ impl Workers {
             | Command::Say { driver, .. }
             | Command::Trace { driver, .. } => self.one(driver, command),
         }
+    }
+
+    /// Processor time that the process has used, nanoseconds, as it is seen from outside.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.process.as_ref().and_then(Process::cpu_ns).unwrap_or(0)
     }
 
     /// What is kept of a driver, for one of another session that goes on with its device.
@@ -291,6 +303,7 @@ impl Workers {
         if self.thread.is_none() {
             let thread = self.thread.insert(Worker::start(&self.name, self.limits.clone())?);
             let _ = self.facts.is_none_or(|facts| thread.send(Command::Facts(facts)));
+            let _ = thread.send(Command::Processor { ns_per_second: self.processor });
         }
         Ok(())
     }
@@ -300,6 +313,7 @@ impl Workers {
             let process = self.process.insert(Process::start(&self.name, &self.limits)?);
             self.started = Instant::now();
             let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
+            let _ = process.send(Command::Processor { ns_per_second: self.processor });
             self.name_warden()?;
         }
         Ok(())

@@ -94,7 +94,9 @@ impl Pair for Compress {
         Ok(Box::new(source::Source::new(options, is_tiled(options, format))?))
     }
 
-    fn sink(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(Box::new(sink::Sink::new(options, is_tiled(options, format))?))
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        // A picture may be as large as a message can be; what else says so is more likely to be a bomb.
+        let most = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
+        Ok(Box::new(sink::Sink::new(options, most, is_tiled(options, format))?))
     }
 }

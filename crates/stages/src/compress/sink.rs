@@ -1,4 +1,4 @@
-//! The half that decompresses. It allocates no more than `limit`, whatever a message claims.
+//! The half that decompresses. It allocates no more than `limit`, and than its host allows, whatever a message claims.
 
 use super::codec::{Decoder, Method, STORED, TILED};
 use super::effort::{Effort, FIRST, LADDER};
@@ -8,7 +8,9 @@ use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, 
 
 pub(super) struct Sink {
     ways: Vec<Way>,
+    /// By the pair's option, and by this host's own limit.
     limit: usize,
+    most: usize,
     /// Pictures may come in tiles, and are decompressed to here first.
     tiles: Option<Vec<u8>>,
     /// Zeroed pages cost nothing until they are written, so a false claim of length costs nothing.
@@ -25,7 +27,7 @@ struct Way {
 }
 
 impl Sink {
-    pub(super) fn new(options: &Options, is_tiled: bool) -> Result<Self, StageError> {
+    pub(super) fn new(options: &Options, most: usize, is_tiled: bool) -> Result<Self, StageError> {
         let method = Method::chosen(options);
         let way = |method, effort| Ok(Way { method, decoder: Decoder::new(method)?, effort });
         let ways = match options.is_auto("level") {
@@ -39,7 +41,8 @@ impl Sink {
             }
         };
         let tiles = is_tiled.then(Vec::new);
-        Ok(Sink { ways, limit: options.size("limit"), tiles, bodies: Memory::new(), work_ns: 0.0 })
+        let limit = options.size("limit");
+        Ok(Sink { ways, limit, most, tiles, bodies: Memory::new(), work_ns: 0.0 })
     }
 
     /// Takes off the length that a compressed body claims.
@@ -48,7 +51,17 @@ impl Sink {
         match body.take_front().map(u32::from_le_bytes) {
             None => wrong("its header is cut short"),
             Some(0) => wrong("it claims to be empty, which is never worth compressing"),
-            Some(length) => check(length as usize, self.limit),
+            Some(length) => self.check(length as usize),
+        }
+    }
+
+    /// As many bytes, unless they are too many.
+    fn check(&self, bytes: usize) -> Result<usize, StageError> {
+        let too_large = |what, limit| Err(StageError::TooLarge { what, bytes, limit });
+        match bytes {
+            _ if bytes > self.limit => too_large("the body", self.limit),
+            _ if bytes > self.most => too_large("a message (--limit message_bytes)", self.most),
+            _ => Ok(bytes),
         }
     }
 
@@ -68,17 +81,9 @@ impl Sink {
     /// The picture that was said in tiles.
     fn picture(&mut self, tiles: &[u8]) -> Result<Body, StageError> {
         let tiled = Tiled::read(tiles).map_err(StageError::Input)?;
-        let mut body = self.bodies.take(check(tiled.bytes(), self.limit)?);
+        let mut body = self.bodies.take(self.check(tiled.bytes())?);
         tiled.write(&mut body).map_err(StageError::Input)?;
         Ok(body.freeze().into())
-    }
-}
-
-/// As many bytes, unless they are too many.
-fn check(bytes: usize, limit: usize) -> Result<usize, StageError> {
-    match bytes > limit {
-        true => Err(StageError::TooLarge { what: "the body", bytes, limit }),
-        false => Ok(bytes),
     }
 }
 
@@ -98,7 +103,7 @@ impl Stage for Sink {
                 return Err(StageError::Input("pictures in tiles were not agreed on".into()));
             }
             (STORED, false) => {
-                check(message.body.len(), self.limit)?;
+                self.check(message.body.len())?;
                 message.body
             }
             (STORED, true) => self.picture(message.body.as_slice())?,
