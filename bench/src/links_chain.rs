@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::links_relay::{Chain as Bare, Means};
 use crate::measure::{Times, median};
-use crate::ours_links::{Stages, now};
+use crate::ours_links::{HANDLING, PASSING, Stages, now};
 use crate::rivals::{self, Rival};
 use clap::Args;
 use contract::{Body, Format, Half, Message, Site, StageError, Time};
@@ -129,22 +129,24 @@ fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<V
 type Make = fn(usize) -> Result<Way, Failure>;
 
 /// One process that hands back.
-const HOPS: [(&str, Make); 8] = [
+const HOPS: [(&str, Make); 9] = [
     ("bare eventfd", |size| bare(Means::Eventfd, 1, size)),
     ("bare futex", |size| bare(Means::Futex, 1, size)),
-    ("shm, waking", |size| ours(shared(1, false)?, size)),
+    ("shm, waking", |size| ours(shared(&[PASSING], false)?, size)),
     ("bare spinning", |size| bare(Means::Spin, 1, size)),
     ("bare spinning, our lines", |size| bare(Means::Ring, 1, size)),
-    ("shm, spinning", |size| ours(shared(1, true)?, size)),
+    ("shm, spinning", |size| ours(shared(&[PASSING], true)?, size)),
+    ("shm, spinning, handled", |size| ours(shared(&[HANDLING], true)?, size)),
     ("bare pipe", |size| bare(Means::Pipe, 1, size)),
     ("pipe", |size| ours(Stages::pipes(1)?, size)),
 ];
 
 /// Eight processes, wherever the system puts them.
-const CHAINS: [(&str, Make); 6] = [
+const CHAINS: [(&str, Make); 7] = [
     ("bare eventfds", |size| bare(Means::Eventfd, STAGES, size)),
-    ("shm", |size| ours(shared(STAGES, true)?, size)),
-    ("shm, made and read", |size| Ok(Way::Whole(shared(STAGES, true)?, size))),
+    ("shm", |size| ours(shared(&[PASSING; STAGES], true)?, size)),
+    ("shm, handled", |size| ours(shared(&[HANDLING; STAGES], true)?, size)),
+    ("shm, made and read", |size| Ok(Way::Whole(shared(&[HANDLING; STAGES], true)?, size))),
     ("bare pipes", |size| bare(Means::Pipe, STAGES, size)),
     ("bare splice", |size| bare(Means::Splice, STAGES, size)),
     ("pipes", |size| ours(Stages::pipes(STAGES)?, size)),
@@ -154,8 +156,8 @@ fn bare(means: Means, relays: usize, size: usize) -> Result<Way, Failure> {
     Ok(Way::Bare(Bare::new(means, relays, size)?))
 }
 
-fn shared(stages: usize, spins: bool) -> Result<Stages, Failure> {
-    Stages::shared(stages, SharedRun { slots: Some(4), latency: None, spins })
+fn shared(pairs: &[&str], spins: bool) -> Result<Stages, Failure> {
+    Stages::shared(pairs, SharedRun { slots: Some(4), latency: None, spins })
 }
 
 /// A body that is made once, outside the clock.
@@ -240,7 +242,10 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
     sys::thread::be_punctual();
     let mut rows = Vec::new();
     println!("One hop (half of there and back, two processors), and all of a chain of {STAGES} stages");
-    println!("that do nothing; bodies are made and read outside the clock unless it says otherwise");
+    println!(
+        "that pass messages on, unread unless they are `handled` or `read`; bodies are made and read outside the clock"
+    );
+    println!("unless it says otherwise");
     println!("{:>9}  {:<9} {:<24} {:>10} {:>10}", "bytes", "", "by", "p50 us", "p99 us");
     for size in SIZES.into_iter().filter(|size| setting.size.is_none_or(|only| only == *size)) {
         let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -299,6 +304,11 @@ fn judge(rows: &[Value]) {
             ratio(size, "hop", "shm, spinning", "bare spinning, our lines"),
         );
         say(
+            format!("the same with a stage that is handed each, {size} B"),
+            "",
+            ratio(size, "hop", "shm, spinning, handled", "bare spinning"),
+        );
+        say(
             format!("pipe hop by the bare pipe, {size} B"),
             "<= 1.3",
             ratio(size, "hop", "pipe", "bare pipe"),
@@ -317,6 +327,11 @@ fn judge(rows: &[Value]) {
             format!("8 bare whole-message pipes by 8 shm stages, {size} B"),
             ">= 60 *",
             ratio(size, "chain", "bare pipes", "shm"),
+        );
+        say(
+            format!("the same pipes by 8 that are handed each, {size} B"),
+            "",
+            ratio(size, "chain", "bare pipes", "shm, handled"),
         );
         say(
             format!("the same pipes by bare descriptors, {size} B"),

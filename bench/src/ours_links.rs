@@ -16,10 +16,15 @@ pub(crate) fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
-/// The source half of `null`, at a place in a run or in a chain of pipes.
-fn module(place: Option<usize>) -> Result<Module, Failure> {
+/// A stage that passes each message on, unread.
+pub(crate) const PASSING: &str = "null";
+/// One that is handed each message, and lets go of it as it is: it loses, repeats and corrupts none of them.
+pub(crate) const HANDLING: &str = "fault";
+
+/// The source half of a pair, at a place in a run or in a chain of pipes.
+fn module(pair: &str, place: Option<usize>) -> Result<Module, Failure> {
     let mut words: Vec<OsString> = vec![crate::program()?.into()];
-    words.extend(["module", "null", "--fd-control", "3"].map(OsString::from));
+    words.extend(["module", pair, "--fd-control", "3"].map(OsString::from));
     match place {
         Some(place) => words.extend(["--place".into(), place.to_string().into()]),
         None => words.push("--chain".into()),
@@ -47,15 +52,16 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// A run on shared memory.
-    pub(crate) fn shared(stages: usize, setting: SharedRun) -> Result<Stages, Failure> {
-        let modules = (1..=stages).map(|place| module(Some(place))).collect::<Result<Vec<_>, _>>()?;
+    /// A run of these pairs on shared memory.
+    pub(crate) fn shared(pairs: &[&str], setting: SharedRun) -> Result<Stages, Failure> {
+        let module = |(index, pair): (usize, &&str)| module(pair, Some(index + 1));
+        let modules = pairs.iter().enumerate().map(module).collect::<Result<Vec<_>, _>>()?;
         Stages::new(Process::start_run(modules, setting)?)
     }
 
     /// A chain of pipes.
     pub(crate) fn pipes(stages: usize) -> Result<Stages, Failure> {
-        let modules = (0..stages).map(|_| module(None)).collect::<Result<Vec<_>, _>>()?;
+        let modules = (0..stages).map(|_| module(PASSING, None)).collect::<Result<Vec<_>, _>>()?;
         Stages::new(Process::start_chain(modules)?)
     }
 

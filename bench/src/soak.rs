@@ -2,7 +2,7 @@
 //! counted.
 
 use crate::Failure;
-use crate::ours_links::{Stages, now};
+use crate::ours_links::{HANDLING, PASSING, Stages, now};
 use clap::Args;
 use contract::{Link, Message, Time};
 use links::process::SharedRun;
@@ -60,7 +60,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Runs it; what is wrong is an error.
 pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
     let SoakSetting { messages, kills, stages, seed } = *setting;
-    let mut run = Stages::shared(stages, SharedRun { slots: None, latency: None, spins: true })?;
+    // Every other stage holds what it is handed, the others hand on where it lies.
+    let pairs: Vec<_> = (0..stages).map(|stage| [PASSING, HANDLING][stage % 2]).collect();
+    let mut run = Stages::shared(&pairs, SharedRun { slots: None, latency: None, spins: true })?;
     let mut at: Vec<u64> = (0..kills).map(|kill| random(!seed, kill) % messages.max(1)).collect();
     at.sort_unstable();
     let mut at = at.into_iter().peekable();

@@ -176,7 +176,10 @@ impl Process {
     /// Gives what is this link's to give.
     fn give(&self, run: &mut Supervisor, out: &mut Outbox) {
         let ready = run.outbox(self.stage);
-        out.messages.append(&mut ready.messages);
+        match out.messages.is_empty() {
+            true => std::mem::swap(&mut out.messages, &mut ready.messages),
+            false => out.messages.append(&mut ready.messages),
+        }
         out.controls.append(&mut ready.controls);
         out.drops.append(&mut ready.drops);
     }

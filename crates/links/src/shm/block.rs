@@ -336,6 +336,13 @@ impl Producer {
         self.head += 1;
     }
 
+    /// Writes an entry of another ring as it is, for which there is room; nobody sees it before [`Producer::publish`].
+    pub(super) fn write_raw(&mut self, mut entry: [u8; ENTRY_BYTES]) {
+        Entry::renumber(&mut entry, number(self.head));
+        self.hidden.push(entry);
+        self.head += 1;
+    }
+
     /// Has the last entry say what it covers, if nobody has seen that entry.
     pub fn cover(&mut self, covers: u64) -> bool {
         let last = self.hidden.last_mut();
@@ -395,15 +402,22 @@ impl Consumer {
 
     /// Entry number `index` of those that wait, if there are so many.
     pub fn peek(&self, index: usize) -> Result<Option<Entry>, Broken> {
+        let Some(bytes) = self.peek_raw(index) else { return Ok(None) };
+        let entry = Entry::parse(&bytes);
+        entry.map(Some).ok_or_else(|| Broken("an entry has too many pieces".into()))
+    }
+
+    /// The same, unread.
+    #[inline]
+    pub(super) fn peek_raw(&self, index: usize) -> Option<[u8; ENTRY_BYTES]> {
         let index = self.tail + index as u64;
-        let Some(word) = self.word(index) else { return Ok(None) };
+        let word = self.word(index)?;
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
         self.block
             .memory
             .copy_out(self.block.entry_at(self.ring, index) + WORD_BYTES, &mut bytes[WORD_BYTES..]);
-        let entry = Entry::parse(&bytes);
-        entry.map(Some).ok_or_else(|| Broken("an entry has too many pieces".into()))
+        Some(bytes)
     }
 
     /// Gives room for so many of those. Whether its writer waits for some is to be asked behind a fence, or again.

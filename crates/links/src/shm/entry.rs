@@ -92,6 +92,16 @@ impl Entry {
         bytes[COVERS_AT..HEAD_BYTES].copy_from_slice(&covers.to_le_bytes());
     }
 
+    /// Makes one that was written another ring's entry of this number.
+    pub(super) fn renumber(bytes: &mut [u8; ENTRY_BYTES], number: u32) {
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// Of one that was written: whether the message goes on in the next, and whether the flow ends here.
+    pub(super) fn goes_on_or_ends(bytes: &[u8; ENTRY_BYTES]) -> (bool, bool) {
+        (bytes[4] & MORE != 0, bytes[4] & END != 0)
+    }
+
     /// Reads one; whether its number is the next, and its pieces are anywhere, is for its reader to see. `None` if it
     /// has too many.
     #[inline]

@@ -26,6 +26,7 @@
 //! - *Wake-ups.* Who sleeps says so, and is woken by a futex, the host by an eventfd; who is awake costs nobody a system call. Before it
 //!   sleeps it looks a moment longer where that has paid (`spin`). An entry is one cache line with its own number in it:
 //!   nothing else has to cross from processor to processor for a message to be taken.
+//! - *A stage that does nothing to messages* passes on entries, not messages (`pass`).
 //!
 //! # Whom to believe
 //!
@@ -39,6 +40,7 @@ mod block;
 mod entry;
 mod lane;
 mod lender;
+mod pass;
 mod seat;
 mod spin;
 #[cfg(test)]
@@ -47,5 +49,6 @@ mod tests;
 pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_MAX};
 pub use entry::{ENTRY_BYTES, Entry, PIECES_MAX, Piece};
 pub(crate) use lane::{Given, Lane, geometry, slots};
+pub use pass::Passed;
 pub use seat::{Came, SEAT_DESCRIPTORS, Seat};
 pub(crate) use spin::may_look;

@@ -114,13 +114,13 @@ enum Waiting {
 /// A stage's end of a run.
 #[derive(Debug)]
 pub struct Seat {
-    block: Arc<Block>,
-    process: usize,
+    pub(super) block: Arc<Block>,
+    pub(super) process: usize,
     regions: Vec<Arc<Lent>>,
     own: Shared,
     holds: Arc<Holds>,
-    input: Consumer,
-    output: Producer,
+    pub(super) input: Consumer,
+    pub(super) output: Producer,
     lender: Lender,
     /// What wakes the host; stages wake each other by the block.
     bell: Event,
@@ -135,7 +135,7 @@ pub struct Seat {
     /// Something was lost before the next message.
     gap_waits: bool,
     spin: Spin,
-    sleeps: bool,
+    pub(super) sleeps: bool,
     /// How often it was told something, as far as it heard.
     heard: u64,
 }
@@ -286,7 +286,7 @@ impl Seat {
         Ok(())
     }
 
-    fn wake_waiting(&self, process: usize) {
+    pub(super) fn wake_waiting(&self, process: usize) {
         if self.block.wants_room(process) {
             self.wake(process);
         }
@@ -396,9 +396,12 @@ impl Seat {
         if self.output.publish() {
             // Given back before the next one runs, who may look at once what has come back.
             self.unpublished.clear();
-            let next = (self.process + 1) % (self.geometry().stages + 1);
-            self.wake(next);
+            self.wake_next();
         }
+    }
+
+    pub(super) fn wake_next(&self) {
+        self.wake((self.process + 1) % (self.geometry().stages + 1));
     }
 
     fn wake(&self, process: usize) {

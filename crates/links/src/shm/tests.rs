@@ -1,9 +1,12 @@
 //! A host and its stages in one process, each with mappings of its own; and stages that write what they like.
 
+use super::block::{Block, Consumer, Producer};
+use super::entry::Entry;
 use super::lane::{self, Given, Lane};
-use super::{Came, Seat};
+use super::{Came, Passed, Seat};
 use contract::{Body, Bytes, Message, Port, Time};
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::memory::{Access, Shared};
 
@@ -18,6 +21,8 @@ fn now() -> Time {
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Pass,
+    /// The same, unread.
+    PassOn,
     /// Puts a header of so many bytes in front.
     Head(usize),
     /// Takes as many off.
@@ -32,15 +37,35 @@ enum Work {
     Hold(usize),
 }
 
+/// A stage that passes everything on.
+fn pass_on(mut seat: Seat) {
+    loop {
+        match seat.pass_on().unwrap() {
+            Passed::End => return,
+            Passed::All => {}
+            Passed::Nothing if seat.go_to_sleep(now).unwrap() => {}
+            Passed::Nothing => seat.sleep(Some(WATCHDOG)),
+            Passed::NoRoom => {
+                seat.want_room();
+                seat.sleep(Some(Duration::from_millis(1)));
+            }
+        }
+        seat.wake_up(now);
+    }
+}
+
 /// One stage, to the end of the flow.
 fn work(mut seat: Seat, work: Work) {
+    if let Work::PassOn = work {
+        return pass_on(seat);
+    }
     let (mut held, mut covers) = (Vec::<Message>::new(), Vec::new());
     loop {
         match seat.receive().unwrap() {
             Some(Came { message: Some(mut message), covers: said, .. }) => {
                 covers.push(said);
                 match work {
-                    Work::Pass => seat.send(Port::MAIN, message).unwrap(),
+                    Work::Pass | Work::PassOn => seat.send(Port::MAIN, message).unwrap(),
                     Work::Head(bytes) => {
                         message.body.push_front(&vec![9; bytes]);
                         seat.send(Port::MAIN, message).unwrap();
@@ -198,6 +223,77 @@ fn headers_come_and_go_and_messages_are_cut_and_joined() {
     let small: Vec<Body> = (0..999).map(|at| body(at, 600)).collect();
     let (came, covered) = run(&[Work::Join(11)], 2, &small);
     assert_eq!((whole(&came), covered), (whole(&small), 999));
+}
+
+#[test]
+fn who_passes_everything_on_changes_nothing_loses_nothing_and_holds_nothing() {
+    let sizes = [0, 1, 511, 513, 70_000, 1 << 20, 20 << 20];
+    let bodies: Vec<Body> = (0..70).map(|at| body(at, sizes[at % sizes.len()])).collect();
+    for (slots, stages) in [(1, vec![Work::PassOn]), (16, vec![Work::PassOn; 3])] {
+        assert_eq!(run(&stages, slots, &bodies), (bodies.clone(), 70), "{stages:?}");
+    }
+    // Between others, in whose slots a message lies in pieces that take several entries.
+    let whole =
+        |bodies: &[Body]| bodies.iter().flat_map(Body::chunks).flatten().copied().collect::<Vec<u8>>();
+    let small: Vec<Body> = (0..999).map(|at| body(at, 600)).collect();
+    let (came, covered) = run(
+        &[Work::PassOn, Work::Join(11), Work::PassOn, Work::PassOn, Work::Hold(3), Work::PassOn],
+        2,
+        &small,
+    );
+    assert_eq!((whole(&came), covered), (whole(&small), 999));
+}
+
+#[test]
+fn a_message_that_is_cut_short_or_has_no_end_is_passed_on_to_nobody() {
+    let geometry = lane::geometry(2, 2, [true; 2]);
+    for (entries, why) in [(1, "cut short"), (100, "more entries than any")] {
+        let (_lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
+        let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+        let (mut before, behind) = (Producer::new(block.clone(), 0), Consumer::new(block, 1));
+        let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+        for _ in 0..entries {
+            before.write(&Entry { is_message: true, has_more: true, ..Entry::default() });
+        }
+        before.publish();
+        assert!(seat.pass_on().unwrap_err().0.contains(why));
+        assert!(!behind.has_next());
+    }
+}
+
+#[test]
+fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
+    let geometry = lane::geometry(2, 2, [true; 2]);
+    let (mut lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
+    let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+    let (mut before, mut behind) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
+    let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+    // Three entries a message: a ring's size is no multiple of that.
+    let three = |before: &mut Producer| {
+        for place in 0..3 {
+            before.write(&Entry {
+                is_message: true,
+                has_more: place < 2,
+                created: place,
+                ..Entry::default()
+            });
+        }
+        before.publish();
+    };
+    let fits = geometry.ring / 3;
+    for _ in 0..fits {
+        three(&mut before);
+    }
+    assert_eq!(seat.pass_on().unwrap(), Passed::All);
+    three(&mut before);
+    assert_eq!((seat.pass_on().unwrap(), block.wants_room(1)), (Passed::NoRoom, true));
+    assert_eq!(behind.peek(3 * fits).unwrap(), None, "not a part of it");
+    behind.advance(3);
+    assert_eq!((seat.pass_on().unwrap(), block.wants_room(1)), (Passed::All, false));
+    let last = behind.peek(3 * fits - 1).unwrap().unwrap();
+    assert_eq!((last.created, last.has_more), (2, false));
+    assert_eq!(seat.pass_on().unwrap(), Passed::Nothing);
+    assert_eq!(lane.pop().unwrap(), None);
 }
 
 /// More than there are slots: what is kept is copied, so nothing stops.

@@ -153,7 +153,8 @@ pub fn serve_module(
     let failed = |error| RuntimeError::os("the control channel", error);
     let mut control = Control::on(descriptor).map_err(failed)?;
     match prepare(request, carried, &mut control) {
-        Ok((made, Ways::Chain(place))) if made.stage.passes() => relay::relay(*place, &mut control),
+        Ok((made, Ways::Chain(place))) if made.stage.passes() => relay::splice_on(*place, &mut control),
+        Ok((made, Ways::Run(seat, _))) if made.stage.passes() => relay::pass_on(seat, &mut control),
         Ok((made, ways)) => {
             Runner::new(made.stage, made.nature, ways, control, Talk::Runner).run(None).map(drop)
         }

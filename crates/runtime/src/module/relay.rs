@@ -1,9 +1,13 @@
-//! A half that passes on each message as it is, in a chain of pipes: what comes is moved on, words and all, and never
-//! read (`splice(2)`).
+//! A half that passes on each message as it is: in a chain of pipes what comes is moved on, words and all, and never read
+//! (`splice(2)`); in a run on shared memory its descriptors are ([`links::shm::Passed`]). What is said on the control
+//! channel is heard and means nothing.
 
 use super::control::Control;
 use super::place::Place;
+use super::ways::{LOOK, broken};
 use crate::error::RuntimeError;
+use crate::share::now;
+use links::shm::{Passed, Seat};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use std::io;
@@ -14,9 +18,38 @@ use sys::poller::Poller;
 const MOST_BYTES: usize = 1 << 20;
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 
-/// Moves everything from one pipe to another, to the end. What is said on the control channel is heard and means
-/// nothing.
-pub(super) fn relay(place: Place, control: &mut Control) -> Result<(), RuntimeError> {
+/// Moves everything from one ring to the next, to the end.
+pub(super) fn pass_on(mut seat: Box<Seat>, control: &mut Control) -> Result<(), RuntimeError> {
+    let failed = |error: io::Error| RuntimeError::os("the control channel", error);
+    sys::thread::be_punctual();
+    control.flush().map_err(failed)?;
+    let mut was_told = true;
+    loop {
+        if was_told {
+            control.receive().map_err(failed)?;
+            while control.take().is_some() {}
+        }
+        let mut passed = seat.pass_on().map_err(broken)?;
+        if passed == Passed::NoRoom {
+            seat.want_room();
+            passed = seat.pass_on().map_err(broken)?;
+        }
+        let is_unsent = !control.flush().map_err(failed)?;
+        match passed {
+            Passed::End => return Ok(()),
+            Passed::All => {}
+            Passed::Nothing if seat.go_to_sleep(now).map_err(broken)? => {}
+            // Where nobody tells of room, it is looked for.
+            Passed::Nothing if !is_unsent => seat.sleep(None),
+            Passed::Nothing | Passed::NoRoom => seat.sleep(Some(LOOK)),
+        }
+        seat.wake_up(now);
+        was_told = seat.was_told();
+    }
+}
+
+/// Moves everything from one pipe to another, to the end.
+pub(super) fn splice_on(place: Place, control: &mut Control) -> Result<(), RuntimeError> {
     let Some((input, output)) = place.into_ends() else { return Ok(()) };
     let os = |what: &'static str| move |error: io::Error| RuntimeError::os(what, error);
     let mut poller = Poller::new().map_err(os("epoll"))?;

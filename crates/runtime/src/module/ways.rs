@@ -12,7 +12,7 @@ use std::time::Duration;
 use sys::poller::Poller;
 
 /// Where nobody tells of room, it is looked for so often.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// A half's ways in and out.
 pub(super) enum Ways {
@@ -250,6 +250,6 @@ fn read_failed(error: ReadError) -> RuntimeError {
     }
 }
 
-fn broken(Broken(what): Broken) -> RuntimeError {
+pub(super) fn broken(Broken(what): Broken) -> RuntimeError {
     RuntimeError::Peer(format!("shared memory: {what}"))
 }
