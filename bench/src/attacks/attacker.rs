@@ -205,6 +205,8 @@ impl Tally {
 
 /// A reason without what differs from one to the next.
 fn kind_of(reason: &str) -> String {
+    let is_address = |word: &&str| word.trim_end_matches(':').parse::<SocketAddr>().is_ok();
+    let reason = reason.split(' ').filter(|word| !is_address(word)).collect::<Vec<_>>().join(" ");
     let end =
         [" (", ": ", " `", "\n"].iter().filter_map(|mark| reason.find(mark)).min().unwrap_or(reason.len());
     let limit = reason.split("--limit ").nth(1).and_then(|rest| rest.split([')', ' ', ',']).next());

@@ -275,7 +275,8 @@ fn attack_all(
 ) -> Result<(), Failure> {
     for attack in attacks {
         // What one attack left behind is not the next one's doing.
-        let directory = directory.join(attack.to_string());
+        let name = attack.to_possible_value().ok_or("no such attack")?;
+        let directory = directory.join(name.get_name());
         fs::create_dir_all(&directory)?;
         let victim = Victim::start(place, transport, &directory)?;
         thread::sleep(SETTLE);
