@@ -9,10 +9,7 @@ use crate::chapter6::paper::{JITTER_BELOW_MS, JITTER_MS};
 use crate::chapter6::{self, Row, params};
 use crate::measure::{median, percentile};
 use clap::Args;
-use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Options, Partner, PartnerError,
-    Pull, Pulled, Pushed, Readiness, Time,
-};
+use contract::{Message, Options, Partner, Time};
 use runtime::worker::TransportPlan;
 use runtime::{
     ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Limits, Pipelines, ShareDevice,
@@ -23,6 +20,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testkit::taker::Taker;
 
 /// The paper's period: 62.5 updates a second.
 const PERIOD: Duration = Duration::from_millis(16);
@@ -235,11 +233,10 @@ fn limits() -> Limits {
 /// The host with the application: attaches, measures, prints one JSON line.
 pub(crate) fn sink(pipeline: &str) -> Result<(), Failure> {
     let arrivals = Arc::new(Mutex::new(Vec::new()));
-    let recorder = Recorder { arrivals: arrivals.clone() };
     let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
     let target = AttachTarget {
         name: "mouse".into(),
-        application: ApplicationChoice::Partner(Box::new(recorder)),
+        application: ApplicationChoice::Partner(recorder(arrivals.clone())),
         pipelines: Pipelines::parse(Some(pipeline), None, None)?,
     };
     let request = AttachRequest {
@@ -285,43 +282,16 @@ fn figures(arrivals: &[(Time, Time)]) -> Value {
 }
 
 /// Notes when each message was made and when it came.
-struct Recorder {
-    arrivals: Arc<Mutex<Vec<(Time, Time)>>>,
-}
-
-impl Partner for Recorder {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        sys::thread::be_urgent();
-        match template.direction {
-            Direction::In => Ok(FlowKey(1)),
-            Direction::Out => Err(PartnerError::Unsupported("a flow out of a recorder")),
-        }
-    }
-
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
-        Ok(())
-    }
-
-    fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+fn recorder(arrivals: Arc<Mutex<Vec<(Time, Time)>>>) -> Box<dyn Partner> {
+    let mut begun = false;
+    Box::new(Taker::new(move |message: Message| {
         let came = Time(sys::clock::boot_ns());
-        if let Ok(mut arrivals) = self.arrivals.lock() {
+        if !std::mem::replace(&mut begun, true) {
+            sys::thread::be_urgent();
+        }
+        if let Ok(mut arrivals) = arrivals.lock() {
             arrivals.push((message.created, came));
         }
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
-        Ok(Pulled::Nothing)
-    }
-
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        Ok(CtlReply::Done)
-    }
-
-    fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out => Readiness::never(),
-        }
-    }
+        Ok(())
+    }))
 }

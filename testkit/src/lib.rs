@@ -6,3 +6,4 @@ pub mod partner;
 pub mod peers;
 pub mod resume;
 pub mod stage;
+pub mod taker;

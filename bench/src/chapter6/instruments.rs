@@ -20,6 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use testkit::taker::Taker;
 use transports::tcp::Tcp;
 use wire::RecordHeader;
 
@@ -365,33 +366,23 @@ impl Painter {
     }
 }
 
-impl Partner for Painter {
-    plain_partner!();
-
-    fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        // What a frame opens with says how its pixels lie; here all lie alike.
-        let mut pixels = message.body.clone();
-        pixels.skip_front(wire::formats::video::Header::BYTES);
-        match self.frame(pixels.chunks()) {
-            Ok(true) => {
-                // Who wanted them may have given up.
-                let _ = self.results.send(std::mem::take(&mut self.times));
+impl Painter {
+    /// A partner that paints what it takes.
+    pub(crate) fn into_partner(mut self) -> Box<dyn Partner> {
+        Box::new(Taker::new(move |message: Message| {
+            // What a frame opens with says how its pixels lie; here all lie alike.
+            let mut pixels = message.body.clone();
+            pixels.skip_front(wire::formats::video::Header::BYTES);
+            match self.frame(pixels.chunks()) {
+                Ok(true) => {
+                    // Who wanted them may have given up.
+                    let _ = self.results.send(std::mem::take(&mut self.times));
+                    Ok(())
+                }
+                Ok(false) => Ok(()),
+                Err(error) => Err((PartnerError::os("painting", error), message)),
             }
-            Ok(false) => {}
-            Err(error) => return Err((PartnerError::os("painting", error), message)),
-        }
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
-        Ok(Pulled::Nothing)
-    }
-
-    fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out => Readiness::never(),
-        }
+        }))
     }
 }
 

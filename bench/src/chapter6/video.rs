@@ -38,7 +38,7 @@ fn block(setting: &ChapterSetting, side: usize) -> Block {
 /// The time between painted frames of the far host's camera.
 fn painted(network: &Network, side: usize, block: &Block) -> Result<Times, Failure> {
     let (results, times) = channel();
-    let painter = Box::new(Painter::new(block, results)?);
+    let painter = Painter::new(block, results)?.into_partner();
     network.attach(&format!("camera-{side}"), painter, &times)
 }
 

@@ -10,10 +10,7 @@ use crate::processes;
 use bare::Bare;
 pub(crate) use bare::{SendersSetting, send};
 use clap::Args;
-use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
-    Pulled, Pushed, Readiness,
-};
+use contract::{Message, Partner};
 use runtime::config::{AttachWords, limits};
 use runtime::trust::Trust;
 use runtime::{ApplicationChoice, Attacher, Stop};
@@ -26,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use testkit::taker::Taker;
 
 /// How long all flows may take to begin.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,50 +64,20 @@ impl Came {
 }
 
 /// An application that notes how old what comes is.
-struct Sink {
-    came: Arc<Came>,
-    begun: bool,
-}
-
-impl Partner for Sink {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        match template.direction {
-            Direction::In => Ok(FlowKey(1)),
-            Direction::Out => Err(PartnerError::Unsupported("it only takes")),
-        }
-    }
-
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
-        Ok(())
-    }
-
-    fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+fn sink(came: Arc<Came>) -> Box<dyn Partner> {
+    let mut begun = false;
+    Box::new(Taker::new(move |message: Message| {
         // One machine has one clock: what the two ends take each other's to be, and how well, is not what is asked here.
         let made = message
             .body
             .peek_front::<16>()
             .and_then(|start| start.last_chunk().map(|made| u64::from_le_bytes(*made)));
-        self.came.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
-        if !std::mem::replace(&mut self.begun, true) {
-            self.came.begun.fetch_add(1, Ordering::Relaxed);
+        came.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
+        if !std::mem::replace(&mut begun, true) {
+            came.begun.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
-        Ok(Pulled::Nothing)
-    }
-
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        Ok(CtlReply::Done)
-    }
-
-    fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out => Readiness::never(),
-        }
-    }
+        Ok(())
+    }))
 }
 
 /// The sharer's process, ended with this, and its directory.
@@ -188,8 +156,7 @@ impl Peers {
             request.trust = Some(Trust::at(&sharer.directory.join("outboard"))?);
             request.limits = limits(None)?;
             for target in &mut request.targets {
-                let sink = Sink { came: came.clone(), begun: false };
-                target.application = ApplicationChoice::Partner(Box::new(sink));
+                target.application = ApplicationChoice::Partner(sink(came.clone()));
             }
             let stop = self.stop.clone();
             let run = move || {

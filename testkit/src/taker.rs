@@ -1,0 +1,56 @@
+//! A partner that only takes: what is done with a message is a function's.
+
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
+    Pulled, Pushed, Readiness,
+};
+
+/// Takes every message, at once. A message that `take` fails with is given back.
+pub struct Taker<F> {
+    take: F,
+}
+
+impl<F> Taker<F>
+where
+    F: FnMut(Message) -> Result<(), (PartnerError, Message)> + Send,
+{
+    /// Hands every message to `take`.
+    pub fn new(take: F) -> Taker<F> {
+        Taker { take }
+    }
+}
+
+impl<F> Partner for Taker<F>
+where
+    F: FnMut(Message) -> Result<(), (PartnerError, Message)> + Send,
+{
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        match template.direction {
+            Direction::In => Ok(FlowKey::DEFAULT),
+            Direction::Out => Err(PartnerError::Unsupported("it only takes")),
+        }
+    }
+
+    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+        Ok(())
+    }
+
+    fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        (self.take)(message).map(|()| Pushed::Taken)
+    }
+
+    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Ok(Pulled::Nothing)
+    }
+
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            Direction::In => Readiness::now(),
+            Direction::Out => Readiness::never(),
+        }
+    }
+}
