@@ -13,6 +13,7 @@ use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use runtime::registry;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Bytes of a message.
 const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
@@ -20,6 +21,10 @@ const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
 const STAGES: usize = 8;
 /// Messages through stages that are called, of a turn.
 const CALLS: usize = 200_000;
+
+/// Between turns: a stage that looks for more goes on a moment longer, and would not look for a second if who comes next
+/// took the processor from it meanwhile.
+const REST: Duration = Duration::from_millis(1);
 
 /// How much is measured.
 #[derive(Args, Debug)]
@@ -120,6 +125,7 @@ fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<V
             way.turn(setting.messages / 10, hops, &mut warming)?;
             way.turn(setting.messages, hops, if round > 0 { times } else { &mut warming })?;
             way.take_part(false);
+            std::thread::sleep(REST);
         }
     }
     Ok(times)
