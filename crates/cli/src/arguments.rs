@@ -133,6 +133,9 @@ pub(crate) struct Run {
     /// Only say what is wrong with it
     #[arg(long)]
     pub(crate) check: bool,
+    /// Read what other hosts say in processes alone that can open no file, device or socket, or refuse (as for `share`)
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; a port alone is one of loopback
     #[arg(long, value_name = "[ADDRESS:]PORT")]
     pub(crate) metrics: Option<String>,
@@ -444,6 +447,10 @@ pub(crate) struct Session {
     /// way may read and change it. Said on both sides
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// Read what other hosts say in processes alone that can open no file, device or socket, or refuse: a kernel that
+    /// cannot lock them up, and what would run elsewhere (devices that are joined, or that several hosts write to)
+    #[arg(long)]
+    pub(crate) require_sandbox: bool,
     /// Silence of the other host after which what depends on it goes neutral: keys up, axes centred
     #[arg(long, value_name = "DURATION", default_value = "700ms")]
     pub(crate) silence: String,

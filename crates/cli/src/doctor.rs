@@ -86,6 +86,11 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             "pairs with isolate=true: modules without files, network and other processes",
             isolation(),
         ),
+        Check::new(
+            "sandbox",
+            "flows of other hosts in processes that can open no file, device or socket (--require-sandbox)",
+            sandbox(),
+        ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
     ];
     match json {
@@ -240,6 +245,18 @@ fn isolation() -> Answer {
             "landlock version {version}: files; network and processes are taken by seccomp alone"
         )),
         Some(version) => Answer::ok(format!("landlock version {version}, and seccomp")),
+    }
+}
+
+/// What workers take from themselves, tried on a thread.
+fn sandbox() -> Answer {
+    match links::confine::try_lock() {
+        Ok(()) => Answer::ok("landlock and seccomp lock every worker up"),
+        Err(problem) => Answer::limited(
+            problem,
+            "boot Linux 5.13 or newer with `landlock` in the list of `lsm=` and CONFIG_SECCOMP_FILTER; where a \
+             container forbids either, allow `landlock_*` and `seccomp` in its profile",
+        ),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::output::{Events, Failure, print, print_json};
 use crate::services::{stop_on_signals, use_worker_processes};
 use runtime::console::{Answer, Operation, Status, ask, consoles};
 use runtime::service::{Source, Supervisor};
+use runtime::worker::require_sandbox;
 use runtime::{Stop, metrics};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -14,6 +15,9 @@ use std::sync::Arc;
 pub(crate) fn run(words: Run) -> Result<(), Failure> {
     // Their numbers are known only as long as nothing else was opened.
     let sockets = sys::activation::take_sockets()?;
+    if words.require_sandbox {
+        require_sandbox()?;
+    }
     let source = Source::at(&words.file)?;
     if words.check {
         source.check()?;

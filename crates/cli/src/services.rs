@@ -4,6 +4,7 @@ use crate::arguments::{Attach, Connect, Session, Share};
 use crate::output::{Events, Failure};
 use runtime::config::{self, AttachWords, ConnectWords, ShareWords};
 use runtime::service::{self, Source, Supervisor};
+use runtime::worker::{is_sandbox_required, require_sandbox};
 use runtime::{
     AttachRequest, Attacher, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
 };
@@ -46,7 +47,10 @@ fn share_or_join(
 ) -> Result<(), RuntimeError> {
     let listen = request.listen;
     let in_use = match Sharer::start(request) {
-        Err(RuntimeError::Os { operation, error }) if error.kind() == io::ErrorKind::AddrInUse => {
+        // Who runs already was perhaps not told that a sandbox is required.
+        Err(RuntimeError::Os { operation, error })
+            if error.kind() == io::ErrorKind::AddrInUse && !is_sandbox_required() =>
+        {
             RuntimeError::Os { operation, error }
         }
         sharer => return sharer?.run(stop, tell),
@@ -59,6 +63,9 @@ fn share_or_join(
 
 /// `outboard share`.
 pub(crate) fn share(words: Share) -> Result<(), Failure> {
+    if words.session.require_sandbox {
+        require_sandbox()?;
+    }
     let events = Events::new(words.report.json, words.report.stats, false);
     let words = ShareWords {
         device: words.device,
@@ -94,6 +101,9 @@ fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
 /// `outboard attach`. Without `--as` the device's class chooses what stands in for it, which may be
 /// standard output.
 pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
+    if words.session.require_sandbox {
+        require_sandbox()?;
+    }
     let data_on_stdout =
         words.applications.is_empty() || words.applications.iter().any(|text| config::is_stdout(text));
     let (requests, joint) = AttachWords {

@@ -32,6 +32,7 @@ struct Flow {
     traced: bool,
     /// How often its worker was killed, or died, and another went on.
     restarts: u64,
+    locked: bool,
     /// `None` until there are two readings.
     messages_per_second: Option<f64>,
     bytes_per_second: Option<f64>,
@@ -179,6 +180,7 @@ fn flow(
         present: driver.stats.present,
         traced: driver.stats.traced,
         restarts: driver.stats.restarts,
+        locked: driver.stats.locked,
         messages_per_second: rates.map(|rates| rates.0),
         bytes_per_second: rates.map(|rates| rates.1),
         delay_p50_ms: delay_ms(1),

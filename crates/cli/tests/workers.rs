@@ -12,7 +12,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service};
+use support::{PATIENCE, Scratch, Service, outboard};
 use wire::Container;
 
 /// The workers that a broker has now.
@@ -294,6 +294,69 @@ fn serves_from_locked_workers(hub: &[&str]) {
     assert_whole(&of(&paths[0]), COUNT, lost, 0);
     assert_whole(&of(&paths[1]), COUNT, 0, 0);
     assert_eq!(share.stop(), Some(0));
+}
+
+/// What the paths of several devices write to together stays with the broker, and none of them is there.
+#[test]
+fn a_port_that_several_devices_share_is_written_from_locked_workers() {
+    const COUNT: u64 = 1200;
+    let scratch = Scratch::new();
+    let pattern = |size: usize| format!("pattern:rate=400,size={size},count={COUNT}");
+    let (_x, at_x) = Service::share(&pattern(32), &["--name", "x"]);
+    let (_y, at_y) = Service::share(&pattern(48), &["--name", "y"]);
+    let (x, y, path) = (format!("tcp://{at_x}/x"), format!("tcp://{at_y}/y"), scratch.path("both"));
+    let port = format!("record=file:{path},frame=container");
+    let nodes = ["--as", "null", "--as", "null", "--require-sandbox"];
+    let words =
+        [&["attach", &x, &y, "--via", "record(sink)", "--port", &port, "--stats"], &nodes[..]].concat();
+    let mut attach = Service::start(&words);
+    attach.wait("attached");
+    attach.wait("attached");
+    let workers = workers_of(&attach.child);
+    assert_eq!(workers.len(), 2, "a worker for each host");
+    workers.iter().copied().for_each(assert_locked);
+    attach.wait("stats");
+    kill(workers[0]);
+    attach.wait("worker");
+    let lost = lost_with_the_killed(&mut attach);
+    assert_eq!(end_of(attach), Some(0));
+    let came = numbers(&path);
+    for size in [32, 48] {
+        let of: Vec<u64> =
+            came.iter().filter(|(known, _)| *known == size).map(|(_, number)| *number).collect();
+        // What was recorded and not handed on yet comes again.
+        assert_whole(&of, COUNT, lost, u64::MAX);
+    }
+}
+
+#[test]
+fn a_required_sandbox_is_had_or_said_to_be_missing() {
+    let scratch = Scratch::new();
+    let (device, _devices) = socket(&scratch, "d");
+    let required = "--require-sandbox";
+    outboard(&["share", &device, "--hub", "copy", required, "--listen", "127.0.0.1:0"])
+        .refused(2, &[required, "one at a time"]);
+    outboard(&["attach", "127.0.0.1:9/x", "127.0.0.1:9/y", "--via", "synchronize", "--as", "null", required])
+        .refused(2, &[required, "one by one"]);
+    let (share, address) = Service::share("pattern:rate=100,size=64", &["--hub", "copy", required]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null", required]);
+    attach.wait("attached");
+    [&share, &attach].into_iter().for_each(|service| assert_locked(worker_of(&service.child)));
+    let since = Instant::now();
+    let is_told = || {
+        let told = outboard(&["top", "--once", "--json"]).done().json();
+        let flows = told["flows"].as_array().unwrap();
+        let of = |service: &Service| {
+            flows.iter().any(|flow| flow["process"] == service.child.id() && flow["locked"] == true)
+        };
+        of(&share) && of(&attach)
+    };
+    while !is_told() {
+        assert!(since.elapsed() < PATIENCE, "`top` does not say that its flows are locked up");
+    }
+    let checks = outboard(&["doctor", "--json"]).done().json();
+    let sandbox = checks.as_array().unwrap().iter().find(|check| check["name"] == "sandbox").unwrap();
+    assert_eq!(sandbox["state"], "ok", "{sandbox}");
 }
 
 #[test]

@@ -132,6 +132,17 @@ pub fn lock_up() -> Result<Option<String>, ConfineError> {
     Ok(seccomp.or(landlock))
 }
 
+/// Tries on a thread of its own whether [`lock_up`] can take everything; why not, if so.
+pub fn try_lock() -> Result<(), String> {
+    let tried = std::thread::Builder::new().spawn(lock_up).map_err(|error| error.to_string())?;
+    match tried.join() {
+        Ok(Ok(None)) => Ok(()),
+        Ok(Ok(Some(weakness))) => Err(weakness),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the thread that tried it ended".into()),
+    }
+}
+
 /// No file and no directory, by any name; no TCP, no abstract names, no signals to others where the kernel can.
 fn deny_all() -> Result<(), RulesetError> {
     let ruleset = Ruleset::default()

@@ -623,6 +623,7 @@ impl Driver {
             linked: self.transport.is_some(),
             present: self.partner.is_some(),
             traced: self.traced_until.is_some(),
+            locked: false,
             restarts: 0,
             busy_seconds: 0.0,
             outgoing: self.outgoing.as_ref().map(Outgoing::stats),

@@ -7,7 +7,7 @@ use crate::junction::hub::{Hub, HubPlan, HubStats};
 use crate::registry;
 use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
 use crate::trust::PeerKey;
-use crate::worker::PartnerOrigin;
+use crate::worker::{PartnerOrigin, is_sandbox_required};
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
 use rustix::fs::{FileType, fstat};
 use std::collections::BTreeMap;
@@ -320,6 +320,13 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
     let pipelines = device.pipelines.clone().or_recommended(&description).map_err(RuntimeError::Usage)?;
     let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
     let hub_plan = HubPlan::decide(&device.hub, own).map_err(RuntimeError::Usage)?;
+    let hears = description.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
+    if hub_plan.is_some() && hears && is_sandbox_required() {
+        return Err(RuntimeError::Usage(format!(
+            "`{name}`, shared by several hosts at once, hears in this process what they say, and a sandbox is required \
+             (--require-sandbox): share it with one at a time"
+        )));
+    }
     let reopen_at = Time::ZERO;
     Ok(Shared {
         name,

@@ -15,6 +15,9 @@ pub struct DriverStats {
     /// Whether somebody traces it.
     #[serde(default)]
     pub traced: bool,
+    /// Whether its flows run in a process that can open neither device nor socket.
+    #[serde(default)]
+    pub locked: bool,
     /// How often its worker was killed and another went on.
     #[serde(default)]
     pub restarts: u64,

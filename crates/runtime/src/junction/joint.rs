@@ -14,7 +14,7 @@ use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::segment::{DropCounts, make_link};
 use crate::share::now;
-use crate::worker::{PartnerOrigin, make_partner};
+use crate::worker::{PartnerOrigin, is_sandbox_required, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half,
@@ -120,6 +120,12 @@ impl Joint {
         }
         if joint.pair.promises(&joint.options).needs_control {
             return usage(format!("the halves of `{pair}` talk to each other, which a joint cannot carry"));
+        }
+        if is_sandbox_required() {
+            return usage(format!(
+                "`{pair}` joins what other hosts say in this process, and a sandbox is required (--require-sandbox): \
+                 attach the devices one by one"
+            ));
         }
         let wake = WakeUp::new().map_err(|error| RuntimeError::os("an eventfd", error))?;
         let arrivals = Ring::new(inputs.max(1));

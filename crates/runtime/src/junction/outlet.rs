@@ -4,8 +4,11 @@
 //! nothing can put any more, the partner gets what is queued and the end.
 //!
 //! The broker opens what a port leads to. The queue and its thread begin with the first message, where the path runs:
-//! a path in a locked worker is handed what is open ([`hand`], [`take`]), and writes there itself.
+//! a path in a locked worker is handed what is open ([`hand`], [`take`]), and writes there itself. What the paths of
+//! several devices share, which may be in several workers, stays with the broker: each worker is handed a way to the
+//! queue's thread there ([`crate::active`]), so that messages of different paths do not mix.
 
+use crate::active::{Endpoint, FarEnd, Taken};
 use crate::driver::{Wake, flush, forget};
 use crate::registry;
 use crate::worker::{OpenPort, PartnerOrigin, make_partner};
@@ -16,6 +19,8 @@ use contract::{
 };
 use pipeline::{NamedOutlet, Outlet, side_port};
 use std::any::Any;
+use std::collections::VecDeque;
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -43,19 +48,23 @@ pub(crate) fn open(words: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>
     words.iter().map(one).collect()
 }
 
-/// What these lead to, for the one worker that has all paths which use them; `None` if there is no such one.
+/// What these lead to, for a worker that has paths which use them; `None` if it cannot be handed over.
 pub(crate) fn hand(outlets: &[NamedOutlet]) -> Option<Vec<OpenPort>> {
     let one = |NamedOutlet { pair, port, outlet }: &NamedOutlet| {
-        let opened = (&**outlet as &dyn Any).downcast_ref::<Exit>()?.hand()?;
-        Some(OpenPort { pair, port: *port, opened: Box::new(opened) })
+        let origin = (&**outlet as &dyn Any).downcast_ref::<Exit>()?.hand()?;
+        Some(OpenPort { pair, port: *port, origin })
     };
     (outlets.len() <= PORTS_MAX).then(|| outlets.iter().map(one).collect()).flatten()
 }
 
 /// In the worker: outlets that lead to what it was handed.
 pub(crate) fn take(ports: Vec<OpenPort>) -> Vec<NamedOutlet> {
-    let one = |OpenPort { pair, port, opened }| {
-        let outlet = Arc::new(Exit::new(*opened, false));
+    let one = |OpenPort { pair, port, origin }| {
+        let outlet: Arc<dyn Outlet> = match origin {
+            PartnerOrigin::Opened(opened) => Arc::new(Exit::new(*opened, false)),
+            PartnerOrigin::Way(far) => Arc::new(Lead::new(far)),
+            PartnerOrigin::Ready(_) => unreachable!("no partner of this program's own crosses to a worker"),
+        };
         NamedOutlet { pair, port, outlet }
     };
     ports.into_iter().map(one).collect()
@@ -114,8 +123,13 @@ impl Exit {
         Ok(Exit::new(opened, is_shared))
     }
 
-    fn hand(&self) -> Option<Opened> {
-        lock(&self.opened).as_ref().filter(|_| !self.is_shared)?.try_clone().ok()
+    fn hand(&self) -> Option<PartnerOrigin> {
+        if self.is_shared {
+            let queue = self.queue.get_or_init(|| self.begin()).as_ref()?;
+            return queue.admit().ok().map(PartnerOrigin::Way);
+        }
+        let opened = lock(&self.opened).as_ref()?.try_clone().ok()?;
+        Some(PartnerOrigin::Opened(Box::new(opened)))
     }
 
     fn begin(&self) -> Option<Queue> {
@@ -153,8 +167,51 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What leads to a port's queue in the broker, at the worker's end.
+struct Lead {
+    /// `None`: it cannot be had, or has failed.
+    end: Mutex<Option<Endpoint>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl Lead {
+    fn new(far: FarEnd) -> Lead {
+        let template =
+            FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::Reliable };
+        let opened = far.take_up().map_err(|error| error.to_string()).and_then(|mut end| {
+            let key = end.open(&template, &Attributes::default()).map_err(|error| error.to_string());
+            key.map(|_| end)
+        });
+        match opened {
+            Ok(end) => Lead { end: Mutex::new(Some(end)), problem: Mutex::default() },
+            Err(problem) => Lead { end: Mutex::default(), problem: Mutex::new(Some(problem)) },
+        }
+    }
+}
+
+impl Outlet for Lead {
+    fn put(&self, message: Message) -> bool {
+        let mut end = lock(&self.end);
+        match end.as_mut().map(|end| end.push(FlowKey::DEFAULT, message)) {
+            Some(Ok(Pushed::Taken)) => true,
+            Some(Ok(Pushed::Full(_))) | None => false,
+            Some(Err((error, _))) => {
+                *lock(&self.problem) = Some(error.to_string());
+                *end = None;
+                false
+            }
+        }
+    }
+
+    fn take_problem(&self) -> Option<String> {
+        lock(&self.problem).take()
+    }
+}
+
 struct Shared {
     ring: Ring<Message>,
+    /// Ways of workers that the queue's thread has not seen yet.
+    arrivals: Mutex<Vec<Endpoint>>,
     wake: Event,
     ended: AtomicBool,
     failed: AtomicBool,
@@ -174,18 +231,35 @@ impl Queue {
         let (direction, class) = (Direction::In, FlowClass::Reliable);
         let template = FlowTemplate { direction, format: Format::Bytes, class };
         let key = partner.open(&template, &Attributes::default()).map_err(|error| error.to_string())?;
-        let system = |error: std::io::Error| error.to_string();
+        let system = |error: io::Error| error.to_string();
         let shared = Arc::new(Shared {
             ring: Ring::new(QUEUE),
+            arrivals: Mutex::default(),
             wake: Event::new().map_err(system)?,
             ended: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             problem: Mutex::default(),
         });
         let poller = Poller::new().map_err(system)?;
-        let writer = Writer { shared: shared.clone(), partner, key, poller, held: None };
+        let writer =
+            Writer { shared: shared.clone(), partner, key, poller, held: None, ways: VecDeque::new() };
         let thread = std::thread::Builder::new().name("side port".into()).spawn(move || writer.run());
         Ok(Queue { shared, thread: Some(thread.map_err(system)?) })
+    }
+
+    /// A way for a worker.
+    fn admit(&self) -> io::Result<FarEnd> {
+        let (mut end, far) = Endpoint::pair(QUEUE)?;
+        let (direction, class) = (Direction::Out, FlowClass::Reliable);
+        let template = FlowTemplate { direction, format: Format::Bytes, class };
+        // An endpoint opens whatever it is asked for.
+        let _ = end.open(&template, &Attributes::default());
+        match lock(&self.shared.problem).as_deref() {
+            Some(problem) => end.fail(false, problem),
+            None => lock(&self.shared.arrivals).push(end),
+        }
+        self.shared.wake.signal();
+        Ok(far)
     }
 
     fn put(&self, message: Message) -> bool {
@@ -221,14 +295,18 @@ struct Writer {
     key: FlowKey,
     poller: Poller,
     held: Option<Message>,
+    /// From workers, the one whose turn it is first.
+    ways: VecDeque<Endpoint>,
 }
 
 impl Writer {
     fn run(mut self) {
         if let Err(error) = self.write() {
-            self.shared.failed.store(true, Ordering::Release);
             let problem = format!("what its side port leads to: {error}");
-            *lock(&self.shared.problem) = Some(problem);
+            self.shared.failed.store(true, Ordering::Release);
+            *lock(&self.shared.problem) = Some(problem.clone());
+            self.let_in();
+            self.ways.iter_mut().for_each(|way| way.fail(false, &problem));
         }
         forget(&mut self.poller, self.partner.as_ref());
     }
@@ -241,17 +319,19 @@ impl Writer {
             if ended && Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
                 return Ok(());
             }
+            self.let_in();
             let pushed = self.push()?;
             if pushed || unflushed {
                 unflushed = flush(Some(&mut self.partner))?;
             }
-            let empty = self.held.is_none() && self.shared.ring.is_empty();
+            let empty = self.held.is_none() && self.shared.ring.is_empty() && !self.has_arrivals();
             if ended && empty && self.finish()? {
                 return Ok(());
             }
             if empty && !ended {
                 self.shared.wake.clear();
-                if !self.shared.ring.is_empty() || self.shared.ended.load(Ordering::Acquire) {
+                let has_news = !self.shared.ring.is_empty() || self.has_arrivals();
+                if has_news || self.shared.ended.load(Ordering::Acquire) {
                     continue;
                 }
             }
@@ -259,12 +339,37 @@ impl Writer {
         }
     }
 
+    fn let_in(&mut self) {
+        self.ways.append(&mut lock(&self.shared.arrivals).drain(..).collect());
+    }
+
+    fn has_arrivals(&self) -> bool {
+        !lock(&self.shared.arrivals).is_empty()
+    }
+
+    /// What is to be written next: of the paths here, then of the workers in turn.
+    fn next(&mut self) -> Option<Message> {
+        if let Some((message, _)) = self.shared.ring.pop() {
+            return Some(message);
+        }
+        for _ in 0..self.ways.len() {
+            let mut way = self.ways.pop_front()?;
+            match way.take() {
+                Taken::Message(message) => {
+                    self.ways.push_back(way);
+                    return Some(message);
+                }
+                Taken::End => forget(&mut self.poller, &way),
+                Taken::Neutral | Taken::Nothing => self.ways.push_back(way),
+            }
+        }
+        None
+    }
+
     /// Hands on what is queued; says whether anything was.
     fn push(&mut self) -> Result<bool, PartnerError> {
         let mut pushed = false;
-        while let Some(message) =
-            self.held.take().or_else(|| self.shared.ring.pop().map(|(message, _)| message))
-        {
+        while let Some(message) = self.held.take().or_else(|| self.next()) {
             match self.partner.push(self.key, message) {
                 Ok(Pushed::Taken) => pushed = true,
                 Ok(Pushed::Full(message)) => {
@@ -289,6 +394,11 @@ impl Writer {
         let mut wake = Wake::default();
         if !ended {
             self.poller.want(self.shared.wake.as_fd(), true, false);
+        }
+        if self.held.is_none() {
+            for way in &self.ways {
+                wake.add(&mut self.poller, way.readiness(FlowKey::DEFAULT, Direction::Out));
+            }
         }
         if self.held.is_some() || unflushed || ended {
             let readiness = self.partner.readiness(self.key, Direction::In);

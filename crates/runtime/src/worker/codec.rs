@@ -53,6 +53,8 @@ type Parsed<T> = Result<T, CodecError>;
 pub(super) struct Begin {
     /// What its paths may take.
     pub(super) limits: Limits,
+    /// It ends if the kernel does not take everything from it that it should.
+    pub(super) requires_lock: bool,
 }
 
 impl Begin {
@@ -89,7 +91,7 @@ impl Begin {
         for rate in [device_messages, device_bytes, session_messages, session_bytes, cpu_percent_per_peer] {
             w.u64(*rate);
         }
-        w.text(store_full.word());
+        w.text(store_full.word()).u8(self.requires_lock.into());
         w.finish()
     }
 
@@ -122,8 +124,9 @@ impl Begin {
             admission: Admittance::default(),
             store_full: store_full(r)?,
         };
+        let requires_lock = flag(r)?;
         r.end("limits")?;
-        Ok(Begin { limits })
+        Ok(Begin { limits, requires_lock })
     }
 }
 
@@ -177,9 +180,9 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         }
         Command::Ports { driver, ports } => {
             w.u8(PORTS).u32(driver).u16(ports.len() as u16);
-            for OpenPort { pair, port: Port(port), opened } in ports {
+            for OpenPort { pair, port: Port(port), origin } in ports {
                 w.text(pair).u16(port);
-                put_opened(&mut w, *opened, &mut given);
+                put_origin(&mut w, origin, &mut given);
             }
         }
         Command::Rebuild { driver, flows } => {
@@ -483,7 +486,7 @@ fn open_port(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> P
     let name = r.text("pair", TEXT_BYTES_MAX)?;
     let pair = registry::pairs().iter().find(|pair| pair.name() == name);
     let pair = pair.ok_or_else(|| unknown("pair", name))?.name();
-    Ok(OpenPort { pair, port: Port(r.u16("port")?), opened: Box::new(opened(r, given)?) })
+    Ok(OpenPort { pair, port: Port(r.u16("port")?), origin: origin(r, given)? })
 }
 
 fn opened(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedFd>) -> Parsed<Opened> {

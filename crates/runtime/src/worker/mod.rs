@@ -5,8 +5,8 @@
 //!
 //! A session's [`Workers`] are a *process* ([`run_in_processes`]), which locks itself up before its first command
 //! (`links::confine::lock_up`), and a *thread* of the broker ([`Worker`]) for what cannot be there: partners of this
-//! program's own (instruments), and flows of several devices that share a side port. The paths of a junction run in the
-//! process too: what it shares with the junction is the memory of its own way ([`crate::active`]).
+//! program's own (instruments). The paths of a junction, and those that share a side port, run in processes too: what these
+//! share with the junction is the memory of their own ways ([`crate::active`]).
 //! Both run the same loop, in `paths`. What a locked process cannot do itself is done for it by threads of the broker's that
 //! see no message: a *warden* starts the processes of stages, and only those that a pipeline of its driver names
 //! (`links::process`); another waits for the program of `exec`, another looks who reads a camera's node.
@@ -35,7 +35,7 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use wire::Control;
 
-pub use process::{run_in_processes, serve_worker};
+pub use process::{is_sandbox_required, require_sandbox, run_in_processes, serve_worker};
 pub use thread::Worker;
 pub(crate) use workers::Workers;
 
@@ -93,8 +93,16 @@ pub struct OpenPort {
     pub pair: &'static str,
     /// Which of its ports.
     pub port: Port,
-    /// What is open there.
-    pub opened: Box<Opened>,
+    /// What is open there, or the way to it.
+    pub origin: PartnerOrigin,
+}
+
+impl OpenPort {
+    /// The same, with descriptors of its own.
+    pub(crate) fn try_clone(&self) -> Option<OpenPort> {
+        let OpenPort { pair, port, origin } = self;
+        Some(OpenPort { pair, port: *port, origin: origin.try_clone()? })
+    }
 }
 
 /// What a broker asks of a worker.

@@ -37,6 +37,26 @@ pub fn run_in_processes(program: PathBuf) {
     PROGRAM.get_or_init(|| program);
 }
 
+/// Nothing that other hosts say is read outside of locked processes.
+static SANDBOX: OnceLock<()> = OnceLock::new();
+
+/// From here on flows of this program run in locked worker processes or not at all, and nothing else in it reads what other
+/// hosts say. An error if this kernel cannot lock a process up.
+pub fn require_sandbox() -> Result<(), RuntimeError> {
+    confine::try_lock().map_err(|problem| {
+        RuntimeError::Usage(format!(
+            "a sandbox is required (--require-sandbox), and it cannot be had: {problem}; `outboard doctor` says more"
+        ))
+    })?;
+    SANDBOX.get_or_init(|| ());
+    Ok(())
+}
+
+/// Whether [`require_sandbox`] was called.
+pub fn is_sandbox_required() -> bool {
+    SANDBOX.get().is_some()
+}
+
 /// A broker's handle on a worker; dropping it ends the worker.
 pub(super) struct Process {
     line: Line,
@@ -59,7 +79,7 @@ impl Process {
         command.env_clear().envs(confine::environment().into_iter().chain(kept));
         let child = sys::process::start_with(&mut command, vec![theirs])?;
         let mut line = Line::new(ours, false)?;
-        let begin = Begin { limits: limits.clone() };
+        let begin = Begin { limits: limits.clone(), requires_lock: is_sandbox_required() };
         let _ = line.put(&begin.emit(), Vec::new());
         line.flush()?;
         Ok(Process { line, child })
@@ -163,6 +183,9 @@ pub fn serve_worker(socket: OwnedFd) -> Result<(), RuntimeError> {
     let mut broker = Broker { line: Line::new(socket, true).map_err(failed)?, turns: 0, is_over: false };
     let Some(begin) = broker.hear_begin(&mut poller)? else { return Ok(()) };
     if let Some(weakness) = weakness {
+        if begin.requires_lock {
+            return Err(RuntimeError::Usage(weakness));
+        }
         let _ = broker.put(Report::Warning(weakness));
     }
     Loop::new(broker, begin.limits, poller).run();

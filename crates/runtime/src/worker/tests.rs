@@ -4,7 +4,7 @@ use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan};
 use crate::active::FarEnd;
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::registry;
-use contract::{FlowClass, FlowDirection, Format, Offset, Opened, Port, Role, SealKeys, Secret, Site, Time};
+use contract::{FlowClass, FlowDirection, Format, Offset, Port, Role, SealKeys, Secret, Site, Time};
 use pipeline::{Origin, Pipeline};
 use proptest::prelude::*;
 use session::{Limits, Rates, StoreFull};
@@ -83,10 +83,10 @@ fn origins() -> impl Strategy<Value = PartnerOrigin> {
 }
 
 /// What a side port may lead to.
-fn ports() -> impl Strategy<Value = Box<Opened>> {
+fn ports() -> impl Strategy<Value = PartnerOrigin> {
     prop::sample::select(vec!["file:/dev/null,frame=container", "null"]).prop_map(|text| {
         let spec = registry::device_spec(text, Role::Application).unwrap();
-        Box::new(registry::open(&spec, Role::Application, None).unwrap())
+        PartnerOrigin::Opened(Box::new(registry::open(&spec, Role::Application, None).unwrap()))
     })
 }
 
@@ -118,7 +118,7 @@ fn commands() -> impl Strategy<Value = Command> {
         driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
         ".*".prop_map(|program| Command::Warden { socket: descriptor(), program: program.into() }),
         (driver(), prop::collection::vec((any::<u16>(), ports()), 0..3)).prop_map(|(driver, ports)| {
-            let port = |(port, opened)| OpenPort { pair: "record", port: Port(port), opened };
+            let port = |(port, origin)| OpenPort { pair: "record", port: Port(port), origin };
             Command::Ports { driver, ports: ports.into_iter().map(port).collect() }
         }),
         (driver(), plans()).prop_map(|(driver, flows)| Command::Rebuild { driver, flows }),
@@ -268,5 +268,8 @@ fn limits_cross() {
         rates: Rates { cpu_percent_per_peer: 9, ..Rates::default() },
         ..Limits::default()
     };
-    assert_eq!(Begin::parse(&Begin { limits: limits.clone() }.emit()).unwrap().limits, limits);
+    for requires_lock in [false, true] {
+        let begin = Begin::parse(&Begin { limits: limits.clone(), requires_lock }.emit()).unwrap();
+        assert_eq!((begin.limits, begin.requires_lock), (limits.clone(), requires_lock));
+    }
 }

@@ -3,8 +3,8 @@
 //! A process that is killed, or dies, is started again, and its drivers go on: their devices' descriptors and the memory in
 //! which they keep where they stand are the broker's too. One that dies again and again at once is given up.
 
-use super::process::Process;
-use super::{Command, PartnerOrigin, Report, TransportPlan, Worker};
+use super::process::{Process, is_sandbox_required};
+use super::{Command, OpenPort, PartnerOrigin, Report, TransportPlan, Worker};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::junction::outlet;
 use crate::{isolation, kept, registry};
@@ -22,6 +22,10 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// So many that die at once, one after the other, are enough.
 const RESTARTS_MAX: u32 = 5;
 
+/// Why a driver is refused where only locked ones may be.
+const UNLOCKED: &str = "its flow can run in a thread of this process alone, and a sandbox is required \
+                        (--require-sandbox)";
+
 /// Where a driver runs.
 enum Place {
     Thread,
@@ -32,6 +36,8 @@ enum Place {
 struct Charge {
     /// Its device, or its way to one; none while that is gone.
     device: Option<PartnerOrigin>,
+    /// Where its side ports lead.
+    ports: Vec<OpenPort>,
     memory: OwnedFd,
     role: Role,
     flows: Vec<FlowPlan>,
@@ -60,8 +66,8 @@ impl Charge {
     fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
         let gone = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {what} is not there"));
         let origin = self.device.as_ref().and_then(PartnerOrigin::try_clone).ok_or_else(|| gone("device"))?;
-        let outlets = self.flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
-        let ports = outlet::hand(outlets).ok_or_else(|| gone("side port"))?;
+        let ports: Option<_> = self.ports.iter().map(OpenPort::try_clone).collect();
+        let ports = ports.ok_or_else(|| gone("side port"))?;
         let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
         Ok(vec![
             Command::Memory { driver, memory: self.memory.try_clone()? },
@@ -93,6 +99,8 @@ pub(crate) struct Workers {
     started: Instant,
     restarts: u64,
     at_once: u32,
+    /// This kernel did not take everything from the process that it should.
+    is_weak: bool,
     reports: VecDeque<Report>,
 }
 
@@ -114,6 +122,7 @@ impl Workers {
             started: Instant::now(),
             restarts: 0,
             at_once: 0,
+            is_weak: false,
             reports: VecDeque::new(),
         }
     }
@@ -143,15 +152,18 @@ impl Workers {
             }
             Command::Add { driver, origin, role, flows, transport } => {
                 let left = self.left.remove(&driver);
-                let is_foreign = !matches!(origin, PartnerOrigin::Ready(_));
-                let added = match is_foreign && is_lockable(&flows) {
-                    true => {
+                let is_foreign = Process::is_possible() && !matches!(origin, PartnerOrigin::Ready(_));
+                let outlets = flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
+                let ports = is_foreign.then(|| outlet::hand(outlets)).flatten();
+                let added = match ports {
+                    Some(ports) => {
                         let charge = self.memory_after(left).map(|memory| {
-                            Box::new(Charge { device: Some(origin), memory, role, flows, transport })
+                            Box::new(Charge { device: Some(origin), ports, memory, role, flows, transport })
                         });
                         charge.and_then(|charge| self.add(driver, charge))
                     }
-                    false => self.start_thread().map(|()| {
+                    None if is_sandbox_required() => Err(io::Error::other(UNLOCKED)),
+                    None => self.start_thread().map(|()| {
                         self.drivers.insert(driver, Place::Thread);
                         self.one(driver, Command::Add { driver, origin, role, flows, transport });
                     }),
@@ -396,7 +408,11 @@ impl Workers {
                     _ => {}
                 }
             }
-            Report::Stats(all) => all.values_mut().for_each(|stats| stats.restarts = self.restarts),
+            Report::Stats(all) => all.values_mut().for_each(|stats| {
+                stats.restarts = self.restarts;
+                stats.locked = !self.is_weak;
+            }),
+            Report::Warning(_) => self.is_weak = true,
             _ => {}
         }
     }
@@ -441,11 +457,6 @@ impl Drop for Workers {
         // Before what is kept of the devices.
         self.process = None;
     }
-}
-
-/// Whether a driver can be in a locked process: if what its side ports lead to can be handed over.
-fn is_lockable(flows: &[FlowPlan]) -> bool {
-    Process::is_possible() && flows.iter().all(|plan| outlet::hand(plan.pipeline.outlets()).is_some())
 }
 
 fn half_of(plan: &FlowPlan, role: Role) -> Half {
