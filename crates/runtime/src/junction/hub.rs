@@ -19,7 +19,8 @@ use contract::{
     OptionSpec, Partner, PartnerError, Pushed, Scope, Site,
 };
 use pipeline::PairUse;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -176,11 +177,18 @@ pub struct HubStats {
     /// Messages that the device made.
     pub messages: u64,
     /// Messages that were handed to each host, by the number of its way.
+    #[serde(deserialize_with = "by_number")]
     pub ways: BTreeMap<u16, u64>,
     /// Whose messages flow back to the device.
     pub owner: Option<u16>,
     /// Messages that ended here, by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// Numbers that are names in JSON, inside of what is told apart by a name too: there serde finds texts alone.
+fn by_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u16, u64>, D::Error> {
+    let number = |(name, count): (String, u64)| Ok((name.parse().map_err(D::Error::custom)?, count));
+    BTreeMap::deserialize(deserializer)?.into_iter().map(number).collect()
 }
 
 #[derive(Default)]
