@@ -67,6 +67,8 @@ pub struct World {
     legacy: VecDeque<u64>,
     /// Of that, the first and last that a killed process held and nobody else: counted, and gone.
     held: Option<(u64, u64)>,
+    /// What of that was passed over last: it is as gone if what was taken before it comes again.
+    passed: Option<(u64, u64)>,
     acknowledgements: Vec<Control>,
     to_sink: VecDeque<Control>,
     to_source: VecDeque<Control>,
@@ -106,6 +108,7 @@ impl World {
             anew: [false; 2],
             legacy: VecDeque::new(),
             held: None,
+            passed: None,
             acknowledgements: Vec::new(),
             to_sink: VecDeque::new(),
             to_source: VecDeque::new(),
@@ -193,6 +196,7 @@ impl World {
         if let Some((first, end)) = self.held.take_if(|(first, _)| *first == *last + 1) {
             *last = end;
             self.taken += end + 1 - first;
+            self.passed = Some((first, end));
         }
     }
 
@@ -562,12 +566,15 @@ impl World {
             // What the first broker kept is gone, and what the sink held of its session is given up.
             self.begin_sink();
             (self.last, self.taken, self.held) = ((0, self.made), self.made, None);
+            self.passed = None;
         } else if at_sink {
             let unacknowledged: VecDeque<u64> =
                 self.source.iter().flat_map(SourceFlow::kept).map(|record| record.created.0).collect();
             let behind = unacknowledged.front().or(self.legacy.front()).map_or(self.made, |first| first - 1);
+            let gone = self.passed.filter(|(first, _)| *first > behind);
+            let come_again = unacknowledged.len() as u64 + gone.map_or(0, |(first, end)| end + 1 - first);
             // What was taken and not acknowledged comes again: it is in doubt, and no more than is kept.
-            if behind > self.taken || self.taken - behind > unacknowledged.len() as u64 {
+            if behind > self.taken || self.taken - behind > come_again {
                 return Err(format!(
                     "{} were taken, and {unacknowledged:?} of {} are said again",
                     self.taken, self.made
@@ -575,7 +582,7 @@ impl World {
             }
             self.legacy = unacknowledged.into_iter().chain(std::mem::take(&mut self.legacy)).collect();
             self.begin_source();
-            (self.last, self.taken) = ((0, behind), behind);
+            (self.last, self.taken, self.held) = ((0, behind), behind, gone.or(self.held));
         }
         Ok(())
     }
