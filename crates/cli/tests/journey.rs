@@ -151,3 +151,20 @@ fn who_comes_after_a_killed_attacher_gets_the_device() {
     drop(killed);
     outboard(&["attach", &format!("{address}/it"), "--as", "null"]).done();
 }
+
+/// A file that was read whole arrives whole, though its host is told to stop while most of it is under way.
+#[test]
+fn what_was_read_arrives_whole_though_its_host_stops() {
+    let scratch = Scratch::new();
+    let (file, content) = scratch.noise("in", 200_000);
+    // It takes five seconds.
+    let limit = ["--insecure", "--stats", "--limit", "drain=50s"];
+    let (mut share, address) = Service::share(&format!("file:{file},frame=chunk(10kB)"), &limit);
+    let (from, out) = (format!("{address}/in"), scratch.path("out"));
+    let sink = format!("file:{out}");
+    let slow = ["--insecure", "--limit", "device_bytes=40kB"];
+    let _attach = Service::start(&[&["attach", &from, "--as", &sink], &slow[..]].concat());
+    while share.wait("stats")["stats"]["outgoing"]["ending"] != true {}
+    assert_eq!(share.stop(), Some(0));
+    assert!(std::fs::read(&out).unwrap() == content, "it is not whole");
+}

@@ -9,6 +9,7 @@ use crate::change::{self, Changes, Step, driver_of};
 use crate::console::{Answer, Console, DriverStatus, Operation, PeerStatus, Status};
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialling, Expected, Over, Patience, greet};
+use crate::drain::{self, Drain};
 use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
@@ -207,8 +208,9 @@ impl Attacher {
         }
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut broken = None;
+        let mut drain = None;
         let result = loop {
-            if stop.is_said() {
+            if stop.is_said() && !self.drains(&mut drain) {
                 break Ok(());
             }
             match self.converse(tell) {
@@ -255,7 +257,7 @@ impl Attacher {
                 self.link.disconnect(&mut self.poller);
                 broken = Some(error.to_string());
             }
-            if let Err(error) = self.sleep(stop, stats_at) {
+            if let Err(error) = self.sleep((drain.is_none()).then_some(stop), stats_at) {
                 break Err(error);
             }
         };
@@ -265,8 +267,22 @@ impl Attacher {
         result
     }
 
-    fn sleep(&mut self, stop: &Stop, stats_at: Time) -> Result<(), RuntimeError> {
-        self.poller.want(stop.wakes(), true, false);
+    /// Whether flows that have ended are still brought to their end though this host stops.
+    fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
+        let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.limits.drain));
+        if drain.asks(now()) {
+            self.workers.send(Command::Stats);
+        }
+        let open = self.drivers.iter().filter(|driver| driver.plans.is_some() && !driver.ended);
+        self.silent_since.is_none() && drain.goes_on(open.map(|driver| Some(&driver.stats)), now())
+    }
+
+    /// Until something comes, or it is time. Without `stop` it was said already.
+    fn sleep(&mut self, stop: Option<&Stop>, mut stats_at: Time) -> Result<(), RuntimeError> {
+        match stop {
+            Some(stop) => self.poller.want(stop.wakes(), true, false),
+            None => stats_at = stats_at.min(now().after(drain::LOOK)),
+        }
         self.workers.want(&mut self.poller);
         self.link.want(&mut self.poller);
         if let Some(console) = &self.console {

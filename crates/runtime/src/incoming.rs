@@ -745,6 +745,7 @@ impl Incoming {
             lost: counters.lost,
             stale: counters.stale,
             lossy: self.lossy,
+            ending: self.end.is_some() && !self.finished && self.plan.class == FlowClass::Reliable,
             delay_us: self.delays.percentiles().map(|percentiles| percentiles.map(|ns| ns as f64 / 1e3)),
             drops: self.drops.counts.clone(),
             pipeline: self.plan.pipeline.canonical().into(),

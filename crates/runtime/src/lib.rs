@@ -16,6 +16,7 @@ mod control_link;
 mod delays;
 mod dial;
 pub mod discovery;
+mod drain;
 pub mod driver;
 mod error;
 mod events;

@@ -719,6 +719,7 @@ impl Outgoing {
             bytes: counters.sent_bytes,
             resent: counters.resent,
             lossy: self.lossy,
+            ending: self.ended && !self.end_settled && self.plan.class == FlowClass::Reliable,
             store: (self.plan.class != FlowClass::Timely).then(|| StoreStats {
                 bytes: self.source.unacknowledged_bytes() as u64,
                 messages: self.source.unacknowledged() as u64,

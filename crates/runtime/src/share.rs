@@ -12,6 +12,7 @@ use crate::agree::Pipelines;
 use crate::change;
 use crate::console::{self, Console, Operation};
 use crate::control_link::{ControlLink, LinkError};
+use crate::drain::{self, Drain};
 use crate::error::RuntimeError;
 use crate::events::{Event, Stop};
 use crate::junction::hub::HubPolicy;
@@ -195,8 +196,11 @@ impl Sharer {
         }
         let _announcement = self.announce(tell);
         let mut look_at = now().after(LOOK_INTERVAL);
-        while !stop.is_said() {
-            self.accept(tell);
+        let mut drain = None;
+        while !stop.is_said() || self.drains(&mut drain) {
+            if drain.is_none() {
+                self.accept(tell);
+            }
             self.attend_datagrams(tell);
             self.greet(tell);
             self.attend_door(tell);
@@ -219,7 +223,8 @@ impl Sharer {
                 }
                 look_at = now().after(LOOK_INTERVAL);
             }
-            self.sleep(stop, if is_early { look_at.min(self.devices_at) } else { look_at })?;
+            let at = if is_early { look_at.min(self.devices_at) } else { look_at };
+            self.sleep((drain.is_none()).then_some(stop), at)?;
         }
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.leave("the sharer stops", &mut self.poller);
@@ -227,11 +232,26 @@ impl Sharer {
         Ok(())
     }
 
-    fn sleep(&mut self, stop: &Stop, look_at: Time) -> Result<(), RuntimeError> {
+    /// Whether flows that have ended are still brought to their end though this host stops.
+    fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
+        let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.request.limits.drain));
+        if drain.asks(now()) {
+            self.sessions.values_mut().for_each(Session::ask_stats);
+        }
+        drain.goes_on(self.sessions.values().flat_map(Session::told), now())
+    }
+
+    /// Until something comes, or it is time. Without `stop` it was said already, and nobody new is waited for.
+    fn sleep(&mut self, stop: Option<&Stop>, look_at: Time) -> Result<(), RuntimeError> {
         let mut at = look_at;
-        self.poller.want(stop.wakes(), true, false);
+        match stop {
+            Some(stop) => {
+                self.poller.want(stop.wakes(), true, false);
+                self.poller.want(self.listener.as_fd(), true, false);
+            }
+            None => at = at.min(now().after(drain::LOOK)),
+        }
         self.poller.want(self.orders.wakes(), true, false);
-        self.poller.want(self.listener.as_fd(), true, false);
         self.poller.want(self.udp.as_fd(), true, false);
         for greeting in &mut self.greetings {
             let timeout = match &greeting.control {

@@ -34,6 +34,13 @@ pub struct DriverStats {
     pub transport: Vec<(String, f64)>,
 }
 
+impl DriverStats {
+    /// Whether a flow of it has ended at its source and is not yet whole at its sink.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.outgoing.iter().chain(&self.incoming).any(|flow| flow.ending)
+    }
+}
+
 /// Figures of one flow on one host, since it began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FlowStats {
@@ -55,6 +62,9 @@ pub struct FlowStats {
     pub stale: u64,
     /// Whether its transport may lose records.
     pub lossy: bool,
+    /// Whether its source has ended and not all of it is where it ends; of reliable flows alone.
+    #[serde(default)]
+    pub ending: bool,
     /// At its source: what is kept to be sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreStats>,

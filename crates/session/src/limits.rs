@@ -27,6 +27,8 @@ pub struct Limits {
     pub ping_interval: Duration,
     /// How long a session without a connection is kept for its peer to come back.
     pub keep: Duration,
+    /// How long flows that have ended at their source may take to arrive whole when this host stops.
+    pub drain: Duration,
     /// How long a connection may take to introduce itself.
     pub greeting: Duration,
     /// Connections that have not introduced themselves yet.
@@ -99,6 +101,7 @@ impl Default for Limits {
             silence: Duration::from_millis(700),
             ping_interval: Duration::from_millis(100),
             keep: Duration::from_secs(120),
+            drain: Duration::from_secs(2),
             greeting: Duration::from_secs(5),
             greetings: 256,
             sessions: 128,

@@ -4,6 +4,8 @@ use super::Session;
 use crate::console::{DriverStatus, PeerStatus};
 use crate::offers::Offers;
 use crate::share::now;
+use crate::stats::DriverStats;
+use contract::Time;
 
 impl Session {
     /// What it runs, with the last figures.
@@ -14,6 +16,18 @@ impl Session {
             Some(DriverStatus { name, peer: self.peer.clone(), node: String::new(), at_ns: at.0, stats })
         };
         self.drivers.iter().filter_map(one).collect()
+    }
+
+    /// Has its workers tell how far they are.
+    pub(crate) fn ask_stats(&mut self) {
+        self.stats_at = Time::ZERO;
+        self.is_pending = true;
+    }
+
+    /// What its drivers told last, and when, if they did; of a peer that is not heard, nothing.
+    pub(crate) fn told(&self) -> impl Iterator<Item = Option<&(Time, DriverStats)>> {
+        let drivers = self.drivers.keys().filter(|_| self.silent_since.is_none());
+        drivers.map(|driver| self.stats.get(driver))
     }
 
     /// The session, as it stands.

@@ -70,6 +70,7 @@ impl Begin {
             silence,
             ping_interval,
             keep,
+            drain,
             greeting,
             greetings,
             sessions,
@@ -85,7 +86,7 @@ impl Begin {
         for count in [greetings, sessions, drivers] {
             w.u64(*count as u64);
         }
-        for time in [silence, ping_interval, keep, greeting] {
+        for time in [silence, ping_interval, keep, drain, greeting] {
             put_duration(&mut w, *time);
         }
         for rate in [device_messages, device_bytes, session_messages, session_bytes, cpu_percent_per_peer] {
@@ -112,6 +113,7 @@ impl Begin {
             silence: duration(r)?,
             ping_interval: duration(r)?,
             keep: duration(r)?,
+            drain: duration(r)?,
             greeting: duration(r)?,
             rates: Rates {
                 device_messages: r.u64("a rate")?,
