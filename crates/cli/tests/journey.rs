@@ -157,14 +157,22 @@ fn who_comes_after_a_killed_attacher_gets_the_device() {
 fn what_was_read_arrives_whole_though_its_host_stops() {
     let scratch = Scratch::new();
     let (file, content) = scratch.noise("in", 200_000);
-    // It takes five seconds.
     let limit = ["--insecure", "--stats", "--limit", "drain=50s"];
     let (mut share, address) = Service::share(&format!("file:{file},frame=chunk(10kB)"), &limit);
-    let (from, out) = (format!("{address}/in"), scratch.path("out"));
-    let sink = format!("file:{out}");
-    let slow = ["--insecure", "--limit", "device_bytes=40kB"];
-    let _attach = Service::start(&[&["attach", &from, "--as", &sink], &slow[..]].concat());
+    let (from, out, go) = (format!("{address}/in"), scratch.path("out"), scratch.path("go"));
+    // More than a pipe holds, and nobody reads it yet.
+    let sink = format!("exec:while [ ! -e {go} ]; do sleep 0.05; done; cat >{out}");
+    let _attach = Service::start(&["attach", &from, "--as", &sink, "--insecure"]);
     while share.wait("stats")["stats"]["outgoing"]["ending"] != true {}
+    let goes = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::write(go, "").unwrap();
+    });
     assert_eq!(share.stop(), Some(0));
-    assert!(std::fs::read(&out).unwrap() == content, "it is not whole");
+    goes.join().unwrap();
+    let since = std::time::Instant::now();
+    while std::fs::read(&out).unwrap_or_default() != content {
+        assert!(since.elapsed() < support::PATIENCE, "it is not whole");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
