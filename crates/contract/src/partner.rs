@@ -164,6 +164,9 @@ pub enum Ctl<'a> {
     /// To a transport: has anything come of the peer? [`CtlReply::Count`]. It is asked in every round of a path: a
     /// transport that keeps up a protocol of its own ([`Partner::upkeep`]) does so then.
     Heard,
+    /// To a transport: would a new connection in place of this one do better, as what was lost holds this one back?
+    /// [`CtlReply::Count`], 1 once when it would.
+    HeldBack,
     /// To a transport: this host has another address; go on over this socket, connected to the same peer, or to where
     /// the peer is now.
     Move(OwnedFd),

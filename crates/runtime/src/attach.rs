@@ -606,6 +606,11 @@ impl Attacher {
                         // While the control channel lives, a data connection is simply made anew.
                         driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
                     }
+                    Notice::LinkHeldBack => {
+                        driver
+                            .dialling
+                            .get_or_insert_with(|| Dialling::new(&self.transport, self.peer, now()));
+                    }
                     Notice::FlowEnded(direction) => {
                         let has = |wanted| {
                             driver.plans.iter().flatten().any(|plan: &FlowPlan| plan.direction == wanted)

@@ -20,6 +20,10 @@ use wire::{Control, Preamble};
 const INTRODUCTION_INTERVAL: Duration = Duration::from_millis(50);
 /// Time before a data connection that failed is made anew.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a data connection may take before another is begun in its place: a kernel waits for a second where the
+/// network lost the first word. Twice as long each time, as the way may be long.
+const CONNECT_WAIT: Duration = Duration::from_millis(250);
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// How long a greeting may take.
 #[derive(Debug, Clone, Copy)]
@@ -219,6 +223,9 @@ pub(crate) struct Dialling {
     linked: bool,
     introduced: bool,
     at: Time,
+    /// How long this socket may take, and until when.
+    wait: Duration,
+    until: Time,
 }
 
 impl Dialling {
@@ -232,6 +239,8 @@ impl Dialling {
             linked: false,
             introduced: false,
             at: now,
+            wait: CONNECT_WAIT,
+            until: now,
         }
     }
 
@@ -259,6 +268,9 @@ impl Dialling {
             poller.forget(socket.as_fd());
             return Dialled::Ready(socket, self.introduction.1.take());
         }
+        if confirmed && !self.introduced && now >= self.until {
+            self.drop_socket(poller);
+        }
         if self.socket.is_none() {
             if now < self.at {
                 return Dialled::Waiting;
@@ -266,6 +278,8 @@ impl Dialling {
             self.socket = self.transport.class.dial(self.peer, &self.transport.options).ok();
             self.introduction = introduce();
             self.at = now.after(RETRY_INTERVAL);
+            self.until = now.after(self.wait);
+            self.wait = (self.wait * 2).min(CONNECT_WAIT_MAX);
         }
         let Some(socket) = &self.socket else { return Dialled::Waiting };
         if self.introduced && now < self.at {
@@ -284,13 +298,17 @@ impl Dialling {
             // Still connecting.
             Err(Errno::AGAIN | Errno::NOTCONN | Errno::INPROGRESS) => Dialled::Waiting,
             Ok(_) | Err(_) => {
-                if let Some(socket) = self.socket.take() {
-                    poller.forget(socket.as_fd());
-                }
+                self.drop_socket(poller);
                 self.introduced = false;
                 self.at = now.after(RETRY_INTERVAL);
                 Dialled::Waiting
             }
+        }
+    }
+
+    fn drop_socket(&mut self, poller: &mut Poller) {
+        if let Some(socket) = self.socket.take() {
+            poller.forget(socket.as_fd());
         }
     }
 
@@ -299,7 +317,10 @@ impl Dialling {
         match &self.socket {
             Some(socket) if !self.introduced => {
                 poller.want(socket.as_fd(), false, true);
-                self.at.after(RETRY_INTERVAL)
+                match self.transport.class.is_datagram() {
+                    true => self.at.after(RETRY_INTERVAL),
+                    false => self.until,
+                }
             }
             _ => self.at,
         }

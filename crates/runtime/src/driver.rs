@@ -51,6 +51,8 @@ pub enum Notice {
     PartnerGone(String),
     /// The data connection is of no more use.
     LinkFailed(String),
+    /// The data connection still carries, and another in its place would carry more.
+    LinkHeldBack,
     /// A flow's pipeline has changed here, or will not.
     Changed {
         /// Which flow.
@@ -443,6 +445,9 @@ impl Driver {
                 Ok(unflushed) => self.transport_unflushed = unflushed,
                 Err(error) => failure = Some(PathError::Transport(error)),
             }
+            if self.transport_unflushed && is_held_back(self.transport.as_mut()) {
+                notices.push(Notice::LinkHeldBack);
+            }
         }
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.trace_written(self.transport.as_mut(), writes && !self.transport_unflushed);
@@ -632,6 +637,12 @@ impl Driver {
             transport: figures(self.transport.as_mut()),
         }
     }
+}
+
+/// Whether a transport says that another connection would do better.
+fn is_held_back(transport: Option<&mut Box<dyn Partner>>) -> bool {
+    let answer = transport.map(|transport| transport.ctl(FlowKey::DEFAULT, Ctl::HeldBack));
+    matches!(answer, Some(Ok(CtlReply::Count(1))))
 }
 
 /// What a path may touch, borrowed apart from the paths themselves.

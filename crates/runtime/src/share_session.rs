@@ -500,6 +500,11 @@ impl Session {
                     // It may not hear of it by itself, or much later.
                     self.link.send(&Control::Unlinked { driver })?;
                 }
+                // Who has the application dials; what there is carries until then.
+                Notice::LinkHeldBack if self.silent_since.is_none() => {
+                    self.link.send(&Control::Unlinked { driver })?;
+                }
+                Notice::LinkHeldBack => {}
                 Notice::Incident(incident) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::Module { name, incident });

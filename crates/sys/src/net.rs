@@ -348,12 +348,27 @@ pub struct StreamState {
     pub round_trip_min: Duration,
     /// Segments that may be under way (the congestion window).
     pub window: u32,
+    /// From this window on it grows slowly (the threshold of slow start).
+    pub slow_start_until: u32,
+    /// Segments that are under way.
+    pub unacknowledged: u32,
+    /// Segments that were sent again, since the beginning.
+    pub resent: u32,
+    /// Waits for an acknowledgement in a row that ended without one; each is twice as long as the one before.
+    pub waits: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
 }
 
 /// Bytes of the kernel's `tcp_info` that are read, and where in them these stand (`linux/tcp.h`, from Linux 4.6 on).
 const TCP_INFO_BYTES: usize = 152;
+const TCP_INFO_BACKOFF: usize = 4;
+const TCP_INFO_SEGMENT: usize = 16;
+const TCP_INFO_UNACKNOWLEDGED: usize = 24;
 const TCP_INFO_ROUND_TRIP: usize = 68;
+const TCP_INFO_SLOW_START: usize = 76;
 const TCP_INFO_WINDOW: usize = 80;
+const TCP_INFO_RESENT: usize = 100;
 const TCP_INFO_ACKNOWLEDGED: usize = 120;
 const TCP_INFO_ROUND_TRIP_MIN: usize = 148;
 
@@ -386,6 +401,11 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
         round_trip: microseconds(TCP_INFO_ROUND_TRIP),
         round_trip_min: microseconds(TCP_INFO_ROUND_TRIP_MIN),
         window: word(TCP_INFO_WINDOW),
+        slow_start_until: word(TCP_INFO_SLOW_START),
+        unacknowledged: word(TCP_INFO_UNACKNOWLEDGED),
+        resent: word(TCP_INFO_RESENT),
+        waits: info[TCP_INFO_BACKOFF].into(),
+        segment_bytes: word(TCP_INFO_SEGMENT),
     })
 }
 
@@ -403,16 +423,19 @@ pub fn pace_stream(socket: impl AsFd, pace: Option<(u64, u32)>) -> io::Result<()
 /// 6.15 on, whose headers `libc` does not know yet), in ms and us.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 const TCP_RTO_MIN_US: libc::c_int = 45;
+/// A receiver may put an acknowledgement off for 40 ms (`TCP_DELACK_MIN`); and a link that has lost much is tried again soon
+/// enough that a flow goes on within a second once it loses less (no kernel takes less than a second here).
+const RESEND_MIN_US: libc::c_int = 60_000;
+const RESEND_MAX_MS: libc::c_int = 1000;
 
-/// Has the kernel wait this long at least, and at most, for an acknowledgement before it sends a stream's segment again
-/// (it takes 200 ms and 120 s by itself), and not twice as long each time while few are under way
-/// (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel that has no such thing goes on as it does: the first error, of `setsockopt(2)`.
-pub fn resend_within(socket: impl AsFd, shortest: Duration, longest: Duration) -> io::Result<()> {
-    let whole = |value: u128| libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+/// Has the kernel send a stream's segment again after 60 ms to a second without an acknowledgement (it takes 200 ms to 120 s
+/// by itself), and not after twice as long each time while few are under way (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel that
+/// has no such thing goes on as it does: the first error, of `setsockopt(2)`.
+pub fn resend_soon(socket: impl AsFd) -> io::Result<()> {
     let options = [
         (libc::TCP_THIN_LINEAR_TIMEOUTS, 1),
-        (TCP_RTO_MAX_MS, whole(longest.as_millis())),
-        (TCP_RTO_MIN_US, whole(shortest.as_micros())),
+        (TCP_RTO_MAX_MS, RESEND_MAX_MS),
+        (TCP_RTO_MIN_US, RESEND_MIN_US),
     ];
     let socket = socket.as_fd();
     let set = options.map(|(option, value)| set_option(socket, libc::IPPROTO_TCP, option, value));

@@ -28,10 +28,11 @@ pub(crate) enum ControlStream {
 impl ControlStream {
     /// From here on it never blocks, and holds nothing back.
     pub(crate) fn make_prompt(&self) -> io::Result<()> {
-        match self.socket() {
-            Some(socket) => socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)),
-            None => Ok(()),
-        }
+        let Some(socket) = self.socket() else { return Ok(()) };
+        // An older kernel sends again later.
+        let _ = sys::net::resend_soon(socket);
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)
     }
 
     fn socket(&self) -> Option<&TcpStream> {

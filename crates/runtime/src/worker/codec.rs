@@ -325,6 +325,7 @@ const FLOW_ENDED: u8 = 4;
 const INCIDENT: u8 = 5;
 const STORE_FULL: u8 = 6;
 const FAILED: u8 = 7;
+const LINK_HELD_BACK: u8 = 8;
 
 /// A report's bytes.
 pub(super) fn emit_report(report: &Report) -> Vec<u8> {
@@ -386,6 +387,7 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::Control(message) => drop(w.u8(SEND).blob(&message.emit())),
         Notice::PartnerGone(reason) => drop(w.u8(PARTNER_GONE).text(cut(reason))),
         Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
+        Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
         Notice::Changed { direction, result } => {
             w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
             match result {
@@ -413,6 +415,7 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         }
         PARTNER_GONE => Notice::PartnerGone(text(r, "reason")?),
         LINK_FAILED => Notice::LinkFailed(text(r, "reason")?),
+        LINK_HELD_BACK => Notice::LinkHeldBack,
         CHANGED => {
             let direction = direction(r)?;
             let result = if flag(r)? { Ok(pipeline(r)?) } else { Err(text(r, "reason")?) };

@@ -168,6 +168,7 @@ fn reports() -> impl Strategy<Value = Report> {
             messages(flow).prop_map(Notice::Control),
             ".*".prop_map(Notice::PartnerGone),
             ".*".prop_map(Notice::LinkFailed),
+            Just(0).prop_map(|_| Notice::LinkHeldBack),
             (directions(), prop::result::maybe_ok(pipelines(), ".*"))
                 .prop_map(|(direction, result)| Notice::Changed { direction, result }),
             directions().prop_map(Notice::FlowEnded),

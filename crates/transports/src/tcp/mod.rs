@@ -1,5 +1,6 @@
 #![doc = include_str!("tcp.md")]
 
+mod held;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -14,13 +15,13 @@ use contract::{
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
     Scope, SealKeys, Time, TransportClass,
 };
+use held::Held;
 use pace::Pace;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 /// Bytes that are sent without waiting for the end of a burst.
 const BURST_BYTES: usize = 64 << 10;
@@ -28,10 +29,6 @@ const BURST_BYTES: usize = 64 << 10;
 const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
 /// Bytes that a paced stream's kernel takes ahead of what it has sent.
 const AHEAD_BYTES: u32 = 64 << 10;
-/// How long an acknowledgement is waited for. A receiver may put one off for 40 ms (`TCP_DELACK_MIN`); and a link that has
-/// lost much is tried again soon enough that a flow goes on within a second once it loses less.
-const RESEND_MIN: Duration = Duration::from_millis(60);
-const RESEND_MAX: Duration = Duration::from_secs(1);
 /// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
 const RECEIVE_CALLS_MAX: usize = 32;
 
@@ -112,7 +109,7 @@ impl TransportClass for Tcp {
 fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
     // Older kernels wait longer.
-    let _ = sys::net::resend_within(socket, RESEND_MIN, RESEND_MAX);
+    let _ = sys::net::resend_soon(socket);
     let congestion = options.text("congestion");
     if !congestion.is_empty() {
         sockopt::set_tcp_congestion(socket, congestion)
@@ -138,6 +135,9 @@ struct TcpPartner {
     sending: Sending,
     receiving: Receiving,
     pace: Pace,
+    held: Held,
+    /// A new connection would do better, and nobody has asked since.
+    is_held_back: bool,
     counts: Counts,
     /// Once somebody traced.
     watch: Option<Box<Watch>>,
@@ -189,6 +189,8 @@ impl TcpPartner {
             sending: Sending::Open,
             receiving: Receiving::Full,
             pace: Pace::default(),
+            held: Held::default(),
+            is_held_back: false,
             counts: Counts::default(),
             watch: None,
         }
@@ -226,15 +228,16 @@ impl TcpPartner {
                 }
                 Err(error) if socket::is_not_now(&error) => {
                     drop(slices);
-                    self.look_at_pace(true);
+                    self.look_at_stream(true);
                     return Ok(());
                 }
                 Err(error) => return Err(self.failed(error)),
             }
         }
         self.pace.rest();
+        self.held.rest();
         if self.pace.is_on() {
-            self.look_at_pace(false);
+            self.look_at_stream(false);
         }
         if self.sending == Sending::Finishing {
             self.sending = Sending::Finished;
@@ -244,14 +247,16 @@ impl TcpPartner {
         Ok(())
     }
 
-    /// Sees to it that what is sent does not stand in front of the network for long. A kernel that does not tell
-    /// how the stream fares, or does not pace it, does as it likes.
-    fn look_at_pace(&mut self, is_busy: bool) {
+    /// Sees to it that what is sent does not stand in front of the network for long, nor behind what was lost. A kernel
+    /// that does not tell how the stream fares, or does not pace it, does as it likes.
+    fn look_at_stream(&mut self, is_busy: bool) {
         let now = Time(sys::clock::boot_ns());
-        if self.pace.is_due(now)
-            && let Ok(stream) = sys::net::stream_state(&self.socket)
-            && let Some(rate) = self.pace.look(&stream, now, is_busy)
-        {
+        if !self.pace.is_due(now) {
+            return;
+        }
+        let Ok(stream) = sys::net::stream_state(&self.socket) else { return self.pace.put_off(now) };
+        self.is_held_back |= is_busy && self.held.look(&stream, now);
+        if let Some(rate) = self.pace.look(&stream, now, is_busy) {
             let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, AHEAD_BYTES)));
         }
     }
@@ -386,6 +391,7 @@ impl Partner for TcpPartner {
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Heard => Ok(CtlReply::Count(self.counts.heard_bytes)),
+            Ctl::HeldBack => Ok(CtlReply::Count(std::mem::take(&mut self.is_held_back).into())),
             Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
@@ -412,5 +418,10 @@ impl Partner for TcpPartner {
             }
             Direction::Out => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
         }
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        // Where the network takes no more, somebody has to see why.
+        Readiness::never().or_at((!self.outgoing.is_empty()).then(|| self.pace.due()))
     }
 }

@@ -54,9 +54,19 @@ impl Pace {
         self.rate.is_some()
     }
 
-    /// Whether it is time for another look.
+    /// When it is time for another look.
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Whether it is.
     pub(super) fn is_due(&self, now: Time) -> bool {
         now >= self.due
+    }
+
+    /// There is nothing to look at: later there may be.
+    pub(super) fn put_off(&mut self, now: Time) {
+        self.due = now.after(LOOK);
     }
 
     /// The network has taken everything: how much it takes is not known any more.
@@ -222,6 +232,7 @@ mod tests {
             round_trip: Duration::from_millis(300),
             round_trip_min: Duration::from_millis(10),
             window: 2,
+            ..StreamState::default()
         };
         assert_eq!(model.pace.look(&lossy, model.now.after(LOOK), true), Some(None));
         assert_eq!(model.pace.look(&lossy, model.now.after(2 * LOOK), true), None);
