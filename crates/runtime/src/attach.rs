@@ -160,6 +160,12 @@ impl Attacher {
         let mut workers = Workers::new("attach".into(), request.limits.clone());
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
         workers.send(Command::Processor { ns_per_second });
+        let is_own = |target: &AttachTarget| {
+            matches!(target.application, ApplicationChoice::Suitable | ApplicationChoice::Spec(_))
+        };
+        if request.targets.iter().any(is_own) {
+            workers.prepare();
+        }
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         let drivers = request.targets.into_iter().map(|target| Driver {
             name: target.name,

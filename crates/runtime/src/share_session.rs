@@ -561,6 +561,7 @@ impl Session {
                 }) =>
             {
                 if self.waiting.len() < self.limits.drivers {
+                    self.workers.prepare();
                     self.waiting.push((now().after(TAKE_INTERVAL), asked, message));
                 }
                 Ok(())

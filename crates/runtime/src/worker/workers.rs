@@ -222,6 +222,14 @@ impl Workers {
         self.process.as_ref().and_then(Process::cpu_ns).unwrap_or(0)
     }
 
+    /// Has the process be there when its first driver comes: it takes as long to start as a connection does to be made.
+    pub(crate) fn prepare(&mut self) {
+        if Process::is_possible() {
+            // Without it, the first driver says why there is none.
+            let _ = self.start_process();
+        }
+    }
+
     /// What is kept of a driver, for one of another session that goes on with its device.
     pub(crate) fn leave(&self, driver: u32) -> Option<OwnedFd> {
         match self.drivers.get(&driver)? {
