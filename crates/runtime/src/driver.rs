@@ -25,6 +25,9 @@ use wire::control::FLOWS_MAX;
 /// Records of no flow that are passed over in one run.
 const STRAY_RECORDS_MAX: usize = 64;
 
+/// How long a replaced connection stays open: longer than word of the other one takes.
+const ASIDE: Duration = Duration::from_secs(1);
+
 /// One flow as this host builds it.
 #[derive(Debug, Clone)]
 pub struct FlowPlan {
@@ -111,6 +114,9 @@ pub(crate) struct Surroundings<'a> {
 pub struct Driver {
     partner: Option<Box<dyn Partner>>,
     transport: Option<Box<dyn Partner>>,
+    /// A connection that another replaced, and until when it stays open: the other host would take its end for the end of
+    /// the link, if it hears of it before it hears of the other one.
+    aside: Option<(Box<dyn Partner>, Time)>,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
     /// The transport may lose records.
@@ -181,6 +187,7 @@ impl Driver {
         let mut driver = Driver {
             partner: Some(partner),
             transport: None,
+            aside: None,
             outgoing: None,
             incoming: None,
             lossy,
@@ -286,6 +293,14 @@ impl Driver {
         }
     }
 
+    /// Another data connection is about to replace this one, of which nothing more is wanted.
+    pub(crate) fn set_aside(&mut self, poller: &mut Poller, now: Time) {
+        if let Some(transport) = self.transport.take() {
+            forget(poller, transport.as_ref());
+            self.aside = Some((transport, now.after(ASIDE)));
+        }
+    }
+
     /// The data connection goes on over another socket, as a host has another address.
     pub fn handle_move(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
         match self.transport.as_mut() {
@@ -296,6 +311,7 @@ impl Driver {
 
     /// The data connection is gone.
     pub fn handle_link_lost(&mut self, poller: &mut Poller) {
+        self.aside = None;
         if let Some(transport) = self.transport.take() {
             forget(poller, transport.as_ref());
         }
@@ -393,6 +409,7 @@ impl Driver {
         if self.traced_until.is_some_and(|until| now >= until) {
             self.end_trace();
         }
+        self.aside.take_if(|(_, until)| now >= *until);
         let mut progress = false;
         self.taken = Moved::default();
         let (mut pushed, mut sent) = (false, false);
@@ -534,6 +551,7 @@ impl Driver {
         if let Some(transport) = transport {
             wake.add(poller, transport.upkeep());
         }
+        wake.at(self.aside.as_ref().map(|(_, until)| *until));
         // A transport with nothing to receive into must still notice that the connection ended.
         if self.incoming.is_none()
             && let Some(transport) = transport

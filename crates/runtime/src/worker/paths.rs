@@ -363,6 +363,7 @@ impl<D: Desk> Loop<D> {
         now: Time,
     ) {
         let Some(entry) = self.drivers.get_mut(&driver) else { return };
+        let is_stream = !entry.transport.class.is_datagram();
         // The paths were built for what the first may lose.
         if let Some(transport) = transport.filter(|other| other.may_replace(&entry.transport)) {
             entry.transport = transport;
@@ -373,7 +374,10 @@ impl<D: Desk> Loop<D> {
         };
         match entry.transport.class.partner(socket, end, &entry.transport.options, keys.as_ref()) {
             Ok(transport) => {
-                entry.driver.handle_link_lost(&mut self.poller);
+                match is_stream {
+                    true => entry.driver.set_aside(&mut self.poller, now),
+                    false => entry.driver.handle_link_lost(&mut self.poller),
+                }
                 self.one(driver, |driver, notices| driver.handle_link(transport, now, notices));
             }
             Err(error) => {
