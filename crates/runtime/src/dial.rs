@@ -21,8 +21,8 @@ const INTRODUCTION_INTERVAL: Duration = Duration::from_millis(50);
 /// Time before a data connection that failed is made anew.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a data connection may take before another is begun in its place: a kernel waits for a second where the
-/// network lost the first word. Twice as long each time, as the way may be long.
-const CONNECT_WAIT: Duration = Duration::from_millis(250);
+/// network lost the first word. Half as long again each time, as the way may be long.
+const CONNECT_WAIT: Duration = Duration::from_millis(200);
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// How long a greeting may take.
@@ -279,7 +279,7 @@ impl Dialling {
             self.introduction = introduce();
             self.at = now.after(RETRY_INTERVAL);
             self.until = now.after(self.wait);
-            self.wait = (self.wait * 2).min(CONNECT_WAIT_MAX);
+            self.wait = (self.wait * 3 / 2).min(CONNECT_WAIT_MAX);
         }
         let Some(socket) = &self.socket else { return Dialled::Waiting };
         if self.introduced && now < self.at {
