@@ -502,7 +502,7 @@ impl Session {
                 }
                 // Who has the application dials; what there is carries until then.
                 Notice::LinkHeldBack if self.silent_since.is_none() => {
-                    self.link.send(&Control::Unlinked { driver })?;
+                    self.link.send(&Control::Unlinked { driver })?
                 }
                 Notice::LinkHeldBack => {}
                 Notice::Incident(incident) => {
