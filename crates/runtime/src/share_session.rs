@@ -501,10 +501,8 @@ impl Session {
                     self.link.send(&Control::Unlinked { driver })?;
                 }
                 // Who has the application dials; what there is carries until then.
-                Notice::LinkHeldBack if self.silent_since.is_none() => {
-                    self.link.send(&Control::Unlinked { driver })?
-                }
-                Notice::LinkHeldBack => {}
+                Notice::LinkHeldBack if self.silent_since.is_some() => {}
+                Notice::LinkHeldBack => self.link.send(&Control::Unlinked { driver })?,
                 Notice::Incident(incident) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
                         tell(Event::Module { name, incident });
