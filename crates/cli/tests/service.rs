@@ -125,9 +125,16 @@ fn what_cannot_be_had_is_tried_again_and_the_rest_goes_on() {
     let mut service = Service::start(&["run", &file]);
     let offered = service.wait("offered");
     assert_eq!(offered["name"], "now", "{offered}");
-    let ill = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]);
-    assert_eq!(ill.code, Some(1));
-    assert_eq!(ill.json()["processes"][0]["problems"].as_array().unwrap().len(), 2, "{:?}", ill.json());
+    // That nobody is there to attach to shows a moment later.
+    let since = Instant::now();
+    loop {
+        let ill = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]);
+        assert_eq!(ill.code, Some(1), "{:?}", ill.json());
+        if ill.json()["processes"][0]["problems"].as_array().unwrap().len() == 2 {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{:?}", ill.json());
+    }
     std::fs::write(&later, "here").unwrap();
     let _there = Service::start(&["share", "pattern:rate=5", "--listen", &there, "--insecure"]);
     let (mut offered, mut attached) = (false, false);
