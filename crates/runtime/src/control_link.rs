@@ -114,11 +114,12 @@ impl ControlLink {
 
     /// Says goodbye and lets go of the connection. A connection of QUIC ends with a word that is said once and may be
     /// lost (RFC 9000, section 10.2.1), and its peer would wait for this host: so the goodbye is said until it is
-    /// heard, unless the peer is silent, and not for long.
+    /// heard, unless the peer is silent, and not for long. One of TCP that is closed before all that came is read takes what
+    /// was said last with it (RFC 9293, 3.10.4): there the peer's end is waited for, as long.
     pub(crate) fn leave(&mut self, reason: &str, poller: &mut Poller) {
         let _ = self.send(&Control::Goodbye { reason: reason.into() });
         let is_silent = self.is_silent(Time(sys::clock::boot_ns()));
-        if let Some(stream) = self.quic().filter(|_| !is_silent) {
+        if let Some(stream) = self.stream.as_mut().filter(|_| !is_silent) {
             let _ = stream.finish(PARTING);
         }
         self.part(reason, poller);

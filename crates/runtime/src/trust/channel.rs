@@ -6,10 +6,10 @@ use crate::trust::{PeerKey, Trust};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::poller::Poller;
 
 /// What of TLS waits to be sent, at most; what is behind it waits in the control channel.
@@ -33,6 +33,22 @@ impl ControlStream {
         let _ = sys::net::resend_soon(socket);
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)
+    }
+
+    /// Ends what this side says, and waits for the other side to have heard it, not longer than this.
+    pub(crate) fn finish(&mut self, longest: Duration) -> io::Result<()> {
+        let mut socket = match self {
+            ControlStream::Bare(stream) => &*stream,
+            ControlStream::Secure(stream) => &stream.socket,
+            ControlStream::Quic(stream) => return stream.finish(longest),
+        };
+        socket.shutdown(Shutdown::Write)?;
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(longest))?;
+        let until = Instant::now() + longest;
+        let mut unread = [0; 4096];
+        while Instant::now() < until && socket.read(&mut unread)? > 0 {}
+        Ok(())
     }
 
     fn socket(&self) -> Option<&TcpStream> {
