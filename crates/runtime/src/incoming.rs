@@ -1,5 +1,7 @@
 //! The sink path of a flow: transport, order, sink stages in reverse, partner.
 
+mod tracing;
+
 use crate::delays::Delays;
 use crate::driver::{DriverError, FlowPlan, LinkFacts, Moved, Notice, PathError, Surroundings, Wake};
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
@@ -10,14 +12,13 @@ use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
 use crate::stats::FlowStats;
 use crate::switch::Next;
-use crate::trace::{self, Arrivals, FlowTrace};
+use crate::trace::{self, Arrivals};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
 use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Limits, Received, SinkFlow};
-use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::ticket::{FlowTicket, SinkTicket};
@@ -557,49 +558,6 @@ impl Incoming {
             Received::Accepted | Received::Repeated | Received::Overflow => {}
         }
         Ok(())
-    }
-
-    /// When a read of the network begins whose record is sampled.
-    fn read_begins(&mut self) -> Option<Time> {
-        let trace = self.segment.out.trace.as_deref_mut()?;
-        trace.picks(self.expected).then(|| trace.now())
-    }
-
-    fn trace_received(&mut self, record: &mut Message, header: &RecordHeader, read: Option<Read>) {
-        let Some(trace) = self.segment.out.trace.as_deref_mut() else { return };
-        self.expected = header.sequence.wrapping_add(1);
-        let read = read.filter(|_| trace.picks(header.sequence));
-        if let (Some(mark), Some((read_at, arrived_at))) = (trace.pass(read.is_some()), read) {
-            record.attributes.mark = mark;
-            trace.stamp_at(mark, Point::Made, record.created);
-            if let Some(arrived_at) = arrived_at {
-                trace.stamp_at(mark, Point::Arrived, arrived_at);
-                self.arrivals.is_told = true;
-            }
-            trace.stamp_at(mark, Point::Read, read_at);
-            trace.stamp_number(mark, Point::Received, record.body.len(), (header.epoch, header.sequence));
-        }
-    }
-
-    /// The partner has written what it has taken.
-    pub(crate) fn trace_delivered(&mut self) {
-        for mark in self.handed.drain(..) {
-            if let Some(trace) = self.segment.out.trace.as_deref_mut() {
-                trace.stamp(mark, Point::Delivered, 0);
-            }
-        }
-    }
-
-    /// Traces one message in `one_in`, or goes on with it; what was traced since the last time.
-    pub(crate) fn trace(&mut self, one_in: NonZeroU32) -> Option<FlowTrace> {
-        self.handed.reserve(HANDED_MAX);
-        self.segment.trace(one_in, &self.plan, Half::Sink)
-    }
-
-    /// Nobody asks any more.
-    pub(crate) fn end_trace(&mut self) {
-        self.segment.out.trace = None;
-        (self.arrivals, self.handed) = (Arrivals::default(), Vec::new());
     }
 
     /// Ends the flow here once everything before its end was handed on.

@@ -1,22 +1,23 @@
 //! The source path of a flow: partner, source stages, numbering, transport.
 
+mod telling;
+mod tracing;
+
 use crate::driver::{DriverError, FlowPlan, Moved, Notice, PathError, Surroundings, Wake};
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::{Known, Reader};
 use crate::kept::Kept;
 use crate::registry;
 use crate::segment::{self, DropCounts, Segment};
-use crate::stats::{FlowStats, StoreStats};
 use crate::switch::Switch;
-use crate::trace::{self, Departures, FlowTrace};
+use crate::trace::Departures;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message,
     Partner, PartnerError, Pull, Pulled, Pushed, Time,
 };
-use pipeline::{Chain, Origin, Pipeline, Point};
+use pipeline::{Chain, Origin, Pipeline};
 use session::{Admission, Limits, SourceFlow, StoreFull};
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::ticket::FlowTicket;
@@ -571,47 +572,6 @@ impl Outgoing {
         }
     }
 
-    /// When a read of the device begins whose message is sampled.
-    fn read_begins(&mut self) -> Option<Time> {
-        let trace = self.segment.out.trace.as_deref_mut()?;
-        trace.picks(self.departures.expected(self.source.next_sequence())).then(|| trace.now())
-    }
-
-    fn trace_received(&mut self, message: &mut Message, read_at: Option<Time>) {
-        if let Some(trace) = self.segment.out.trace.as_deref_mut() {
-            self.departures.read(self.source.next_sequence());
-            trace::receive(trace, message, read_at);
-        }
-    }
-
-    fn trace_numbered(&mut self, record: &Message) {
-        let mark = record.attributes.mark;
-        if let Some(trace) = self.segment.out.trace.as_deref_mut().filter(|_| mark != 0) {
-            let number = (self.source.epoch(), self.source.next_sequence() - 1);
-            trace.stamp_number(mark, Point::Numbered, record.body.len(), number);
-        }
-    }
-
-    /// The transport is about to be flushed.
-    pub(crate) fn trace_writing(&mut self) {
-        self.departures.writing(self.segment.out.trace.as_deref());
-    }
-
-    /// The transport may have written something since, and everything if `is_flushed`.
-    pub(crate) fn trace_written(&mut self, transport: Option<&mut Box<dyn Partner>>, is_flushed: bool) {
-        self.departures.written(transport, is_flushed, self.segment.out.trace.as_deref_mut());
-    }
-
-    /// Traces one message in `one_in`, or goes on with it; what was traced since the last time.
-    pub(crate) fn trace(&mut self, one_in: NonZeroU32) -> Option<FlowTrace> {
-        self.segment.trace(one_in, &self.plan, Half::Source)
-    }
-
-    /// Nobody asks any more.
-    pub(crate) fn end_trace(&mut self) {
-        self.segment.out.trace = None;
-    }
-
     /// Without a link: messages go to the store while it has room, or end here.
     fn keep_or_drop(&mut self, now: Time) -> bool {
         if self.is_dropping(false) {
@@ -636,50 +596,6 @@ impl Outgoing {
             }
         }
         true
-    }
-
-    /// Tells what the stages say to their other halves.
-    fn tell_controls(&mut self, notices: &mut Vec<Notice>) {
-        let (flow, epoch) = (self.plan.flow, self.source.epoch());
-        for (pair, body) in self.segment.take_controls(&mut self.drops) {
-            notices.push(Notice::Control(Control::Pair { flow, epoch, pair, body }));
-        }
-    }
-
-    fn tell(&mut self, linked: bool, notices: &mut Vec<Notice>) {
-        let (flow, epoch) = (self.plan.flow, self.source.epoch());
-        self.tell_controls(notices);
-        notices.extend(self.segment.incidents().map(Notice::Incident));
-        self.segment.settle(&mut self.drops);
-        self.tell_store(linked, notices);
-        let drained = self.drained && self.segment.out.messages.is_empty();
-        if drained && linked && self.unsent.is_none() && !self.end_told {
-            let sequence = self.source.next_sequence();
-            notices.push(Notice::Control(Control::End { flow, epoch, sequence }));
-            self.end_told = true;
-        }
-        if self.end_told && self.source.is_settled() && !self.end_settled {
-            self.end_settled = true;
-            notices.push(Notice::FlowEnded(self.plan.direction));
-        }
-    }
-
-    /// Tells people that the store is full, and the sink what is kept no longer.
-    fn tell_store(&mut self, linked: bool, notices: &mut Vec<Notice>) {
-        if self.source.is_settled() {
-            self.full_told = false;
-        } else if self.source.is_overrun() && !self.full_told {
-            self.full_told = true;
-            notices.push(Notice::StoreFull(self.store_full));
-        }
-        if std::mem::take(&mut self.overrun) {
-            notices.push(Notice::Failed("what is kept to be sent again is as much as it may be".into()));
-        }
-        // While there is no link, what is given up grows: all of it is told at once.
-        if let Some((epoch, sequence)) = linked.then(|| self.source.poll_gone()).flatten() {
-            let flow = self.plan.flow;
-            notices.push(Notice::Control(Control::Gone { flow, epoch, sequence }));
-        }
     }
 
     pub(crate) fn want(
@@ -707,30 +623,6 @@ impl Outgoing {
         }
         if let Some(partner) = partner.filter(|_| self.begun || self.is_dropping(false)) {
             wake.add(poller, partner.readiness(self.key, Direction::Out));
-        }
-    }
-
-    pub(crate) fn stats(&self) -> FlowStats {
-        let counters = self.source.counters();
-        FlowStats {
-            flow: self.plan.flow,
-            epoch: self.source.epoch(),
-            messages: counters.sent,
-            bytes: counters.sent_bytes,
-            resent: counters.resent,
-            lossy: self.lossy,
-            ending: self.ended && !self.end_settled && self.plan.class == FlowClass::Reliable,
-            store: (self.plan.class != FlowClass::Timely).then(|| StoreStats {
-                bytes: self.source.unacknowledged_bytes() as u64,
-                messages: self.source.unacknowledged() as u64,
-                full: self.source.is_overrun(),
-                policy: self.store_full.word().into(),
-                given_up: counters.given_up,
-            }),
-            drops: self.drops.counts.clone(),
-            pipeline: self.plan.pipeline.canonical().into(),
-            stages: self.segment.report(),
-            ..FlowStats::default()
         }
     }
 }
