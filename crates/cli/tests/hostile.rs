@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::time::Instant;
 use support::{PATIENCE, Service, noise};
 use wire::control::PublicKey;
@@ -108,6 +108,15 @@ impl Flow {
     }
 }
 
+/// Ends a connection, whoever else holds it, when it is dropped.
+struct HangsUp(TcpStream);
+
+impl Drop for HangsUp {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
 /// The messages in an answer.
 fn messages(mut told: &[u8]) -> Vec<Control> {
     let mut all = Vec::new();
@@ -194,6 +203,27 @@ fn five_hundred_silent_connections_disturb_no_flow() {
     // There is room for whoever speaks.
     flow.guest();
     assert_eq!(flow.share.stop(), Some(0));
+}
+
+#[test]
+fn who_speaks_without_end_lets_others_have_their_turn() {
+    let mut flow = Flow::start();
+    let ping = Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(10_000);
+    // A stranger is told that there is something else to be said first.
+    let mut said = Preamble::Control.emit().to_vec();
+    said.extend_from_slice(&ping);
+    flow.answer(&said);
+    flow.refused("before `Hello`");
+    // A peer may say it, as fast as it can: for as long as others are served beside it.
+    let mut talker = flow.guest();
+    let mut listener = talker.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        let _ends = HangsUp(talker.try_clone().unwrap());
+        scope.spawn(|| while talker.write_all(&ping).is_ok() {});
+        scope.spawn(|| while listener.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {});
+        (0..5).for_each(|_| drop(flow.guest()));
+    });
+    flow.check();
 }
 
 #[test]

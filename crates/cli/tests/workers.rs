@@ -65,8 +65,34 @@ fn workers_are_locked_up_and_go_with_their_broker() {
     }
 }
 
+fn signal(worker: u32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), signal);
+}
+
 fn kill(worker: u32) {
-    let _ = kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL);
+    signal(worker, Signal::KILL);
+}
+
+#[test]
+fn a_worker_that_does_not_stop_keeps_nobody_else_waiting() {
+    let scratch = Scratch::new();
+    let (mut share, address) = Service::share("pattern:size=100,rate=100", &[]);
+    let attach = |name: &str| {
+        let output = format!("file:{}", scratch.path(name));
+        let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", &output]);
+        attach.wait("attached");
+        attach
+    };
+    let first = attach("first");
+    let stuck = worker_of(&share.child);
+    assert_locked(stuck);
+    signal(stuck, Signal::STOP);
+    assert_eq!(first.stop(), Some(0));
+    share.wait("peer-left");
+    let second = attach("second");
+    assert!(workers_of(&share.child).contains(&stuck), "the next peer was served when it was killed at last");
+    assert_eq!([second.stop(), share.stop()], [Some(0); 2]);
+    assert!(!fs::exists(format!("/proc/{stuck}")).unwrap(), "it outlives its broker");
 }
 
 /// A socket that a device is opened by, or an application.

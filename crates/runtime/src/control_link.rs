@@ -17,6 +17,8 @@ use wire::preamble::Introduction;
 /// Pings at the beginning that follow each other five times as fast.
 const HURRIED_PINGS: u32 = 16;
 const READ_BYTES: usize = 16 << 10;
+/// Messages and reads of one turn: then others of the broker have theirs, however fast a peer speaks.
+const STEPS_AT_ONCE: u32 = 64;
 /// While data comes, the control channel may be silent for so many times longer before its connection is made
 /// anew: what it says may be waiting behind the data, but not for ever.
 const DATA_PATIENCE: u32 = 10;
@@ -52,6 +54,10 @@ pub(crate) struct ControlLink {
     ping_interval: Duration,
     ping_at: Time,
     ping_id: u32,
+    /// Steps that are left of this turn.
+    steps: u32,
+    /// The last turn ended before all was taken that came.
+    is_behind: bool,
 }
 
 impl ControlLink {
@@ -68,6 +74,8 @@ impl ControlLink {
             ping_interval: limits.ping_interval,
             ping_at: now,
             ping_id: 0,
+            steps: STEPS_AT_ONCE,
+            is_behind: false,
         }
     }
 
@@ -209,24 +217,32 @@ impl ControlLink {
     }
 
     /// The next message for the session; pings, their answers and what is waiting to be written are dealt with
-    /// here.
+    /// here. None, too, when this turn has taken its part: the rest is for after [`ControlLink::want`].
     pub(crate) fn poll(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
+        while let Some(message) = self.hear(now)? {
+            match message {
+                Control::Ping { id, sent, received } => {
+                    self.channel.handle_received(received)?;
+                    let replied = sys::clock::boot_ns();
+                    self.send(&Control::Pong { id, sent, received: now.0, replied })?;
+                }
+                Control::Pong { sent, received, replied, .. } => {
+                    self.clock.handle_pong(sent, received, replied, now);
+                }
+                message => return Ok(Some(message)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next message, whatever it is: of a stranger, of whom no ping is answered.
+    pub(crate) fn hear(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
         self.write()?;
-        loop {
+        while self.steps > 0 {
+            self.steps -= 1;
             if let Some(message) = self.channel.poll()? {
                 self.handle_heard(now);
-                match message {
-                    Control::Ping { id, sent, received } => {
-                        self.channel.handle_received(received)?;
-                        let replied = sys::clock::boot_ns();
-                        self.send(&Control::Pong { id, sent, received: now.0, replied })?;
-                    }
-                    Control::Pong { sent, received, replied, .. } => {
-                        self.clock.handle_pong(sent, received, replied, now);
-                    }
-                    message => return Ok(Some(message)),
-                }
-                continue;
+                return Ok(Some(message));
             }
             let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else {
                 return Ok(None);
@@ -240,6 +256,7 @@ impl ControlLink {
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(None)
     }
 
     /// Sends a ping if it is time. Where that is long past, this host slept: it is no silence that nobody listened to.
@@ -285,8 +302,11 @@ impl ControlLink {
         ping_at.min(stream_at).min(if silent { never } else { self.silent_at() })
     }
 
-    /// When its connection has something to do of its own, if it has.
+    /// When its connection has something to do of its own, if it has: at once, if not all was taken that came.
     pub(crate) fn stream_timeout(&self) -> Option<Time> {
+        if self.is_behind {
+            return Some(Time::ZERO);
+        }
         let wait = self.stream.as_ref().and_then(ControlStream::timeout)?;
         Some(Time(sys::clock::boot_ns()).after(wait))
     }
@@ -302,7 +322,10 @@ impl ControlLink {
         self.clock.error_ns()
     }
 
-    pub(crate) fn want(&self, poller: &mut Poller) {
+    /// The coming wait is for this too, and ends the turn.
+    pub(crate) fn want(&mut self, poller: &mut Poller) {
+        self.is_behind = self.stream.is_some() && self.steps == 0;
+        self.steps = STEPS_AT_ONCE;
         if let Some(stream) = &self.stream {
             stream.want(poller, self.is_waiting());
         }
@@ -310,7 +333,7 @@ impl ControlLink {
 
     /// Whether the last wait found something to do here.
     pub(crate) fn is_ready(&self, poller: &Poller) -> bool {
-        self.stream.as_ref().is_some_and(|stream| stream.is_ready(poller))
+        self.is_behind || self.stream.as_ref().is_some_and(|stream| stream.is_ready(poller))
     }
 }
 

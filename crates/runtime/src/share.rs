@@ -25,6 +25,7 @@ use crate::share_session::{Session, Turn, Who};
 use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
+use crate::worker::Parting;
 use admission::Admissions;
 use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
@@ -128,6 +129,8 @@ pub struct Sharer {
     tracing: Tracing,
     greetings: VecDeque<Greeting>,
     sessions: BTreeMap<u64, Session>,
+    /// Workers of sessions that are over and have not ended yet.
+    partings: Vec<Parting>,
     /// After the sessions: their workers may still write to what is opened here.
     shared: Offers,
     next_session: u64,
@@ -173,6 +176,7 @@ impl Sharer {
             tracing: Tracing::default(),
             greetings: VecDeque::new(),
             sessions: BTreeMap::new(),
+            partings: Vec::new(),
             next_session: 1,
             admissions,
             devices_at: Time::ZERO,
@@ -229,6 +233,8 @@ impl Sharer {
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.leave("the sharer stops", &mut self.poller);
         }
+        // One that panicked has said so.
+        self.partings.into_iter().for_each(|parting| drop(parting.join()));
         Ok(())
     }
 
@@ -254,7 +260,7 @@ impl Sharer {
         self.poller.want(self.orders.wakes(), true, false);
         self.poller.want(self.udp.as_fd(), true, false);
         for greeting in &mut self.greetings {
-            let timeout = match &greeting.control {
+            let timeout = match &mut greeting.control {
                 Some(control) => {
                     control.want(&mut self.poller);
                     // Nobody is pinged before it is known.
@@ -464,7 +470,7 @@ impl Sharer {
     fn hear(&mut self, greeting: &mut Greeting) -> Result<Option<Heard>, String> {
         loop {
             if let Some(control) = greeting.control.as_mut() {
-                return match control.poll(now()) {
+                return match control.hear(now()) {
                     Ok(None) => Ok(None),
                     // What came behind it would be lost with this channel.
                     Ok(Some(Control::Hello { .. })) if !control.is_drained() => {
@@ -635,9 +641,15 @@ impl Sharer {
     fn end_session(&mut self, id: u64, reason: &str, tell: &mut dyn FnMut(Event)) {
         if let Some(mut session) = self.sessions.remove(&id) {
             session.say_goodbye(reason, &mut self.poller);
-            let peer = session.end(&mut self.shared, &mut self.poller);
-            tell(Event::PeerLeft { peer, reason: reason.into() });
+            self.take_leave(session, reason, tell);
         }
+    }
+
+    fn take_leave(&mut self, session: Session, reason: &str, tell: &mut dyn FnMut(Event)) {
+        let (peer, parting) = session.end(&mut self.shared, &mut self.poller);
+        self.partings.retain(|parting| !parting.is_finished());
+        self.partings.extend(parting);
+        tell(Event::PeerLeft { peer, reason: reason.into() });
     }
 
     fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, tell: &mut dyn FnMut(Event)) {
@@ -670,7 +682,7 @@ impl Sharer {
             if let Turn::Over(reason) = session.serve(&mut self.shared, &mut self.poller, now(), tell)
                 && let Some(session) = self.sessions.remove(&id)
             {
-                tell(Event::PeerLeft { peer: session.end(&mut self.shared, &mut self.poller), reason });
+                self.take_leave(session, &reason, tell);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::stats::DriverStats;
 use crate::trace::FlowTrace;
 use crate::trust::channel::ControlStream;
 use crate::trust::{PeerKey, Permit};
-use crate::worker::{Command, PartnerOrigin, Report, TransportPlan, Workers, restarted};
+use crate::worker::{Command, Parting, PartnerOrigin, Report, TransportPlan, Workers, restarted};
 use contract::{FlowDirection, Role, SealKeys, Time};
 use pipeline::Edit;
 use session::Limits;
@@ -672,8 +672,8 @@ impl Session {
         self.link.part(reason, poller);
     }
 
-    /// Takes everything down; the peer's name.
-    pub(crate) fn end(mut self, shared: &mut Offers, poller: &mut Poller) -> String {
+    /// Takes everything down; the peer's name, and what is left to wait for.
+    pub(crate) fn end(mut self, shared: &mut Offers, poller: &mut Poller) -> (String, Option<Parting>) {
         self.link.disconnect(poller);
         for (driver, number) in &self.drivers {
             if let Some(device) = shared.get_mut(number) {
@@ -681,7 +681,7 @@ impl Session {
             }
         }
         self.workers.forget(poller);
-        self.peer
+        (self.peer, self.workers.end())
     }
 }
 

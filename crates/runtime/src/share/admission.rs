@@ -127,6 +127,7 @@ impl Sharer {
         let reason = format!("it uses more of the processor (--limit cpu_percent_per_peer={percent})");
         for id in over {
             self.admissions.refuse(&reason);
+            self.sessions.get_mut(&id).into_iter().for_each(Session::kill_worker);
             self.end_session(id, &reason, tell);
         }
     }

@@ -22,4 +22,9 @@ impl Session {
         self.processor.read(|| self.workers.cpu_ns(), now());
         self.processor.owed_ns(now()) <= OWED_NS_MAX
     }
+
+    /// Ends a worker that does not keep to it.
+    pub(crate) fn kill_worker(&mut self) {
+        self.workers.kill();
+    }
 }

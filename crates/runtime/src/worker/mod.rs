@@ -37,7 +37,7 @@ use wire::Control;
 
 pub use process::{is_sandbox_required, require_sandbox, run_in_processes, serve_worker};
 pub use thread::Worker;
-pub(crate) use workers::Workers;
+pub(crate) use workers::{Parting, Workers};
 
 /// What a driver's partner is made of.
 pub enum PartnerOrigin {

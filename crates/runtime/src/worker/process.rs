@@ -142,6 +142,12 @@ impl Process {
         self.reap(STOP);
     }
 
+    /// Tells it to stop, and waits so long for that; whether it has.
+    pub(super) fn stop(&mut self, patience: Duration) -> bool {
+        let told = emit_command(Command::Stop).is_ok_and(|(bytes, given)| self.line.put(&bytes, given));
+        told && self.line.flush().is_ok() && self.reap(patience).is_some()
+    }
+
     fn reap(&mut self, patience: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + patience;
         loop {
@@ -156,11 +162,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let told = emit_command(Command::Stop).is_ok_and(|(bytes, given)| self.line.put(&bytes, given));
-        if told && self.line.flush().is_ok() && self.reap(STOP).is_some() {
-            return;
+        if !self.stop(STOP) {
+            self.kill();
         }
-        self.kill();
     }
 }
 

@@ -14,11 +14,14 @@ use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 
 /// A process that lived for less than this died at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
+/// How long a broker that has others to serve waits for one that was told to stop: who has nothing more to write is gone by then.
+const PARTING: Duration = Duration::from_millis(50);
 /// So many that die at once, one after the other, are enough.
 const RESTARTS_MAX: u32 = 5;
 
@@ -76,6 +79,9 @@ impl Charge {
         ])
     }
 }
+
+/// Waits for the end of workers that take their time for it.
+pub(crate) type Parting = JoinHandle<()>;
 
 /// The workers of one session; dropping it ends them.
 pub(crate) struct Workers {
@@ -220,6 +226,20 @@ impl Workers {
     /// Processor time that the process has used, nanoseconds, as it is seen from outside.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.process.as_ref().and_then(Process::cpu_ns).unwrap_or(0)
+    }
+
+    /// Ends them. What does not end soon is waited for by a thread, which ends it in the end: its broker has others to serve.
+    pub(crate) fn end(mut self) -> Option<Parting> {
+        let has_ended = self.process.as_mut().is_none_or(|process| process.stop(PARTING));
+        // Without a thread it is waited for here.
+        (!has_ended).then(|| Builder::new().name("parting".into()).spawn(move || drop(self)).ok())?
+    }
+
+    /// Ends the process at once: it does not do what it is told.
+    pub(crate) fn kill(&mut self) {
+        if let Some(process) = self.process.as_mut() {
+            process.kill();
+        }
     }
 
     /// Has the process be there when its first driver comes: it takes as long to start as a connection does to be made.
