@@ -11,7 +11,7 @@ use session::{Handshake, Welcomed};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::control::FRAME_BYTES_MAX;
 use wire::{Control, Preamble};
@@ -24,6 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// network lost the first word. Half as long again each time, as the way may be long.
 const CONNECT_WAIT: Duration = Duration::from_millis(200);
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
+/// Steps that a handshake of TLS may take as long as, however many reads it takes.
+const HANDSHAKE_STEPS: u32 = 4;
 
 /// How long a greeting may take.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +128,7 @@ fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) ->
     socket.write_all(&Preamble::SecureControl.emit())?;
     let plain = socket.try_clone()?;
     let mut secure = SecureStream::connect(socket, trust)?;
-    let shaken = shake_hands(&mut secure, plain)?;
+    let shaken = shake_hands(&mut secure, plain, Instant::now() + patience.step * HANDSHAKE_STEPS)?;
     Ok(shaken.map(|key| (ControlStream::Secure(Box::new(secure)), Some(key))))
 }
 
@@ -172,13 +174,17 @@ pub(crate) fn address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
 }
 
 /// The handshake of TLS, or what a host says that wants none: a `Goodbye` in the clear.
-fn shake_hands(secure: &mut SecureStream, mut plain: TcpStream) -> io::Result<Result<PeerKey, String>> {
+fn shake_hands(
+    secure: &mut SecureStream,
+    mut plain: TcpStream,
+    until: Instant,
+) -> io::Result<Result<PeerKey, String>> {
     secure.begin()?;
     // A record of TLS has its version in the third byte, 1 to 3; a `Goodbye` the third byte of a length below 2^16.
     let mut head = [0; 5];
     plain.read_exact(&mut head)?;
     if head[2] != 0 {
-        return secure.shake_hands(&head).map(Ok);
+        return secure.shake_hands(&head, until).map(Ok);
     }
     Ok(Err(match read_frame(&mut head.chain(plain))? {
         Ok(Control::Goodbye { reason }) => format!("the other host refused: {reason}"),

@@ -198,13 +198,16 @@ impl SecureStream {
         SecureStream { socket, tls }
     }
 
-    /// Finishes the handshake over a socket that blocks. `head` was read from it already.
-    pub(crate) fn shake_hands(&mut self, mut head: &[u8]) -> io::Result<PeerKey> {
+    /// Finishes the handshake over a socket that blocks, if it is over by `until`. `head` was read from it already.
+    pub(crate) fn shake_hands(&mut self, mut head: &[u8], until: Instant) -> io::Result<PeerKey> {
         while !head.is_empty() {
             self.tls.read_tls(&mut head)?;
             self.process()?;
         }
         while self.tls.is_handshaking() || self.tls.wants_write() {
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             if self.tls.wants_write() {
                 self.tls.write_tls(&mut self.socket)?;
             } else if self.tls.read_tls(&mut self.socket)? == 0 {

@@ -346,7 +346,7 @@ impl Host {
             return socket.write_all(&Control::Goodbye { reason }.emit()).map(|()| None);
         }
         let mut stream = SecureStream::server(socket, self.config.clone())?;
-        let key = stream.shake_hands(&[])?;
+        let key = stream.shake_hands(&[], until)?;
         let exchange = Exchange::begin(&self.code, Place::Shows, &self.trust.key(), &stream)?;
         let Pairing::Begin { share: theirs } = hear(&mut stream, until)? else { return Ok(None) };
         say(&mut stream, &Pairing::Share { share: exchange.share })?;
@@ -404,7 +404,7 @@ pub fn join(trust: &Trust, code: &Code, host: &str, address: SocketAddr) -> Resu
     let until = Instant::now() + VISIT;
     socket.write_all(&Preamble::Pairing.emit()).map_err(unreachable)?;
     let mut stream = SecureStream::client(socket, Arc::new(config)).map_err(unreachable)?;
-    let key = stream.shake_hands(&[]).map_err(unreachable)?;
+    let key = stream.shake_hands(&[], until).map_err(unreachable)?;
     if key == trust.key() {
         return Err(PairError::Refused("this is this very host: there is nobody to pair with".into()));
     }

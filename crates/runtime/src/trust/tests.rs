@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transports::quic::TokenKey;
 use wire::Preamble;
 
@@ -185,6 +185,35 @@ fn a_thousand_guesses_get_three_tries() {
     assert_eq!(guesser.trust.peers().unwrap(), Peers::default());
 }
 
+fn in_time() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+#[test]
+fn who_says_a_byte_at_a_time_does_not_make_a_handshake_last() {
+    let user = User::new();
+    let listener = TcpListener::bind(anywhere()).unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // A record of TLS that is 8 KiB long.
+            for byte in [22, 3, 1, 32, 0].into_iter().chain([0; 8192]) {
+                if slow.write_all(&[byte]).is_err() {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let config = Arc::new(tls::server(&user.trust.identity, tls::PAIRING).unwrap());
+        let mut stream = SecureStream::server(socket, config).unwrap();
+        let shaken = stream.shake_hands(&[], Instant::now() + Duration::from_millis(50));
+        assert_eq!(shaken.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        // Its end is what the other stops for.
+        drop(stream);
+    });
+}
+
 /// Passes pairing on between two hosts, with an identity of its own towards each.
 fn stand_between(spy: &User, listener: TcpListener, address: SocketAddr) {
     let config = |purpose| Arc::new(tls::server(&spy.trust.identity, purpose).unwrap());
@@ -193,13 +222,13 @@ fn stand_between(spy: &User, listener: TcpListener, address: SocketAddr) {
     let mut preamble = [0; Preamble::BYTES];
     victim.read_exact(&mut preamble).unwrap();
     let mut to_b = SecureStream::server(victim, config(tls::PAIRING)).unwrap();
-    to_b.shake_hands(&[]).unwrap();
+    to_b.shake_hands(&[], in_time()).unwrap();
     let mut onward = TcpStream::connect(address).unwrap();
     onward.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     onward.write_all(&preamble).unwrap();
     let client = Arc::new(tls::client(&spy.trust.identity, tls::PAIRING).unwrap());
     let mut to_a = SecureStream::client(onward, client).unwrap();
-    to_a.shake_hands(&[]).unwrap();
+    to_a.shake_hands(&[], in_time()).unwrap();
     // Begin, Share, Confirm, and what the host that shows the code says to that.
     let mut pass = |from_b: bool| {
         let (from, to) = if from_b { (&mut to_b, &mut to_a) } else { (&mut to_a, &mut to_b) };
