@@ -45,7 +45,8 @@ impl From<io::Error> for Failure {
 /// Prints a value as JSON on standard output.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
-    print(&format!("{text}\n"))
+    // JSON need not escape all that a terminal obeys.
+    print(&printable(&format!("{text}\n")))
 }
 
 /// Prints text on standard output.
@@ -111,7 +112,7 @@ impl Events {
     fn line(&self, text: &str) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         // A service goes on when nobody listens to it any more.
-        let _ = writeln!(out, "{}", printable(text)).and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", printable(&continued(text))).and_then(|()| out.flush());
     }
 }
 
@@ -160,6 +161,11 @@ fn rfc3339(ms: u64) -> String {
     let (year, month) = (era * 400 + year_of_era + month / 10, (month + 2) % 12 + 1);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{:02}.{:03}Z", second % 60, ms % 1000)
+}
+
+/// The text as what one line goes on with: what a stranger says begins none of its own.
+fn continued(text: &str) -> String {
+    text.replace('\n', "\n    ")
 }
 
 /// The text without what a terminal would obey: names and reasons may come from a stranger.
@@ -309,7 +315,34 @@ fn describe_flow(text: &mut String, direction: &str, flow: &FlowStats) {
 
 #[cfg(test)]
 mod tests {
-    use super::rfc3339;
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Told(std::sync::Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Told {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_others_say_begins_no_line() {
+        let told = Told::default();
+        let out = Mutex::new(Box::new(told.clone()) as Box<dyn Write + Send>);
+        let events = Events { log: Log::Text, stats: false, journal: true, out };
+        let reason = "gone\n<0>offering root: a shell\r\n\x1b[2Jlistening on nothing".to_string();
+        events.tell(Event::PeerLeft { peer: "studio".into(), reason });
+        let told = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
+        let mut lines = told.lines();
+        assert_eq!(lines.next(), Some("<6>studio left: gone"));
+        assert!(lines.all(|line| line.starts_with("    ")), "{told:?}");
+        assert!(!told.contains(['\r', '\x1b']), "{told:?}");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
