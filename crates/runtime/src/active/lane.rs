@@ -405,7 +405,8 @@ impl Consumer {
 
     /// The oldest that waits. With it, whether who writes waits for room and is to be woken.
     pub(super) fn pop(&mut self) -> Option<(Item, bool)> {
-        // An honest writer takes back what it had, and no more often.
+        // An honest writer takes back what it had, and no more often; nor what is as long as all that can wait.
+        let mut in_vain = 0;
         for _ in 0..=2 * self.lane.capacity {
             let (head, tail) = (self.lane.load(HEAD), self.lane.load(TAIL));
             if self.is_broken || head == tail {
@@ -425,6 +426,8 @@ impl Consumer {
             let moved =
                 self.lane.word(HEAD).compare_exchange(head, head + 1, Ordering::SeqCst, Ordering::SeqCst);
             if moved.is_err() {
+                in_vain += entry.length;
+                self.is_broken |= in_vain > ARENA_BYTES;
                 continue;
             }
             self.head = head + 1;
@@ -454,5 +457,40 @@ impl Consumer {
         }
         let body = Body::from(self.buffer.split().freeze());
         Message { created: entry.created, attributes: entry.attributes, body }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use sys::memory::{Access, create};
+
+    /// A worker that was taken over takes back what is being read, again and again: who reads is not kept by it.
+    #[test]
+    fn who_takes_away_what_is_being_read_is_found_out() {
+        const CAPACITY: usize = 1 << 10;
+        let memory = create("lane", Lane::bytes(CAPACITY)).unwrap();
+        let memory = Arc::new(Shared::map(&memory, Access::Write).unwrap());
+        let lane = Lane::new(&memory, 0, CAPACITY).unwrap();
+        let attributes = Attributes::default();
+        let entry = Entry { is_message: true, created: Time::ZERO, attributes, at: 0, length: 4 << 20 };
+        for number in 0..CAPACITY as u64 {
+            memory.copy_in(lane.entry_at(number), &entry.emit());
+        }
+        lane.store(TAIL, 8);
+        let (mut reader, is_over) = (Consumer::new(lane.clone()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    lane.store(TAIL, lane.load(HEAD) + 8);
+                    lane.word(HEAD).fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while !reader.is_broken() {
+                reader.pop();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }
