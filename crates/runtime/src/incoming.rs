@@ -36,6 +36,9 @@ const LATE_WAIT: Duration = Duration::from_millis(500);
 /// Marked messages that wait for the partner's flush; of more, the end is not seen.
 const HANDED_MAX: usize = 1024;
 
+/// A message that says it was made later than this after it came was not: clocks are known better than that.
+const AHEAD_MAX: Duration = Duration::from_secs(1);
+
 /// When a read of the network began, and when the kernel had what it brought.
 type Read = (Time, Option<Time>);
 
@@ -547,7 +550,7 @@ impl Incoming {
         if header.flow != self.plan.flow || header.container.length as usize != record.body.len() {
             return Err(wrong(format!("a record of flow {} with a wrong flow or length", header.flow)));
         }
-        record.created = Time(header.container.created).shifted(facts.offset);
+        record.created = made_at(header.container.created, facts, now);
         self.trace_received(&mut record, &header, read);
         match self.sink.handle(&header, record) {
             Received::NewEpoch(record) => {
@@ -724,4 +727,26 @@ fn partway(partner: &mut dyn Partner, key: FlowKey) -> Option<u64> {
 fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
     segment::build_chain(Half::Sink, &plan.pipeline, &plan.format, &plan.site)
         .map_err(|error| DriverError::Pipeline(error.to_string()))
+}
+
+/// When a message was made, by this host's clock, of which the other says `created` by its own. Who plays messages out by
+/// their times would wait for one of the year to come, and let all behind it wait.
+fn made_at(created: u64, facts: LinkFacts, now: Time) -> Time {
+    Time(created).shifted(facts.offset).min(now.after(AHEAD_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::Offset;
+
+    #[test]
+    fn nothing_is_made_long_after_it_came() {
+        let (now, facts) = (Time::from_millis(5000), LinkFacts { offset: Offset(-7), ..LinkFacts::default() });
+        assert_eq!(made_at(1000, facts, now), Time(993));
+        assert_eq!(made_at(now.0 + 100, facts, now), Time(now.0 + 93), "clocks may be off a little");
+        for created in [now.0 + 3_600_000_000_000, u64::MAX] {
+            assert_eq!(made_at(created, facts, now), now.after(AHEAD_MAX));
+        }
+    }
 }
