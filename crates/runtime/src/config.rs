@@ -486,6 +486,8 @@ pub(crate) fn check_options(specs: &'static [OptionSpec], given: Option<&str>) -
 
 const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 1 << 20 };
 const RATE: OptionKind = OptionKind::Integer { min: 0, max: 1 << 40 };
+/// Of one processor: of as many as Linux can be built for (`CONFIG_NR_CPUS`), whatever host the run file comes to.
+const PERCENT: OptionKind = OptionKind::Integer { min: 0, max: 100 * 8192 };
 const RATE_BYTES: OptionKind = OptionKind::Size { min: 0, max: 1 << 50 };
 const BYTES: OptionKind = OptionKind::Size { min: 1, max: 1 << 40 };
 const TIME: OptionKind =
@@ -531,7 +533,7 @@ pub static LIMITS: &[OptionSpec] = &[
     limit("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no bound"),
     limit(
         "cpu_percent_per_peer",
-        RATE,
+        PERCENT,
         "0",
         "processor time for the flows of one peer, per cent of one processor; 0: no bound",
     ),
