@@ -1,6 +1,7 @@
 //! The attacker: a process of its own, on the application's host or on this one, that attacks while it is told to.
 //! It runs when nothing else wants the processors (`SCHED_IDLE`), as if it had a machine of its own.
 
+use super::bomber::Bomber;
 use super::channel::{Channel, Own, identity, reason};
 use super::middle::Middle;
 use super::packets::Replayer;
@@ -14,8 +15,8 @@ use std::fmt;
 use std::io::{BufRead, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use wire::control::PublicKey;
@@ -25,9 +26,11 @@ use wire::{Control, Preamble};
 /// Connections that are held open and say next to nothing.
 const SLOW: usize = 300;
 /// How long nothing is done where there is nothing to do.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 /// Of one kind of refusal no more is kept than this.
 const REASON_CHARS: usize = 60;
+/// Pings that are said at once.
+const PINGS: usize = 100;
 /// Kinds of answers that are told apart.
 const REASONS_MAX: usize = 32;
 
@@ -54,6 +57,8 @@ pub(crate) enum Attack {
     Sessions,
     /// Connections that say next to nothing
     SlowOpens,
+    /// A peer that pings without end
+    Chatter,
     /// Handshakes as fast as they go
     Handshakes,
     /// Datagrams and connections of noise
@@ -72,7 +77,7 @@ impl Attack {
         match self {
             Attack::Removed => Who::Removed,
             Attack::Forbidden => Who::Restricted,
-            Attack::Pipelines | Attack::Sessions | Attack::Oversized => Who::Guest,
+            Attack::Pipelines | Attack::Sessions | Attack::Oversized | Attack::Chatter => Who::Guest,
             bombs if bombs.bomb_bytes().is_some() => Who::Guest,
             _ => Who::Stranger,
         }
@@ -96,7 +101,7 @@ impl Attack {
     fn threads(self) -> usize {
         match self {
             Attack::Nothing | Attack::Replay | Attack::Middle | Attack::SlowOpens => 1,
-            Attack::Bombs | Attack::Inflation => 1,
+            Attack::Bombs | Attack::Inflation | Attack::Chatter => 1,
             Attack::Noise | Attack::Forbidden | Attack::Pipelines => 2,
             Attack::Guesses => 8,
             _ => 16,
@@ -126,6 +131,7 @@ impl fmt::Display for Attack {
             Attack::Pipelines => "hostile pipelines",
             Attack::Sessions => "sessions without end",
             Attack::SlowOpens => "slow opens",
+            Attack::Chatter => "pings without end",
             Attack::Handshakes => "flood of handshakes",
             Attack::Noise => "flood of noise",
             Attack::Bombs => "decompression bombs, 64 MiB",
@@ -227,7 +233,9 @@ pub(super) enum Came {
 /// What the threads of an attack share.
 #[derive(Default)]
 pub(super) struct Orders {
-    go: AtomicBool,
+    /// Who waits for it wakes no processor meanwhile.
+    go: Mutex<bool>,
+    changed: Condvar,
     /// The code that is shown, for who should know it, and how many were shown.
     code: Mutex<String>,
     codes: AtomicU64,
@@ -238,8 +246,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Orders {
+    fn go(&self) -> bool {
+        *lock(&self.go)
+    }
+
+    fn wait_to_go(&self) {
+        let waited = self.changed.wait_while(lock(&self.go), |go| !*go);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn set(&self, go: bool) {
+        *lock(&self.go) = go;
+        self.changed.notify_all();
+    }
+}
+
 /// One thread's attack.
-trait Assault {
+pub(super) trait Assault {
     /// Tries once.
     fn attempt(&mut self, orders: &Orders) -> Came;
 
@@ -258,13 +282,13 @@ pub(crate) fn run(setting: &AttackerSetting) -> Result<(), Failure> {
         let pause = setting.attack.pause();
         thread::spawn(move || {
             loop {
-                if orders.go.load(Ordering::Relaxed) {
+                if orders.go() {
                     let came = assault.attempt(&orders);
                     lock(&orders.tally).note(came);
                     thread::sleep(pause);
                 } else {
                     assault.rest();
-                    thread::sleep(PAUSE);
+                    orders.wait_to_go();
                 }
             }
         });
@@ -276,7 +300,7 @@ pub(crate) fn run(setting: &AttackerSetting) -> Result<(), Failure> {
                 *lock(&orders.code) = code.into();
                 orders.codes.fetch_add(1, Ordering::Relaxed);
             }
-            ("be", what) => orders.go.store(what == "hostile", Ordering::Relaxed),
+            ("be", what) => orders.set(what == "hostile"),
             _ => {}
         }
     }
@@ -303,6 +327,7 @@ fn assault(
         Attack::Oversized => Box::new(Oversized { caller, number }),
         Attack::Sessions => Box::new(Opener { caller }),
         Attack::Handshakes => Box::new(Shaker { caller }),
+        Attack::Chatter => Box::new(Chatter { caller, channel: None }),
         Attack::SlowOpens => Box::new(Slow { address, open: VecDeque::new() }),
         Attack::Noise => {
             Box::new(Noise { address, socket: UdpSocket::bind("0.0.0.0:0")?, state: 1 + number as u64 })
@@ -314,11 +339,7 @@ fn assault(
             honest: Trust::at(&setting.directory.join("honest"))?,
             met: 0,
         }),
-        Attack::Bombs | Attack::Inflation => Box::new(Bomber {
-            setting: setting.clone(),
-            bytes: setting.attack.bomb_bytes().unwrap_or_default(),
-            child: None,
-        }),
+        Attack::Bombs | Attack::Inflation => Box::new(Bomber::new(setting)),
     })
 }
 
@@ -542,6 +563,40 @@ impl Assault for Opener {
     }
 }
 
+/// A peer that pings as fast as it is answered.
+struct Chatter {
+    caller: Caller,
+    channel: Option<Channel>,
+}
+
+impl Chatter {
+    fn chat(&mut self) -> std::io::Result<Came> {
+        if self.channel.is_none() {
+            let mut channel = self.caller.call()?;
+            match channel.greet()? {
+                Control::Welcome { .. } => self.channel = Some(channel),
+                other => return Ok(Came::Refused(reason(other))),
+            }
+        }
+        let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
+        channel.say(&Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(PINGS))?;
+        let mut pongs = 0;
+        while pongs < PINGS {
+            pongs += usize::from(matches!(channel.hear()?, Control::Pong { .. }));
+        }
+        Ok(Came::Refused(format!("{PINGS} pings answered, as they may be")))
+    }
+}
+
+impl Assault for Chatter {
+    fn attempt(&mut self, _: &Orders) -> Came {
+        self.chat().unwrap_or_else(|error| {
+            self.channel = None;
+            refused(&error)
+        })
+    }
+}
+
 /// Only shakes hands.
 struct Shaker {
     caller: Caller,
@@ -701,57 +756,6 @@ impl Assault for Between {
                 self.met = codes;
                 Came::Refused(error.to_string())
             }
-        }
-    }
-}
-
-/// Where each bomb that was made leaves a byte, in the attacker's directory.
-pub(super) const BOMBS_MADE: &str = "bombs";
-
-/// A peer that sends what becomes so many bytes: the program itself does.
-struct Bomber {
-    setting: AttackerSetting,
-    bytes: usize,
-    child: Option<std::process::Child>,
-}
-
-impl Bomber {
-    /// Zeros in containers, again and again, which are compressed to a thousandth and less.
-    fn bombs(&self) -> String {
-        let Bomber { setting, bytes, .. } = self;
-        let length: String =
-            (*bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
-        let created = r"\000".repeat(8);
-        let made = setting.directory.join(BOMBS_MADE);
-        format!(
-            r#"exec:while :; do printf "{length}{created}"; head -c {bytes} /dev/zero; printf . >>{}; done,frame=container,max=64MiB"#,
-            made.display()
-        )
-    }
-}
-
-impl Assault for Bomber {
-    fn attempt(&mut self, _: &Orders) -> Came {
-        if self.child.is_none() {
-            let mut command = std::process::Command::new(&self.setting.program);
-            let state = self.setting.directory.parent();
-            command.args(["attach", &format!("{}/toy", self.setting.address), "--json"]);
-            command.args(["--as", &self.bombs(), "--via-back", "compress"]);
-            command.env("XDG_STATE_HOME", state.unwrap_or(&self.setting.directory));
-            command.env("XDG_RUNTIME_DIR", &self.setting.directory);
-            command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
-            self.child = command.spawn().ok();
-            return Came::Refused("welcomed, as it may be".into());
-        }
-        thread::sleep(PAUSE);
-        Came::Silence
-    }
-
-    fn rest(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let pid = rustix::process::Pid::from_child(&child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            let _ = child.wait();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! and without the attack are taken in turns.
 
 mod attacker;
+mod bomber;
 mod channel;
 mod middle;
 mod packets;
@@ -14,8 +15,9 @@ use crate::chapter6::{beside, progress};
 use crate::measure::Times;
 use crate::reliability::hosts::Service;
 use crate::{Failure, processes};
-use attacker::{Attack, BOMBS_MADE, Tally};
+use attacker::{Attack, Tally};
 pub(crate) use attacker::{AttackerSetting, run as run_attacker};
+use bomber::BOMBS_MADE;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::fmt::Write as _;

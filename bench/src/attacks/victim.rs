@@ -27,6 +27,17 @@ const INTERVAL: Duration = Duration::from_millis(8);
 /// When it was made, and its number.
 const UNIT_BYTES: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The processors of the sharer's host, and of the other: of one that both use, each would feel what the other's does.
+const SHARER_CPU: usize = 0;
+const OTHER_CPU: usize = 1;
+
+/// Has what is started meanwhile run on the sharer's processor, where there are two.
+fn on_sharers_host<T>(start: impl FnOnce() -> T) -> T {
+    sys::thread::pin_to_cpu(SHARER_CPU);
+    let started = start();
+    sys::thread::pin_to_cpu(OTHER_CPU);
+    started
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,6 +87,8 @@ impl Probe {
         let (until, by) = (stop.clone(), stop.clone());
         let make = move || {
             sys::thread::be_punctual();
+            // It stands for hardware; without the right to it, it is late at times.
+            sys::thread::be_urgent();
             let mut due = Instant::now();
             let mut number = 0u64;
             while !until.load(Ordering::Relaxed) {
@@ -87,6 +100,7 @@ impl Probe {
         };
         let came = seen.clone();
         let take = move || {
+            sys::thread::be_urgent();
             let mut bytes = vec![0; 4096];
             while !by.load(Ordering::Relaxed) {
                 let count = application.read(&mut bytes).unwrap_or(0);
@@ -170,7 +184,7 @@ impl Victim {
         fs::write(&file, text)?;
         let mut command = command(lab.as_ref(), "a", directory, "sharer")?;
         command.arg("run").arg(&file);
-        let mut share = Service::start(command)?;
+        let mut share = on_sharers_host(|| Service::start(command))?;
         let address: SocketAddr = share.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
         let out = directory.join("tty");
         let mut command = self::command(lab.as_ref(), "b", directory, "owner")?;
@@ -239,7 +253,7 @@ impl Victim {
     pub(super) fn show_code(&self) -> Result<(Service, String), Failure> {
         let mut command = command(self.lab.as_ref(), "a", &self.directory, "sharer")?;
         command.args(["pair", "--listen", &self.pairing().to_string()]).stderr(Stdio::null());
-        let mut shows = Service::start(command)?;
+        let mut shows = on_sharers_host(|| Service::start(command))?;
         let code = shows.wait("code")?["code"].as_str().unwrap_or_default().to_string();
         Ok((shows, code))
     }
