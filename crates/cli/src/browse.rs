@@ -2,7 +2,7 @@
 
 use crate::arguments::Devices;
 use crate::catalogue;
-use crate::output::{Failure, print, print_json, printable};
+use crate::output::{Failure, one_line, print, print_json, printable};
 use crate::services::stop_on_signals;
 use runtime::config::{host_name, with_port};
 use runtime::discovery;
@@ -38,7 +38,7 @@ pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
 fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
     if json && watch {
         let line = serde_json::to_string(devices).map_err(|error| Failure::Failed(error.to_string()))?;
-        return print(&format!("{line}\n"));
+        return print(&printable(&format!("{line}\n")));
     }
     if json {
         return print_json(&devices);
@@ -46,6 +46,7 @@ fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
     let mut text = String::new();
     let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or_default();
     for Offered { name, class, summary, present } in devices {
+        let [name, class, summary] = [name, class, summary].map(|text| one_line(text));
         let gone = if *present { "" } else { " (not plugged in)" };
         let _ = writeln!(text, "{name:width$}  {class}  {summary}{gone}");
     }
@@ -55,7 +56,7 @@ fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
     if watch {
         text.push('\n');
     }
-    print(&printable(&text))
+    print(&text)
 }
 
 /// `outboard find`.
@@ -70,10 +71,10 @@ pub(crate) fn find(seconds: f64, json: bool) -> Result<(), Failure> {
     let mut text = String::new();
     let width = found.iter().map(|host| host.name.chars().count()).max().unwrap_or_default();
     for host in &found {
-        let _ = writeln!(text, "{:width$}  {}", host.name, host.addresses.join("  "));
+        let _ = writeln!(text, "{:width$}  {}", one_line(&host.name), host.addresses.join("  "));
     }
     if found.is_empty() {
         text.push_str("No host announces itself here: say `outboard share --announce` there.\n");
     }
-    print(&printable(&text))
+    print(&text)
 }

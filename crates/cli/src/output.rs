@@ -174,6 +174,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(harmless).collect()
 }
 
+/// The same of what stands in a line of a table: it begins no other.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], "\u{fffd}")
+}
+
 fn describe(event: &Event) -> String {
     match event {
         Event::Listening { address } => format!("listening on {address}"),
@@ -328,6 +333,11 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_stands_in_a_line_stays_in_it() {
+        assert_eq!(one_line("kbd\n\x1b[31mroot\t\u{9b}2J"), "kbd\u{fffd}\u{fffd}[31mroot\u{fffd}\u{fffd}2J");
     }
 
     #[test]

@@ -742,7 +742,8 @@ mod tests {
 
     #[test]
     fn nothing_is_made_long_after_it_came() {
-        let (now, facts) = (Time::from_millis(5000), LinkFacts { offset: Offset(-7), ..LinkFacts::default() });
+        let (now, facts) =
+            (Time::from_millis(5000), LinkFacts { offset: Offset(-7), ..LinkFacts::default() });
         assert_eq!(made_at(1000, facts, now), Time(993));
         assert_eq!(made_at(now.0 + 100, facts, now), Time(now.0 + 93), "clocks may be off a little");
         for created in [now.0 + 3_600_000_000_000, u64::MAX] {
