@@ -213,6 +213,7 @@ pub(crate) fn source(updates: usize) -> Result<(), Failure> {
         pipelines,
         hub: Default::default(),
         allow: Vec::new(),
+        transport: None,
     };
     let request = ShareRequest {
         devices: vec![device],

@@ -149,7 +149,14 @@ pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
     let screen = screen.map(|spec| (SCREEN.to_string(), DeviceChoice::Spec(spec)));
     let share = |(name, device): (String, DeviceChoice)| {
         let pipelines = pipelines(&setting.via, answers(&name))?;
-        Ok(ShareDevice { device, name: Some(name), pipelines, hub: Default::default(), allow: Vec::new() })
+        Ok(ShareDevice {
+            device,
+            name: Some(name),
+            pipelines,
+            hub: Default::default(),
+            allow: Vec::new(),
+            transport: None,
+        })
     };
     let request = ShareRequest {
         devices: devices.chain(cameras).chain(screen).map(share).collect::<Result<_, Failure>>()?,

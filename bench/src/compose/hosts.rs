@@ -287,6 +287,7 @@ pub(crate) fn share(
         pipelines,
         hub: HubPolicy::default(),
         allow: Vec::new(),
+        transport: None,
     };
     let request = ShareRequest {
         devices: vec![device],

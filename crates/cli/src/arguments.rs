@@ -268,8 +268,12 @@ pub(crate) struct Share {
     #[arg(long, value_name = "PEER")]
     pub(crate) allow: Vec<String>,
     /// Where to listen, for TCP and UDP alike
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
+    #[arg(long, value_name = "[TRANSPORT://]ADDRESS[:PORT]", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
+    /// Options of that transport (`quic` if none is named) for peers that come by it, such as congestion=bbr
+    /// (`outboard modules quic` lists them)
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    pub(crate) transport: Option<String>,
     /// Say on the local network that this host shares: its name and port, and nothing of what (`outboard find`)
     #[arg(long)]
     pub(crate) announce: bool,

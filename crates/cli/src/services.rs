@@ -79,6 +79,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         announce: words.announce,
         allow: words.allow,
         listen: Some(words.listen),
+        transport: words.transport,
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
     };

@@ -70,6 +70,8 @@ pub struct ShareWords {
     pub hub: Option<String>,
     /// `[TRANSPORT://]ADDRESS[:PORT]`, UDP and TCP alike; [`DEFAULT_LISTEN`] if none.
     pub listen: Option<String>,
+    /// `name=value,...` of the options of that transport, for peers that come by it.
+    pub transport: Option<String>,
     /// Whether the local network is told that this host shares.
     #[serde(default)]
     pub announce: bool,
@@ -238,6 +240,7 @@ impl ShareWords {
             pipelines,
             hub: hub.map_err(|problem| RuntimeError::Usage(format!("hub: {problem}")))?.unwrap_or_default(),
             allow: self.allow.clone(),
+            transport: self.transport_plan()?,
         };
         let trust = trust(self.insecure)?;
         match &trust {
@@ -270,6 +273,12 @@ impl ShareWords {
 impl ShareWords {
     pub(crate) fn listen_address(&self) -> Result<SocketAddr, RuntimeError> {
         listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))
+    }
+
+    fn transport_plan(&self) -> Result<Option<TransportPlan>, RuntimeError> {
+        let Some(options) = self.transport.as_deref() else { return Ok(None) };
+        let (name, _) = split_transport(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))?;
+        transport_plan(name, Some(options)).map(Some)
     }
 }
 
@@ -662,6 +671,19 @@ mod tests {
             assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
         }
         assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));
+    }
+
+    #[test]
+    fn a_sharer_has_options_of_the_transport_it_listens_by() {
+        let plan = |listen: Option<&str>, options: &str| {
+            let (listen, transport) = (listen.map(String::from), Some(options.into()));
+            ShareWords { listen, transport, ..ShareWords::default() }.transport_plan()
+        };
+        let named = |listen, options| plan(listen, options).unwrap().unwrap().class.name();
+        assert_eq!(named(None, "congestion=bbr"), "quic");
+        assert_eq!(named(Some("tcp://127.0.0.1"), "congestion=bbr"), "tcp");
+        assert!(ShareWords::default().transport_plan().unwrap().is_none());
+        assert!(problem(plan(Some("udp://[::]:1"), "colour=red")).contains("there is no option `colour`"));
     }
 
     #[test]

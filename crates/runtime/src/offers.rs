@@ -7,7 +7,7 @@ use crate::junction::hub::{Hub, HubPlan, HubStats};
 use crate::registry;
 use crate::share::{DeviceChoice, MakePartner, ShareDevice, now};
 use crate::trust::PeerKey;
-use crate::worker::{PartnerOrigin, is_sandbox_required};
+use crate::worker::{PartnerOrigin, TransportPlan, is_sandbox_required};
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
 use rustix::fs::{FileType, fstat};
 use std::collections::BTreeMap;
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     source: Source,
     pub(crate) description: Description,
     pub(crate) pipelines: Pipelines,
+    transport: Option<TransportPlan>,
     /// Open and waiting for its first peer.
     opened: Option<PartnerOrigin>,
     /// It is a pipe, which stays open from peer to peer.
@@ -96,6 +97,12 @@ impl Shared {
     fn is_full(&self) -> bool {
         let ways = self.hub_plan.as_ref().map_or(1, HubPlan::ways);
         self.users.len() >= usize::from(ways)
+    }
+
+    /// How its records travel to a peer that comes by the transport of this name; `None` if there is none of it.
+    pub(crate) fn transport(&self, name: &str) -> Option<TransportPlan> {
+        let own = self.transport.as_ref().filter(|own| own.class.name() == name);
+        own.cloned().or_else(|| TransportPlan::defaults(name))
     }
 
     /// Whether another may use it now, or why not.
@@ -334,6 +341,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, RuntimeErro
         source,
         description,
         pipelines,
+        transport: device.transport.clone(),
         opened,
         pipe: None,
         users: Vec::new(),

@@ -25,7 +25,7 @@ use crate::share_session::{Session, Turn, Who};
 use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
-use crate::worker::Parting;
+use crate::worker::{Parting, TransportPlan};
 use admission::Admissions;
 use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
@@ -77,6 +77,8 @@ pub struct ShareDevice {
     pub hub: HubPolicy,
     /// Names of the peers that may see and open it; empty: all that are known.
     pub allow: Vec<String>,
+    /// How its records travel to peers that come by this transport; to others by its defaults.
+    pub transport: Option<TransportPlan>,
 }
 
 /// What to share, and where.

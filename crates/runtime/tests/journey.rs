@@ -59,7 +59,14 @@ fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
         }),
     );
     let (pipelines, hub) = (Pipelines::default(), HubPolicy::default());
-    let device = ShareDevice { device: own, name: Some("bench".into()), pipelines, hub, allow: Vec::new() };
+    let device = ShareDevice {
+        device: own,
+        name: Some("bench".into()),
+        pipelines,
+        hub,
+        allow: Vec::new(),
+        transport: None,
+    };
     let request = ShareRequest {
         devices: vec![device],
         listen,

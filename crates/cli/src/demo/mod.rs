@@ -252,6 +252,7 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
         pipelines: Pipelines::default(),
         hub: HubPolicy::Exclusive,
         allow: Vec::new(),
+        transport: None,
     };
     Sharer::start(ShareRequest {
         devices: names.map(device).into(),

@@ -5,7 +5,7 @@ use crate::agree;
 use crate::events::Event;
 use crate::keys::KeyShare;
 use crate::offers::{Offers, Shared};
-use crate::worker::{Command, TransportPlan};
+use crate::worker::Command;
 use contract::Role;
 use wire::Control;
 use wire::control::{CATALOGUE_ENTRIES_MAX, CatalogueEntry, FLOWS_MAX, PublicKey};
@@ -81,7 +81,8 @@ impl Session {
             return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
         };
         device.check_free()?;
-        let transport = TransportPlan::defaults(transport)
+        let transport = device
+            .transport(transport)
             .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
         let share = KeyShare::new().map_err(|error| error.to_string())?;
         let key = share.public;

@@ -204,6 +204,7 @@ pub(crate) fn share_via(
             pipelines,
             hub,
             allow: Vec::new(),
+            transport: None,
         }],
         listen,
         trust: None,
