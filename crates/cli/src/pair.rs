@@ -11,7 +11,7 @@ use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKe
 use runtime::{RuntimeError, Stop};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 impl From<PairError> for Failure {
     fn from(error: PairError) -> Self {
@@ -55,7 +55,7 @@ pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
 /// Shows a code and waits for the other host.
 fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Result<Paired, Failure> {
     let offer = match listen {
-        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?)?,
+        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?[0])?,
         // `share` may have the port that nobody has to write: any other serves.
         None => {
             let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
@@ -107,7 +107,7 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
     let address = with_port(place);
     let host = address.rsplit_once(':').map_or(place, |(host, _)| host).trim_matches(['[', ']']);
     let mut last = None;
-    for address in resolve_all(&address)? {
+    for address in resolve(&address)? {
         match join(trust, &code, host, address) {
             Err(error @ PairError::Unreachable(_)) => last = Some(error),
             done => return Ok(done?),
@@ -116,14 +116,8 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
     Err(last.map_or_else(|| Failure::Failed(format!("{place}: the name has no address")), Failure::from))
 }
 
-fn resolve_all(address: &str) -> Result<Vec<SocketAddr>, Failure> {
-    let found = address.to_socket_addrs();
-    Ok(found.map_err(|error| Failure::Failed(format!("{address}: {error}")))?.collect())
-}
-
-fn resolve(address: &str) -> Result<SocketAddr, Failure> {
-    let found = resolve_all(address)?.first().copied();
-    found.ok_or_else(|| Failure::Failed(format!("{address}: the name has no address")))
+fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
+    sys::address::resolve(address).map_err(|error| Failure::Failed(format!("{address}: {error}")))
 }
 
 /// As it stands before a port.

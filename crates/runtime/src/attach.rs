@@ -26,7 +26,7 @@ use contract::{Description, FlowDirection, FlowOffer, Role, Time};
 use pipeline::Pipeline;
 use session::{Handshake, Limits};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -672,10 +672,5 @@ impl From<LinkError> for Failure {
 
 /// All addresses of a host, at least one.
 pub(crate) fn resolve(address: &str) -> Result<Vec<SocketAddr>, RuntimeError> {
-    let unreachable = |why: String| RuntimeError::Unreachable(format!("{address}: {why}"));
-    let found: Vec<_> = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?.collect();
-    if found.is_empty() {
-        return Err(unreachable("the name has no address".into()));
-    }
-    Ok(found)
+    sys::address::resolve(address).map_err(|error| RuntimeError::Unreachable(format!("{address}: {error}")))
 }

@@ -32,7 +32,7 @@ use contract::{OptionKind, OptionSpec, Options, Role, Scope};
 use pipeline::Joined;
 use serde::{Deserialize, Serialize};
 use session::{Admittance, Limits, Rates, StoreFull};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -469,8 +469,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, RuntimeError> {
     let wrong = |why: String| {
         RuntimeError::Usage(format!("cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT]"))
     };
-    let mut found = with_port(host).to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("the name has no address".into()))
+    Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(error.to_string()))?[0])
 }
 
 /// A transport with its options, `name=value,...`, checked.

@@ -3,6 +3,7 @@
 //! Every unsafe block says why it is sound. What is exported is safe to call with any arguments.
 
 pub mod activation;
+pub mod address;
 pub mod clock;
 pub mod descriptor;
 pub mod event;

@@ -34,7 +34,7 @@ use rustix::fs::{Mode, OFlags};
 use server::Settings;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use wire::{Reader, Writer};
@@ -228,21 +228,11 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
 fn dial(target: &str, timeout: Duration) -> io::Result<TcpStream> {
     let has_port =
         target.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    let addresses = match has_port {
-        true => target.to_socket_addrs()?,
-        false => (target.trim_matches(['[', ']']), PORT).to_socket_addrs()?,
+    let place = match has_port {
+        true => target.into(),
+        false => format!("{target}:{PORT}"),
     };
-    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => refused = error,
-        }
-    }
-    Err(refused)
+    sys::address::connect(&sys::address::resolve(&place)?, timeout)
 }
 
 /// What [`listen`] wrote down.

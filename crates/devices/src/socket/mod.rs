@@ -9,7 +9,7 @@ use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -58,17 +58,7 @@ fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
 }
 
 fn connect_tcp(target: &str, timeout: Duration) -> io::Result<OwnedFd> {
-    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in target.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream.into());
-            }
-            Err(error) => refused = error,
-        }
-    }
-    Err(refused)
+    Ok(sys::address::connect(&sys::address::resolve(target)?, timeout)?.into())
 }
 
 impl DeviceClass for Unix {

@@ -6,7 +6,7 @@
 use contract::DeviceError;
 use rustix::net::RecvFlags;
 use std::io::{self, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -127,18 +127,10 @@ fn connect_local(path: &str) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&hidden).or_else(|_| UnixStream::connect(path))
 }
 
-fn connect_tcp(host: (&str, u16), timeout: Duration) -> io::Result<(TcpStream, IpAddr)> {
-    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in host.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok((stream, address.ip()));
-            }
-            Err(error) => refused = error,
-        }
-    }
-    Err(refused)
+fn connect_tcp((host, port): (&str, u16), timeout: Duration) -> io::Result<(TcpStream, IpAddr)> {
+    let stream = sys::address::connect(&sys::address::resolve(&format!("{host}:{port}"))?, timeout)?;
+    let address = stream.peer_addr()?.ip();
+    Ok((stream, address))
 }
 
 /// Says who we are and waits until the server has taken us.

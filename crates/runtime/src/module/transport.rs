@@ -12,7 +12,7 @@ use contract::{
 };
 use rustix::net::sockopt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use sys::poller::Poller;
 use wire::{Container, RecordHeader};
@@ -67,8 +67,7 @@ fn address(text: &str, place: &str, listen: bool) -> Result<SocketAddr, RuntimeE
         _ => place.to_string(),
     };
     let wrong = |why: String| RuntimeError::Usage(format!("`{text}`: {why}; write TRANSPORT://HOST:PORT"));
-    let mut found = place.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("the name has no address".into()))
+    Ok(sys::address::resolve(&place).map_err(|error| wrong(error.to_string()))?[0])
 }
 
 fn dial(plan: &TransportPlan, text: &str, address: SocketAddr) -> Result<OwnedFd, RuntimeError> {

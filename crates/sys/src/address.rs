@@ -1,0 +1,62 @@
+//! Hosts as people write them, and the way to them by TCP.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// All addresses of `HOST:PORT`, at least one, as the system's resolver has them. IPv6 stands in brackets; an address that
+/// holds on one link only has its interface behind it (RFC 4007, section 11): `[fe80::1%eth0]:7845`.
+pub fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
+    let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
+    let (host, port) = place.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+    let port: u16 = port.parse().map_err(|_| wrong("the port is no number below 65536"))?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let found: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    match found.is_empty() {
+        true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        false => Ok(found),
+    }
+}
+
+/// A connection to the first of these that answers, each within `timeout`; it sends what is small at once.
+pub fn connect(addresses: &[SocketAddr], timeout: Duration) -> io::Result<TcpStream> {
+    let mut refused = io::Error::new(io::ErrorKind::NotFound, "there is no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(address, timeout) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_in_every_form() {
+        for (place, address) in [("127.0.0.1:9", "127.0.0.1:9"), ("[::1]:9", "[::1]:9"), ("::1:9", "[::1]:9")]
+        {
+            assert_eq!(resolve(place).unwrap(), [address.parse().unwrap()], "{place}");
+        }
+        let SocketAddr::V6(linked) = resolve("[fe80::1%lo]:9").unwrap()[0] else { panic!("IPv4") };
+        assert_eq!((linked.scope_id(), linked.port()), (1, 9));
+        for wrong in ["", "localhost", "localhost:", "localhost:65536", "[::1]", "[fe80::1%no-such-link]:9"] {
+            assert!(resolve(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_next_address_is_tried_where_one_refuses() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let timeout = Duration::from_secs(60);
+        assert_eq!(connect(&[closed, open], timeout).unwrap().peer_addr().unwrap(), open);
+        assert!(connect(&[closed], timeout).is_err() && connect(&[], timeout).is_err());
+    }
+}
