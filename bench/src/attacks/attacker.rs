@@ -366,6 +366,18 @@ impl Caller {
         self.over_quic = !self.over_quic;
         Channel::open(self.over_quic, self.address, &self.own)
     }
+
+    /// Begins a session, unless there is one; what it was told, if it was not let in.
+    fn come_in(&mut self, session: &mut Option<Channel>) -> std::io::Result<Option<Came>> {
+        if session.is_none() {
+            let mut channel = self.call()?;
+            match channel.greet()? {
+                Control::Welcome { .. } => *session = Some(channel),
+                other => return Ok(Some(Came::Refused(reason(other)))),
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn refused(error: &std::io::Error) -> Came {
@@ -406,12 +418,8 @@ impl Asker {
     }
 
     fn ask(&mut self) -> std::io::Result<Came> {
-        if self.channel.is_none() {
-            let mut channel = self.caller.call()?;
-            match channel.greet()? {
-                Control::Welcome { .. } => self.channel = Some(channel),
-                other => return Ok(Came::Refused(reason(other))),
-            }
+        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
+            return Ok(refusal);
         }
         let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
         let open = &self.opens[self.next % self.opens.len()];
@@ -571,12 +579,8 @@ struct Chatter {
 
 impl Chatter {
     fn chat(&mut self) -> std::io::Result<Came> {
-        if self.channel.is_none() {
-            let mut channel = self.caller.call()?;
-            match channel.greet()? {
-                Control::Welcome { .. } => self.channel = Some(channel),
-                other => return Ok(Came::Refused(reason(other))),
-            }
+        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
+            return Ok(refusal);
         }
         let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
         channel.say(&Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(PINGS))?;
