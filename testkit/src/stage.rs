@@ -189,6 +189,18 @@ impl TwoHalves {
         self.controls.clear();
     }
 
+    /// The sink half is killed, and one in another process goes on from its checkpoint.
+    pub fn hand_over(&mut self, pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
+        let sink = self.stages.len() - 1;
+        let mut next = pair.sink(&options(pair, given), format, &site(self.sites)).unwrap();
+        self.sites += 1;
+        if let Some(checkpoint) = self.stages[sink].checkpoint() {
+            next.restore(checkpoint.clone()).unwrap();
+            assert_eq!(next.checkpoint(), Some(checkpoint), "restored to something else");
+        }
+        self.stages[sink] = next;
+    }
+
     /// Tells a half that something was lost before it.
     pub fn gap(&mut self, half: Half) {
         for (index, port) in self.inputs(half) {
@@ -442,6 +454,7 @@ fn conforms_on(rig: &Rig<'_>) {
     undoes_every_kind_of_body(rig);
     takes_a_burst(rig);
     goes_on_after_gaps(rig);
+    goes_on_from_a_checkpoint(rig);
     survives_a_bad_link(rig);
 }
 
@@ -602,6 +615,36 @@ fn goes_on_after_gaps(rig: &Rig<'_>) {
     agree(&run, &sent, promises);
 }
 
+/// Whatever a sink half remembers, its checkpoint says. What joins several flows runs in no worker, and is never killed
+/// alone.
+fn goes_on_from_a_checkpoint(rig: &Rig<'_>) {
+    if rig.lanes > 1 {
+        return;
+    }
+    let dropped = [None, Some(7)].map(|every| drops_handed_over(rig, every));
+    assert!(dropped[1] <= dropped[0], "{dropped:?} dropped by one half, and by several in turn");
+}
+
+/// How many messages are dropped where the sink half is handed over after every so many.
+fn drops_handed_over(rig: &Rig<'_>, every: Option<u64>) -> u64 {
+    let mut run = rig.run(steady(Duration::from_millis(3)), 3);
+    let mut rng = rng(9);
+    let mut sent = Vec::new();
+    for i in 0..300u64 {
+        let mut body = vec![i as u8 / 50; 60 + i as usize % 3];
+        body[..8].copy_from_slice(&i.to_le_bytes());
+        sent.push(Message::new(run.now, body));
+        run.push_in_turn(i as usize, sent[sent.len() - 1].clone());
+        run.run_until(run.now.after(Duration::from_micros(rng.next_u64() % 8000)));
+        if every.is_some_and(|every| i % every == 3) {
+            run.hand_over(rig.pair, rig.given, rig.format);
+        }
+    }
+    run.end();
+    agree(&run, &sent, rig.promises());
+    run.dropped()
+}
+
 fn survives_a_bad_link(rig: &Rig<'_>) {
     let promises = rig.promises();
     for (seed, reorder) in [(4, false), (5, true), (6, true)] {
@@ -644,6 +687,7 @@ fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Form
         honest.push(Message::new(honest.now, vec![i as u8; 40]));
         honest.run_until(honest.now.after(Duration::from_millis(9)));
     }
+    let checkpoint = honest.stages[1].checkpoint().map_or_else(Vec::new, |it| it.into_bytes().to_vec());
     honest.end();
     let mut rng = rng(8);
     let mut out = Outbox::default();
@@ -666,6 +710,18 @@ fn survives_hostile_bytes(pair: &dyn Pair, given: &[(&str, &str)], format: &Form
                 2 => bytes = random_bytes(&mut rng, body.len()).to_vec(),
                 3 => bytes.splice(..bytes.len().min(12), std::iter::repeat_n(0xff, 12)).for_each(drop),
                 _ => bytes.extend_from_slice(&random_bytes(&mut rng, 9)),
+            }
+            if round % 2 == 0 && body.len() % 2 == 0 {
+                let mut checkpoint = checkpoint.clone();
+                checkpoint.truncate(rng.next_u64() as usize % (checkpoint.len() * 2 + 1));
+                for _ in 0..rng.next_u64() as usize % (checkpoint.len() + 1) % 4 {
+                    let at = rng.next_u64() as usize % checkpoint.len();
+                    checkpoint[at] = rng.next_u64() as u8;
+                }
+                stages[1] = pair.sink(&options, format, &site(1)).unwrap();
+                if stages[1].restore(checkpoint.into()).is_err() {
+                    stages[1] = pair.sink(&options, format, &site(1)).unwrap();
+                }
             }
             let created = if rng.next_u64().is_multiple_of(4) { Time(rng.next_u64()) } else { now };
             let port = if shape == Shape::Line { Port::MAIN } else { Port((rng.next_u64() % 70) as u16) };

@@ -155,40 +155,40 @@ fn lost_with_workers(service: &mut Service, flow: &str) -> (u64, u64) {
 /// Lines with numbers go in, one a millisecond, while workers are killed on either side: they come out in order, each
 /// once, but for what is reported as in doubt.
 fn survives(transport: &str, via: &str) {
-    survives_where(Bench::new(transport, via));
+    survives_where(Bench::new(transport, via), 8);
 }
 
-fn survives_where(mut bench: Bench) {
-    const LINES: u32 = 4000;
+/// The same of a device and an application that are there.
+fn survives_where(mut bench: Bench, kills: usize) {
+    let lines = 500 * kills as u32;
     let (mut device, application) =
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
     let writer = thread::spawn(move || {
-        for line in 0..LINES {
+        for line in 0..lines {
             writeln!(device, "{line:063}").unwrap();
             thread::sleep(Duration::from_millis(1));
         }
         device.shutdown(std::net::Shutdown::Write).unwrap();
     });
     let reader = thread::spawn(move || {
-        let lines = BufReader::new(application).lines().map_while(Result::ok);
-        lines
-            .map(|line| line.parse::<u32>().unwrap_or_else(|_| panic!("half a line: {line:?}")))
+        let read = BufReader::new(application).lines().map_while(Result::ok);
+        read.map(|line| line.parse::<u32>().unwrap_or_else(|_| panic!("half a line: {line:?}")))
             .collect::<Vec<_>>()
     });
-    bench.kill(8, Duration::from_millis(300));
+    bench.kill(kills, Duration::from_millis(300));
     writer.join().unwrap();
     bench.attach.wait("flow-ended");
-    let lines = reader.join().unwrap();
+    let read = reader.join().unwrap();
     thread::sleep(Duration::from_millis(1200));
     let (unread, held_there) = lost_with_workers(&mut bench.share, "outgoing");
     let (unwritten, held_here) = lost_with_workers(&mut bench.attach, "incoming");
-    let seen: BTreeSet<u32> = lines.iter().copied().collect();
+    let seen: BTreeSet<u32> = read.iter().copied().collect();
     let gaps =
-        (0..LINES).filter(|line| !seen.contains(line) && (*line == 0 || seen.contains(&(line - 1)))).count();
-    let turns = lines.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+        (0..lines).filter(|line| !seen.contains(line) && (*line == 0 || seen.contains(&(line - 1)))).count();
+    let turns = read.windows(2).filter(|pair| pair[1] <= pair[0]).count();
     eprintln!(
         "{} lines, {gaps} gaps ({unread} in doubt, {held_there} and {held_here} held), {turns} repeats ({unwritten} in doubt)",
-        lines.len()
+        read.len()
     );
     let lost = unread + held_there + held_here;
     assert!(gaps as u64 <= lost, "lost in {gaps} places, with {lost} messages lost or in doubt");
@@ -240,6 +240,18 @@ fn a_reliable_flow_survives_its_workers_with_pairs() {
     survives("tcp", "compress | encrypt");
 }
 
+/// What the killed sink half remembered and held.
+#[test]
+fn a_reliable_flow_survives_its_workers_with_pairs_that_remember() {
+    survives_where(Bench::new("tcp", "delta(key_every=0)"), 20);
+}
+
+#[test]
+fn a_reliable_flow_survives_its_workers_with_pairs_that_remember_and_hold() {
+    let via = "buffer(mode=play) | delta(key_every=0) | multiplex(split) | compress";
+    survives_where(Bench::new("udp", via), 8);
+}
+
 #[test]
 fn a_reliable_flow_survives_its_workers_with_pairs_in_processes() {
     survives("tcp", "@pipe compress");
@@ -253,7 +265,7 @@ fn a_reliable_flow_survives_its_workers_with_pairs_on_shared_memory() {
 /// What lies between the device and its hosts is in the broker, each host's path is in a worker.
 #[test]
 fn a_reliable_flow_of_a_hub_survives_its_workers() {
-    survives_where(Bench::with(Scratch::new(), "tcp", "compress", [&["--hub", "copy"], &[]]));
+    survives_where(Bench::with(Scratch::new(), "tcp", "compress", [&["--hub", "copy"], &[]]), 8);
 }
 
 /// Whose messages of a run of `pattern` are in a file of containers, and their numbers.

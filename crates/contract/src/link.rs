@@ -1,6 +1,6 @@
 //! How neighbours in one host hand messages on: a call, a pipe, shared memory.
 
-use crate::{Choice, Feedback, Message, Outbox, Port, Readiness, StageError, Time};
+use crate::{Body, Choice, Feedback, Message, Outbox, Port, Readiness, StageError, Time};
 
 /// What is handed to a stage, wherever it runs.
 #[derive(Debug)]
@@ -54,6 +54,18 @@ pub trait Link: Send {
     /// Messages that would be lost with the link.
     fn kept(&self) -> usize {
         0
+    }
+
+    /// What the stage remembers ([`Stage::checkpoint`](crate::Stage::checkpoint)). A stage in a process of its own is
+    /// not asked: it is killed with who started it, and begins anew.
+    fn checkpoint(&self) -> Option<Body> {
+        None
+    }
+
+    /// Has the stage go on from a checkpoint ([`Stage::restore`](crate::Stage::restore)).
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        let _ = checkpoint;
+        Err(StageError::Own("it was not asked what it remembers".into()))
     }
 
     /// Figures for people and scripts.

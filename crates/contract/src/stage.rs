@@ -1,6 +1,6 @@
 //! Stages: state machines that transform messages. No I/O, no thread, no clock.
 
-use crate::{Feedback, Message, Time, Value};
+use crate::{Body, Feedback, Message, Time, Value};
 use thiserror::Error;
 
 /// An input or output of a stage. Most stages have one of each, number 0.
@@ -157,6 +157,19 @@ pub trait Stage: Send {
     /// called for messages at all.
     fn passes(&self) -> bool {
         false
+    }
+
+    /// What the stage remembers, for [`Stage::restore`] of one made anew in another process: `None` of a stage that
+    /// makes what it makes of each message alone, always. Shares memory instead of copying it: it is asked for with
+    /// every acknowledgement of a reliable flow. Figures, and what is learned again by itself, may be left out.
+    fn checkpoint(&self) -> Option<Body> {
+        None
+    }
+
+    /// A stage that has taken nothing yet goes on as the one would have whose checkpoint this is. It comes from
+    /// another process, and is checked as what a stranger says; after an error the stage is of no use.
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        Err(StageError::Input(format!("{} bytes to a stage that remembers nothing", checkpoint.len())))
     }
 
     /// Figures for people and scripts.

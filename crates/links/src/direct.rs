@@ -1,6 +1,6 @@
 //! The link that is a call: the stage runs on the caller's thread.
 
-use contract::{Choice, Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
+use contract::{Body, Choice, Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
 
 /// A stage called directly. It never makes anything by itself between two calls.
 pub struct Direct {
@@ -46,8 +46,21 @@ impl Link for Direct {
         self.stage.held()
     }
 
+    fn kept(&self) -> usize {
+        // What a checkpoint tells of is not lost.
+        if self.stage.checkpoint().is_none() { self.stage.held() } else { 0 }
+    }
+
     fn passes(&self) -> bool {
         self.stage.passes()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        self.stage.checkpoint()
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        self.stage.restore(checkpoint)
     }
 
     fn report(&self) -> Vec<Report> {

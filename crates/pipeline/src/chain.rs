@@ -9,8 +9,8 @@ use crate::outlet::Outlet;
 use crate::parsed::{PairUse, Pipeline};
 use crate::trace::{Point, Trace};
 use contract::{
-    Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report, Shape, StageError,
-    Time,
+    Body, Bytes, Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report,
+    Shape, StageError, Time,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ pub const SIDE_FULL: &str = "no room behind the side port";
 
 /// Marked messages that a stage is known to hold; of more, the oldest are no longer traced.
 const MARKS_MAX: usize = 256;
+
+/// In front of what a stage remembers: number of its pair, 16 bits, and bytes, 64 bits, little-endian.
+const CHECKPOINT_HEADER_BYTES: usize = size_of::<u16>() + size_of::<u64>();
 
 /// Makes one half of a pair for a flow of this format, behind the link that the pair asks for.
 pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
@@ -317,6 +320,47 @@ impl Chain {
     /// Messages that would be lost with the chain.
     pub fn kept(&self) -> usize {
         self.waiting + self.slots.iter().map(|slot| slot.link.kept()).sum::<usize>()
+    }
+
+    /// Whether a stage of it remembers, and says what.
+    pub fn remembers(&self) -> bool {
+        self.slots.iter().any(|slot| slot.link.checkpoint().is_some())
+    }
+
+    /// What its stages remember, for [`Chain::restore`]; `None` while something waits in front of one.
+    pub fn checkpoint(&self) -> Option<Body> {
+        (self.waiting == 0).then_some(())?;
+        let mut all = Body::new();
+        for slot in &self.slots {
+            let Some(checkpoint) = slot.link.checkpoint() else { continue };
+            let mut header = [0; CHECKPOINT_HEADER_BYTES];
+            header[..size_of::<u16>()].copy_from_slice(&(slot.pair as u16).to_le_bytes());
+            header[size_of::<u16>()..].copy_from_slice(&(checkpoint.len() as u64).to_le_bytes());
+            all.push(Bytes::copy_from_slice(&header));
+            all.append(checkpoint);
+        }
+        Some(all)
+    }
+
+    /// A chain that has taken nothing yet goes on as one of the same pipeline would have. After an error, which names
+    /// the stage, it is of no use.
+    pub fn restore(&mut self, mut checkpoint: Body) -> Result<(), ChainError> {
+        while !checkpoint.is_empty() {
+            let header = checkpoint.take_front::<CHECKPOINT_HEADER_BYTES>();
+            let (pair, length) = header.map_or((usize::MAX, 0), |header| {
+                let (pair, length) = header.split_at(size_of::<u16>());
+                let number =
+                    |bytes: &[u8]| bytes.iter().rev().fold(0, |n: u64, byte| n << 8 | u64::from(*byte));
+                (number(pair) as usize, usize::try_from(number(length)).unwrap_or(usize::MAX))
+            });
+            let found = self.slots.iter_mut().find(|slot| slot.pair == pair);
+            let (Some(slot), Some(own)) = (found, checkpoint.split_off_front(length)) else {
+                let error = StageError::Input("it is no checkpoint of this pipeline".into());
+                return Err(ChainError { pair, name: "", error });
+            };
+            slot.link.restore(own).map_err(|error| ChainError { pair, name: slot.name, error })?;
+        }
+        Ok(())
     }
 
     /// Figures of every pair's half, in source order.

@@ -1,5 +1,6 @@
 //! The sink path of a flow: transport, order, sink stages in reverse, partner.
 
+mod keep;
 mod tracing;
 
 use crate::delays::Delays;
@@ -14,23 +15,21 @@ use crate::stats::FlowStats;
 use crate::switch::Next;
 use crate::trace::{self, Arrivals};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
+use keep::partway;
 use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Limits, Received, SinkFlow};
 use std::time::Duration;
 use sys::poller::Poller;
-use wire::ticket::{FlowTicket, SinkTicket};
+use wire::ticket::SinkTicket;
 use wire::{BODY_BYTES_MAX, Control, RecordHeader};
 
-/// Records taken in one run.
 /// How long a gap may be mere reordering before it is asked for.
 const REORDER_WAIT: Duration = Duration::from_millis(5);
 /// Shortest time between two requests for the same gap.
 const MISSING_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest time that an acknowledgement is put off: while nothing is lost, and where it may be.
-const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(5)];
 /// How long after its end a timely flow still waits for late records.
 const LATE_WAIT: Duration = Duration::from_millis(500);
 /// Marked messages that wait for the partner's flush; of more, the end is not seen.
@@ -74,6 +73,11 @@ pub(crate) struct Incoming {
     /// What another worker would go on with, and what of it is written.
     kept: Option<Kept>,
     kept_ticket: Option<SinkTicket>,
+    /// The stages remember: what the partner took is kept with what they remember then, when that is acknowledged.
+    remembers: bool,
+    /// That is due, as soon as the partner has taken everything.
+    keeps_next: bool,
+    checkpoint_bytes: usize,
     /// A worker before this one ran the flow, and that is not told yet.
     is_resumed: bool,
     /// So many outputs the partner took of that one, which come again, and so much of the next it wrote.
@@ -101,10 +105,20 @@ impl Incoming {
             sink = SinkFlow::resume(&stand.ticket, plan.class, limits).unwrap_or(sink);
             drops = DropCounts::resume(&stand.losses);
         }
-        let chain = build_chain(&plan)?;
+        let mut chain = build_chain(&plan)?;
+        let remembers = chain.remembers();
+        if let Some(stand) = stand.as_ref().filter(|stand| remembers && !stand.checkpoint.is_empty())
+            && chain.restore(Body::from(stand.checkpoint.clone())).is_err()
+        {
+            // What another said means nothing: as if it had said nothing.
+            chain = build_chain(&plan)?;
+        }
         Ok(Incoming {
             plan,
             key,
+            remembers,
+            keeps_next: false,
+            checkpoint_bytes: 0,
             segment: Segment::new(chain),
             sink,
             lossy,
@@ -152,60 +166,6 @@ impl Incoming {
         if let Some(kept) = self.kept.as_mut() {
             kept.hand_legacy(partner, self.key);
         }
-    }
-
-    /// What the partner took of a reliable flow is kept with its taking.
-    fn keeps(&mut self) -> Option<&mut Kept> {
-        self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable)
-    }
-
-    /// The partner is about to be told to write what it has taken.
-    pub(crate) fn handle_flush(&mut self) {
-        if let Some(kept) = self.keeps() {
-            kept.begin_pushing();
-        }
-    }
-
-    /// What there was to do is done: what the partner took, unless some of it is `unflushed`, is kept and
-    /// acknowledged.
-    pub(crate) fn handle_done(
-        &mut self,
-        partner: Option<&mut Box<dyn Partner>>,
-        unflushed: bool,
-        now: Time,
-        notices: &mut Vec<Notice>,
-    ) {
-        let (key, held) = (self.key, self.segment.kept());
-        let dropped = self.drops.total().saturating_add(self.sink.counters().stale);
-        let is_whole = !unflushed && self.segment.out.messages.is_empty();
-        // What comes again of what was taken before does not end there.
-        let is_caught_up = self.taken_before == 0 && self.partway_before.is_none();
-        let mut has_moved = false;
-        if let Some(kept) = self.keeps() {
-            if let Some(partner) = partner {
-                kept.keep_legacy(partner.as_mut(), key);
-                if kept.is_pushing() {
-                    kept.handle_pushed(0, partway(partner.as_mut(), key));
-                }
-            }
-            has_moved = is_whole && is_caught_up && kept.handle_settled();
-        }
-        if let Some(kept) = &self.kept {
-            kept.handle_taken(held, 0);
-            kept.keep_dropped(dropped);
-        }
-        // The ticket and the count of what was taken before it move together, or the next worker leaves out too much.
-        if is_whole && is_caught_up {
-            self.sink.handle_taken();
-        }
-        let ticket = self.sink.ticket(self.plan.flow);
-        if let Some(kept) = self.kept.as_mut()
-            && (has_moved || self.kept_ticket != Some(ticket))
-        {
-            kept.put_ticket(&FlowTicket::Sink(ticket), self.plan.pipeline.text());
-            self.kept_ticket = Some(ticket);
-        }
-        self.tell_acknowledged(now, notices);
     }
 
     /// Opens the flow again on the device that came back. It knows nothing of its lights and effects: where things
@@ -346,6 +306,7 @@ impl Incoming {
         {
             self.segment.replace(Segment::new(chain), "epoch given up", now, &mut self.drops);
         }
+        self.keep_begun();
     }
 
     /// Puts the stages of a changed pipeline in place if their epoch has come; says whether it has.
@@ -353,6 +314,7 @@ impl Incoming {
         let epoch = self.sink.epoch();
         let Some(next) = self.next.take_if(|next| next.epoch <= epoch) else { return false };
         self.segment.replace(next.segment, "epoch given up", now, &mut self.drops);
+        self.remembers = self.segment.remembers();
         self.plan.pipeline = next.pipeline.clone();
         self.over_at = None;
         let (flow, direction) = (self.plan.flow, self.plan.direction);
@@ -382,7 +344,12 @@ impl Incoming {
 
     /// Goes on in the epoch that follows, once everything before it was handed on; says whether it did, or made
     /// something to be handed on.
-    fn go_on(&mut self, now: Time, notices: &mut Vec<Notice>) -> bool {
+    fn go_on(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) -> bool {
         let is_late = self.plan.class == FlowClass::Timely && self.over_at.is_some_and(|at| now >= at);
         let is_over = self.sink.is_over() || is_late && self.sink.is_followed();
         if !is_over || !self.segment.drain(now) {
@@ -391,9 +358,15 @@ impl Incoming {
         if !self.segment.out.messages.is_empty() {
             return true;
         }
+        // What it has written a part of cannot come again once its epoch is over.
+        let key = self.key;
+        if self.keeps().is_some() && partner.is_some_and(|partner| partway(partner.as_mut(), key).is_some()) {
+            return false;
+        }
         self.tell_controls(notices);
         self.sink.advance();
         self.take_next(now, notices);
+        self.keep_begun();
         self.acknowledged = 0;
         self.unacknowledged_bytes = 0;
         if self.plan.class != FlowClass::Timely {
@@ -430,7 +403,7 @@ impl Incoming {
                 self.segment.feed(message, now);
                 continue;
             }
-            if self.go_on(now, notices) {
+            if self.go_on(partner.as_deref_mut(), now, notices) {
                 continue;
             }
             // A stream's next records are those of an epoch that does not begin yet.
@@ -524,13 +497,6 @@ impl Incoming {
             }
         }
         Ok(true)
-    }
-
-    fn keep_pushed(&mut self, count: u64, partner: &mut dyn Partner) {
-        let key = self.key;
-        if let Some(kept) = self.keeps() {
-            kept.handle_pushed(count, partway(partner, key));
-        }
     }
 
     fn take_record(
@@ -633,31 +599,6 @@ impl Incoming {
         notices.extend(feedback.map(Notice::Control));
     }
 
-    /// What would be acknowledged soon is acknowledged in the next turn; whether there is anything.
-    pub(crate) fn hurry(&mut self, now: Time) -> bool {
-        let waits = self.acknowledge_at.is_some_and(|at| at > now);
-        if waits {
-            self.acknowledge_at = Some(now);
-        }
-        waits
-    }
-
-    fn tell_acknowledged(&mut self, now: Time, notices: &mut Vec<Notice>) {
-        let kept = self.plan.class != FlowClass::Timely;
-        let next = self.sink.taken();
-        if !kept || self.sink.epoch() == 0 || next == self.acknowledged {
-            return;
-        }
-        let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT[usize::from(self.lossy)]));
-        if now >= due || self.unacknowledged_bytes >= self.acknowledge_bytes {
-            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
-            notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next }));
-            self.acknowledged = next;
-            self.unacknowledged_bytes = 0;
-            self.acknowledge_at = None;
-        }
-    }
-
     pub(crate) fn want(
         &self,
         partner: Option<&dyn Partner>,
@@ -713,14 +654,6 @@ impl Incoming {
             stages: self.segment.report(),
             ..FlowStats::default()
         }
-    }
-}
-
-/// How much of the last message that the partner took it has written, if not all and it can tell.
-fn partway(partner: &mut dyn Partner, key: FlowKey) -> Option<u64> {
-    match partner.ctl(key, Ctl::Partway) {
-        Ok(CtlReply::Count(bytes)) => Some(bytes),
-        _ => None,
     }
 }
 

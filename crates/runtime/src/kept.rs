@@ -5,6 +5,10 @@
 //! Every change is one store of a word, made after what it tells of is there: whoever is killed between two
 //! instructions leaves the state before or the one after.
 //!
+//! A sink has nothing to send again, and keeps in the ring's place what its stages remember: a checkpoint, in one half of
+//! it or the other, which the ticket names. The source sends again from there on: so both move together, and with
+//! what is acknowledged. Keeping the whole after each message would cost a copy of a picture for a byte that changed.
+//!
 //! What is read here another worker wrote, which may have been taken over: it is checked as what a stranger says.
 
 use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, LEGACY_BYTES_MAX, Message, Partner, Time};
@@ -79,6 +83,7 @@ pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_M
         writer: Writer::new(),
         pushed: 0,
         settled: 0,
+        checkpoint: (0, 0),
         has_legacy: false,
     }))
 }
@@ -132,6 +137,8 @@ pub(crate) struct Losses {
 pub(crate) struct SinkStand {
     pub(crate) ticket: SinkTicket,
     pub(crate) pipeline: String,
+    /// What its stages remembered then; empty if they had taken nothing, or remember nothing.
+    pub(crate) checkpoint: Bytes,
     /// Outputs of what the ticket counts as not taken that the partner took.
     pub(crate) taken: u64,
     /// Bytes of the next one that it wrote.
@@ -150,6 +157,8 @@ pub(crate) struct Kept {
     /// Outputs that the partner took, and how many of them when it had taken all of what the ticket says.
     pushed: u64,
     settled: u64,
+    /// Which half of the ring's place holds the checkpoint, 0 or 1, and its bytes.
+    checkpoint: (usize, usize),
     /// Whether the partner said what it leaves, or that it never leaves anything.
     has_legacy: bool,
 }
@@ -172,7 +181,7 @@ impl Kept {
     /// The same, with nothing in it.
     pub(crate) fn cleared(mut self) -> Kept {
         self.entries.clear();
-        (self.pushed, self.settled) = (0, 0);
+        (self.pushed, self.settled, self.checkpoint) = (0, 0, (0, 0));
         let words = [WHICH, ENDS, PROGRESS, HELD, LOST, IN_DOUBT, AHEAD, AHEAD_LOST, DROPPED];
         words.into_iter().for_each(|at| self.store(at, 0));
         self
@@ -225,7 +234,8 @@ impl Kept {
     pub(crate) fn put_ticket(&mut self, ticket: &FlowTicket, pipeline: &str) {
         let mut writer = std::mem::take(&mut self.writer);
         writer.clear();
-        ticket.write(writer.u64(self.settled).text(pipeline));
+        let (half, bytes) = self.checkpoint;
+        ticket.write(writer.u64(self.settled).u8(half as u8).u64(bytes as u64).text(pipeline));
         let which = if self.load(WHICH) == 1 { 2 } else { 1 };
         let at = self.base + TICKETS[which - 1];
         let bytes = writer.bytes();
@@ -235,21 +245,46 @@ impl Kept {
         self.writer = writer;
     }
 
-    /// The ticket, how many outputs the partner had taken then, and the pipeline; `None` if there is none that means
-    /// anything.
-    fn ticket(&self) -> Option<(FlowTicket, u64, String)> {
+    /// What a sink's stages remember is this, from the next ticket on; `false`, and nothing, if it is larger than there is
+    /// room for.
+    #[must_use]
+    pub(crate) fn put_checkpoint(&mut self, checkpoint: &Body) -> bool {
+        let half = 1 - self.checkpoint.0;
+        let bytes = checkpoint.len();
+        if bytes > self.ring_bytes / 2 {
+            self.checkpoint = (half, 0);
+            return false;
+        }
+        let mut at = self.checkpoint_at(half);
+        for piece in checkpoint.chunks() {
+            self.shared.copy_in(at, piece);
+            at += piece.len();
+        }
+        self.checkpoint = (half, bytes);
+        true
+    }
+
+    fn checkpoint_at(&self, half: usize) -> usize {
+        self.base + HEAD_BYTES + half * (self.ring_bytes / 2)
+    }
+
+    /// The ticket, how many outputs the partner had taken then, where the checkpoint is, and the pipeline; `None` if there
+    /// is none that means anything.
+    fn ticket(&self) -> Option<(FlowTicket, u64, (usize, usize), String)> {
         let at = *TICKETS.get(usize::try_from(self.load(WHICH)).ok()?.checked_sub(1)?)?;
         let mut bytes = vec![0; TICKET_BYTES_MAX];
         self.shared.copy_out(self.base + at, &mut bytes).then_some(())?;
         let mut r = Reader::new(&bytes);
-        let pushed = r.u64("kept pushed").ok()?;
+        let pushed = r.u64("kept pushed").ok().filter(|pushed| *pushed <= u64::MAX >> PARTWAY_BITS)?;
+        let half = usize::from(r.u8("kept half").ok()? & 1);
+        let bytes = usize::try_from(r.u64("kept checkpoint").ok()?).ok()?;
         let pipeline = r.text("kept pipeline", PIPELINE_BYTES_MAX).ok()?.into();
-        Some((FlowTicket::read(&mut r).ok()?, pushed, pipeline))
+        Some((FlowTicket::read(&mut r).ok()?, pushed, (half, bytes.min(self.ring_bytes / 2)), pipeline))
     }
 
     /// Where a source stood before this worker, if it did.
     pub(crate) fn source(&mut self) -> Option<SourceStand> {
-        let (FlowTicket::Source(ticket), _, pipeline) = self.ticket()? else { return None };
+        let (FlowTicket::Source(ticket), _, _, pipeline) = self.ticket()? else { return None };
         let records = self.records()?;
         let held = self.load(HELD);
         Some(SourceStand { ticket, pipeline, records, losses: self.lose(held >> 1, held & 1) })
@@ -280,16 +315,22 @@ impl Kept {
 
     /// Where a sink stood before this worker, if it did.
     pub(crate) fn sink(&mut self) -> Option<SinkStand> {
-        let (FlowTicket::Sink(ticket), before, pipeline) = self.ticket()? else { return None };
+        let (FlowTicket::Sink(ticket), before, checkpoint, pipeline) = self.ticket()? else { return None };
         let progress = self.load(PROGRESS);
-        (self.pushed, self.settled) = (progress >> PARTWAY_BITS, before);
-        self.store(PROGRESS, progress & !1);
+        // Of what an epoch before made, it may have written the last in part when that was given up.
+        let is_of_before = progress >> PARTWAY_BITS < before;
+        self.pushed = (progress >> PARTWAY_BITS).max(before);
+        (self.settled, self.checkpoint) = (before, checkpoint);
+        self.store(PROGRESS, if is_of_before { before << PARTWAY_BITS } else { progress & !1 });
         let held = self.load(HELD) >> 1;
+        let mut bytes = vec![0; checkpoint.1];
+        self.shared.copy_out(self.checkpoint_at(checkpoint.0), &mut bytes).then_some(())?;
         Some(SinkStand {
             ticket,
             pipeline,
-            taken: self.pushed.checked_sub(before)?,
-            partway: progress >> 1 & ((1 << (PARTWAY_BITS - 1)) - 1),
+            checkpoint: bytes.into(),
+            taken: self.pushed - before,
+            partway: if is_of_before { 0 } else { progress >> 1 & ((1 << (PARTWAY_BITS - 1)) - 1) },
             losses: self.lose(held, progress & 1),
         })
     }
@@ -408,6 +449,13 @@ impl Kept {
         std::mem::replace(&mut self.settled, self.pushed) != self.pushed
     }
 
+    /// What follows is of stages that have taken nothing yet. Of what the partner took until now only so much
+    /// `comes_again`.
+    pub(crate) fn begin_anew(&mut self, comes_again: u64) {
+        self.settled = self.pushed.saturating_sub(comes_again);
+        self.checkpoint.1 = 0;
+    }
+
     /// It took so many more, and of the last one wrote these bytes, if that is not whole yet.
     pub(crate) fn handle_pushed(&mut self, count: u64, partway: Option<u64>) {
         self.pushed += count;
@@ -522,6 +570,44 @@ mod tests {
         let stand = look();
         assert_eq!((stand.taken, stand.partway, stand.losses.in_doubt), (1, 7, 1));
         assert_eq!(look().losses.in_doubt, 1, "counted once");
+    }
+
+    #[test]
+    fn a_checkpoint_is_kept_with_the_ticket_that_names_it_and_not_before() {
+        let memory = memory(&limits()).unwrap();
+        let [_, mut kept] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+        let ticket = |next| {
+            let (flow, epoch, given_up, lost, following, gone) = (3, 1, 0, 0, None, (0, 0));
+            FlowTicket::Sink(SinkTicket { flow, epoch, given_up, next, lost, following, gone })
+        };
+        let look = || {
+            let stand = map(memory.try_clone().unwrap(), &limits()).unwrap()[1].sink().unwrap();
+            (stand.ticket.next, stand.taken, stand.checkpoint)
+        };
+        kept.put_ticket(&ticket(0), "");
+        for next in 1..5u64 {
+            kept.handle_pushed(1, None);
+            let before = look();
+            let checkpoint: Body =
+                [vec![next as u8; 40_000].into(), Bytes::from_static(b"end")].into_iter().collect();
+            assert!(kept.put_checkpoint(&checkpoint));
+            assert_eq!((look(), before.1), (before, 1));
+            let _ = kept.handle_settled();
+            for _ in 0..3 {
+                kept.put_ticket(&ticket(next), "");
+                assert_eq!(look(), (next, 0, checkpoint.clone().into_bytes()));
+            }
+        }
+        assert!(
+            !kept.put_checkpoint(&Body::from(vec![0; ring_bytes(&limits())])),
+            "more than there is room for"
+        );
+        kept.put_ticket(&ticket(5), "");
+        assert_eq!(look(), (5, 0, Bytes::new()));
+        kept.handle_pushed(3, None);
+        kept.begin_anew(1);
+        kept.put_ticket(&ticket(0), "");
+        assert_eq!(look(), (0, 1, Bytes::new()), "of stages that begin");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::kept::Losses;
 use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
 use crate::{isolation, random};
-use contract::{Feedback, Format, Half, Link, Message, Readiness, Site, StageError, Time};
+use contract::{Body, Feedback, Format, Half, Link, Message, Readiness, Site, StageError, Time};
 use links::Direct;
 use pipeline::{Chain, ChainOut, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
 use std::collections::BTreeMap;
@@ -199,6 +199,16 @@ impl Segment {
     /// Messages that its stages hold.
     pub(crate) fn kept(&self) -> usize {
         self.chain.kept()
+    }
+
+    /// Whether its stages remember anything.
+    pub(crate) fn remembers(&self) -> bool {
+        self.chain.remembers()
+    }
+
+    /// What its stages remember; `None` while something waits between them.
+    pub(crate) fn checkpoint(&self) -> Option<Body> {
+        self.chain.checkpoint()
     }
 
     pub(crate) fn has_room(&self) -> bool {

@@ -146,6 +146,17 @@ fn processes_that_are_killed_go_on_where_they_stood() {
     explore(&Scope { kills: more(1), losses: 1, ..reliable(true, 2) });
 }
 
+/// Stages that remember are kept now and then, and what was taken since comes again and is left out.
+#[test]
+fn processes_that_remember_go_on_where_they_were_kept() {
+    let remembers = |scope| Scope { remembers: true, ..scope };
+    explore(&remembers(Scope { kills: more(1), ..reliable(false, 3) }));
+    explore(&remembers(Scope { kills: 2, ..reliable(false, 2) }));
+    explore(&remembers(Scope { kills: 1, losses: 1, ..reliable(true, 2) }));
+    explore(&remembers(Scope { kills: 1, changes: 1, ..reliable(false, 2) }));
+    explore(&remembers(Scope { kills: 1, brokers: 1, ..reliable(false, 2) }));
+}
+
 /// The hosts leave the one link for the other at different moments, and either may be first.
 #[test]
 fn a_transport_that_changes_amid_a_flow_loses_and_repeats_nothing() {

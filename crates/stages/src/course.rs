@@ -68,6 +68,16 @@ impl Course {
         }
     }
 
+    /// The start that is known.
+    pub(crate) fn start(&self) -> Option<u32> {
+        self.start
+    }
+
+    /// Goes on where another stood that knew this start, and had a doubtful place if nothing spoke against it.
+    pub(crate) fn go_on(&mut self, start: Option<u32>, rival: Option<Place>) {
+        (self.start, self.rival, self.is_contradicted) = (start, rival, false);
+    }
+
     /// What this place is, where `next` is the first number that has not come.
     pub(crate) fn see(&mut self, place: Place, next: u64, now: Time) -> Fit {
         let Some(start) = self.start else { return self.begin(place, None, now) };

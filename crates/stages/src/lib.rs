@@ -8,7 +8,8 @@
 //!    its `doc.md`. What is not promised, the suite forbids.
 //! 3. `source.rs` and `sink.rs` are its halves, [`Stage`](contract::Stage)s: no clock, no I/O, no thread. A
 //!    header stands at the front of the body (`Body::push_front`), and the sink half takes it off and checks
-//!    it: it may be anything. A half without work is [`PassThrough`](contract::PassThrough).
+//!    it: it may be anything. What a sink half remembers or holds, it says
+//!    ([`Stage::checkpoint`](contract::Stage::checkpoint)): its process may be killed. A half without work is [`PassThrough`](contract::PassThrough).
 //! 4. `tests.rs` runs `testkit::stage::conforms` with several sets of options, holds the bytes of its header,
 //!    and says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
 //! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
@@ -17,6 +18,7 @@ mod adaptive;
 mod average;
 mod buffer;
 mod bundle;
+mod checkpoint;
 mod colour;
 mod compress;
 mod course;

@@ -4,7 +4,8 @@
 //! their spacing is undone. Who holds a [`Playout`] says what the shift is, from the **transits** (arrival
 //! minus creation) that it sees. Messages leave in the order in which they came, whatever their creation times.
 
-use contract::{Message, Offset, Outbox, Port, Report, Time};
+use crate::checkpoint::{self, Checkpoint, Remembered};
+use contract::{Message, Offset, Outbox, Port, Report, StageError, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -106,6 +107,31 @@ impl Playout {
     /// Messages sent.
     pub(crate) fn released(&self) -> u64 {
         self.released
+    }
+
+    /// What is held and by how much it is shifted, for [`Playout::restore`].
+    pub(crate) fn put(&self, into: &mut Checkpoint) {
+        into.put([self.shift.is_some().into(), self.shift.unwrap_or(0).cast_unsigned()]);
+        for (latest, message) in &self.queue {
+            into.put([latest.0]);
+            into.put_message(message);
+        }
+    }
+
+    /// Goes on from the rest of a checkpoint.
+    pub(crate) fn restore(&mut self, mut from: Remembered) -> Result<(), StageError> {
+        let has_shift = from.number_below(2)? == 1;
+        let shift = from.number()?.cast_signed();
+        self.shift = has_shift.then_some(shift);
+        while !from.is_empty() {
+            let (latest, message) = (Time(from.number()?), from.message()?);
+            self.bytes += message.body.len();
+            self.queue.push_back((latest, message));
+            if self.queue.len() > self.messages_max || self.bytes > self.bytes_max {
+                return Err(checkpoint::wrong());
+            }
+        }
+        Ok(())
     }
 
     /// What there is to report: what is held, was sent, was sent ahead of its time for lack of room, came

@@ -1,8 +1,9 @@
 //! Numbered messages in order: each leaves when its turn has come, or when what is missing before it was waited
 //! for long enough. A message may come in several parts, which are put together.
 
+use crate::checkpoint::{self, Checkpoint, Remembered};
 use crate::course::{Course, Fit, Place};
-use contract::{Message, Outbox, Port, Report, Time};
+use contract::{Body, Message, Outbox, Port, Report, StageError, Time};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,6 +14,9 @@ const UNBELIEVED: &str = "its number fits nothing else that came";
 
 /// Messages missing before one that comes alone, from which on it is doubted if the flow goes on without it.
 const LONELY: usize = 16;
+
+/// No flow comes to so many messages.
+const NUMBER_MAX: u64 = 1 << 62;
 
 /// What is wrong with a message of [`Turn::Nowhere`].
 pub(crate) const NOWHERE: &str = "its number is further ahead than any flow gets";
@@ -314,6 +318,61 @@ impl Turns {
             (Some((at, held)), None) => at >= LONELY && self.behind > held.came,
             _ => false,
         }
+    }
+
+    /// Where the flow stands and what is held, for [`Turns::restore`].
+    pub(crate) fn checkpoint(&self) -> Body {
+        let mut checkpoint = Checkpoint::default();
+        let start = self.course.start();
+        checkpoint.put([start.is_some().into(), start.unwrap_or(0).into(), self.next]);
+        let mut put = |is_doubted: bool, place: &Place, came: Time, message: &Message| {
+            let Place { start, sequence, part } = *place;
+            checkpoint.put([is_doubted.into(), start.into(), sequence, part as u64, came.0]);
+            checkpoint.put_message(message);
+        };
+        let held =
+            self.held.iter().zip(self.next..).filter_map(|(held, sequence)| Some((held.as_ref()?, sequence)));
+        for (held, sequence) in held {
+            for (part, message) in held.parts.iter().enumerate() {
+                let place = Place { start: start.unwrap_or(0), sequence, part };
+                message.iter().for_each(|message| put(false, &place, held.came, message));
+            }
+        }
+        if let Some(Doubted { place, came, message }) = &self.doubted {
+            put(true, place, *came, message);
+        }
+        checkpoint.finish()
+    }
+
+    /// Goes on from a checkpoint.
+    pub(crate) fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        let mut from = Remembered(checkpoint);
+        let is_known = from.number_below(2)? == 1;
+        let start = Some(from.number_below(1 << u32::BITS)? as u32).filter(|_| is_known);
+        self.course.go_on(start, None);
+        self.next = from.number_below(NUMBER_MAX)?;
+        // The first place held is never complete: nothing has its turn here.
+        let mut none = Outbox::default();
+        while !from.is_empty() {
+            let is_doubted = from.number_below(2)? == 1;
+            let start_of = from.number_below(1 << u32::BITS)? as u32;
+            let sequence = from.number()?;
+            let part = from.number_below(self.parts as u64)? as usize;
+            let (came, message) = (Time(from.number()?), from.message()?);
+            let place = Place { start: start_of, sequence, part };
+            let ahead = sequence.checked_sub(self.next).filter(|ahead| *ahead < self.window as u64);
+            match ahead {
+                _ if is_doubted => {
+                    self.course.go_on(start, Some(place));
+                    self.doubted = Some(Doubted { place, came, message });
+                }
+                Some(ahead) => {
+                    self.hold(ahead as usize, part, message, came, &mut none);
+                }
+                None => return Err(checkpoint::wrong()),
+            }
+        }
+        Ok(())
     }
 
     /// Messages, or parts of messages, that are held.

@@ -55,6 +55,9 @@ pub struct World {
     sink: Option<SinkFlow>,
     sink_ticket: SinkTicket,
     sink_silent: bool,
+    /// Taken behind what the sink's ticket says; and of that, so many that come again.
+    taken_since: u64,
+    skips: u64,
     /// Epoch and content of what was handed on and not taken yet.
     hands: Option<(u32, u64)>,
     air: Vec<RecordHeader>,
@@ -101,6 +104,8 @@ impl World {
             sink_ticket: sink.ticket(FLOW),
             sink: Some(sink),
             sink_silent: false,
+            taken_since: 0,
+            skips: 0,
             hands: None,
             air: Vec::new(),
             switched: None,
@@ -206,7 +211,7 @@ impl World {
         if self.left.store_full != StoreFull::DropOldest && lost > 0 {
             return Err(format!("{lost} lost"));
         }
-        let known = self.taken + u64::from(self.hands.is_some()) + lost;
+        let known = self.taken + u64::from(self.hands.is_some() && self.skips == 0) + lost;
         if self.left.class == FlowClass::Reliable && known > self.made {
             return Err(format!("{} taken and {lost} lost of {}", self.taken, self.made));
         }
@@ -326,11 +331,18 @@ impl World {
     }
 
     fn begin(&mut self, epoch: u32) {
-        if let Some(sink) = self.sink.as_mut() {
-            sink.begin(epoch);
-            self.tell_begun();
-        }
+        self.begin_at_sink(epoch);
+        self.tell_begun();
         self.keep_sink();
+    }
+
+    /// What was taken of an epoch that is over does not come again.
+    fn begin_at_sink(&mut self, epoch: u32) {
+        let Some(sink) = self.sink.as_mut() else { return };
+        if epoch > sink.epoch() {
+            (self.taken_since, self.skips) = (0, 0);
+        }
+        sink.begin(epoch);
     }
 
     /// The source may wish another change once the sink is where the last one led to.
@@ -353,6 +365,7 @@ impl World {
             return false;
         }
         sink.advance();
+        self.taken_since = self.skips;
         self.tell_begun();
         self.keep_sink();
         true
@@ -362,6 +375,10 @@ impl World {
     fn take(&mut self) -> Result<bool, String> {
         let (Some(sink), Some((epoch, content))) = (self.sink.as_mut(), self.hands) else { return Ok(false) };
         self.hands = None;
+        if self.skips > 0 {
+            self.skips -= 1;
+            return Ok(true);
+        }
         let (last_epoch, last) = self.last;
         let is_right = match (self.left.class, self.left.store_full) {
             (FlowClass::State, _) if epoch == last_epoch => content == last + 1,
@@ -377,7 +394,10 @@ impl World {
         if self.left.class == FlowClass::State && sink.is_given_up() {
             return Err(format!("{content} was handed on after its epoch was given up"));
         }
-        sink.handle_taken();
+        match self.left.remembers {
+            true => self.taken_since += 1,
+            false => sink.handle_taken(),
+        }
         self.last = (epoch, content);
         self.taken += 1;
         self.seen = Some(content);
@@ -387,8 +407,9 @@ impl World {
 
     fn acknowledge(&mut self) -> bool {
         let Some(sink) = self.sink.as_mut().filter(|sink| sink.epoch() > 0) else { return false };
-        if self.hands.is_none() {
+        if self.hands.is_none() && self.skips == 0 {
             sink.handle_taken();
+            self.taken_since = 0;
         }
         let acknowledge = Control::Acknowledge { flow: FLOW, epoch: sink.epoch(), next: sink.taken() };
         self.keep_sink();
@@ -456,7 +477,8 @@ impl World {
             Control::Epoch { epoch, before, goes_on, .. } => {
                 let following = self.sink_ticket.following.is_some_and(|(following, _)| following == *epoch);
                 if *goes_on && *epoch > sink.epoch() && following {
-                    sink.begin(before.0);
+                    self.begin_at_sink(before.0);
+                    let Some(sink) = self.sink.as_mut() else { return };
                     sink.expect_end(before.1);
                     if sink.is_given_up() {
                         let epoch = sink.epoch();
@@ -464,7 +486,7 @@ impl World {
                     }
                 } else {
                     sink.handle_past(before.0, before.1);
-                    sink.begin(*epoch);
+                    self.begin_at_sink(*epoch);
                 }
             }
             Control::Gone { epoch, sequence, .. } => sink.handle_gone(*epoch, *sequence),
@@ -599,6 +621,7 @@ impl World {
         self.sink_ticket = sink.ticket(FLOW);
         self.sink = Some(sink);
         self.hands = None;
+        (self.taken_since, self.skips) = (0, 0);
     }
 
     fn kill_source_broker(&mut self) -> bool {
@@ -710,6 +733,7 @@ impl World {
         }
         let sink = SinkFlow::resume(&self.sink_ticket, self.left.class, &self.left.limits());
         self.sink = Some(sink.map_err(|error| error.to_string())?);
+        self.skips = self.taken_since;
         if self.is_state() {
             self.give_up();
         }

@@ -10,6 +10,9 @@ pub struct Scope {
     pub class: FlowClass,
     /// Whether the transport may lose, repeat and reorder.
     pub lossy: bool,
+    /// Whether the sink's stages remember: what was taken is kept, with what they remember, when it is acknowledged. Only
+    /// of a flow whose full store gives nothing up.
+    pub remembers: bool,
     /// Messages that the store holds.
     pub store_messages: usize,
     /// Records that the sink holds.
@@ -58,6 +61,7 @@ impl Scope {
         Scope {
             class,
             lossy,
+            remembers: false,
             store_messages: 2,
             held_records: 2,
             store_full: StoreFull::Block,

@@ -1,8 +1,9 @@
 //! The sink of `mode=play`: creation time plus a shift, fixed or chosen by what the network does.
 
 use crate::adaptive::Hold;
+use crate::checkpoint::{Checkpoint, Remembered};
 use crate::playout::{Playout, STEP_NS, Window, transit};
-use contract::{Choice, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Choice, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
 /// A fixed shift moves by at most one part in this many of the time that passes.
@@ -101,6 +102,16 @@ impl Stage for Sink {
 
     fn held(&self) -> usize {
         self.playout.len()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = Checkpoint::default();
+        self.playout.put(&mut checkpoint);
+        Some(checkpoint.finish())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        self.playout.restore(Remembered(checkpoint))
     }
 
     fn report(&self) -> Vec<Report> {

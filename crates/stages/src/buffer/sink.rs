@@ -1,11 +1,15 @@
 //! The half that asks, and releases at creation spacing.
 
+use crate::checkpoint::{Checkpoint, Remembered};
 use crate::playout::{Playout, STEP_NS, transit};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
 /// How far a number may be ahead of what was asked for: an end gives out all that the source holds.
 const AHEAD_MAX: u64 = 1 << 20;
+
+/// No flow comes to so many messages.
+const COUNT_MAX: u64 = 1 << 62;
 
 /// While nothing comes a request is said again, ever less often: at last this often.
 const SILENCE_MAX: Duration = Duration::from_secs(16);
@@ -182,6 +186,20 @@ impl Stage for Sink {
 
     fn held(&self) -> usize {
         self.playout.len()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.put([self.granted, self.seen]);
+        self.playout.put(&mut checkpoint);
+        Some(checkpoint.finish())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        let mut remembered = Remembered(checkpoint);
+        self.granted = remembered.number_below(COUNT_MAX)?;
+        self.seen = remembered.number_below(COUNT_MAX)?;
+        self.playout.restore(remembered)
     }
 
     fn report(&self) -> Vec<Report> {

@@ -4,8 +4,9 @@ use super::count::{AUTO_MAX, BEAT, Word};
 use super::growth::Watch;
 use super::{COUNT_BYTES, ENTRY_BYTES};
 use crate::adaptive::Hold;
+use crate::checkpoint::{Checkpoint, Remembered};
 use crate::playout::{Playout, STEP_NS, Window, transit};
-use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
 /// Least time between two words to the source half.
@@ -231,6 +232,16 @@ impl Stage for Sink {
 
     fn held(&self) -> usize {
         self.playout.len()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = Checkpoint::default();
+        self.playout.put(&mut checkpoint);
+        Some(checkpoint.finish())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        self.playout.restore(Remembered(checkpoint))
     }
 
     fn report(&self) -> Vec<Report> {

@@ -56,6 +56,11 @@ impl<T> References<T> {
         }
     }
 
+    /// All, the one used last at the end.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Reference<T>> {
+        self.held.iter()
+    }
+
     /// Forgets all.
     pub(super) fn clear(&mut self) {
         self.held.clear();

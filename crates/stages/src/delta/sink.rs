@@ -2,6 +2,7 @@
 
 use super::difference::Patch;
 use super::references::{Reference, References};
+use crate::checkpoint::{Checkpoint, Remembered};
 use crate::varint;
 use bytes::{Bytes, BytesMut};
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
@@ -100,6 +101,26 @@ impl Stage for Sink {
         let length = message.body.len();
         self.references.put(Reference { sequence, length, held: message.body.clone() });
         out.send(port, message);
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.put([self.newest.map_or(0, |newest| newest.saturating_add(1))]);
+        for Reference { sequence, held, .. } in self.references.iter() {
+            checkpoint.put([*sequence]);
+            checkpoint.put_body(held);
+        }
+        Some(checkpoint.finish())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        let mut remembered = Remembered(checkpoint);
+        self.newest = remembered.number()?.checked_sub(1);
+        while !remembered.is_empty() {
+            let (sequence, held) = (remembered.number()?, remembered.body()?);
+            self.references.put(Reference { sequence, length: held.len(), held });
+        }
         Ok(())
     }
 

@@ -2,9 +2,10 @@
 
 use super::header::Header;
 use super::{Mode, ways};
+use crate::checkpoint::{Checkpoint, Remembered};
 use crate::course::Place;
 use crate::turns::{NOWHERE, Turn, Turns};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const MISSING: &str = "not all of it came in time";
 const CAME_BEFORE: &str = "its first copy went before this half was there";
@@ -121,6 +122,21 @@ impl Stage for Sink {
 
     fn held(&self) -> usize {
         self.turns.held()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.put([self.is_new.into(), self.is_one_flow.into()]);
+        let mut all = checkpoint.finish();
+        all.append(self.turns.checkpoint());
+        Some(all)
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        let mut remembered = Remembered(checkpoint);
+        self.is_new = remembered.number_below(2)? == 1;
+        self.is_one_flow = remembered.number_below(2)? == 1;
+        self.turns.restore(remembered.0)
     }
 
     fn report(&self) -> Vec<Report> {

@@ -2,7 +2,7 @@
 
 use crate::course::Place;
 use crate::turns::{NOWHERE, Turn, Turns};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const LATE: &str = "came after its turn, or twice";
 const OLD_START: &str = "from before the source started anew";
@@ -51,6 +51,14 @@ impl Stage for Sink {
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.turns.handle_timeout(now, out);
         Ok(())
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        Some(self.turns.checkpoint())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+        self.turns.restore(checkpoint)
     }
 
     fn report(&self) -> Vec<Report> {
