@@ -26,6 +26,8 @@ const TAKEN_MAX: usize = 4096;
 /// What processes did.
 pub(super) enum Event {
     Output(Message),
+    /// The message of this number, as it went: all before it is finished, too.
+    Back(u64),
     /// So many of what was handed over is finished, in what came so far.
     Covers(u64),
     /// Of which stage, its place, and what it says.
@@ -326,6 +328,7 @@ fn take_given(lane: &mut Lane, take: &mut impl FnMut(Event) -> Result<(), Rubbis
     for taken in 0..TAKEN_MAX {
         match lane.pop().map_err(|Broken(what)| Rubbish(what))? {
             None => return Ok(taken > 0),
+            Some(Given::Back(number)) => take(Event::Back(number))?,
             Some(Given::End) => {}
             Some(Given::Covers(covers)) => take(Event::Covers(covers))?,
             Some(Given::Message(message, covers)) => {
@@ -341,15 +344,11 @@ fn take_given(lane: &mut Lane, take: &mut impl FnMut(Event) -> Result<(), Rubbis
 
 /// Hands over what there is room for; whether that was everything.
 fn give(lane: &mut Lane, ledger: &mut Ledger, is_cautious: bool) -> Result<bool, Broken> {
-    while let Some((created, container, has_gap)) = ledger.next_whole() {
-        if is_cautious && !lane.is_quiet() {
+    while let Some((created, body, has_gap)) = ledger.next_whole() {
+        if is_cautious && !lane.is_quiet() || !lane.push(created, body, has_gap)? {
             return Ok(false);
         }
-        let bytes = container.len();
-        if !lane.push(created, container, Container::BYTES, has_gap)? {
-            return Ok(false);
-        }
-        ledger.hand_over(bytes);
+        ledger.hand_over_whole();
     }
     Ok(true)
 }

@@ -14,7 +14,7 @@
 //! kept to the era's end, a new process is handed all of them again, and as many of its outputs, and of its drops, as
 //! had left already are void. Where the era has grown too long to be kept, what remains of it dies with its process.
 
-use contract::{Attributes, Body, Bytes, Drop, Message, Time};
+use contract::{Attributes, Body, Bytes, Drop, Message, Port, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -65,17 +65,31 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rubbish(pub(super) String);
 
+/// What stands around a message that is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// Nothing: it is handed over in shared memory.
+    Bare,
+    /// The header in front.
+    Container,
+    /// That, and behind it, for each process of a chain, that it is whole ([`Word`]).
+    Chain,
+}
+
 struct Kept {
     created: Time,
-    /// The container, header and all; in a chain, with the word behind it.
-    container: Body,
+    /// What the host knows of it, and whether that is anything that has not been put back.
+    attributes: Attributes,
+    is_known: bool,
+    /// In its [`Framing`].
+    body: Body,
+    /// Its bytes, and those of a header, whether it has one or not.
+    bytes: usize,
     era: u32,
     /// Something was lost before it.
     has_gap: bool,
     deaths: u32,
     outside_deaths: u32,
-    /// What the host knows of it, if that is anything, by when it was created.
-    known: Option<(Time, Attributes)>,
 }
 
 /// Messages that the process says it dropped.
@@ -100,8 +114,7 @@ pub(super) struct Death {
 /// The inputs of one link and the outputs of its process.
 pub(super) struct Ledger {
     limits: Limits,
-    /// Whether its processes are told with each message that it is whole ([`Word`]).
-    has_words: bool,
+    framing: Framing,
     /// Whether inputs are kept to the end of their era.
     has_history: bool,
     /// Inputs; the first has number `first`.
@@ -154,16 +167,16 @@ pub(super) struct Ledger {
     /// Inputs of which something is known.
     known: usize,
     /// What may leave.
-    ready: VecDeque<Message>,
+    ready: VecDeque<(Port, Message)>,
     drops: Vec<Drop>,
 }
 
 impl Ledger {
-    /// Empty. `says_done`: the process is known to say done.
+    /// Empty, of what is handed over as containers. `says_done`: the process is known to say done.
     pub(super) fn new(limits: Limits, says_done: bool, has_history: bool) -> Ledger {
         Ledger {
             limits,
-            has_words: false,
+            framing: Framing::Container,
             has_history,
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -205,7 +218,12 @@ impl Ledger {
 
     /// The same for a chain.
     pub(super) fn of_chain(limits: Limits, has_history: bool) -> Ledger {
-        Ledger { has_words: true, ..Ledger::new(limits, true, has_history) }
+        Ledger { framing: Framing::Chain, ..Ledger::new(limits, true, has_history) }
+    }
+
+    /// The same for a run on shared memory.
+    pub(super) fn of_run(limits: Limits, has_history: bool) -> Ledger {
+        Ledger { framing: Framing::Bare, ..Ledger::new(limits, true, has_history) }
     }
 
     /// One more input, of this era (0 where there are none).
@@ -215,20 +233,34 @@ impl Ledger {
             return self.drops.push(Drop { reason, count: 1 });
         }
         self.newest_era = era;
-        let Message { created, attributes, body: mut container } = message;
         // A mark is its trace's, which follows it by itself.
-        let attributes = Attributes { mark: 0, ..attributes };
-        let known = (attributes != Attributes::default()).then_some((created, attributes));
-        self.known += usize::from(known.is_some());
-        let length = container.len() as u32;
-        container.push_front(&Container { length, created: created.0 }.emit());
-        if self.has_words {
-            container.push(Bytes::from_static(ONE_MORE));
+        let attributes = Attributes { mark: 0, ..message.attributes };
+        let is_known = attributes != Attributes::default();
+        self.known += usize::from(is_known);
+        let (created, length) = (message.created, message.body.len());
+        let bytes = Container::BYTES + length + if self.framing == Framing::Chain { Word::BYTES } else { 0 };
+        self.kept_bytes += bytes;
+        self.ahead_bytes += bytes;
+        let kept = Kept {
+            created,
+            attributes,
+            is_known,
+            body: message.body,
+            bytes,
+            era,
+            has_gap: std::mem::take(&mut self.gap_waits),
+            deaths: 0,
+            outside_deaths: 0,
+        };
+        self.kept.push_back(kept);
+        // Where it is kept: a body is large to be moved.
+        let body = self.kept.back_mut().map(|kept| &mut kept.body).filter(|_| self.framing != Framing::Bare);
+        if let Some(body) = body {
+            body.push_front(&Container { length: length as u32, created: created.0 }.emit());
+            if self.framing == Framing::Chain {
+                body.push(Bytes::from_static(ONE_MORE));
+            }
         }
-        self.kept_bytes += container.len();
-        self.ahead_bytes += container.len();
-        let has_gap = std::mem::take(&mut self.gap_waits);
-        self.kept.push_back(Kept { created, container, era, has_gap, deaths: 0, outside_deaths: 0, known });
     }
 
     /// Something was lost before the next input.
@@ -341,14 +373,21 @@ impl Ledger {
             if kept.era != self.era || into.len() >= SLICES_MAX || has_stopped || has_gap {
                 break;
             }
-            kept.container.io_slices(if is_next { self.partial } else { 0 }, into);
+            kept.body.io_slices(if is_next { self.partial } else { 0 }, into);
         }
     }
 
-    /// The container to hand over next, if it is handed over whole: when its message was created, and whether something
-    /// was lost before it.
+    /// The message to hand over next, where one is handed over whole: when it was created, its bytes, and whether
+    /// something was lost before it.
     pub(super) fn next_whole(&self) -> Option<(Time, &Body, bool)> {
-        self.next().filter(|_| self.has_next()).map(|kept| (kept.created, &kept.container, kept.has_gap))
+        self.next().filter(|_| self.has_next()).map(|kept| (kept.created, &kept.body, kept.has_gap))
+    }
+
+    /// It is over.
+    pub(super) fn hand_over_whole(&mut self) {
+        if let Some(bytes) = self.next().map(|kept| kept.bytes) {
+            self.hand_over(bytes);
+        }
     }
 
     /// So many of those bytes are over.
@@ -358,7 +397,7 @@ impl Ledger {
         while bytes > 0
             && let Some(kept) = self.next()
         {
-            let left = kept.container.len() - self.partial;
+            let left = kept.bytes - self.partial;
             if bytes < left {
                 self.partial += bytes;
                 return;
@@ -413,6 +452,38 @@ impl Ledger {
     /// As [`Ledger::take_done`], said with the outputs themselves: all that came so far.
     pub(super) fn take_covers(&mut self, inputs: u64) -> Result<(), Rubbish> {
         self.take_done(inputs, self.read)
+    }
+
+    /// The process's input number `inputs`, from 1, came back as it went, and with it all before it is finished.
+    pub(super) fn take_back(&mut self, inputs: u64) -> Result<(), Rubbish> {
+        let is_next = self.begun + inputs == self.first + 1 && self.first < self.handed;
+        let is_alone = self.withheld.is_empty() && self.dones.is_empty() && self.told.is_empty();
+        if is_next && is_alone && !self.has_history {
+            return self.give_back(inputs);
+        }
+        let place = (self.begun + inputs).checked_sub(self.first + 1);
+        let kept = place.and_then(|place| self.kept.get(place as usize));
+        let Some(Kept { created, body, .. }) = kept else {
+            return Err(Rubbish(format!("it gives back message {inputs}, which is finished")));
+        };
+        let message = Message::new(*created, body.clone());
+        self.take(message)?;
+        self.take_covers(inputs)
+    }
+
+    /// The first input is its own output. All that a `done` would have done, in one step.
+    fn give_back(&mut self, inputs: u64) -> Result<(), Rubbish> {
+        let Some(Kept { created, attributes, is_known, body, bytes, .. }) = self.kept.pop_front() else {
+            return Err(Rubbish("it gives back what it was not given".into()));
+        };
+        self.ready.push_back((Port::MAIN, Message { created, attributes, body }));
+        self.first += 1;
+        (self.committed, self.finished) = (self.first, self.first);
+        (self.kept_bytes, self.known) = (self.kept_bytes - bytes, self.known - usize::from(is_known));
+        self.finished_bytes += bytes as u64;
+        (self.read, self.vouched, self.left) = (self.read + 1, self.vouched + 1, self.left + 1);
+        (self.last_done, self.early_deaths) = ((inputs, self.read), 0);
+        Ok(())
     }
 
     /// A stage of the process says that it dropped messages: of its first `until` inputs, or of those that it says
@@ -487,7 +558,7 @@ impl Ledger {
             if self.vouched > self.void {
                 self.left += 1;
                 self.put_back(&mut message);
-                self.ready.push_back(message);
+                self.ready.push_back((Port::MAIN, message));
             }
         }
     }
@@ -500,14 +571,13 @@ impl Ledger {
         let from = (self.committed - self.first) as usize;
         let until = self.kept.len().min(from + LOOKED_AT_MAX);
         let mut inputs = self.kept.range_mut(from..until);
-        let is_it =
-            |kept: &Option<(Time, Attributes)>| kept.is_some_and(|(created, _)| created == output.created);
-        let Some(input) = inputs.find(|kept| is_it(&kept.known)) else { return };
-        output.attributes = input.known.map_or(output.attributes, |(_, attributes)| attributes);
+        let is_it = |kept: &Kept| kept.is_known && kept.created == output.created;
+        let Some(input) = inputs.find(|kept| is_it(kept)) else { return };
         // Of two created at once, the next output came of the other.
-        if inputs.next().is_some_and(|next| is_it(&next.known)) {
-            (input.known, self.known) = (None, self.known - 1);
+        if inputs.next().is_some_and(|next| is_it(next)) {
+            (input.is_known, self.known) = (false, self.known - 1);
         }
+        output.attributes = input.attributes;
     }
 
     fn commit(&mut self, until: u64) {
@@ -530,13 +600,13 @@ impl Ledger {
     /// Bytes of inputs that are kept.
     fn bytes_between(&self, from: u64, until: u64) -> u64 {
         let range = (from - self.first) as usize..(until - self.first) as usize;
-        self.kept.range(range).map(|kept| kept.container.len() as u64).sum()
+        self.kept.range(range).map(|kept| kept.bytes as u64).sum()
     }
 
     fn forget_first(&mut self) {
         if let Some(kept) = self.kept.pop_front() {
-            self.kept_bytes -= kept.container.len();
-            self.known -= usize::from(kept.known.is_some());
+            self.kept_bytes -= kept.bytes;
+            self.known -= usize::from(kept.is_known);
             self.first += 1;
         }
     }
@@ -563,8 +633,8 @@ impl Ledger {
             if (kept.deaths >= DEATHS_MAX || kept.outside_deaths >= OUTSIDE_DEATHS_MAX)
                 && let Some(kept) = self.kept.remove(front)
             {
-                self.kept_bytes -= kept.container.len();
-                self.known -= usize::from(kept.known.is_some());
+                self.kept_bytes -= kept.bytes;
+                self.known -= usize::from(kept.is_known);
                 death.poison = 1;
                 let reason = "killed the module three times";
                 self.drops.push(Drop { reason, count: 1 });
@@ -635,8 +705,8 @@ impl Ledger {
     }
 
     /// What may leave, oldest first.
-    pub(super) fn ready(&mut self) -> Option<Message> {
-        self.ready.pop_front()
+    pub(super) fn ready(&mut self) -> &mut VecDeque<(Port, Message)> {
+        &mut self.ready
     }
 
     /// Messages that ended here since the last call.

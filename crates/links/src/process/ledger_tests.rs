@@ -117,6 +117,10 @@ fn value(message: Message) -> u64 {
     u64::from_le_bytes(message.body.into_bytes()[..].try_into().unwrap())
 }
 
+fn ready(ledger: &mut Ledger) -> Option<Message> {
+    ledger.ready().pop_front().map(|(_, message)| message)
+}
+
 fn hand_over(ledger: &mut Ledger, process: &mut Process, bytes_max: usize) {
     // A gap is told on the way of control frames; nothing is handed over before it is.
     ledger.next_gap();
@@ -257,13 +261,13 @@ proptest! {
             if ledger.next_era().is_some() && !ledger.has_next() {
                 end(&mut ledger, &mut process, work);
             }
-            out.extend(std::iter::from_fn(|| ledger.ready()).map(value));
+            out.extend(std::iter::from_fn(|| ready(&mut ledger)).map(value));
             drops += dropped(&mut ledger);
         }
         // Of an era that is finished a process may be handed all again, and still owe its word.
         while ledger.unfinished() > 0 || ledger.has_next() || !ledger.is_idle() {
             end(&mut ledger, &mut process, work);
-            out.extend(std::iter::from_fn(|| ledger.ready()).map(value));
+            out.extend(std::iter::from_fn(|| ready(&mut ledger)).map(value));
         }
         drops += dropped(&mut ledger);
         prop_assert_eq!(out, expected(work, &inputs));
@@ -297,7 +301,7 @@ proptest! {
                 _ => if !ledger.has_next() { ledger.end() },
             }
             prop_assert!(ledger.unfinished() <= 20 && ledger.waiting() <= ledger.place() as usize);
-            while ledger.ready().is_some() {}
+            ledger.ready().clear();
         }
     }
 }
@@ -322,7 +326,7 @@ fn a_message_that_was_first_in_line_at_three_deaths_is_dropped_by_name() {
     assert_eq!(ledger.next_gap(), Some(0), "the next process is told that something is missing");
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
     ledger.take(message(2)).unwrap();
-    assert_eq!(ledger.ready().map(value), Some(2));
+    assert_eq!(ready(&mut ledger).map(value), Some(2));
     assert_eq!(ledger.unfinished(), 0);
 }
 
@@ -365,12 +369,12 @@ fn what_was_not_read_killed_nobody() {
 fn an_output_waits_for_its_done_and_a_done_for_its_outputs() {
     let mut ledger = handed(&[1, 2], true, false);
     ledger.take(message(1)).unwrap();
-    assert_eq!(ledger.ready(), None);
+    assert_eq!(ready(&mut ledger), None);
     ledger.take_done(2, 2).unwrap();
-    assert_eq!((ledger.ready(), ledger.unfinished()), (None, 2));
+    assert_eq!((ready(&mut ledger), ledger.unfinished()), (None, 2));
     ledger.take(message(2)).unwrap();
-    assert_eq!(ledger.ready().map(value), Some(1));
-    assert_eq!(ledger.ready().map(value), Some(2));
+    assert_eq!(ready(&mut ledger).map(value), Some(1));
+    assert_eq!(ready(&mut ledger).map(value), Some(2));
     assert_eq!(ledger.unfinished(), 0);
 }
 
@@ -456,7 +460,98 @@ fn what_is_known_of_a_message_is_put_back_on_what_came_of_it() {
     // One of its own making comes between.
     [1, 2, 3, 2, 4, 5].iter().for_each(|created| came(&mut ledger, *created));
     ledger.take_done(5, 6).unwrap();
-    let all: Vec<_> = std::iter::from_fn(|| ledger.ready()).map(|message| message.attributes).collect();
+    let all: Vec<_> = std::iter::from_fn(|| ready(&mut ledger)).map(|message| message.attributes).collect();
     let none = Attributes::default();
     assert_eq!(all, [known(1), known(2), none, known(3), none, known(5)]);
+}
+
+/// What somebody says to a ledger.
+#[derive(Debug, Clone)]
+enum Turn {
+    Admit {
+        known: bool,
+    },
+    HandOver,
+    /// The first so many of what is handed over and not covered come back: the last as it went, of the others nothing.
+    Back(usize),
+    /// Another message, which covers nothing.
+    Another,
+    Drop(u64),
+    Die,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What comes back as it went might as well have come as a message that covers itself.
+    #[test]
+    fn giving_back_is_giving_and_covering(
+        turns in prop::collection::vec(
+            prop_oneof![
+                4 => any::<bool>().prop_map(|known| Turn::Admit { known }),
+                4 => Just(Turn::HandOver),
+                6 => (1usize..3).prop_map(Turn::Back),
+                1 => Just(Turn::Another),
+                1 => (0u64..4).prop_map(Turn::Drop),
+                1 => Just(Turn::Die),
+            ],
+            0..80,
+        ),
+        has_history in any::<bool>(),
+    ) {
+        let mut ledgers = [(); 2].map(|()| Ledger::of_run(Limits::default(), has_history));
+        // Created, since the last process began: handed over, and covered.
+        let (mut created, mut handed, mut covered) = (0, VecDeque::new(), 0u64);
+        for turn in turns {
+            if matches!(turn, Turn::Admit { .. }) {
+                created += 1;
+            }
+            let is_over = ledgers[0].next_whole().map(|(created, ..)| created.0);
+            let back = match turn {
+                Turn::Back(count) => handed.get((covered as usize + count).saturating_sub(1)).copied(),
+                _ => None,
+            };
+            for (index, ledger) in ledgers.iter_mut().enumerate() {
+                match turn {
+                    Turn::Admit { known } => {
+                        let priority = u8::from(known);
+                        let attributes = Attributes { priority, ..Attributes::default() };
+                        ledger.admit(Message { attributes, ..message(created) }, 0);
+                    }
+                    Turn::HandOver => ledger.hand_over_whole(),
+                    Turn::Back(count) => {
+                        let Some(created) = back else { continue };
+                        let inputs = covered + count as u64;
+                        match index {
+                            0 => ledger.take_back(inputs).unwrap(),
+                            _ => {
+                                ledger.take(message(created)).unwrap();
+                                ledger.take_covers(inputs).unwrap();
+                            }
+                        }
+                    }
+                    Turn::Another => ledger.take(message(0)).unwrap(),
+                    Turn::Drop(ahead) => {
+                        let drop = Drop { reason: "dropped", count: 1 };
+                        ledger.take_drop(0, drop, Some(covered + ahead)).unwrap();
+                    }
+                    Turn::Die => {
+                        ledger.die(0, true);
+                    }
+                }
+            }
+            match turn {
+                Turn::HandOver => handed.extend(is_over),
+                Turn::Back(count) if back.is_some() => covered += count as u64,
+                Turn::Die => (covered, _) = (0, handed.clear()),
+                _ => {}
+            }
+            let states = ledgers.each_mut().map(|ledger| {
+                let came: Vec<_> = ledger.ready().drain(..).collect();
+                let (drops, told) = (ledger.drops().count(), ledger.told_drops().count());
+                (came, drops, told, ledger.unfinished(), ledger.waiting(), ledger.committed(), ledger.is_idle())
+            });
+            prop_assert_eq!(&states[0], &states[1]);
+        }
+    }
 }

@@ -63,7 +63,10 @@ pub use ledger::Limits;
 pub use warden::{Allowed, Wardship};
 
 use contract::{Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, Time, Value};
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use supervisor::Supervisor;
@@ -106,10 +109,44 @@ pub struct SharedRun {
     pub spins: bool,
 }
 
+/// The processes of a run, in the hands of its links.
+enum Run {
+    /// The one link needs no lock.
+    Alone(Box<RefCell<Supervisor>>),
+    Shared(Arc<Mutex<Supervisor>>),
+}
+
+/// A run while one of its links is at it.
+enum Held<'a> {
+    Alone(RefMut<'a, Supervisor>),
+    Shared(MutexGuard<'a, Supervisor>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Supervisor;
+
+    #[inline]
+    fn deref(&self) -> &Supervisor {
+        match self {
+            Held::Alone(run) => run,
+            Held::Shared(run) => run,
+        }
+    }
+}
+
+impl DerefMut for Held<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Supervisor {
+        match self {
+            Held::Alone(run) => run,
+            Held::Shared(run) => run,
+        }
+    }
+}
+
 /// The link to a module in a process of its own.
 pub struct Process {
-    /// Shared by the links of a run.
-    run: Arc<Mutex<Supervisor>>,
+    run: Run,
     set: Arc<PollSet>,
     stage: usize,
     stages: usize,
@@ -148,13 +185,22 @@ impl Process {
     fn links(modules: Vec<Module>, shared: Option<SharedRun>) -> Result<Vec<Process>, StageError> {
         let set = PollSet::new().map_err(|error| StageError::Own(format!("epoll: {error}")))?;
         let (set, stages) = (Arc::new(set), modules.len());
-        let run = Arc::new(Mutex::new(Supervisor::start(modules, shared, set.clone())?));
-        let link = |stage| Process { run: run.clone(), set: set.clone(), stage, stages };
+        let run = Supervisor::start(modules, shared, set.clone())?;
+        if stages == 1 {
+            let run = Run::Alone(Box::new(RefCell::new(run)));
+            return Ok(vec![Process { run, set, stage: 0, stages }]);
+        }
+        let run = Arc::new(Mutex::new(run));
+        let link = |stage| Process { run: Run::Shared(run.clone()), set: set.clone(), stage, stages };
         Ok((0..stages).map(link).collect())
     }
 
-    fn run(&self) -> MutexGuard<'_, Supervisor> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    fn run(&self) -> Held<'_> {
+        match &self.run {
+            Run::Alone(run) => Held::Alone(run.borrow_mut()),
+            Run::Shared(run) => Held::Shared(run.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
     /// The number of the process, while there is one.
@@ -175,13 +221,21 @@ impl Process {
 
     /// Gives what is this link's to give.
     fn give(&self, run: &mut Supervisor, out: &mut Outbox) {
-        let ready = run.outbox(self.stage);
-        match out.messages.is_empty() {
-            true => std::mem::swap(&mut out.messages, &mut ready.messages),
-            false => out.messages.append(&mut ready.messages),
+        if !run.has_something(self.stage) {
+            return;
         }
+        let ready = run.outbox(self.stage);
+        move_all(&mut ready.messages, &mut out.messages);
         out.controls.append(&mut ready.controls);
         out.drops.append(&mut ready.drops);
+    }
+}
+
+/// Moves all behind what is there: where nothing is, without touching any.
+fn move_all<T>(from: &mut VecDeque<T>, to: &mut VecDeque<T>) {
+    match to.is_empty() {
+        true => std::mem::swap(from, to),
+        false => to.append(from),
     }
 }
 

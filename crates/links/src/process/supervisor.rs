@@ -3,9 +3,9 @@
 use super::child::{Blame, Child, Event, Program};
 use super::ledger::{Ledger, Rubbish};
 use super::window::Window;
-use super::{Module, SharedRun, reason};
+use super::{Module, SharedRun, move_all, reason};
 use crate::shm::{self, Geometry};
-use contract::{Drop, Feedback, Half, Input, Message, Outbox, Port, StageError, Time};
+use contract::{Drop, Feedback, Half, Input, Message, Outbox, StageError, Time};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,9 +145,10 @@ impl Supervisor {
         };
         let says_done = modules.iter().all(|module| module.is_own);
         let has_words = shared.is_none() && modules.iter().all(|module| module.is_chained);
-        let ledger = match has_words {
-            true => Ledger::of_chain(limits, follows),
-            false => Ledger::new(limits, says_done, follows),
+        let ledger = match (&shared, has_words) {
+            (Some(_), _) => Ledger::of_run(limits, follows),
+            (None, true) => Ledger::of_chain(limits, follows),
+            (None, false) => Ledger::new(limits, says_done, follows),
         };
         let place = |module| Place {
             module,
@@ -304,6 +305,10 @@ impl Supervisor {
                     has_moved = true;
                     ledger.take(message)?;
                 }
+                Event::Back(inputs) => {
+                    has_moved = true;
+                    ledger.take_back(inputs)?;
+                }
                 Event::Covers(inputs) => {
                     has_moved = true;
                     ledger.take_covers(inputs)?;
@@ -454,12 +459,12 @@ impl Supervisor {
         let marks = self.module().has_history && self.module().half == Half::Source;
         let last = self.last();
         let out = &mut self.places[last].outbox;
-        while let Some(mut message) = self.ledger.ready() {
-            if marks {
-                message.body.push_front(&self.incarnation.to_le_bytes());
-            }
-            out.send(Port::MAIN, message);
+        let ready = self.ledger.ready();
+        if marks {
+            let mark = self.incarnation.to_le_bytes();
+            ready.iter_mut().for_each(|(_, message)| message.body.push_front(&mark));
         }
+        move_all(ready, &mut out.messages);
         out.drops.extend(self.ledger.drops());
         for (stage, drop) in self.ledger.told_drops() {
             self.places[stage].outbox.drops.push(drop);

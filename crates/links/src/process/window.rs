@@ -27,6 +27,8 @@ pub(super) struct Window {
     span: Option<(Time, u32)>,
     /// Mean time from message to message, over the last span.
     gap_ns: f64,
+    /// What follows of all that.
+    messages: usize,
 }
 
 impl Window {
@@ -34,7 +36,10 @@ impl Window {
     pub(super) fn new(slots: Option<usize>, latency: Option<Duration>, stages: usize) -> Window {
         let most = slots.unwrap_or(AUTO_MAX);
         let latency = latency.or(slots.is_none().then_some(LATENCY));
-        Window { most, least: stages.min(most), latency, span: None, gap_ns: LATENCY.as_nanos() as f64 }
+        let (least, gap_ns) = (stages.min(most), LATENCY.as_nanos() as f64);
+        let mut window = Window { most, least, latency, span: None, gap_ns, messages: most };
+        window.set();
+        window
     }
 
     /// A message came; gives the window.
@@ -43,16 +48,23 @@ impl Window {
         let gone = now.since(*begun);
         if gone >= SPAN {
             self.gap_ns = gone.as_nanos() as f64 / f64::from(*count);
-            (*begun, *count) = (now, 0);
+            (*begun, *count) = (now, 1);
+            self.set();
+        } else {
+            *count += 1;
         }
-        *count += 1;
-        self.messages()
+        self.messages
+    }
+
+    fn set(&mut self) {
+        let within = |latency: Duration| (latency.as_nanos() as f64 / self.gap_ns.max(1.0)).ceil() as usize;
+        self.messages =
+            self.latency.map_or(self.most, |latency| within(latency).clamp(self.least, self.most));
     }
 
     /// The window.
     pub(super) fn messages(&self) -> usize {
-        let within = |latency: Duration| (latency.as_nanos() as f64 / self.gap_ns.max(1.0)).ceil() as usize;
-        self.latency.map_or(self.most, |latency| within(latency).clamp(self.least, self.most))
+        self.messages
     }
 
     /// The largest it may become.

@@ -1,7 +1,7 @@
 //! From entries to messages, and back: what both ends of a run share.
 
-use super::block::{Broken, Consumer, Producer};
-use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use super::block::{self, Broken, Consumer, Producer};
+use super::entry::{ENTRY_BYTES, Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use contract::Time;
 use smallvec::SmallVec;
 use wire::BODY_BYTES_MAX;
@@ -27,20 +27,14 @@ impl Arrival {
 }
 
 /// The next arrival, which stays where it is until the reader advances by its entries.
-pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
-    let mut arrival = match from.peek(0)? {
-        None => return Ok(None),
-        Some(Entry { has_more: false, is_message, has_gap, is_end, created, covers, pieces, .. }) => {
-            let created = Time(created);
-            let arrival = Arrival { is_message, has_gap, is_end, created, covers, pieces, entries: 1 };
-            return match arrival.bytes() > BODY_BYTES_MAX {
-                true => Err(too_much()),
-                false => Ok(Some(arrival)),
-            };
-        }
-        Some(_) => Arrival::default(),
-    };
-    while let Some(entry) = from.peek(arrival.entries)? {
+pub(super) fn next(from: &Consumer) -> Result<Option<Arrival>, Broken> {
+    from.peek_raw(0).map(|first| read(from, &first)).transpose()
+}
+
+/// The next arrival, of which this is the first entry.
+pub(super) fn read(from: &Consumer, first: &[u8; ENTRY_BYTES]) -> Result<Arrival, Broken> {
+    let (mut entry, mut arrival) = (block::parsed(first)?, Arrival::default());
+    loop {
         arrival.entries += 1;
         arrival.has_gap |= entry.has_gap;
         match arrival.pieces.is_empty() {
@@ -53,10 +47,11 @@ pub(super) fn next(from: &mut Consumer) -> Result<Option<Arrival>, Broken> {
         }
         if !entry.has_more {
             let Entry { is_message, is_end, created, covers, .. } = entry;
-            return Ok(Some(Arrival { is_message, is_end, created: Time(created), covers, ..arrival }));
+            return Ok(Arrival { is_message, is_end, created: Time(created), covers, ..arrival });
         }
+        let next = from.peek(arrival.entries)?;
+        entry = next.ok_or_else(|| Broken("a message is cut short".into()))?;
     }
-    Err(Broken("a message is cut short".into()))
 }
 
 fn too_much() -> Broken {
@@ -68,8 +63,8 @@ pub(super) const fn entries(pieces: usize) -> usize {
     if pieces == 0 { 1 } else { pieces.div_ceil(PIECES_MAX) }
 }
 
-/// Writes a message's entries, for which there is room.
-pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
+/// Writes a message's entries, for which there is room; gives the entry of one that takes no more.
+pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) -> Option<[u8; ENTRY_BYTES]> {
     let mut rest = pieces;
     let mut has_gap = last.has_gap;
     while rest.len() > PIECES_MAX {
@@ -84,5 +79,6 @@ pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
         });
         rest = later;
     }
-    to.write(&Entry { has_gap, pieces: rest.iter().copied().collect(), ..last });
+    let bytes = to.write(&Entry { has_gap, pieces: SmallVec::from_slice(rest), ..last });
+    (pieces.len() <= PIECES_MAX).then_some(bytes)
 }

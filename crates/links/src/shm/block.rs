@@ -275,6 +275,12 @@ impl Block {
     }
 }
 
+/// What an entry says.
+#[inline]
+pub(super) fn parsed(bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, Broken> {
+    Entry::parse(bytes).ok_or_else(|| Broken("an entry has too many pieces".into()))
+}
+
 /// The number of the ring's entry of this index, as it stands in it: none of fresh memory.
 fn number(index: u64) -> u32 {
     index.wrapping_add(1) as u32
@@ -330,10 +336,12 @@ impl Producer {
         Ok(())
     }
 
-    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
-    pub fn write(&mut self, entry: &Entry) {
-        self.hidden.push(entry.emit(number(self.head)));
+    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`]. Gives its bytes.
+    pub fn write(&mut self, entry: &Entry) -> [u8; ENTRY_BYTES] {
+        let bytes = entry.emit(number(self.head));
+        self.hidden.push(bytes);
         self.head += 1;
+        bytes
     }
 
     /// Writes an entry of another ring as it is, for which there is room; nobody sees it before [`Producer::publish`].
@@ -341,6 +349,22 @@ impl Producer {
         Entry::renumber(&mut entry, number(self.head));
         self.hidden.push(entry);
         self.head += 1;
+    }
+
+    /// Shows an entry of another ring as it is, for which there is room; all before it were shown.
+    #[inline]
+    pub(super) fn hand_on(&mut self, mut entry: [u8; ENTRY_BYTES]) {
+        Entry::renumber(&mut entry, number(self.head));
+        self.show(self.head, &entry);
+        self.head += 1;
+        self.count();
+    }
+
+    /// Counts what was shown, for whoever looks from outside.
+    #[inline]
+    fn count(&self) {
+        // Released: whoever counts an entry sees all of it.
+        self.block.of(self.ring, HEAD).store(self.head, Ordering::Release);
     }
 
     /// Has the last entry say what it covers, if nobody has seen that entry.
@@ -360,16 +384,22 @@ impl Producer {
         // The last one first: whoever sees an entry sees those behind it.
         let published = self.published();
         for (index, bytes) in self.hidden.iter().enumerate().rev() {
-            let at = self.block.entry_at(self.ring, published + index as u64);
-            let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
-            self.block.memory.copy_in(at + WORD_BYTES, rest);
-            self.block.word(at).store(u64::from_le_bytes(*word), Ordering::Release);
+            self.show(published + index as u64, bytes);
         }
         if has_news {
             self.hidden.clear();
-            self.block.of(self.ring, HEAD).store(self.head, Ordering::Release);
+            self.count();
         }
         has_news
+    }
+
+    #[inline]
+    fn show(&self, index: u64, bytes: &[u8; ENTRY_BYTES]) {
+        let at = self.block.entry_at(self.ring, index);
+        let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
+        self.block.memory.copy_in(at + WORD_BYTES, rest);
+        // Released: whoever sees the number in it sees the rest.
+        self.block.word(at).store(u64::from_le_bytes(*word), Ordering::Release);
     }
 }
 
@@ -402,9 +432,7 @@ impl Consumer {
 
     /// Entry number `index` of those that wait, if there are so many.
     pub fn peek(&self, index: usize) -> Result<Option<Entry>, Broken> {
-        let Some(bytes) = self.peek_raw(index) else { return Ok(None) };
-        let entry = Entry::parse(&bytes);
-        entry.map(Some).ok_or_else(|| Broken("an entry has too many pieces".into()))
+        self.peek_raw(index).as_ref().map(parsed).transpose()
     }
 
     /// The same, unread.

@@ -97,6 +97,12 @@ impl Entry {
         bytes[..4].copy_from_slice(&number.to_le_bytes());
     }
 
+    /// Whether two that were written say the same, whatever their numbers.
+    #[inline]
+    pub(super) fn are_same(one: &[u8; ENTRY_BYTES], other: &[u8; ENTRY_BYTES]) -> bool {
+        one[4..] == other[4..]
+    }
+
     /// Of one that was written: whether the message goes on in the next, and whether the flow ends here.
     pub(super) fn goes_on_or_ends(bytes: &[u8; ENTRY_BYTES]) -> (bool, bool) {
         (bytes[4] & MORE != 0, bytes[4] & END != 0)

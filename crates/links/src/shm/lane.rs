@@ -2,7 +2,7 @@
 
 use super::arrival;
 use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
-use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use super::entry::{ENTRY_BYTES, Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
 use super::seat::push;
 use super::spin::{Crowd, Spin};
@@ -47,12 +47,25 @@ pub(crate) fn geometry(stages: usize, slots: usize, spins: [bool; 2]) -> Geometr
 /// What came back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Given {
+    /// The host's message of this number, from 1, as it went; all before it are complete, too.
+    Back(u64),
     /// A message; it completes the first so many of the host's, if not 0.
     Message(Message, u64),
     /// The first so many messages are complete.
     Covers(u64),
     /// The flow has ended.
     End,
+}
+
+/// A message that was handed over.
+#[derive(Debug)]
+struct Sent {
+    /// The ring's index behind it.
+    behind: u64,
+    /// Bytes of its body.
+    bytes: usize,
+    /// Its entry, if that is one.
+    entry: Option<[u8; ENTRY_BYTES]>,
 }
 
 /// What of a message was put into a slot of the host's region.
@@ -68,8 +81,9 @@ pub(crate) struct Lane {
     input: Consumer,
     lender: Lender,
     origins: Vec<Origin>,
-    /// Messages that the first stage has not taken: the ring's index behind each, and its bytes.
-    untaken: VecDeque<(u64, usize)>,
+    /// The last messages that were handed over and are not complete: all that the first stage has not taken, and as
+    /// many as the ring has entries.
+    sent: VecDeque<Sent>,
     /// Messages handed over.
     given: u64,
     bell: Event,
@@ -116,7 +130,7 @@ impl Lane {
             input: Consumer::new(block.clone(), geometry.stages),
             lender: Lender::new(block.clone(), 0),
             origins: vec![Origin::new(); geometry.slots],
-            untaken: VecDeque::new(),
+            sent: VecDeque::new(),
             given: 0,
             bell,
             window: geometry.keeps,
@@ -160,16 +174,9 @@ impl Lane {
         Ok(!is_full(self) && self.output.has_room(1)?)
     }
 
-    /// Hands over what of a body lies behind its first `skip` bytes, created at that time; `false` if there is no room
-    /// now.
-    pub(crate) fn push(
-        &mut self,
-        created: Time,
-        body: &Body,
-        skip: usize,
-        has_gap: bool,
-    ) -> Result<bool, Broken> {
-        let body_bytes = body.len().saturating_sub(skip);
+    /// Hands over a body, created at that time; `false` if there is no room now.
+    pub(crate) fn push(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
+        let body_bytes = body.len();
         self.waits_for_window = !self.has_room()?;
         if self.waits_for_window {
             self.block.want_room(0, true);
@@ -180,7 +187,7 @@ impl Lane {
         let slot_bytes = self.geometry().slot_bytes;
         let keeps_origins = body_bytes > SMALL_BYTES;
         let mut origins: SmallVec<[(usize, usize, Bytes); 2]> = SmallVec::new();
-        for share in body.shares_behind(skip) {
+        for share in body.shares() {
             if let Some((slot, offset)) = self.slots.locate(&share) {
                 if self.origins[slot].len() >= ORIGINS_MAX {
                     self.refresh();
@@ -228,13 +235,14 @@ impl Lane {
         self.given += 1;
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
-        arrival::write(&mut self.output, entry, &pieces);
+        let entry = arrival::write(&mut self.output, entry, &pieces);
         // What can be done while the stage is at it comes later.
         self.show();
-        if self.untaken.len() >= self.geometry().ring {
-            self.untaken();
+        if self.sent.len() >= self.geometry().ring {
+            // The ring had room: the first was taken.
+            self.sent.pop_front();
         }
-        self.untaken.push_back((self.output.written(), body_bytes));
+        self.sent.push_back(Sent { behind: self.output.written(), bytes: body_bytes, entry });
         self.block.want_room(0, false);
         Ok(true)
     }
@@ -252,6 +260,10 @@ impl Lane {
     fn show(&mut self) {
         if self.output.publish() {
             self.block.wake(1);
+            // Its fence stands behind what was taken, too.
+            if std::mem::take(&mut self.has_taken) {
+                self.wake_waiting();
+            }
         }
     }
 
@@ -283,7 +295,16 @@ impl Lane {
 
     /// Takes what came back next.
     pub(crate) fn pop(&mut self) -> Result<Option<Given>, Broken> {
-        let Some(arrival) = arrival::next(&mut self.input)? else { return Ok(None) };
+        let Some(first) = self.input.peek_raw(0) else { return Ok(None) };
+        // What is as it went is what went: nothing of it need be believed.
+        let went = self.sent.front().and_then(|sent| sent.entry.as_ref());
+        if went.is_some_and(|went| Entry::are_same(went, &first)) {
+            let number = self.given + 1 - self.sent.len() as u64;
+            self.sent.pop_front();
+            self.advance(1);
+            return Ok(Some(Given::Back(number)));
+        }
+        let arrival = arrival::read(&self.input, &first)?;
         let given = match (arrival.is_end, arrival.is_message) {
             (true, _) => Given::End,
             (false, false) => Given::Covers(arrival.covers),
@@ -292,10 +313,16 @@ impl Lane {
                 Given::Message(Message::new(arrival.created, body), arrival.covers)
             }
         };
-        self.input.advance(arrival.entries);
+        let complete = arrival.covers.saturating_sub(self.given - self.sent.len() as u64);
+        self.sent.drain(..self.sent.len().min(complete as usize));
+        self.advance(arrival.entries);
+        Ok(Some(given))
+    }
+
+    fn advance(&mut self, entries: usize) {
+        self.input.advance(entries);
         self.has_taken = true;
         self.wake_waiting();
-        Ok(Some(given))
     }
 
     /// Any stage's slots may be free, or the last one's ring.
@@ -373,10 +400,8 @@ impl Lane {
     pub(crate) fn untaken(&mut self) -> (usize, usize) {
         // What a broken index says is not worth more than nothing.
         let taken = self.output.taken().unwrap_or(0);
-        while self.untaken.front().is_some_and(|(behind, _)| *behind <= taken) {
-            self.untaken.pop_front();
-        }
-        (self.untaken.iter().map(|(_, bytes)| bytes).sum(), self.untaken.len())
+        let untaken = self.sent.iter().filter(|sent| sent.behind > taken);
+        untaken.fold((0, 0), |(bytes, messages), sent| (bytes + sent.bytes, messages + 1))
     }
 
     /// Whether the host, about to wait, would look a moment longer.

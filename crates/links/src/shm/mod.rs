@@ -26,7 +26,19 @@
 //! - *Wake-ups.* Who sleeps says so, and is woken by a futex, the host by an eventfd; who is awake costs nobody a system call. Before it
 //!   sleeps it looks a moment longer where that has paid (`spin`). An entry is one cache line with its own number in it:
 //!   nothing else has to cross from processor to processor for a message to be taken.
-//! - *A stage that does nothing to messages* passes on entries, not messages (`pass`).
+//! - *A stage that does nothing to messages* passes on entries, not messages (`pass`). The host knows by the entry that
+//!   a message came back as it went, and goes on with the one that it kept (`Given::Back`): nothing is made of pieces.
+//!
+//! # Orderings
+//!
+//! - An entry's first word, with its number, is stored with *release* behind the rest of the entry and loaded with
+//!   *acquire* before it: who sees the number sees what it is the number of. A ring's counts likewise: who sees the
+//!   reader's sees it has read, and may write over; who sees the writer's sees the entries.
+//! - *Sequentially consistent* is what two words take by which two processes find each other: who sleeps stores that it
+//!   does and then looks for entries, who writes stores an entry and then looks who sleeps, each with a fence between
+//!   (`Block::go_to_sleep`, `Block::is_to_wake`); of two that do so at once one sees the other. The same goes for who
+//!   wants room and who makes some.
+//! - *Relaxed* is what only its own process reads back, and what is worth no more than a guess (`pins`, `be_calm`).
 //!
 //! # Whom to believe
 //!

@@ -26,7 +26,8 @@ pub enum Passed {
 impl Seat {
     /// Hands on all that came, as far as there is room. A process that calls this receives and sends nothing.
     pub fn pass_on(&mut self) -> Result<Passed, Broken> {
-        let (mut count, mut passed) = (0, Passed::Nothing);
+        let (mut count, mut has_moved) = (0, self.pass_singles()?);
+        let mut passed = if has_moved { Passed::All } else { Passed::Nothing };
         while let Some((entries, is_end)) = self.whole(count)? {
             if !self.output.has_room(entries)? {
                 passed = Passed::NoRoom;
@@ -45,11 +46,31 @@ impl Seat {
         self.block.want_room(self.process, passed == Passed::NoRoom);
         if self.output.publish() {
             self.input.advance(count);
+            has_moved = true;
+        }
+        if has_moved {
             self.wake_next();
             // Who waits for room in front may have it now: asked behind the fence of the wake-up.
             self.wake_waiting(self.process - 1);
         }
         Ok(passed)
+    }
+
+    /// The usual case, a message after the other: each takes one entry, and the flow does not end. Whether there was
+    /// any.
+    fn pass_singles(&mut self) -> Result<bool, Broken> {
+        // Who has handed on a ring of them sees to whom that concerns.
+        for count in 0..self.block.geometry().ring {
+            let single =
+                self.input.peek_raw(0).filter(|entry| Entry::goes_on_or_ends(entry) == (false, false));
+            let Some(entry) = single else { return Ok(count > 0) };
+            if !self.output.has_room(1)? {
+                return Ok(count > 0);
+            }
+            self.output.hand_on(entry);
+            self.input.advance(1);
+        }
+        Ok(true)
     }
 
     /// How many entries the message behind `index` others takes, if there is one, and whether it is the flow's end.

@@ -191,7 +191,7 @@ impl Seat {
 
     /// Takes what came next.
     pub fn receive(&mut self) -> Result<Option<Came>, Broken> {
-        let Some(arrival) = arrival::next(&mut self.input)? else { return Ok(None) };
+        let Some(arrival) = arrival::next(&self.input)? else { return Ok(None) };
         let Arrival { is_message, is_end, has_gap, created, covers, .. } = arrival;
         let message = match is_message {
             true => Some(Message::new(created, self.body(&arrival)?)),

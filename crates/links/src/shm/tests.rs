@@ -165,7 +165,7 @@ fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
     while !is_over {
         assert!(begun.elapsed() < WATCHDOG, "{} of {} handed over, {} came", next, bodies.len(), came.len());
         let mut has_moved = false;
-        while next < bodies.len() && lane.push(Time(next as u64), &bodies[next], 0, false).unwrap() {
+        while next < bodies.len() && lane.push(Time(next as u64), &bodies[next], false).unwrap() {
             (next, has_moved) = (next + 1, true);
         }
         if next == bodies.len() && !is_told {
@@ -174,6 +174,11 @@ fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
         while let Some(given) = lane.pop().unwrap() {
             has_moved = true;
             match given {
+                Given::Back(number) => {
+                    assert_eq!(number, covered + 1, "one after the other");
+                    covered = number;
+                    came.push(bodies[number as usize - 1].clone());
+                }
                 Given::Message(message, covers) => {
                     assert!(covers == 0 || covers >= covered, "covers only rises");
                     covered = covered.max(covers);
@@ -296,6 +301,48 @@ fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
     assert_eq!(lane.pop().unwrap(), None);
 }
 
+#[test]
+fn what_comes_back_as_it_went_is_said_to_and_nothing_else_is() {
+    let geometry = lane::geometry(1, 4, [true; 2]);
+    let (mut lane, descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
+    let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+    let (mut before, mut behind) = (Consumer::new(block.clone(), 0), Producer::new(block, 1));
+    let changes: [fn(&mut Entry); 5] = [
+        |_| {},
+        |entry| entry.created += 1,
+        |entry| entry.pieces[0].length -= 1,
+        |entry| entry.covers -= 1,
+        |_| {},
+    ];
+    for (number, change) in (1..).zip(changes) {
+        assert!(lane.push(Time(9), &body(number, 600), false).unwrap());
+        let mut entry = before.peek(0).unwrap().unwrap();
+        before.advance(1);
+        change(&mut entry);
+        behind.write(&entry);
+        behind.publish();
+        let given = lane.pop().unwrap().unwrap();
+        match (number, given) {
+            (1 | 5, given) => assert_eq!(given, Given::Back(number as u64)),
+            (2, Given::Message(message, 2)) => assert_eq!(message, Message::new(Time(10), body(2, 600))),
+            (3, Given::Message(message, 3)) => assert_eq!(message.body.len(), 599),
+            (4, Given::Message(message, 3)) => assert_eq!(message.body, body(4, 600)),
+            (_, given) => panic!("{given:?} for {number}"),
+        }
+        if number == 4 {
+            // Which is not complete, and is what is to come back next.
+            entry.covers += 1;
+            behind.write(&entry);
+            behind.publish();
+            assert_eq!(lane.pop().unwrap(), Some(Given::Back(4)));
+        }
+    }
+    behind.write(&Entry::default());
+    behind.publish();
+    assert_eq!(lane.pop().unwrap(), Some(Given::Covers(0)));
+    assert_eq!(lane.untaken(), (0, 0));
+}
+
 /// More than there are slots: what is kept is copied, so nothing stops.
 #[test]
 fn a_stage_that_keeps_more_messages_than_there_are_slots_does_not_stop_its_flow() {
@@ -322,7 +369,7 @@ fn what_passes_through_is_not_copied_and_what_is_made_in_place_neither() {
     lease[..100_000].fill(6);
     let in_place = lease.freeze(100_000);
     for original in [elsewhere, in_place] {
-        assert!(lane.push(Time(1), &Body::from(original.clone()), 0, false).unwrap());
+        assert!(lane.push(Time(1), &Body::from(original.clone()), false).unwrap());
         let Some(Came { message: Some(mut message), .. }) = seat.receive().unwrap() else {
             panic!("nothing came")
         };
@@ -361,7 +408,7 @@ proptest! {
                 let value = if kind == 2 { value % 8 } else { value };
                 block.word(place * 8).unwrap().store(value, std::sync::atomic::Ordering::SeqCst);
             }
-            if lane.push(Time(0), body, 0, false).is_err() {
+            if lane.push(Time(0), body, false).is_err() {
                 break;
             }
             while let Ok(Some(came)) = seat.receive() {
