@@ -1,7 +1,9 @@
 //! What handing a message on costs: one hop and a chain of eight, by a call, through pipes and in shared memory,
-//! beside the bare mechanism in the same run. All take turns, so that what drifts drifts for all.
+//! beside the bare mechanism in the same run. All take short turns, in an order that is drawn anew for each round, so that
+//! what drifts drifts for all.
 
 use crate::Failure;
+use crate::links_judge::judge;
 use crate::links_relay::{Chain as Bare, Means};
 use crate::measure::{Times, median};
 use crate::ours_links::{HANDLING, PASSING, Stages, now};
@@ -9,6 +11,7 @@ use crate::rivals::{self, Rival};
 use clap::Args;
 use contract::{Body, Format, Half, Message, Site, StageError, Time};
 use links::process::{Process, SharedRun};
+use netsim::Rng;
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use runtime::registry;
 use serde_json::{Value, json};
@@ -16,12 +19,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bytes of a message.
-const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
+pub(crate) const SIZES: [usize; 5] = [100, 1000, 10_000, 100_000, 1_000_000];
 /// Stages of the long chain.
 const STAGES: usize = 8;
 /// Messages through stages that are called, of a turn.
 const CALLS: usize = 200_000;
 
+/// The shortest turn.
+const TURN_NS: u64 = 1_000_000;
 /// Between turns: a stage that looks for more goes on a moment longer, and would not look for a second if who comes next
 /// took the processor from it meanwhile.
 const REST: Duration = Duration::from_millis(1);
@@ -29,12 +34,15 @@ const REST: Duration = Duration::from_millis(1);
 /// How much is measured.
 #[derive(Args, Debug)]
 pub(crate) struct LinksSetting {
-    /// Turns that all take
-    #[arg(long, default_value_t = 7)]
+    /// Rounds, in each of which all take a turn
+    #[arg(long, default_value_t = 30)]
     rounds: usize,
     /// Messages of a turn
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 60)]
     messages: usize,
+    /// What the order of turns is drawn by, and the samples of them by which figures are judged
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Measure one message size only, bytes
     #[arg(long)]
     size: Option<usize>,
@@ -75,33 +83,49 @@ impl Way {
         }
     }
 
-    fn pass(&mut self) -> Result<(), Failure> {
+    /// Passes a message; how long that took, nanoseconds.
+    fn pass(&mut self) -> Result<u64, Failure> {
+        let took = |begun: u64| sys::clock::boot_ns() - begun;
         match self {
-            Way::Bare(chain) => chain.pass(),
-            Way::Ours(stages, body) => stages.pass(body.clone()).map(drop),
+            Way::Bare(chain) => {
+                let begun = sys::clock::boot_ns();
+                chain.pass()?;
+                Ok(took(begun))
+            }
+            Way::Ours(stages, body) => {
+                let body = body.clone();
+                let begun = sys::clock::boot_ns();
+                let back = stages.pass(Time(begun), body)?;
+                let took = took(begun);
+                drop(back);
+                Ok(took)
+            }
             Way::Whole(stages, size) => {
+                let begun = sys::clock::boot_ns();
                 let body = stages.body(*size);
-                let back = stages.pass(body)?;
+                let back = stages.pass(Time(begun), body)?;
                 let sum: u64 = back.chunks().flatten().map(|byte| u64::from(*byte)).sum();
                 match sum == *size as u64 * 7 {
-                    true => Ok(()),
+                    true => Ok(took(begun)),
                     false => Err("a body came back changed".into()),
                 }
             }
-            Way::Rival(rival) => rival.measure(1).map(drop),
+            Way::Rival(rival) => Ok(rival.measure(1)?.into_iter().sum()),
         }
     }
 
-    /// Passes so many messages; adds the whole time of each, divided by `hops`.
+    /// Passes so many messages, or more if those take less than [`TURN_NS`]; adds the whole time of each, divided by
+    /// `hops`.
     fn turn(&mut self, messages: usize, hops: u64, times: &mut Times) -> Result<(), Failure> {
         if let Way::Rival(rival) = self {
             rival.measure(messages)?.into_iter().for_each(|time| times.add(time));
             return Ok(());
         }
-        for _ in 0..messages {
-            let begun = sys::clock::boot_ns();
-            self.pass()?;
-            times.add((sys::clock::boot_ns() - begun) / hops);
+        let (mut passed, mut taken_ns) = (0, 0);
+        while passed < messages || taken_ns < TURN_NS {
+            let took = self.pass()?;
+            times.add(took / hops);
+            (passed, taken_ns) = (passed + 1, taken_ns + took);
         }
         Ok(())
     }
@@ -113,18 +137,28 @@ impl LinksSetting {
     }
 }
 
-/// Times of each way, a message's whole time divided by `hops`.
-fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<Vec<Times>, Failure> {
-    let mut times = vec![Times::default(); ways.len()];
-    let mut warming = Times::default();
+/// Times of each way in each round, a message's whole time divided by `hops`.
+fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<Vec<Vec<Times>>, Failure> {
+    let mut times = vec![Vec::with_capacity(setting.rounds); ways.len()];
+    let mut order: Vec<usize> = (0..ways.len()).collect();
+    let mut rng = Rng::new(setting.seed, hops);
     ways.iter().for_each(|(_, way)| way.take_part(false));
     for round in 0..=setting.rounds {
-        for ((_, way), times) in ways.iter_mut().zip(&mut times) {
+        // Whoever comes before another, comes behind it as often.
+        for place in (1..order.len()).rev() {
+            order.swap(place, rng.up_to(place as u64) as usize);
+        }
+        for &index in &order {
+            let (_, way) = &mut ways[index];
+            let (mut turn, mut warming) = (Times::with_capacity(setting.messages), Times::default());
             way.take_part(true);
             // A turn's first messages warm up, and its first round does.
-            way.turn(setting.messages / 10, hops, &mut warming)?;
-            way.turn(setting.messages, hops, if round > 0 { times } else { &mut warming })?;
+            way.turn(setting.messages / 4, hops, &mut warming)?;
+            way.turn(setting.messages, hops, &mut turn)?;
             way.take_part(false);
+            if round > 0 {
+                times[index].push(turn);
+            }
             std::thread::sleep(REST);
         }
     }
@@ -148,8 +182,9 @@ const HOPS: [(&str, Make); 9] = [
 ];
 
 /// Eight processes, wherever the system puts them.
-const CHAINS: [(&str, Make); 7] = [
+const CHAINS: [(&str, Make); 8] = [
     ("bare eventfds", |size| bare(Means::Eventfd, STAGES, size)),
+    ("bare futexes, together", |size| bare(Means::Together, STAGES, size)),
     ("shm", |size| ours(shared(&[PASSING; STAGES], true)?, size)),
     ("shm, handled", |size| ours(shared(&[HANDLING; STAGES], true)?, size)),
     ("shm, made and read", |size| Ok(Way::Whole(shared(&[HANDLING; STAGES], true)?, size))),
@@ -216,10 +251,15 @@ fn table(
     rows: &mut Vec<Value>,
 ) -> Result<(), Failure> {
     let times = take_turns(&mut ways, setting, hops)?;
-    for ((name, _), times) in ways.iter().zip(&times) {
-        let (p50, p99) = (times.percentile_us(0.5), times.percentile_us(0.99));
-        println!("{size:>9}  {title:<9} {name:<24} {p50:>10.2} {p99:>10.2}");
-        rows.push(json!({ "bytes": size, "what": title, "way": name, "p50_us": p50, "p99_us": p99 }));
+    for ((name, _), turns) in ways.iter().zip(&times) {
+        let mut all = Times::default();
+        turns.iter().for_each(|turn| all.append(turn));
+        let turns: Vec<f64> = turns.iter().map(|turn| turn.percentile_us(0.5)).collect();
+        let (p50, p99) = (median(&turns), all.percentile_us(0.99));
+        println!("{size:>9}  {title:<9} {name:<24} {p50:>10.3} {p99:>10.2}");
+        rows.push(
+            json!({ "bytes": size, "what": title, "way": name, "p50_us": p50, "p99_us": p99, "turns_us": turns }),
+        );
     }
     Ok(())
 }
@@ -251,7 +291,10 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
     println!(
         "that pass messages on, unread unless they are `handled` or `read`; bodies are made and read outside the clock"
     );
-    println!("unless it says otherwise");
+    println!(
+        "unless it says otherwise; {} rounds of {} messages; p50: the median of all turns' medians",
+        setting.rounds, setting.messages
+    );
     println!("{:>9}  {:<9} {:<24} {:>10} {:>10}", "bytes", "", "by", "p50 us", "p99 us");
     for size in SIZES.into_iter().filter(|size| setting.size.is_none_or(|only| only == *size)) {
         let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -269,88 +312,6 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
         hops_of_one.map_err(|_| "a turn panicked")??;
         table("chain", size, wanted("chain", &CHAINS, size, setting)?, setting, 1, &mut rows)?;
     }
-    judge(&rows);
+    judge(&rows, setting.seed);
     Ok(json!({ "experiment": "links", "rows": rows }))
-}
-
-/// Prints each goal's ratio.
-fn judge(rows: &[Value]) {
-    let figure = |size: usize, what: &str, way: &str| {
-        let row = rows.iter().find(|row| row["bytes"] == size && row["what"] == what && row["way"] == way);
-        row.and_then(|row| row["p50_us"].as_f64())
-    };
-    println!();
-    println!("{:<58} {:>8} {:>8}", "goal (medians)", "wanted", "is");
-    let say = |what: String, wanted: &str, is: Option<f64>| {
-        if let Some(is) = is {
-            println!("{what:<58} {wanted:>8} {is:>8.2}");
-        }
-    };
-    let ratio = |size, what, ours, bare| Some(figure(size, what, ours)? / figure(size, what, bare)?);
-    for size in SIZES {
-        say(format!("8 calls, {size} B, ns"), "< 100", figure(size, "chain", "call").map(|us| us * 1e3));
-        let least = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).min_by(f64::total_cmp);
-        let wake = least(
-            ratio(size, "hop", "shm, waking", "bare eventfd"),
-            ratio(size, "hop", "shm, waking", "bare futex"),
-        );
-        say(format!("shm hop by the bare futex or eventfd, {size} B"), "<= 1.3", wake);
-        for (_, rival) in rivals::MEANS {
-            let ratio = ratio(size, "hop", "shm, waking", rival);
-            say(format!("shm hop, waking, by {rival}, {size} B"), "< 1", ratio);
-        }
-        say(
-            format!("shm hop, spinning, by bare spinning, {size} B"),
-            "<= 2",
-            ratio(size, "hop", "shm, spinning", "bare spinning"),
-        );
-        say(
-            format!("the same by bare spinning on our lines, {size} B"),
-            "",
-            ratio(size, "hop", "shm, spinning", "bare spinning, our lines"),
-        );
-        say(
-            format!("the same with a stage that is handed each, {size} B"),
-            "",
-            ratio(size, "hop", "shm, spinning, handled", "bare spinning"),
-        );
-        say(
-            format!("pipe hop by the bare pipe, {size} B"),
-            "<= 1.3",
-            ratio(size, "hop", "pipe", "bare pipe"),
-        );
-        say(
-            format!("8 pipe stages by bare splicing, {size} B"),
-            "",
-            ratio(size, "chain", "pipes", "bare splice"),
-        );
-        say(
-            format!("8 shm stages by bare descriptors, {size} B"),
-            "<= 1.3",
-            ratio(size, "chain", "shm", "bare eventfds"),
-        );
-        say(
-            format!("8 bare whole-message pipes by 8 shm stages, {size} B"),
-            ">= 60 *",
-            ratio(size, "chain", "bare pipes", "shm"),
-        );
-        say(
-            format!("the same pipes by 8 that are handed each, {size} B"),
-            "",
-            ratio(size, "chain", "bare pipes", "shm, handled"),
-        );
-        say(
-            format!("the same pipes by bare descriptors, {size} B"),
-            "",
-            ratio(size, "chain", "bare pipes", "bare eventfds"),
-        );
-        say(
-            format!("the same pipes by 8 shm stages, made and read, {size} B"),
-            "",
-            ratio(size, "chain", "bare pipes", "shm, made and read"),
-        );
-    }
-    let (small, large) = (figure(100, "hop", "shm, waking"), figure(1_000_000, "hop", "shm, waking"));
-    say("shm hop, 1 MB by 100 B".into(), "<= 1.2", large.zip(small).map(|(large, small)| large / small));
-    println!("* at 1 MB");
 }

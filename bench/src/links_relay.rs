@@ -55,6 +55,8 @@ pub(crate) enum Means {
     Eventfd,
     /// A word, by `futex(2)`.
     Futex,
+    /// The same with all relays on one processor, and who waits for the last looking at its word on another.
+    Together,
     /// A word that is looked at all the time.
     Spin,
     /// The lines that a hop of ours passes: a ring's entry, which is looked at all the time, and its counts.
@@ -82,8 +84,15 @@ const GIVEN: [i32; 3] = [3, 4, 5];
 pub(crate) fn relay(relay: &Relay) -> Result<(), Failure> {
     let [input, output, words] = GIVEN.map(sys::descriptor::inherited);
     let words = Shared::map(words?, Access::Write)?;
-    let mut end =
-        End { means: relay.means, input: input?, output: output?, words, number: relay.number, at: 0 };
+    let mut end = End {
+        means: relay.means,
+        input: input?,
+        output: output?,
+        words,
+        number: relay.number,
+        at: 0,
+        is_end: false,
+    };
     let mut buffer = vec![0; relay.size];
     loop {
         if relay.means == Means::Splice {
@@ -104,6 +113,8 @@ struct End {
     /// It waits for word `number`, and changes the one behind.
     number: usize,
     at: u32,
+    /// It is that of who began the chain.
+    is_end: bool,
 }
 
 impl End {
@@ -114,10 +125,11 @@ impl End {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
         match self.means {
             Means::Eventfd => drop(rustix::io::read(&self.input, &mut [0; 8])?),
-            Means::Futex | Means::Spin => {
+            Means::Futex | Means::Together | Means::Spin => {
                 let word = self.word(self.number)?;
                 while word.load(Ordering::Acquire) == self.at {
                     match self.means {
+                        Means::Together if self.is_end => std::hint::spin_loop(),
                         Means::Spin => std::hint::spin_loop(),
                         _ => drop(futex::wait(word, futex::Flags::empty(), self.at, None)),
                     }
@@ -144,10 +156,10 @@ impl End {
     fn send(&self, buffer: &[u8]) -> Result<(), Failure> {
         match self.means {
             Means::Eventfd => drop(rustix::io::write(&self.output, &1u64.to_ne_bytes())?),
-            Means::Futex | Means::Spin => {
+            Means::Futex | Means::Together | Means::Spin => {
                 let word = self.word(self.number + 1)?;
                 word.fetch_add(1, Ordering::Release);
-                if self.means == Means::Futex {
+                if self.means != Means::Spin {
                     futex::wake(word, futex::Flags::empty(), 1)?;
                 }
             }
@@ -220,7 +232,7 @@ impl Chain {
         let (input, output) = (links[relays].0.try_clone()?, links[0].1.try_clone()?);
         let words = Shared::map(words, Access::Write)?;
         // It changes word 0 and waits for the last.
-        let end = End { means, input, output, words, number: relays, at: 0 };
+        let end = End { means, input, output, words, number: relays, at: 0, is_end: true };
         Ok(Chain { end, relays: children, buffer: vec![7; size] })
     }
 
@@ -229,8 +241,13 @@ impl Chain {
         self.relays.iter().map(Child::id)
     }
 
-    /// Has relays that look all the time do so only while it is their turn: a processor is theirs alone then.
+    /// Has relays that look all the time do so only while it is their turn: a processor is theirs alone then. Has those
+    /// that are kept together be so where the caller is not.
     pub(crate) fn take_part(&self, is_its_turn: bool) {
+        if self.end.means == Means::Together {
+            let other = usize::from(rustix::thread::sched_getcpu() == 0);
+            self.processes().for_each(|relay| _ = sys::thread::pin_process_to_cpu(relay, other));
+        }
         let signal = if is_its_turn { Signal::CONT } else { Signal::STOP };
         for relay in self.relays.iter().filter(|_| matches!(self.end.means, Means::Spin | Means::Ring)) {
             // One that is gone is missed soon.
@@ -242,10 +259,10 @@ impl Chain {
     pub(crate) fn pass(&mut self) -> Result<(), Failure> {
         let End { means, words, .. } = &self.end;
         match means {
-            Means::Futex | Means::Spin => {
+            Means::Futex | Means::Together | Means::Spin => {
                 let word = words.half_word(0).ok_or("no words")?;
                 word.fetch_add(1, Ordering::Release);
-                if *means == Means::Futex {
+                if *means != Means::Spin {
                     futex::wake(word, futex::Flags::empty(), 1)?;
                 }
             }

@@ -16,6 +16,7 @@ mod isolate;
 mod jitter;
 mod latency;
 mod links_chain;
+mod links_judge;
 mod links_relay;
 mod load;
 mod measure;

@@ -144,9 +144,8 @@ impl Stages {
         Ok(())
     }
 
-    /// One message through all stages. As a path, it reads its clock once a turn.
-    pub(crate) fn pass(&mut self, body: Body) -> Result<Body, Failure> {
-        let begun = now();
+    /// One message through all stages, that comes now. As a path, it reads its clock once a turn.
+    pub(crate) fn pass(&mut self, begun: Time, body: Body) -> Result<Body, Failure> {
         self.hand_at(begun, Message::new(Time(1), body))?;
         loop {
             self.wait()?;
