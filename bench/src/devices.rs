@@ -119,6 +119,37 @@ impl Ping {
 
 partner!(Ping, self, next: self.next(), take: |message| self.back(message), ready: self.made.is_none());
 
+/// Makes a message when the one before has come back, until the window is finished.
+pub(crate) struct Rally {
+    place: Place,
+    body: Body,
+    window: Window,
+    is_away: bool,
+}
+
+impl Rally {
+    pub(crate) fn new(place: Place, body: Body, window: Window) -> Self {
+        Rally { place, body, window, is_away: false }
+    }
+
+    fn next(&mut self) -> Next {
+        if std::mem::replace(&mut self.is_away, true) {
+            return Next::Nothing;
+        }
+        if self.window.is_finished() {
+            return Next::End;
+        }
+        Next::Message(Message::new(Time(sys::clock::boot_ns()), self.body.clone()))
+    }
+
+    fn back(&mut self, message: Message) {
+        self.is_away = false;
+        self.window.received(message.body.len());
+    }
+}
+
+partner!(Rally, self, next: self.next(), take: |message| self.back(message), ready: !self.is_away);
+
 /// Gives back what it is given.
 pub(crate) struct Echo {
     place: Place,
@@ -230,7 +261,7 @@ impl Flood {
     }
 
     fn next(&mut self) -> Next {
-        if self.left == 0 {
+        if self.left == 0 || self.in_flight.window.is_finished() {
             return Next::End;
         }
         if !self.in_flight.has_room(self.body.len()) {

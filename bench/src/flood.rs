@@ -154,7 +154,6 @@ pub(crate) fn udp(both_ways: bool) -> Result<Link, Failure> {
         class: FlowClass::Timely,
         both_ways,
         sealed: false,
-        traced: None,
     })
 }
 
@@ -168,7 +167,6 @@ pub(crate) fn quic(both_ways: bool) -> Result<Link, Failure> {
         class: FlowClass::Reliable,
         both_ways,
         sealed: true,
-        traced: None,
     })
 }
 

@@ -41,7 +41,6 @@ pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
         class: FlowClass::Reliable,
         both_ways,
         sealed: false,
-        traced: None,
     })
 }
 

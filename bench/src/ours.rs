@@ -17,8 +17,6 @@ use wire::control::{FlowClass, FlowDirection};
 const DRIVER: u32 = 0;
 /// Longer than any turn takes.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// Time between two collections of what was traced, as `outboard trace` has it.
-const TRACE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// One host: what it has, and its end of the data connection.
 pub(crate) struct Host {
@@ -37,8 +35,6 @@ pub(crate) struct Link {
     pub(crate) both_ways: bool,
     /// Records are sealed, as between hosts that know each other.
     pub(crate) sealed: bool,
-    /// Both hosts are traced: one message in so many.
-    pub(crate) traced: Option<NonZeroU32>,
 }
 
 impl Link {
@@ -57,9 +53,23 @@ impl Link {
     }
 }
 
+/// What one message in so many is traced of next, on both hosts, from now on and for so long; none at the end of
+/// the last turn.
+pub(crate) type NextTurn<'a> = dyn FnMut() -> Option<(Option<NonZeroU32>, Duration)> + 'a;
+
 /// Moves messages until the near host's device has no more and the far host has them; calls `begun` when
 /// everything is built. Gives the figures of both hosts' drivers.
 pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result<[DriverStats; 2], Failure> {
+    run_in_turns(link, hosts, begun, &mut || None)
+}
+
+/// The same, traced in turns.
+pub(crate) fn run_in_turns(
+    link: &Link,
+    hosts: [Host; 2],
+    begun: impl FnOnce(),
+    next_turn: &mut NextTurn<'_>,
+) -> Result<[DriverStats; 2], Failure> {
     let workers = [Worker::start("near", Limits::default())?, Worker::start("far", Limits::default())?];
     let roles = [Role::Device, Role::Application];
     let mut sockets = Vec::new();
@@ -69,9 +79,6 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
         // Both hosts are this one: there is no offset between their clocks.
         ask(worker, Command::Facts(LinkFacts::default()))?;
         ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
-        if link.traced.is_some() {
-            ask(worker, Command::Trace { driver: DRIVER, one_in: link.traced })?;
-        }
         sockets.push((worker, host.socket));
     }
     begun();
@@ -83,7 +90,7 @@ pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result
         ask(worker, Command::Link { driver: DRIVER, transport: None, socket, keys })?;
     }
     let mut broker =
-        Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: link.traced };
+        Broker { workers: &workers, poller: Poller::new()?, stats: [None, None], traced: None, next_turn };
     broker.carry(|broker| broker.stats.iter().all(Option::is_some))?;
     let [near, far] = broker.stats;
     Ok([near.unwrap_or_default(), far.unwrap_or_default()])
@@ -99,26 +106,43 @@ struct Broker<'a> {
     poller: Poller,
     stats: [Option<DriverStats>; 2],
     traced: Option<NonZeroU32>,
+    next_turn: &'a mut NextTurn<'a>,
 }
 
 impl Broker<'_> {
+    /// Fetches what was traced, as `outboard trace` does in the end, and begins the next turn. Gives its end.
+    fn turn(&mut self) -> Result<Option<Instant>, Failure> {
+        if self.traced.is_some() {
+            self.trace(self.traced)?;
+        }
+        let Some((traced, lasts)) = (self.next_turn)() else {
+            self.trace(None)?;
+            return Ok(None);
+        };
+        if traced != self.traced {
+            self.trace(traced)?;
+            self.traced = traced;
+        }
+        Ok(Some(Instant::now() + lasts))
+    }
+
+    fn trace(&self, one_in: Option<NonZeroU32>) -> Result<(), Failure> {
+        self.workers.iter().try_for_each(|worker| ask(worker, Command::Trace { driver: DRIVER, one_in }))
+    }
+
     /// Carries messages between the hosts until `done`.
     fn carry(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
-        let mut asked = Instant::now();
+        let mut until = self.turn()?;
         while !done(self) {
             for worker in self.workers {
                 self.poller.want(worker.wakes(), true, false);
             }
-            let patience = self.traced.map_or(WATCHDOG, |_| TRACE_INTERVAL);
-            if !self.poller.wait(Some(patience))? && self.traced.is_none() {
+            let patience = until.map_or(WATCHDOG, |until| until.saturating_duration_since(Instant::now()));
+            if !self.poller.wait(Some(patience))? && until.is_none() {
                 return Err("nothing moves any more".into());
             }
-            if self.traced.is_some() && asked.elapsed() >= TRACE_INTERVAL {
-                asked = Instant::now();
-                let one_in = self.traced;
-                self.workers
-                    .iter()
-                    .try_for_each(|worker| ask(worker, Command::Trace { driver: DRIVER, one_in }))?;
+            if until.is_some_and(|until| Instant::now() >= until) {
+                until = self.turn()?;
             }
             for here in 0..2 {
                 self.workers[here].clear();

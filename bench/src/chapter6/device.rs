@@ -185,7 +185,6 @@ fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
         class: FlowClass::State,
         both_ways: true,
         sealed: false,
-        traced: None,
     };
     let device = Box::new(Seen { inner, passages: passages.clone() });
     let application = Box::new(Application { pipe: application()?, back: None, passages: passages.clone() });
