@@ -49,7 +49,7 @@ impl Pair for Compress {
     }
 
     fn version(&self) -> u16 {
-        2
+        3
     }
 
     fn summary(&self) -> &'static str {

@@ -1,8 +1,8 @@
 //! The way back: what comes may be anything.
 
 use super::{
-    AS_LAST, COLOURS_MAX, DIFFERENCES, PIXEL_BYTES, PIXELS, Pixel, Tile, bits, is_known, mean, plus, sides,
-    tiles,
+    AS_LAST, COLOURS_MAX, COLUMN_ROWS, COLUMNS, DIFFERENCES, PIXEL_BYTES, PIXELS, Pixel, Tile, bits,
+    is_known, mean, plus, sides, tiles,
 };
 use crate::varint;
 use wire::formats::video::{Header, Kind, Rectangle};
@@ -122,6 +122,21 @@ impl<'a> Streams<'a> {
                     let into = &mut image[(tile.top + row) * width + tile.left..][..tile.width];
                     for (into, [blue, green, red]) in into.iter_mut().zip(colours) {
                         *into = [*blue, *green, *red, self.fourth];
+                    }
+                }
+                Some(())
+            }
+            _ if head & !AS_LAST == COLUMNS | 2 => {
+                self.palette(head & !COLUMNS)?;
+                let [zero, one] = *self.last.first_chunk()?;
+                for top in (0..tile.height).step_by(COLUMN_ROWS) {
+                    let columns = take(&mut self.numbers, tile.width)?;
+                    for at in 0..COLUMN_ROWS.min(tile.height - top) {
+                        let into = &mut image[(tile.top + top + at) * width + tile.left..][..tile.width];
+                        let bit = 1 << (COLUMN_ROWS - 1 - at);
+                        for (into, column) in into.iter_mut().zip(columns) {
+                            *into = if column & bit == 0 { zero } else { one };
+                        }
                     }
                 }
                 Some(())

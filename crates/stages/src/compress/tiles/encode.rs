@@ -1,8 +1,8 @@
 //! The way there.
 
 use super::{
-    ACROSS, AS_LAST, COLOURS_MAX, COUNTED_BYTES, DIFFERENCES, DOWN, PIXELS, Pixel, Tile, bits, is_known,
-    mean, minus, sides, tiles,
+    ACROSS, AS_LAST, COLOURS_MAX, COLUMN_ROWS, COLUMNS, COUNTED_BYTES, DIFFERENCES, DOWN, PIXELS, Pixel,
+    Tile, bits, is_known, mean, minus, sides, tiles,
 };
 use crate::varint;
 use contract::Body;
@@ -12,6 +12,8 @@ use wire::formats::video::{Header, Kind, Rectangle};
 const SLOTS: usize = 64;
 /// One pixel in so many is as its neighbour where colours repeat.
 const REPEAT_SHARE: usize = 4;
+/// A tile of two colours is said in columns if so many of its rows are not as the one above: a letter more likely than lines.
+const COLUMN_ROWS_MIN: usize = 4;
 
 /// Says pictures in tiles; its memory serves one after the other.
 #[derive(Debug, Default)]
@@ -103,7 +105,13 @@ impl Encoder {
         let mut numbers = [0; ACROSS * DOWN];
         if palette.number(rows.clone(), &mut numbers) {
             let ranks = palette.sort();
+            let head = self.heads.len();
             self.palette(palette.colours());
+            if palette.count == 2 && rows.clone().count() >= COLUMN_ROWS_MIN {
+                self.heads[head] |= COLUMNS;
+                columns(&numbers, ranks[0], tile, as_above, &mut self.numbers);
+                return true;
+            }
             self.heads.extend(as_above.to_le_bytes());
             let bits = bits(palette.count);
             for numbers in numbers.chunks_exact(tile.width).take(rows.count()) {
@@ -247,6 +255,25 @@ impl Palette {
         std::array::from_fn(|number| {
             sorted.iter().position(|colour| *colour == found[number]).unwrap_or(0) as u8
         })
+    }
+}
+
+/// The numbers of two colours in columns, where `zero` is the rank of the first. Those of rows that are as the one above were
+/// not found anew.
+fn columns(numbers: &[u8], zero: u8, tile: Tile, as_above: u16, into: &mut Vec<u8>) {
+    let mut found = numbers.chunks_exact(tile.width);
+    let mut row: &[u8] = &[];
+    for top in (0..tile.height).step_by(COLUMN_ROWS) {
+        let start = into.len();
+        into.resize(start + tile.width, 0);
+        let rows = COLUMN_ROWS.min(tile.height - top);
+        for at in 0..rows {
+            if as_above >> (top + at) & 1 == 0 {
+                row = found.next().unwrap_or_default();
+            }
+            let bit = COLUMN_ROWS - 1 - at;
+            into[start..].iter_mut().zip(row).for_each(|(into, number)| *into |= (number ^ zero) << bit);
+        }
     }
 }
 

@@ -21,7 +21,10 @@
 //!
 //! A head is a byte: how many colours (1 to 16), 128 more if they are those of the last tile that had any; 32, pixels; 33,
 //! differences. Behind one of 2 to 16 or 32 stand two bytes (little-endian) with a bit for each row, 1 if it is as the one
-//! above it in the tile. Tiles come row by row from the upper left corner of each rectangle; at its edges they are smaller.
+//! above it in the tile. Of two colours, 64 more says that nothing stands behind it, no row is left out, and numbers stand
+//! in columns: eight rows of the first are a byte, the upper one its highest bit, then those of the second, and when all have
+//! had theirs the next eight rows, which may be fewer. So a letter is the same bytes wherever it stands on its line, where in
+//! rows eight of its pixels are others at each place. Tiles come row by row from the upper left corner of each rectangle; at its edges they are smaller.
 //! Colours are blue, green and red; numbers are the highest bits first, 1, 2 or 4 a pixel, each row from a new byte.
 
 mod decode;
@@ -44,6 +47,9 @@ const PIXELS: u8 = 32;
 const DIFFERENCES: u8 = 33;
 /// The colours are those of the last tile that had any.
 const AS_LAST: u8 = 128;
+/// Numbers of two colours stand in columns, a byte for so many rows.
+const COLUMNS: u8 = 64;
+const COLUMN_ROWS: usize = 8;
 /// Bytes of a pixel.
 const PIXEL_BYTES: usize = 4;
 /// Bytes of a header and the number of rectangles.

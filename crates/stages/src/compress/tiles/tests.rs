@@ -65,6 +65,21 @@ fn layout() {
 }
 
 #[test]
+fn letters_are_said_in_columns() {
+    let (white, black) = ([0xff, 0xff, 0xff, 0], [0, 0, 0, 0]);
+    // A slash of ten rows whose last two are alike.
+    let row = |ink: usize| (0..3).flat_map(move |at| if at == ink { black } else { white });
+    let rows = [2, 1, 0, 2, 1, 0, 2, 1, 0, 0];
+    let body = frame(3, 10, rows.into_iter().flat_map(row).collect());
+    let mut encoder = Encoder::default();
+    let tiles = encoder.encode(&body).unwrap();
+    let numbers = [0b1101_1011, 0b1011_0110, 0b0110_1101, 0, 0b1100_0000, 0b1100_0000];
+    let parts = [&[0, 1, 6, 6, 0][..], &[2 | 64], &[0, 0, 0, 0xff, 0xff, 0xff], &numbers];
+    assert_eq!(tiles[Header::BYTES..], parts.concat());
+    assert_eq!(back(tiles), Ok(body));
+}
+
+#[test]
 fn differences_are_from_the_mean_of_neighbours() {
     // Seventeen colours and no two alike: a row of them, then another.
     let pixels: Vec<u8> = (0..34u8).flat_map(|at| [at * 7, at * 5, at * 3 + 1, 9]).collect();
