@@ -59,8 +59,8 @@ impl Keyboard {
         }
         let mut acts = Vec::new();
         let (key, level) = match self.layout.place(keysym) {
-            Some(place) => place,
-            None => (self.bind(keysym, &mut acts)?, 0),
+            Some(place) if !self.layout.needs_num_lock(place.0) => place,
+            _ => (self.bind(keysym, &mut acts)?, 0),
         };
         if self.is_down(key) {
             self.held.retain(|_, held| *held != key);
@@ -100,9 +100,11 @@ impl Keyboard {
     /// What to do so that the key that gave `keysym` comes up.
     pub(super) fn release(&mut self, keysym: u32) -> Vec<Act> {
         let key = self.held.remove(&keysym).or_else(|| {
-            // It went down as another symbol, before Shift came up.
+            // It went down as another symbol of its key, before Shift came up.
             let (key, _) = self.layout.place(keysym)?;
-            let other = self.held.iter().find(|(_, held)| **held == key).map(|(other, _)| *other)?;
+            let is_of = |other: u32| self.layout.place(other).is_some_and(|(place, _)| place == key);
+            let other = self.held.iter().find(|(other, held)| **held == key || is_of(**other));
+            let other = other.map(|(other, _)| *other)?;
             self.held.remove(&other)
         });
         key.map(|key| Act::Key(key, false)).into_iter().collect()
@@ -212,6 +214,18 @@ mod tests {
         assert_eq!(keys.press(UNICODE + 0x61), Some(vec![Key(8, true)]));
         assert_eq!(keys.press(0x42), Some(vec![Key(11, true), Key(10, true), Key(11, false)]));
         assert_eq!(keys.press(0xffe5), Some(vec![]), "Caps Lock stays where the hand is");
+    }
+
+    #[test]
+    fn keys_of_the_keypad_mean_the_same_with_and_without_num_lock() {
+        let (five, begin) = (0xffb5, 0xff9d);
+        let layout = Layout::new(8, 2, vec![begin, five, 0xffab, 0xffab, 0, 0, 0, 0], &[0; 8]);
+        let mut keys = Keyboard { layout, ..Keyboard::default() };
+        assert_eq!(keys.press(0xffab), Some(vec![Key(9, true)]), "plus is always plus");
+        assert_eq!(keys.press(five), Some(vec![Bind(11, five), Key(11, true)]));
+        assert_eq!(keys.release(begin), [Key(11, false)], "Num Lock went on or off meanwhile");
+        assert_eq!(keys.press(begin), Some(vec![Bind(10, begin), Key(10, true)]));
+        assert_eq!(keys.release(begin), [Key(10, false)]);
     }
 
     #[test]

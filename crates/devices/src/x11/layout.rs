@@ -87,6 +87,11 @@ impl Layout {
         shifted == NONE || shifted == plain
     }
 
+    /// Whether Num Lock, which stays where the hand is, decides what a key gives; with it Shift says nothing, or the opposite.
+    pub(super) fn needs_num_lock(&self, key: u8) -> bool {
+        KEYPAD.contains(&self.at(key, 1)) && !self.is_single(key)
+    }
+
     /// The keysym of a key that was hit while modifiers were down.
     pub(super) fn keysym(&self, key: u8, state: u16) -> u32 {
         let group = usize::from(state >> 13 & 3);
