@@ -185,7 +185,8 @@ pub(crate) fn screen(setting: &ScreenSetting) -> Result<Vec<Row>, Failure> {
         for content in &contents {
             for side in setting.sides(*content) {
                 let film = content.film(side);
-                let shown = there.iter().filter(|program| side == SIDE || program.shows_every_size);
+                let is_for_all = side == SIDE || !setting.chapter.sizes.is_empty();
+                let shown = there.iter().filter(|program| is_for_all || program.shows_every_size);
                 let mut points: Vec<(&Program, Point)> =
                     shown.map(|program| (program, Point::default())).collect();
                 for _ in 0..setting.chapter.rounds.max(1) {

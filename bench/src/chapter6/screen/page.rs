@@ -5,6 +5,9 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+/// Pictures with more pixels have a table of their own.
+const PIXELS: u64 = (super::SIDE * super::SIDE) as u64;
+
 /// One figure of one program.
 struct Cell {
     network: String,
@@ -119,9 +122,19 @@ pub(super) fn write(file: &Path, rows: &[Value]) -> Result<(), crate::Failure> {
     for network in distinct(cells.iter().map(|cell| &cell.network)) {
         let here = cells.iter().filter(|cell| cell.network == *network);
         for content in distinct(here.clone().map(|cell| &cell.content)) {
-            let own: Vec<&Cell> = here.clone().filter(|cell| cell.content == *content).collect();
+            let (larger, own): (Vec<&Cell>, Vec<&Cell>) =
+                here.clone().filter(|cell| cell.content == *content).partition(|cell| cell.pixels > PIXELS);
             // Writing to a string cannot fail.
-            let _ = write!(text, "\n## {content}, network {network}\n\n{}{}", programs(&own), sizes(&own));
+            if !own.is_empty() {
+                let _ =
+                    write!(text, "\n## {content}, network {network}\n\n{}{}", programs(&own), sizes(&own));
+            }
+            for pixels in distinct(larger.iter().map(|cell| cell.pixels)) {
+                let own: Vec<&Cell> = larger.iter().filter(|cell| cell.pixels == pixels).copied().collect();
+                let shown = figure(pixels as f64);
+                let _ =
+                    write!(text, "\n## {content}, {shown} pixels, network {network}\n\n{}", programs(&own));
+            }
         }
     }
     std::fs::write(file, text.trim_end().to_string() + "\n")
