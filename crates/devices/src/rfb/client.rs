@@ -1,6 +1,7 @@
 //! The client's side of RFB without I/O: a server's bytes in, a picture and what changed of it out.
 
 use super::auth::{CHALLENGE_BYTES, Password};
+use super::clipboard::{self, Clipboard};
 use super::decode::Decoder;
 use super::picture::Picture;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
@@ -20,7 +21,7 @@ const REASON_BYTES_MAX: usize = 4096;
 const CURSOR_AREA_MAX: usize = 1 << 20;
 
 /// What we ask for besides pixels, and the one that a server has to know.
-const ENCODINGS: [i32; 8] = [
+const ENCODINGS: [i32; 9] = [
     encoding::COPY_RECT,
     encoding::RAW,
     encoding::CURSOR,
@@ -28,6 +29,7 @@ const ENCODINGS: [i32; 8] = [
     encoding::DESKTOP_SIZE,
     encoding::EXTENDED_DESKTOP_SIZE,
     encoding::LAST_RECT,
+    encoding::EXTENDED_CLIPBOARD,
     // The least effort: it is a local line, or it is compressed again behind us.
     encoding::COMPRESS_LEVEL_0 + 1,
 ];
@@ -211,6 +213,7 @@ pub(super) struct Client {
     is_asked: bool,
     /// Identity and flags of the server's first screen, if it can be told a size.
     screen: Option<[u8; 8]>,
+    clipboard: Clipboard,
 }
 
 impl Client {
@@ -234,6 +237,8 @@ impl Client {
             ask_all: true,
             is_asked: false,
             screen: None,
+            // A clipboard crosses the other way only.
+            clipboard: Clipboard::new(to_server::CUT_TEXT, 0),
         }
     }
 
@@ -277,6 +282,9 @@ impl Client {
                 self.output.extend((*y as u16).to_be_bytes());
             }
             Event::Text(text) => {
+                if self.clipboard.offer(text, &mut self.output) {
+                    return;
+                }
                 let text = to_latin_1(text);
                 self.output.extend([to_server::CUT_TEXT, 0, 0, 0]);
                 self.output.extend((text.len() as u32).to_be_bytes());
@@ -338,7 +346,7 @@ impl Client {
             self.read += count;
             return Ok(None);
         }
-        let mut rest = self.rest();
+        let mut rest = &self.input[self.read..];
         let Some(&kind) = rest.first() else { return Ok(None) };
         let head = match kind {
             to_viewer::UPDATE => 4,
@@ -362,15 +370,18 @@ impl Client {
             }
             to_viewer::CUT_TEXT => {
                 rest.advance(4);
-                let length = rest.try_get_i32()?.unsigned_abs() as usize;
-                if length > TEXT_BYTES_MAX / 2 {
-                    self.skip = length;
-                } else if rest.len() < length {
-                    return Ok(None);
+                let length = rest.try_get_i32()?;
+                let (is_old, bytes) = (length >= 0, length.unsigned_abs() as usize);
+                if bytes > if is_old { TEXT_BYTES_MAX / 2 } else { clipboard::MESSAGE_BYTES_MAX } {
+                    self.skip = bytes;
                 } else {
-                    let text = from_latin_1(&rest[..length]);
-                    self.read += head + length;
-                    return Ok(Some(Said::Text(text)));
+                    let Some(body) = rest.get(..bytes) else { return Ok(None) };
+                    let text = match is_old {
+                        true => Some(from_latin_1(body)),
+                        false => self.clipboard.handle(body, &mut self.output)?,
+                    };
+                    self.read += head + bytes;
+                    return Ok(text.map(Said::Text));
                 }
             }
             _ => {}

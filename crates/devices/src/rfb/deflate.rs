@@ -64,7 +64,20 @@ impl Inflater {
     }
 
     /// Inflates `input`, whatever it becomes, up to `max` bytes.
-    pub(super) fn append(&mut self, mut input: &[u8], out: &mut Vec<u8>, max: usize) -> Result<(), Fault> {
+    pub(super) fn append(&mut self, input: &[u8], out: &mut Vec<u8>, max: usize) -> Result<(), Fault> {
+        match self.append_to_end(input, out, max)? {
+            true => Err(Fault::new("its zlib stream ends in the middle")),
+            false => Ok(()),
+        }
+    }
+
+    /// The same; says whether the stream has ended, which it may.
+    pub(super) fn append_to_end(
+        &mut self,
+        mut input: &[u8],
+        out: &mut Vec<u8>,
+        max: usize,
+    ) -> Result<bool, Fault> {
         let start = out.len();
         loop {
             out.reserve((input.len() * 4).clamp(4096, 1 << 20));
@@ -75,11 +88,11 @@ impl Inflater {
                 .map_err(|error| Fault(format!("its zlib stream is broken: {error}")))?;
             input = &input[(self.0.total_in() - before) as usize..];
             if out.len() - start > max {
-                return Err(Fault(format!("its zlib stream has over {max} bytes for one rectangle")));
+                return Err(Fault(format!("its zlib stream has over {max} bytes at once")));
             }
             match status {
-                Status::StreamEnd => return Err(Fault::new("its zlib stream ends in the middle")),
-                _ if input.is_empty() && out.len() < out.capacity() => return Ok(()),
+                Status::StreamEnd => return Ok(true),
+                _ if input.is_empty() && out.len() < out.capacity() => return Ok(false),
                 Status::BufError if out.len() < out.capacity() => {
                     return Err(Fault::new("its zlib stream does not go on"));
                 }

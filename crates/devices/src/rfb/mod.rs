@@ -4,6 +4,7 @@
 mod application;
 mod auth;
 mod client;
+mod clipboard;
 mod decode;
 mod deflate;
 mod device;

@@ -65,6 +65,7 @@ pub(super) mod encoding {
     pub(in super::super) const FENCE: i32 = -312;
     pub(in super::super) const CONTINUOUS_UPDATES: i32 = -313;
     pub(in super::super) const CURSOR_WITH_ALPHA: i32 = -314;
+    pub(in super::super) const EXTENDED_CLIPBOARD: i32 = 0xc0a1_e5ce_u32 as i32;
 }
 
 /// Flags of a fence.
@@ -116,7 +117,7 @@ pub(super) fn emit_fence(out: &mut Vec<u8>, flags: u32, payload: &[u8]) {
     out.extend(payload);
 }
 
-/// UTF-8 as Latin-1, the text of RFB's clipboard; what has no place there becomes a question mark.
+/// UTF-8 as Latin-1, the text of RFB's old clipboard; what has no place there becomes a question mark.
 pub(super) fn to_latin_1(text: &str) -> Vec<u8> {
     text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap_or(b'?')).collect()
 }

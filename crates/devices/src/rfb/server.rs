@@ -5,6 +5,7 @@
 
 use super::auth::{CHALLENGE_BYTES, Password};
 use super::client::parse_version;
+use super::clipboard::{self, Clipboard};
 use super::encode::{Encoder, Encoding};
 use super::picture::Screen;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
@@ -57,6 +58,7 @@ struct Abilities {
     desktop_name: bool,
     fence: bool,
     continuous_updates: bool,
+    extended_clipboard: bool,
 }
 
 /// What is owed to a viewer besides pixels.
@@ -98,6 +100,7 @@ pub(super) struct Viewer {
     way: Way,
     keys: BTreeSet<u32>,
     pointer: (u32, u32, u16),
+    clipboard: Clipboard,
     rectangles: Vec<Rectangle>,
     pub(super) updates: u64,
 }
@@ -136,6 +139,7 @@ impl Viewer {
             way: Way::new(settings.may_be_plain),
             keys: BTreeSet::new(),
             pointer: (0, 0, 0),
+            clipboard: Clipboard::new(to_viewer::CUT_TEXT, TEXT_BYTES_MAX),
             rectangles: Vec::new(),
             updates: 0,
         }
@@ -337,11 +341,14 @@ impl Viewer {
             }
             to_server::CUT_TEXT => {
                 body.advance(3);
-                // A negative length is an extension's, which was not offered.
-                let length = body.try_get_i32()?.unsigned_abs() as usize;
-                match body.len() < length {
-                    true => self.skip = length,
-                    false => events.push(Event::Text(from_latin_1(body))),
+                let length = body.try_get_i32()?;
+                if body.len() < length.unsigned_abs() as usize {
+                    self.skip = length.unsigned_abs() as usize;
+                } else if length >= 0 {
+                    events.push(Event::Text(from_latin_1(body)));
+                } else {
+                    let text = self.clipboard.handle(body, &mut self.output)?;
+                    events.extend(text.map(Event::Text));
                 }
             }
             to_server::CONTINUOUS_UPDATES => {
@@ -396,6 +403,7 @@ impl Viewer {
                 encoding::FENCE => known.fence = true,
                 encoding::TIGHT_PNG => self.encoder.has_gradient = false,
                 encoding::CONTINUOUS_UPDATES => known.continuous_updates = true,
+                encoding::EXTENDED_CLIPBOARD => known.extended_clipboard = true,
                 _ => {}
             }
         }
@@ -408,6 +416,9 @@ impl Viewer {
         // A first one of each says that there is such a thing.
         if is_new(before.fence, abilities.fence) {
             emit_fence(&mut self.output, fence::REQUEST, &[]);
+        }
+        if is_new(before.extended_clipboard, abilities.extended_clipboard) {
+            self.clipboard.introduce(&mut self.output);
         }
         if is_new(before.continuous_updates, abilities.continuous_updates) {
             self.output.push(to_viewer::END_OF_CONTINUOUS_UPDATES);
@@ -651,9 +662,10 @@ fn message_length(rest: &[u8]) -> Result<Option<usize>, Fault> {
         to_server::CUT_TEXT => {
             let Some(mut length) = at(4, 4) else { return Ok(None) };
             let length = length.try_get_i32()?;
-            // Latin-1 becomes up to twice as long in UTF-8.
-            let is_taken = (0..=TEXT_BYTES_MAX as i32 / 2).contains(&length);
-            8 + if is_taken { length as usize } else { 0 }
+            // Latin-1 becomes up to twice as long in UTF-8. A negative length is that of an extended text.
+            let bytes_max = if length < 0 { clipboard::MESSAGE_BYTES_MAX } else { TEXT_BYTES_MAX / 2 };
+            let bytes = length.unsigned_abs() as usize;
+            8 + if bytes <= bytes_max { bytes } else { 0 }
         }
         to_server::FENCE => {
             let Some(&[length]) = at(8, 1) else { return Ok(None) };

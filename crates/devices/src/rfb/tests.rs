@@ -1,5 +1,6 @@
 use super::auth::Password;
 use super::client::{Changes, Client, Said, ServerInit, handshake, preferring};
+use super::clipboard::Clipboard;
 use super::picture::{Applied, Screen};
 use super::pixels::{Expander, PixelFormat, Translator, tests::formats};
 use super::protocol::encoding;
@@ -336,6 +337,35 @@ fn what_a_viewer_does_is_said_in_the_words_of_the_format() {
     assert_eq!(line.viewer.release(), []);
 }
 
+/// What TigerVNC's viewer says behind its list of encodings, and when its clipboard changes.
+#[test]
+fn a_viewer_that_knows_the_extended_clipboard_is_asked_for_its_text() {
+    let mut line = Line::new(small(), None);
+    handshake(&mut line, None).unwrap();
+    line.say(&encodings(&[encoding::EXTENDED_CLIPBOARD])).unwrap();
+    line.say(&[6, 0, 0, 0, 255, 255, 255, 248, 0x1f, 0, 0, 1, 0, 0, 0, 0]).unwrap();
+    assert_eq!(line.hear(), [3, 0, 0, 0, 255, 255, 255, 248, 0x1f, 0, 0, 1, 0, 16, 0, 0]);
+    line.say(&[6, 0, 0, 0, 255, 255, 255, 252, 8, 0, 0, 1]).unwrap();
+    assert_eq!(line.hear(), [3, 0, 0, 0, 255, 255, 255, 252, 2, 0, 0, 1]);
+    let mut theirs = Clipboard::new(6, 0);
+    let mut provide = Vec::new();
+    theirs.handle(&[0x11, 0, 0, 1, 0, 16, 0, 0], &mut Vec::new()).unwrap();
+    assert!(theirs.offer("世界", &mut provide));
+    // It comes in pieces.
+    let (head, behind) = provide.split_at(11);
+    line.say(head).unwrap();
+    assert_eq!(line.events, []);
+    line.say(behind).unwrap();
+    assert_eq!(line.events, [Event::Text("世界".into())]);
+    // One that is longer than any may be is passed over.
+    line.say(&[6, 0, 0, 0, 0xf0, 0, 0, 0]).unwrap();
+    for _ in 0..256 {
+        line.say(&[b'x'; 1 << 20]).unwrap();
+    }
+    line.say(&[4, 1, 0, 0, 0, 0, 0, 0x61]).unwrap();
+    assert_eq!(line.events.len(), 2);
+}
+
 #[test]
 fn a_text_that_is_too_long_is_passed_over() {
     let mut line = greeted(&[]);
@@ -494,7 +524,7 @@ fn a_client_says_what_a_server_understands() {
     let events = [
         Event::Key { keysym: 0x20ac, pressed: true },
         Event::Pointer { x: 3, y: 4, buttons: 0xff },
-        Event::Text("déjà vu".into()),
+        Event::Text("déjà vu, 世界\n".repeat(40_000)),
     ];
     events.iter().for_each(|event| client.tell(event));
     settle(&mut line, &mut client);

@@ -11,7 +11,7 @@ use x11rb_protocol::protocol::xproto::{
     SelectionRequestEvent, SendEventRequest, SetSelectionOwnerRequest, WindowClass,
 };
 
-/// Bytes of the request that brings the text: one takes all of it, or it is not offered.
+/// Bytes of a request that brings text, before the text.
 const REQUEST_BYTES: usize = 24;
 /// Of the server's own clock.
 const CURRENT_TIME: u32 = 0;
@@ -58,17 +58,13 @@ impl Clipboard {
         Ok(Clipboard { window, clipboard, targets, utf8, text: String::new() })
     }
 
-    /// Offers a text instead of whatever is offered now; `false` if it is longer than the server takes.
-    pub(super) fn offer(&mut self, client: &mut Client, text: String) -> bool {
-        if text.len() + REQUEST_BYTES > usize::from(client.setup().maximum_request_length) * 4 {
-            return false;
-        }
+    /// Offers a text instead of whatever is offered now.
+    pub(super) fn offer(&mut self, client: &mut Client, text: String) {
         self.text = text;
         for selection in [self.clipboard, AtomEnum::PRIMARY.into()] {
             let owner = SetSelectionOwnerRequest { owner: self.window, selection, time: CURRENT_TIME };
             client.send(owner.serialize());
         }
-        true
     }
 
     /// Gives the text to who asks for it; `false` if the event is about something else.
@@ -92,13 +88,26 @@ impl Clipboard {
             target if target == string => (string, 8, latin()),
             _ => (0, 0, Vec::new()),
         };
-        let is_given = format > 0;
+        // Whoever asks again and again, faster than the server takes it, gets nothing.
+        let is_given = format > 0 && !client.is_full();
         if is_given {
-            let data_len = (data.len() / usize::from(format / 8)) as u32;
-            let (mode, window, data) = (PropMode::REPLACE, asked.requestor, data.into());
-            client.send(
-                ChangePropertyRequest { mode, window, property, type_, format, data_len, data }.serialize(),
-            );
+            // A request takes so much; what is longer is added to it by the next.
+            let most = usize::from(client.setup().maximum_request_length) * 4 - REQUEST_BYTES;
+            let mut mode = PropMode::REPLACE;
+            let mut rest = &data[..];
+            loop {
+                let (piece, behind) = rest.split_at(rest.len().min(most));
+                let data_len = (piece.len() / usize::from(format / 8)) as u32;
+                let (window, data) = (asked.requestor, piece.into());
+                client.send(
+                    ChangePropertyRequest { mode, window, property, type_, format, data_len, data }
+                        .serialize(),
+                );
+                (mode, rest) = (PropMode::APPEND, behind);
+                if rest.is_empty() {
+                    break;
+                }
+            }
         }
         let notify = SelectionNotifyEvent {
             response_type: SELECTION_NOTIFY_EVENT,

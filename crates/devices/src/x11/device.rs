@@ -124,10 +124,7 @@ impl DevicePartner {
         self.inputs += 1;
         match event {
             Event::Refresh => self.capture.want_whole(),
-            Event::Text(text) => {
-                let is_offered = self.clipboard.offer(&mut self.client, text);
-                self.refused += u64::from(!is_offered);
-            }
+            Event::Text(text) => self.clipboard.offer(&mut self.client, text),
             _ if self.extensions.xtest.is_none() => self.refused += 1,
             Event::Key { keysym, pressed: true } => match self.keyboard.press(keysym) {
                 Some(acts) => self.act(acts),

@@ -7,7 +7,7 @@ use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Role, Time,
 };
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
@@ -524,7 +524,7 @@ fn an_unmodified_program_gets_what_is_typed_even_what_no_key_has() {
     let mut is_press = false;
     let is_modifier = |keysym: &u32| (0xffe1..=0xffee).contains(keysym) || *keysym == 0xfe03;
     // One after the other: a program that is still starting might miss what becomes of its keyboard meanwhile.
-    for typed in [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51] {
+    for typed in [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51, 0xff9d, 0xffb5] {
         device.type_key(typed);
         let got = loop {
             let line = next_line(&mut output);
@@ -580,9 +580,31 @@ fn text_is_offered_on_the_clipboard() {
         };
         assert_eq!(got, expected);
     }
-    let long = "x".repeat(wire::formats::viewer::TEXT_BYTES_MAX);
-    device.say(Event::Text(long));
-    assert_eq!(device.figure("inputs refused"), 1.0);
+}
+
+/// A text that is longer than a request may be.
+#[test]
+fn an_unmodified_program_pastes_a_text_of_any_length() {
+    let Some(server) = Server::start("64x48x24") else { return };
+    let mut device = server.device("");
+    device.until("the first picture", |screen| screen.frames == 1);
+    let text = "Grüße, 世界 🦀\n".repeat(wire::formats::viewer::TEXT_BYTES_MAX / 22);
+    device.say(Event::Text(text.clone()));
+    device.say(Event::Refresh);
+    device.until("that is done", |screen| screen.frames == 2);
+    let mut xclip = Command::new("xclip");
+    xclip.args(["-display", &server.display, "-selection", "clipboard", "-target", "UTF8_STRING", "-out"]);
+    let Some(mut xclip) = start(&mut xclip) else { return };
+    let mut output = xclip.0.stdout.take().unwrap();
+    let pasted = std::thread::spawn(move || {
+        let mut pasted = String::new();
+        output.read_to_string(&mut pasted).map(|_| pasted)
+    });
+    while !pasted.is_finished() {
+        device.step().unwrap();
+    }
+    assert!(pasted.join().unwrap().unwrap() == text);
+    assert_eq!(device.figure("inputs refused"), 0.0);
 }
 
 #[test]
