@@ -41,8 +41,6 @@ struct Hosts {
     /// Bytes under way to each.
     pipes: [VecDeque<u8>; 2],
     attempt: u32,
-    /// A broker has begun anew, and knows of no session.
-    is_anew: bool,
     now: Time,
 }
 
@@ -53,19 +51,11 @@ impl Hosts {
         // A state flow's store is not full for long: it is given up.
         let full = match class {
             FlowClass::State => StoreFull::Block,
-            _ => [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close]
-                [usize::from(reader.u8("full")? % 3)],
+            _ => [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close][usize::from(reader.u8("full")? % 3)],
         };
         let mut scope = Scope::boundless(class, lossy, full);
         scope.store_messages = 1 + usize::from(reader.u8("store")? % 8);
         scope.held_records = 1 + usize::from(reader.u8("held")? % 8);
-        scope.remembers =
-            class == FlowClass::Reliable && full == StoreFull::Block && reader.u8("remembers")? % 2 == 0;
-        // Each ends with much that was under way: were there many, nothing else would be under way for long.
-        scope.switches = (reader.u8("switches")? % 4).into();
-        if class == FlowClass::Reliable && full == StoreFull::Block {
-            scope.brokers = (reader.u8("brokers")? % 3).into();
-        }
         let limits = Limits::default();
         let host = || Host {
             channel: ControlChannel::new(limits.control_bytes),
@@ -75,7 +65,7 @@ impl Hosts {
             ping: 0,
         };
         let (world, hosts) = (World::new(&scope), [host(), host()]);
-        Ok(Hosts { world, hosts, pipes: Default::default(), attempt: 0, is_anew: false, now: Time::ZERO })
+        Ok(Hosts { world, hosts, pipes: Default::default(), attempt: 0, now: Time::ZERO })
     }
 
     fn play(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
@@ -105,8 +95,7 @@ impl Hosts {
         // Words and links are the hosts' own affair.
         let ours = matches!(made, Move::HearAtSink | Move::HearAtSource | Move::Acknowledged(_) | Move::Join);
         if !ours {
-            let done = self.world.step(made).unwrap_or_else(|broken| panic!("{broken}"));
-            self.is_anew |= done && matches!(made, Move::KillSourceBroker | Move::KillSinkBroker);
+            self.world.step(made).unwrap_or_else(|broken| panic!("{broken}"));
             self.hear_waiting();
             self.say();
         }
@@ -203,24 +192,15 @@ impl Hosts {
             return;
         }
         self.attempt += 1;
-        let is_anew = std::mem::take(&mut self.is_anew);
-        if is_anew {
-            // Of the session that is over nothing is said in the next.
-            for host in &mut self.hosts {
-                host.channel = ControlChannel::new(Limits::default().control_bytes);
-                host.inbox.clear();
-            }
-        }
         let received = self.hosts[1].channel.received();
-        let token = (!is_anew).then_some(TOKEN);
-        let handshake = Handshake::new("sink", token, received, self.attempt);
+        let handshake = Handshake::new("sink", Some(TOKEN), received, self.attempt);
         let Control::Hello { received, resume, .. } = across(&handshake.hello()) else { panic!("no hello") };
-        assert_eq!(resume, token);
+        assert_eq!(resume, Some(TOKEN));
         let sharer = &mut self.hosts[0].channel;
         let welcome = Control::Welcome {
             host: "source".into(),
             session: TOKEN,
-            resumed: !is_anew,
+            resumed: true,
             received: sharer.received(),
         };
         sharer.resume(received, Some(&welcome)).expect("the sink counts what came");
@@ -228,7 +208,7 @@ impl Hosts {
         sharer.handle_sent(first.len());
         let (answer, _) = Control::parse_frame(&first).expect("our own").expect("a whole frame");
         let welcomed = handshake.handle(answer).expect("a welcome");
-        assert_eq!(welcomed.resumed, !is_anew);
+        assert!(welcomed.resumed);
         self.hosts[1].channel.resume(welcomed.received, None).expect("the source counts what came");
         self.world.step(Move::Join).unwrap_or_else(|broken| panic!("{broken}"));
         self.hosts.iter_mut().for_each(|host| host.liveness.handle_heard(self.now));
