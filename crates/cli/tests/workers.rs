@@ -240,6 +240,12 @@ fn a_reliable_flow_survives_its_workers_with_pairs() {
     survives("tcp", "compress | encrypt");
 }
 
+/// What a killed source half gathered is lost, and told.
+#[test]
+fn a_reliable_flow_survives_its_workers_with_a_pair_that_gathers() {
+    survives("tcp", "bundle(count=10)");
+}
+
 /// What the killed sink half remembered and held.
 #[test]
 fn a_reliable_flow_survives_its_workers_with_pairs_that_remember() {

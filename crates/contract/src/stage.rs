@@ -153,6 +153,12 @@ pub trait Stage: Send {
         0
     }
 
+    /// Messages that would be lost with the stage: those held, and those that only another message or the end brings
+    /// out.
+    fn kept(&self) -> usize {
+        self.held()
+    }
+
     /// Whether all it ever does is to pass on each message as it is, at once, by the main port: then it need not be
     /// called for messages at all.
     fn passes(&self) -> bool {

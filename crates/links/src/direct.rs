@@ -48,7 +48,7 @@ impl Link for Direct {
 
     fn kept(&self) -> usize {
         // What a checkpoint tells of is not lost.
-        if self.stage.checkpoint().is_none() { self.stage.held() } else { 0 }
+        if self.stage.checkpoint().is_none() { self.stage.kept() } else { 0 }
     }
 
     fn passes(&self) -> bool {

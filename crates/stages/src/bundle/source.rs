@@ -121,6 +121,10 @@ impl Stage for Source {
         Ok(())
     }
 
+    fn kept(&self) -> usize {
+        self.held.len()
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![("bundles", self.bundles as f64), ("messages", self.messages as f64)]
     }
