@@ -2,6 +2,7 @@
 //! kept of it, and no more is said to it than it said.
 
 use super::config::Beginning;
+use super::connection::known;
 use bytes::BytesMut;
 use contract::PartnerError;
 use quinn_proto::{DatagramEvent, Endpoint};
@@ -44,7 +45,7 @@ impl AddressCheck {
     pub fn look(&mut self, datagram: &[u8], peer: SocketAddr) -> Checked<'_> {
         self.answer.clear();
         let bytes = BytesMut::from(datagram);
-        let event = self.endpoint.handle(Instant::now(), peer, None, None, bytes, &mut self.answer);
+        let event = self.endpoint.handle(Instant::now(), known(peer), None, None, bytes, &mut self.answer);
         let size = match event {
             Some(DatagramEvent::NewConnection(incoming)) if incoming.remote_address_validated() => {
                 self.endpoint.ignore(incoming);

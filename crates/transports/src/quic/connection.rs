@@ -72,7 +72,14 @@ pub enum Over {
 #[derive(Debug)]
 struct Way {
     socket: OwnedFd,
+    /// As the library knows it ([`known`]).
     peer: SocketAddr,
+}
+
+/// An address as the library is told it: without the interface of one that holds on one link only (RFC 4007). It compares whole
+/// addresses, and writes them without that in the token of a Retry.
+pub(super) fn known(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
 }
 
 /// A QUIC connection and what it needs of the system.
@@ -107,8 +114,8 @@ impl QuicConnection {
     /// A connection that begins over `socket`, which is connected to the peer.
     pub fn begin(socket: OwnedFd, beginning: Beginning) -> Result<QuicConnection, PartnerError> {
         let failed = |error| PartnerError::os("setting up QUIC", error);
+        let name = peer_of(&socket)?.to_string();
         let way = Way::new(socket)?;
-        let name = way.peer.to_string();
         let config = Arc::new(beginning.endpoint().map_err(failed)?);
         let (server, client) = match beginning {
             Beginning::Client(config) => (None, Some(config)),
@@ -211,7 +218,7 @@ impl QuicConnection {
 
     /// Whether the connection goes to, or is asked to go to, this address.
     pub fn goes_to(&self, peer: SocketAddr) -> bool {
-        self.ways.iter().any(|way| way.peer == peer)
+        self.ways.iter().any(|way| way.peer == known(peer))
     }
 
     /// Takes what came, does what is due and sends what there is, as far as the sockets let it.
@@ -276,7 +283,7 @@ impl QuicConnection {
 
     /// Takes a datagram that came for this connection to another socket.
     pub fn take(&mut self, datagram: &[u8], peer: SocketAddr) {
-        self.datagram(BytesMut::from(datagram), peer, Instant::now());
+        self.datagram(BytesMut::from(datagram), known(peer), Instant::now());
     }
 
     /// Receives a datagram or several; `false` if there is none.
@@ -504,15 +511,19 @@ impl std::fmt::Debug for QuicConnection {
 
 impl Way {
     fn new(socket: OwnedFd) -> Result<Way, PartnerError> {
-        let failed = |error| PartnerError::os("the socket of a QUIC connection", error);
-        let peer = rustix::net::getpeername(&socket).map_err(failed)?;
-        let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
-        let peer = peer.ok_or_else(|| failed(Errno::NOTCONN))?;
+        let peer = known(peer_of(&socket)?);
         // Without either, datagrams stay small and are received one by one.
         let _ = sys::net::join_datagrams(&socket);
         let _ = sys::net::never_fragment(&socket);
         Ok(Way { socket, peer })
     }
+}
+
+fn peer_of(socket: &OwnedFd) -> Result<SocketAddr, PartnerError> {
+    let failed = |error| PartnerError::os("the socket of a QUIC connection", error);
+    let peer = rustix::net::getpeername(socket).map_err(failed)?;
+    let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
+    peer.ok_or_else(|| failed(Errno::NOTCONN))
 }
 
 fn over(reason: &ConnectionError) -> Over {

@@ -4,7 +4,7 @@ use super::*;
 use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, udp_pair};
 use contract::{Body, Format, Options, Secret};
 use relay::Relay;
-use std::net::UdpSocket;
+use std::net::{SocketAddrV6, UdpSocket};
 use std::time::Instant;
 
 /// Both ends.
@@ -205,9 +205,8 @@ fn garbage_is_dropped() {
     }
 }
 
-/// Who begins a connection is answered with no more than it said, and let in once it has shown where it is.
-#[test]
-fn an_address_is_shown_before_anything_is_kept() {
+/// A connection that begins, where what it says comes, and who is asked about it.
+fn knocking() -> (QuicConnection, UdpSocket, AddressCheck) {
     let [here, there] = udp_pair();
     let there = UdpSocket::from(there);
     let tuning = Tuning {
@@ -220,10 +219,16 @@ fn an_address_is_shown_before_anything_is_kept() {
     let [near, far] = keys();
     let client = Beginning::data(End::Dialled, Some(&near), &tuning).expect("a client");
     let server = Beginning::data(End::Accepted, Some(&far), &tuning).expect("a server");
-    let mut check = AddressCheck::new(&server).expect("a check");
-    let mut connection = QuicConnection::begin(here, client).expect("a connection");
+    let check = AddressCheck::new(&server).expect("a check");
+    (QuicConnection::begin(here, client).expect("a connection"), there, check)
+}
+
+/// What it says once it was told to show that it is at `peer`; that is no more than it said.
+fn said_again(
+    (connection, there, check): (&mut QuicConnection, &UdpSocket, &mut AddressCheck),
+    peer: SocketAddr,
+) -> Vec<u8> {
     connection.turn_out();
-    let peer = there.peer_addr().expect("an address");
     let mut bytes = [0; 2048];
     let first = there.recv(&mut bytes).expect("an Initial");
     assert_eq!(arrival(&bytes[..first]), Arrival::Initial);
@@ -231,16 +236,32 @@ fn an_address_is_shown_before_anything_is_kept() {
     assert!(answer.len() <= first, "{} bytes for {first}", answer.len());
     there.send(answer).expect("send");
     let begun = Instant::now();
-    let second = loop {
+    loop {
         connection.turn();
         match there.recv(&mut bytes) {
-            Ok(count) => break count,
+            Ok(count) => return bytes[..count].to_vec(),
             Err(error) => assert!(begun.elapsed() < WATCHDOG, "no second Initial: {error}"),
         }
-    };
+    }
+}
+
+#[test]
+fn an_address_of_one_link_can_be_shown() {
+    let (mut connection, there, mut check) = knocking();
+    let peer = SocketAddrV6::new("fe80::1".parse().expect("an address"), 7845, 0, 4).into();
+    let second = said_again((&mut connection, &there, &mut check), peer);
+    assert_eq!(check.look(&second, peer), Checked::Shown);
+}
+
+/// Who begins a connection is answered with no more than it said, and let in once it has shown where it is.
+#[test]
+fn an_address_is_shown_before_anything_is_kept() {
+    let (mut connection, there, mut check) = knocking();
+    let peer = there.peer_addr().expect("an address");
+    let second = said_again((&mut connection, &there, &mut check), peer);
     let elsewhere = SocketAddr::new(peer.ip(), peer.port() ^ 1);
-    assert_ne!(check.look(&bytes[..second], elsewhere), Checked::Shown, "shown at another address");
-    assert_eq!(check.look(&bytes[..second], peer), Checked::Shown);
+    assert_ne!(check.look(&second, elsewhere), Checked::Shown, "shown at another address");
+    assert_eq!(check.look(&second, peer), Checked::Shown);
     for length in [0, 1, 21, 1200, 1500] {
         for first in [0xc0, 0xe0, 0x40] {
             let mut garbage = pattern(length, 5);
