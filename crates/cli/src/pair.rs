@@ -105,7 +105,7 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
     };
     let code = Code::parse(code)?;
     let address = with_port(place);
-    let host = address.rsplit_once(':').map_or(place, |(host, _)| host).trim_matches(['[', ']']);
+    let host = sys::address::host_of(&address);
     let mut last = None;
     for address in resolve(&address)? {
         match join(trust, &code, host, address) {

@@ -17,7 +17,7 @@ use sys::signal::Termination;
 /// Something that runs until it ends or is told to.
 enum Service {
     /// A sharer, or a device that goes through the share that has the address already.
-    ShareOrJoin(ShareRequest, ShareWords),
+    ShareOrJoin(ShareRequest, Box<ShareWords>),
     Attach(AttachRequest),
     Joint(Joint),
     Connect(ConnectWords, Pipelines),
@@ -86,7 +86,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
     if service::is_rule(&words) {
         return share_by_rule(words, events);
     }
-    run_all(vec![Service::ShareOrJoin(words.request()?, words)], &events)
+    run_all(vec![Service::ShareOrJoin(words.request()?, Box::new(words))], &events)
 }
 
 /// Shares whatever suits the pattern, whenever it comes.

@@ -149,8 +149,8 @@ impl Attacher {
     /// Connects, and asks for the devices.
     pub fn start(request: AttachRequest) -> Result<Attacher, RuntimeError> {
         let known = request.trust.map(Known::new).transpose()?;
-        let (place, port) = request.address.rsplit_once(':').unwrap_or((&request.address, ""));
-        let place = place.trim_matches(['[', ']']).to_string();
+        let place = sys::address::host_of(&request.address).to_string();
+        let port = request.address.rsplit_once(':').map_or("", |(_, port)| port);
         // A host that is called so here is looked for where it was met, if nobody else knows the name.
         let met = known.as_ref().and_then(|known| known.peers().named(&place)?.address.clone());
         let peers = match (resolve(&request.address), met) {

@@ -47,7 +47,7 @@ pub fn browse(
 ) -> Result<(), RuntimeError> {
     let limits = Limits::default();
     let known = trust.map(Known::new).transpose()?;
-    let place = address.rsplit_once(':').map_or(address, |(place, _)| place).trim_matches(['[', ']']);
+    let place = sys::address::host_of(address);
     let check = |key: &PeerKey| known.as_ref().map_or(Ok(()), |known| known.expect(place, key));
     let expected = match &known {
         None => Expected::Anyone,

@@ -449,19 +449,21 @@ fn split_transport(text: &str) -> Result<(&str, &str), RuntimeError> {
 
 /// The host with its port. An IPv6 address stands in brackets where it has one.
 pub fn with_port(host: &str) -> String {
-    let bare_v6 = host.parse::<std::net::Ipv6Addr>().is_ok();
     match host.rsplit_once(':') {
-        Some((_, port)) if !bare_v6 && port.parse::<u16>().is_ok() => host.into(),
+        Some((_, port)) if !is_bare_v6(host) && port.parse::<u16>().is_ok() => host.into(),
         _ => with_port_of(host, &DEFAULT_PORT.to_string()),
     }
 }
 
 /// A host without a port, with this one.
 pub(crate) fn with_port_of(host: &str, port: &str) -> String {
-    match host.parse::<std::net::Ipv6Addr>() {
-        Ok(_) => format!("[{host}]:{port}"),
-        Err(_) => format!("{host}:{port}"),
-    }
+    if is_bare_v6(host) { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Whether it is an address of IPv6 without brackets, perhaps with its interface.
+fn is_bare_v6(host: &str) -> bool {
+    let address = host.split_once('%').map_or(host, |(address, _)| address);
+    address.parse::<std::net::Ipv6Addr>().is_ok()
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, RuntimeError> {
@@ -659,6 +661,8 @@ mod tests {
             ("[::1]:9/m", "quic", "[::1]:9", "m"),
             ("::1/m", "quic", "[::1]:7845", "m"),
             ("[::1]/m", "quic", "[::1]:7845", "m"),
+            ("fe80::1%eth0/m", "quic", "[fe80::1%eth0]:7845", "m"),
+            ("[fe80::1%eth0]:9/m", "quic", "[fe80::1%eth0]:9", "m"),
         ] {
             assert_eq!(
                 Origin::parse(text).unwrap(),

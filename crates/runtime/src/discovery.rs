@@ -3,6 +3,7 @@
 //! What is announced is that there is Outboard, the host's name and the port: no device, no peer, no key. What is found
 //! is a stranger's word, good for being shown: who answers there shows its key when it is attached to.
 
+use crate::config::with_port_of;
 use crate::error::RuntimeError;
 use mdns_sd::{IfKind, ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use serde::Serialize;
@@ -85,11 +86,16 @@ pub fn find(time: Duration) -> Result<Vec<Found>, RuntimeError> {
 
 fn read(service: &ResolvedService) -> Found {
     let name = service.fullname.strip_suffix(SERVICE).unwrap_or(&service.fullname).trim_end_matches('.');
-    let mut addresses: Vec<_> =
-        service.addresses.iter().map(|ip| SocketAddr::new(ip.to_ip_addr(), service.port)).collect();
+    let mut addresses: Vec<_> = service.addresses.iter().collect();
     // What is reached from everywhere first, what is this host alone last.
-    addresses.sort_by_key(|address| (address.ip().is_loopback(), address.is_ipv6(), *address));
-    Found { name: name.replace('\\', ""), addresses: addresses.iter().map(SocketAddr::to_string).collect() }
+    addresses.sort_by_key(|address| {
+        let ip = address.to_ip_addr();
+        (ip.is_loopback(), ip.is_ipv6(), ip)
+    });
+    let port = service.port.to_string();
+    // One that holds on one link only says which.
+    let addresses = addresses.iter().map(|address| with_port_of(&address.to_string(), &port)).collect();
+    Found { name: name.replace('\\', ""), addresses }
 }
 
 /// On all networks, or on the one that an address belongs to.

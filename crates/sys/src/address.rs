@@ -8,14 +8,19 @@ use std::time::Duration;
 /// holds on one link only has its interface behind it (RFC 4007, section 11): `[fe80::1%eth0]:7845`.
 pub fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
-    let (host, port) = place.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+    let (_, port) = place.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
     let port: u16 = port.parse().map_err(|_| wrong("the port is no number below 65536"))?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let found: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    let found: Vec<_> = (host_of(place), port).to_socket_addrs()?.collect();
     match found.is_empty() {
         true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
         false => Ok(found),
     }
+}
+
+/// The host of `HOST:PORT` as it stands without a port: IPv6 has no brackets.
+pub fn host_of(place: &str) -> &str {
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// A connection to the first of these that answers, each within `timeout`; it sends what is small at once.

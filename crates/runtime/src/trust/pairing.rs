@@ -9,7 +9,7 @@
 use crate::config::host_name;
 use crate::error::RuntimeError;
 use crate::events::Stop;
-use crate::listening::bind_tcp;
+use crate::listening::{bind_tcp, canonical};
 use crate::trust::channel::SecureStream;
 use crate::trust::{PeerKey, Trust, tls};
 use ring::hkdf::{HKDF_SHA256, Salt};
@@ -368,7 +368,7 @@ impl Host {
         };
         *tries = 0;
         drop(tries);
-        let address = Some(peer.ip().to_canonical().to_string());
+        let address = Some(sys::address::host_of(&canonical(peer).to_string()).to_string());
         let added = self.trust.edit(|peers| peers.add(&host, key, address));
         let paired = match added {
             Ok(name) => Paired { name, key },
