@@ -88,7 +88,7 @@ impl Fault {
             // Nothing stands in for a transport that was asked for, but for the one that nobody has to ask for.
             Fault::NoUdp(_) => transport == "quic",
             Fault::DiskFull => matches!(class, Class::File | Class::Video),
-            Fault::Unplug => matches!(class, Class::Serial | Class::Input),
+            Fault::Unplug => matches!(class, Class::Serial | Class::Input | Class::Camera),
             _ => true,
         }
     }
@@ -150,7 +150,7 @@ impl Fault {
                 disk.fill(false)?;
             }
             Fault::Unplug => {
-                subject.unplug();
+                subject.unplug()?;
                 thread::sleep(Duration::from_secs(3));
                 subject.plug()?;
             }

@@ -268,6 +268,10 @@ impl Hosts {
             told.alive &= matches!(service.child.try_wait(), Ok(None));
             let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
             let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
+            let missed =
+                |event: &Value| partner_figure(&event["stats"], "frames missed by the driver") as u64;
+            let missed = service.events_of("stats").iter().map(missed).max().unwrap_or_default();
+            *told.reasons.entry("missed by the driver".into()).or_default() += missed;
             told.is_unnumbered |= service.events_of("stats").iter().any(|event| overflows(event) > 0.0);
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();

@@ -2,6 +2,7 @@
 //! network between them. Units flow all the time ([`subject`]), something goes wrong ([`fault`]), and then they are counted
 //! ([`count`]).
 
+mod camera;
 mod count;
 mod fault;
 pub(crate) mod hosts;
@@ -96,6 +97,8 @@ impl Seen {
             // What comes twice then is told to be in doubt.
             (true, _) => tally.disordered == 0 && (tally.repeated == 0 || self.told.dropped() > 0),
             (false, true) => is_told && Tally { lost: 0, ..tally }.is_exact(),
+            // What is late is worthless, and what a camera does not take no host can count.
+            (false, false) if cell.class == Class::Camera => Tally { lost: 0, ..tally }.is_exact(),
             (false, false) if cell.fault == Fault::KillWorkers(Host::Device) => {
                 // What a worker had read was in no store yet.
                 is_told && Tally { lost: 0, ..tally }.is_exact()

@@ -1,5 +1,6 @@
 //! What the experiment itself holds open, as the hardware behind a device and as the application before a node.
 
+use super::camera::{Scene, View};
 use super::unit::KEYS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -7,7 +8,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::OptionalActions;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +19,61 @@ use sys::input::{Ids, uinput};
 /// How long nothing is looked at.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// What a descriptor leads to.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Bytes.
+    File(File),
+    /// What a camera looks at.
+    Scene(Scene),
+    /// Who looks at a camera.
+    View(View),
+}
+
+impl End {
+    fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            End::File(file) => (&*file).read(into),
+            End::View(view) => view.read(into),
+            End::Scene(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            End::File(file) => (&*file).write(bytes),
+            End::Scene(scene) => scene.show(bytes),
+            End::View(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Whether it is a file, and shorter than what was read of it.
+    fn is_shorter(&self) -> bool {
+        let End::File(file) = self else { return false };
+        let length = file.metadata().map_or(0, |known| if known.is_file() { known.len() } else { u64::MAX });
+        (&*file).stream_position().is_ok_and(|read| read > length)
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            End::File(file) => file.as_fd(),
+            End::Scene(scene) => scene.as_fd(),
+            End::View(view) => view.as_fd(),
+        }
+    }
+}
+
+/// How an application has an end by its name.
+type Open = fn(&Path) -> io::Result<End>;
+
 /// A descriptor that may be lost, and had again.
 #[derive(Debug)]
 pub(crate) struct Port {
-    file: Mutex<Option<Arc<File>>>,
+    end: Mutex<Option<Arc<End>>>,
     /// An application opens it again by this name.
-    path: Option<PathBuf>,
+    path: Option<(PathBuf, Open)>,
     losses: AtomicU64,
 }
 
@@ -39,23 +89,32 @@ pub(crate) enum Written {
 
 impl Port {
     /// The hardware's side, which is there until [`Port::set`] takes it away.
-    pub(crate) fn hardware(file: File) -> Port {
-        Port { file: Mutex::new(Some(Arc::new(file))), path: None, losses: AtomicU64::new(0) }
+    pub(crate) fn hardware(end: End) -> Port {
+        Port { end: Mutex::new(Some(Arc::new(end))), path: None, losses: AtomicU64::new(0) }
     }
 
     /// An application's node or file.
     pub(crate) fn application(path: &Path) -> io::Result<Port> {
-        let file = open(path)?;
+        Port::opened(path, |path| open(path).map(End::File))
+    }
+
+    /// A camera's node, of which an application takes the pictures.
+    pub(crate) fn view(path: &Path) -> io::Result<Port> {
+        Port::opened(path, |path| View::new(open(path)?).map(End::View))
+    }
+
+    fn opened(path: &Path, open: Open) -> io::Result<Port> {
+        let end = open(path)?;
         Ok(Port {
-            file: Mutex::new(Some(Arc::new(file))),
-            path: Some(path.into()),
+            end: Mutex::new(Some(Arc::new(end))),
+            path: Some((path.into(), open)),
             losses: AtomicU64::new(0),
         })
     }
 
     /// Takes the hardware away, or brings it back.
-    pub(crate) fn set(&self, file: Option<File>) {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file.map(Arc::new);
+    pub(crate) fn set(&self, end: Option<End>) {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = end.map(Arc::new);
     }
 
     /// How often the application lost its descriptor.
@@ -63,12 +122,12 @@ impl Port {
         self.losses.load(Ordering::Relaxed)
     }
 
-    fn get(&self) -> Option<Arc<File>> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.is_none() {
-            *file = self.path.as_ref().and_then(|path| open(path).ok()).map(Arc::new);
+    fn get(&self) -> Option<Arc<End>> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if end.is_none() {
+            *end = self.path.as_ref().and_then(|(path, open)| open(path).ok()).map(Arc::new);
         }
-        file.clone()
+        end.clone()
     }
 
     fn lose(&self) {
@@ -86,16 +145,16 @@ impl Port {
             if stop.load(Ordering::Relaxed) {
                 return if done == 0 { Written::Nothing } else { Written::Part };
             }
-            let Some(file) = self.get() else {
+            let Some(end) = self.get() else {
                 if done > 0 {
                     return Written::Part;
                 }
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            match (&*file).write(&bytes[done..]) {
+            match end.write(&bytes[done..]) {
                 Ok(count) => done += count,
-                Err(error) if is_for_now(&error) => wait(&file, PollFlags::OUT),
+                Err(error) if is_for_now(&error) => wait(&end, PollFlags::OUT),
                 Err(_) => {
                     self.lose();
                     if done > 0 {
@@ -109,12 +168,12 @@ impl Port {
 
     /// What there is; nothing after a short wait. `None`: a file begins anew, and what comes next is its beginning.
     pub(crate) fn read(&self, into: &mut [u8]) -> Option<usize> {
-        let Some(file) = self.get() else {
+        let Some(end) = self.get() else {
             std::thread::sleep(PAUSE);
             return Some(0);
         };
-        match (&*file).read(into) {
-            Ok(0) if is_shorter(&file) => {
+        match end.read(into) {
+            Ok(0) if end.is_shorter() => {
                 self.lose();
                 None
             }
@@ -126,7 +185,7 @@ impl Port {
             Ok(count) => Some(count),
             Err(error) => {
                 match is_for_now(&error) {
-                    true => wait(&file, PollFlags::IN),
+                    true => wait(&end, PollFlags::IN),
                     false => self.lose(),
                 }
                 Some(0)
@@ -135,20 +194,14 @@ impl Port {
     }
 }
 
-/// Whether a file is shorter than what was read of it.
-fn is_shorter(mut file: &File) -> bool {
-    let length = file.metadata().map_or(0, |known| if known.is_file() { known.len() } else { u64::MAX });
-    file.stream_position().is_ok_and(|read| read > length)
-}
-
 fn is_for_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn wait(file: &File, for_what: PollFlags) {
+fn wait(end: &End, for_what: PollFlags) {
     let longest = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     // An interrupted wait is a short one.
-    let _ = poll(&mut [PollFd::new(file, for_what)], Some(&longest));
+    let _ = poll(&mut [PollFd::new(end, for_what)], Some(&longest));
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -172,7 +225,7 @@ fn make_raw(file: &OwnedFd) -> io::Result<()> {
 }
 
 /// The hardware's side of a serial port, and the name of the port.
-pub(crate) fn serial_port() -> io::Result<(File, PathBuf)> {
+pub(crate) fn serial_port() -> io::Result<(End, PathBuf)> {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;
@@ -180,17 +233,17 @@ pub(crate) fn serial_port() -> io::Result<(File, PathBuf)> {
     rustix::fs::fcntl_setfl(master.as_fd(), OFlags::NONBLOCK)?;
     // A port that nobody has opened yet echoes nothing.
     make_raw(&master)?;
-    Ok((master.into(), PathBuf::from(name.to_string_lossy().into_owned())))
+    Ok((End::File(master.into()), PathBuf::from(name.to_string_lossy().into_owned())))
 }
 
 /// A FIFO, and its writing end, which waits for no reader and sees none go.
-pub(crate) fn fifo(path: &Path) -> io::Result<File> {
+pub(crate) fn fifo(path: &Path) -> io::Result<End> {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR)?;
-    open(path)
+    open(path).map(End::File)
 }
 
 /// A keyboard that the kernel has for a real one, and its event node. It goes when its descriptor does.
-pub(crate) fn keyboard() -> io::Result<(File, PathBuf)> {
+pub(crate) fn keyboard() -> io::Result<(End, PathBuf)> {
     let file = open(Path::new("/dev/uinput"))?;
     let device = file.as_fd();
     let ids = Ids { bus: BUS_USB, vendor: 0x0ade, product: 1, version: 1 };
@@ -206,5 +259,5 @@ pub(crate) fn keyboard() -> io::Result<(File, PathBuf)> {
         fs::read_dir(&system)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let node = names.find(|name| name.starts_with("event"));
     let node = node.ok_or_else(|| io::Error::other(format!("{system} has no event node")))?;
-    Ok((file, Path::new("/dev/input").join(node)))
+    Ok((End::File(file), Path::new("/dev/input").join(node)))
 }

@@ -1,13 +1,15 @@
 //! A device of each class, and an application: units go from one to the other all the time.
 
+use super::camera::{self, Scene};
 use super::count::{Count, Tally};
 use super::hosts::Hosts;
-use super::port::{Port, Written, fifo, keyboard, serial_port};
+use super::port::{End, Port, Written, fifo, keyboard, serial_port};
 use super::unit::{Reader, Unit};
 use crate::Failure;
 use crate::chapter6::progress;
 use clap::ValueEnum;
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,17 +37,23 @@ pub(crate) enum Class {
     Video,
     /// A keyboard, keys that go down and up (needs `/dev/uinput`)
     Input,
+    /// A camera, pictures (needs the kernel's vivid, and v4l2loopback)
+    Camera,
 }
 
 impl Class {
     /// All.
-    pub(crate) const EVERY: [Class; 4] = [Class::Input, Class::Serial, Class::Video, Class::File];
+    pub(crate) const EVERY: [Class; 5] =
+        [Class::Input, Class::Camera, Class::Serial, Class::Video, Class::File];
 
     /// Whether such devices can be made here, or why not.
     pub(crate) fn is_possible(self) -> Result<(), &'static str> {
         match self {
             Class::Input if !Path::new("/dev/uinput").exists() => {
                 Err("this kernel has no uinput; `lab/vm` boots one that has")
+            }
+            Class::Camera if camera::vivid().is_none() || camera::loopback().is_none() => {
+                Err("vivid and v4l2loopback are not loaded; `lab/vm` has both")
             }
             _ => Ok(()),
         }
@@ -57,6 +65,7 @@ impl Class {
             Class::Serial | Class::File => Unit::Line,
             Class::Video => Unit::Frame,
             Class::Input => Unit::Report,
+            Class::Camera => Unit::Shade,
         }
     }
 
@@ -109,7 +118,10 @@ fn make(unit: Unit, to: &Port, count: &Mutex<Count>, told: &Told) {
                 Written::All | Written::Part => head.clear(),
             }
         }
-        due = (due + Duration::from_secs_f64(1.0 / unit.rate_hz())).max(Instant::now());
+        let now = Instant::now();
+        // What a camera is shown must stand for a while, or it is in no picture.
+        let since = if unit == Unit::Shade { now } else { due };
+        due = (since + Duration::from_secs_f64(1.0 / unit.rate_hz())).max(now);
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
@@ -124,7 +136,11 @@ fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
         };
         for number in reader.read(&bytes[..length]) {
             match number {
-                Ok(number) => lock(count).see(number),
+                Ok(number) => {
+                    let mut count = lock(count);
+                    let number = unit.newest(number, count.next());
+                    count.see(number);
+                }
                 Err(piece) => lock(count).see_torn(piece),
             }
         }
@@ -199,6 +215,17 @@ impl Subject {
                 out = event_node(&hosts.begin(&format!("evdev:{}", name.display()), "uinput")?)?;
                 (plugged.0, Some(plugged.1))
             }
+            Class::Camera => {
+                let plugged = plug(class, &device)?;
+                let name = fs::read_link(&device)?;
+                out = camera::loopback().ok_or("there is no v4l2loopback")?;
+                let ((width, height), rate) = (camera::SIZE, camera::RATE_HZ);
+                hosts.begin(
+                    &format!("v4l2:{},size={width}x{height},rate={rate},pixels=GREY", name.display()),
+                    &format!("v4l2:{}", out.display()),
+                )?;
+                (plugged.0, Some(plugged.1))
+            }
         };
         let begun = Instant::now();
         while !out.exists() {
@@ -207,8 +234,12 @@ impl Subject {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let (hardware, application) =
-            (Arc::new(Port::hardware(hardware)), Arc::new(Port::application(&out)?));
+        let application = match class {
+            // It is a camera to others once a worker has it.
+            Class::Camera => patiently(&out, Port::view)?,
+            _ => Port::application(&out)?,
+        };
+        let (hardware, application) = (Arc::new(Port::hardware(hardware)), Arc::new(application));
         let told = Arc::<Told>::default();
         let unit = class.unit();
         let mut ways = vec![Way::start(unit, &hardware, &application, &told)];
@@ -219,7 +250,7 @@ impl Subject {
     }
 
     /// Takes the device away, once everything that it made has been read.
-    pub(crate) fn unplug(&mut self) {
+    pub(crate) fn unplug(&mut self) -> Result<(), Failure> {
         self.told.pause.store(true, Ordering::Relaxed);
         // A unit is made whole, and none after it.
         thread::sleep(DRAIN);
@@ -228,9 +259,14 @@ impl Subject {
             thread::sleep(Duration::from_millis(5));
         }
         self.hardware.set(None);
-        self.node = None;
+        match (self.class, &self.node) {
+            // While this has it open, it does not come back.
+            (Class::Camera, Some(node)) => camera::disconnect(node)?,
+            _ => self.node = None,
+        }
         // Removed or not, nothing answers there.
         let _ = fs::remove_file(&self.device);
+        Ok(())
     }
 
     /// The host of the device begins anew: who plays a film into a program that was killed begins again.
@@ -248,6 +284,7 @@ impl Subject {
 
     /// Brings it back, under its name.
     pub(crate) fn plug(&mut self) -> Result<(), Failure> {
+        self.node = None;
         let (hardware, node) = plug(self.class, &self.device)?;
         self.hardware.set(Some(hardware));
         self.node = Some(node);
@@ -307,21 +344,34 @@ impl Drop for Subject {
 }
 
 /// A device that can be taken out, by a name that stays: the hardware, and its node.
-fn plug(class: Class, name: &Path) -> Result<(fs::File, fs::File), Failure> {
-    let (hardware, port) = if class == Class::Input { keyboard()? } else { serial_port()? };
+fn plug(class: Class, name: &Path) -> Result<(End, fs::File), Failure> {
+    let (hardware, port) = match class {
+        Class::Input => keyboard().map(|(end, port)| (Some(end), port))?,
+        Class::Camera => (None, camera::vivid().ok_or("there is no vivid")?),
+        _ => serial_port().map(|(end, port)| (Some(end), port))?,
+    };
     // A node of the kernel's may take a moment to be there.
+    let node = patiently(&port, |port| fs::File::options().read(true).write(true).open(port))?;
+    std::os::unix::fs::symlink(port, name)?;
+    let hardware = match hardware {
+        Some(hardware) => hardware,
+        None => End::Scene(Scene::new(node.try_clone()?)?),
+    };
+    Ok((hardware, node))
+}
+
+/// Opens what may not be there yet.
+fn patiently<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> Result<T, Failure> {
     let begun = Instant::now();
-    let node = loop {
-        match fs::File::options().read(true).write(true).open(&port) {
-            Ok(node) => break node,
+    loop {
+        match open(path) {
+            Ok(end) => return Ok(end),
             Err(error) if begun.elapsed() > PATIENCE => {
-                return Err(format!("{}: {error}", port.display()).into());
+                return Err(format!("{}: {error}", path.display()).into());
             }
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
-    };
-    std::os::unix::fs::symlink(port, name)?;
-    Ok((hardware, node))
+    }
 }
 
 /// Keys that are not as they are at the device.

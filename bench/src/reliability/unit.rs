@@ -1,5 +1,7 @@
-//! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard.
+//! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard, a picture of a
+//! camera.
 
+use super::camera::{HEAD_BYTES, SHADES, SIZE, pixel, shade};
 use sys::input::Event;
 use sys::input::code::{EV_KEY, EV_MSC, EV_SYN, KEY_A, MSC_SCAN, SYN_DROPPED};
 
@@ -12,8 +14,12 @@ pub(crate) enum Unit {
     Frame,
     /// A key that goes down or up, with the number as its scan code.
     Report,
+    /// A picture in one shade of grey, which its number has, after the node's number of it.
+    Shade,
 }
 
+/// A picture of a camera, with its head.
+const SHADE_BYTES: usize = HEAD_BYTES + SIZE.0 * SIZE.1;
 const DIGITS: usize = 12;
 /// Side of a picture.
 const SIDE: usize = 64;
@@ -39,13 +45,14 @@ impl Unit {
             Unit::Line => 200.0,
             Unit::Frame => 30.0,
             Unit::Report => 50.0,
+            Unit::Shade => 4.0,
         }
     }
 
     /// What stands before the first.
     pub(crate) fn head(self) -> Vec<u8> {
         match self {
-            Unit::Line | Unit::Report => Vec::new(),
+            Unit::Line | Unit::Report | Unit::Shade => Vec::new(),
             Unit::Frame => format!("YUV4MPEG2 W{SIDE} H{SIDE} F30:1 Ip A1:1 C420jpeg\n").into_bytes(),
         }
     }
@@ -65,6 +72,18 @@ impl Unit {
                 let events = [scan, Event::new(EV_KEY, key, pressed.into()), Event::REPORT];
                 events.iter().flat_map(event_bytes).collect()
             }
+            Unit::Shade => {
+                let head = (number as u32).to_le_bytes();
+                head.into_iter().chain(std::iter::repeat_n(pixel(number), SHADE_BYTES - HEAD_BYTES)).collect()
+            }
+        }
+    }
+
+    /// Which of the units made so far a number that was read is: the newest, if several have it.
+    pub(crate) fn newest(self, number: u64, made: u64) -> u64 {
+        match (self, made.checked_sub(number + 1)) {
+            (Unit::Shade, Some(after)) => number + after / SHADES * SHADES,
+            _ => number,
         }
     }
 }
@@ -94,13 +113,15 @@ pub(crate) struct Reader {
     unit: Unit,
     begun: bool,
     bytes: Vec<u8>,
-    /// How often the kernel told that it dropped reports, as they were read too late.
+    /// How often the kernel told that it dropped units, as they were read too late.
     overruns: u64,
+    /// The node's number of the picture read last, and what that showed.
+    last: Option<(u32, Option<u64>)>,
 }
 
 impl Reader {
     pub(crate) fn new(unit: Unit) -> Reader {
-        Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new(), overruns: 0 }
+        Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new(), overruns: 0, last: None }
     }
 
     /// Takes bytes; gives the numbers of the units that they complete, and what is no unit as it is.
@@ -114,11 +135,26 @@ impl Reader {
                     self.overruns += u64::from(is_event(&piece, EV_SYN, SYN_DROPPED));
                     found.extend(scan_code(&piece).map(Ok));
                 }
+                (Unit::Shade, _) => found.extend(self.shade(piece).transpose()),
                 (_, true) => found.push(self.number(&piece).ok_or(piece)),
                 (_, false) => self.begun = true,
             }
         }
         found
+    }
+
+    /// What a picture shows, if it is not what the one before did: a camera takes several of everything, and its node
+    /// repeats the last. A picture of more than one shade is none.
+    fn shade(&mut self, piece: Vec<u8>) -> Result<Option<u64>, Vec<u8>> {
+        let (head, pixels) = piece.split_at(HEAD_BYTES);
+        let place = head.try_into().map_or(0, u32::from_le_bytes);
+        if pixels.iter().any(|pixel| *pixel != pixels[0]) {
+            return Err(piece);
+        }
+        let shown = shade(pixels[0]);
+        let before = self.last.replace((place, shown));
+        self.overruns += u64::from(before.is_some_and(|(before, _)| place > before + 1));
+        Ok(shown.filter(|_| before.is_none_or(|(_, before)| before != shown)))
     }
 
     /// How often the application missed something by its own slowness, since this was last asked.
@@ -131,6 +167,7 @@ impl Reader {
         let length = match (self.unit, self.begun) {
             (Unit::Line, _) => line()?,
             (Unit::Report, _) => EVENT_BYTES,
+            (Unit::Shade, _) => SHADE_BYTES,
             (Unit::Frame, false) => line().or((self.bytes.len() > HEAD_BYTES_MAX).then_some(1))?,
             (Unit::Frame, true) => FRAME.len() + PICTURE_BYTES,
         };
@@ -145,6 +182,7 @@ impl Reader {
                 u64::from_le_bytes(first.try_into().ok()?)
             }
             Unit::Report => scan_code(piece)?,
+            Unit::Shade => shade(*piece.last()?)?,
         };
         (self.unit.bytes(number) == piece).then_some(number)
     }
@@ -156,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_what_was_made_in_whatever_pieces() {
-        for unit in [Unit::Line, Unit::Frame, Unit::Report] {
+        for unit in [Unit::Line, Unit::Frame, Unit::Report, Unit::Shade] {
             let made: Vec<u8> = [unit.head(), unit.bytes(0), unit.bytes(7)].concat();
             for size in [1, 5, 4096, made.len()] {
                 let mut reader = Reader::new(unit);
@@ -182,5 +220,25 @@ mod tests {
         let mut film = [Unit::Frame.head(), Unit::Frame.bytes(5)].concat();
         *film.last_mut().unwrap() ^= 1;
         assert!(matches!(Reader::new(Unit::Frame).read(&film)[..], [Err(_)]));
+        // The last rows are still those of the picture before.
+        let mut picture = Unit::Shade.bytes(5);
+        picture[SHADE_BYTES - 2 * SIZE.0..].fill(pixel(4));
+        assert!(matches!(Reader::new(Unit::Shade).read(&picture)[..], [Err(_)]));
+    }
+
+    #[test]
+    fn a_picture_that_stands_is_one_and_an_older_one_comes_out_of_order() {
+        let mut reader = Reader::new(Unit::Shade);
+        let mut read = |number: u64, place: u32| {
+            let mut picture = Unit::Shade.bytes(number);
+            picture[..HEAD_BYTES].copy_from_slice(&place.to_le_bytes());
+            reader.read(&picture)
+        };
+        assert_eq!([read(5, 0), read(5, 1), read(6, 2), read(6, 2)].concat(), [Ok(5), Ok(6)]);
+        assert_eq!(read(5, 3), [Ok(5)]);
+        assert_eq!(reader.take_overruns(), 0);
+        assert_eq!(Unit::Shade.newest(5, 6), 5);
+        assert_eq!(Unit::Shade.newest(5, SHADES + 5), 5);
+        assert_eq!(Unit::Shade.newest(5, SHADES + 6), SHADES + 5);
     }
 }
