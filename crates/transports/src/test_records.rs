@@ -102,7 +102,9 @@ fn push_while(partner: &mut dyn Partner, record: Body, mut meanwhile: impl FnMut
     while let Pushed::Full(back) =
         partner.push(FlowKey::DEFAULT, message).map_err(|(error, _)| error).expect("push")
     {
-        assert!(begun.elapsed() < WATCHDOG, "never takes the record");
+        if begun.elapsed() >= WATCHDOG {
+            panic!("never takes the record: {:?}", partner.ctl(FlowKey::DEFAULT, Ctl::Report));
+        }
         message = back;
         meanwhile();
     }

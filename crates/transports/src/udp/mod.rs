@@ -566,7 +566,9 @@ impl Partner for UdpPartner {
             Err(error) => return Err((error, message)),
         };
         if self.sending.is_full_for(bytes) {
-            if let Err(error) = self.flush() {
+            // Full of what has left and is not heard of yet: a flush has nothing to do with that.
+            let heard = if self.sending.is_empty() { self.settle() } else { Ok(()) };
+            if let Err(error) = heard.and_then(|()| self.flush()) {
                 return Err((error, message));
             }
             if self.sending.is_full_for(bytes) {

@@ -3,7 +3,9 @@
 use super::fragment::Fragment;
 use super::sending::{Batch, Limits as SendingLimits, Sending};
 use super::*;
-use crate::test_records::{WATCHDOG, figure, hex, partner, pattern, pull, pull_from, push, record, vector};
+use crate::test_records::{
+    WATCHDOG, figure, hex, partner, pattern, pull, pull_from, push, push_to, record, vector,
+};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::net::UdpSocket;
@@ -243,6 +245,19 @@ fn what_came_while_nobody_looked_is_not_late() {
     }
     push(here.as_mut(), record(1, 4, b"more"));
     assert_eq!(["lost_datagrams", "again_datagrams"].map(|name| figure(here.as_mut(), name)), [0.0; 2]);
+}
+
+/// Everything has left, and nobody pulls here: what the peer says is heard all the same.
+#[test]
+fn what_waits_for_word_alone_makes_room_when_it_comes() {
+    let (here, there) = pair();
+    let mut here = partner(&Udp, here, &[("outbox", "8")]);
+    let mut there = partner(&Udp, there, &[]);
+    // In several datagrams, so that it is kept until it is known to be there.
+    push(&mut *here, record(1, 0, &pattern(20_000, 1)));
+    for sequence in 1..20 {
+        push_to(&mut *here, &mut *there, record(1, sequence, b"small"));
+    }
 }
 
 #[test]
