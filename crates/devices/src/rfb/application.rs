@@ -370,7 +370,8 @@ impl Service {
         let mut events = Vec::new();
         for number in 0..self.viewers.len() {
             let guest = &mut self.viewers[number];
-            if !self.poller.is_ready(guest.socket.as_fd()) || self.events.len() >= EVENTS_HELD_MAX {
+            let is_read = guest.viewer.has_room() && self.events.len() < EVENTS_HELD_MAX;
+            if !is_read || !self.poller.is_ready(guest.socket.as_fd()) {
                 continue;
             }
             let was_running = guest.viewer.is_running();
@@ -414,6 +415,7 @@ impl Service {
     fn write(&mut self) -> bool {
         let (mut again, mut is_settled) = (false, true);
         for guest in &mut self.viewers {
+            let had_output = !guest.viewer.output().is_empty();
             let was_updated = guest.viewer.update(&self.screen, &self.name, now());
             self.shared.updates.fetch_add(u64::from(was_updated), Ordering::Relaxed);
             while !guest.is_gone && !guest.viewer.output().is_empty() {
@@ -427,7 +429,8 @@ impl Service {
                 }
             }
             let is_written = guest.viewer.output().is_empty();
-            again |= was_updated && is_written;
+            // Where answers stood in the way of an update, there may be one now.
+            again |= (was_updated || had_output) && is_written;
             is_settled &= is_written && !(guest.viewer.is_running() && guest.viewer.is_owed());
         }
         if is_settled && self.shared.pictures.is_empty() {
@@ -471,9 +474,10 @@ impl Service {
     fn wait(&mut self, again: bool) -> io::Result<()> {
         self.poller.want(self.shared.wake_thread.as_fd(), true, false);
         self.poller.want(self.listener.as_fd(), true, false);
-        let reads = self.has_room();
+        let has_room = self.has_room();
         let mut timeout = None;
         for guest in &self.viewers {
+            let reads = has_room && guest.viewer.has_room();
             let writes = !guest.viewer.output().is_empty();
             if reads || writes {
                 self.poller.want(guest.socket.as_fd(), reads, writes);

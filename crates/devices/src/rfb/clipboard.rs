@@ -68,6 +68,8 @@ impl Clipboard {
             return inflated(body, self.bytes_max).map(Some);
         } else if flags & REQUEST != 0
             && let Some(text) = &self.text
+            // Who asks again before it has read what it asked for has it already.
+            && output.len() <= MESSAGE_BYTES_MAX
         {
             self.emit(output, PROVIDE | TEXT, &deflated(&to_lines(text)));
         } else if flags & NOTIFY != 0 && self.bytes_max > 0 {

@@ -24,6 +24,9 @@ const READ_BYTES: usize = 1 << 18;
 /// Unwritten bytes for the server beyond which nothing more is taken.
 const OUTPUT_BYTES_MAX: usize = 1 << 16;
 
+/// Unwritten bytes beyond which the server asks for answers and reads none: more than two texts and what goes with them.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
 /// Memory of messages that is kept for use again.
 const BUFFERS_KEPT: usize = 4;
 const BYTES_KEPT: usize = 64 << 20;
@@ -139,6 +142,12 @@ impl Screen {
     fn read(&mut self) -> Result<bool, PartnerError> {
         self.client.ask();
         self.write()?;
+        if self.client.output.len() > ANSWER_BYTES_MAX {
+            return Err(PartnerError::Peer(format!(
+                "{}: it asks, and does not read what it is told",
+                self.name
+            )));
+        }
         self.buffer.clear();
         let room = Room { buffer: &mut self.buffer, limit: READ_BYTES };
         match sys::net::receive(&self.socket, [room]) {

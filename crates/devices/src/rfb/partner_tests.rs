@@ -353,6 +353,39 @@ fn one_viewer_more_than_there_may_be_is_turned_away() {
     until(|| Rfb.open(&spec, Role::Device, None).ok());
 }
 
+/// A fence that wants an answer, of as many bytes.
+const FENCE: [u8; 9] = [248, 0, 0, 0, 0x80, 0, 0, 0, 0];
+
+#[test]
+fn an_update_comes_though_it_is_asked_for_in_one_breath_with_an_answer() {
+    let mut serving = Serving::new();
+    serving.partner = opened(serving.partner, [Format::Viewer, Format::Video]);
+    push(serving.partner.as_mut(), IN, frame(1));
+    // How its screen is, before anything is asked.
+    serving.viewer.read_exact(&mut [0; 2 + 2 + 16]).unwrap();
+    let mut length = [0; 4];
+    serving.viewer.read_exact(&mut length).unwrap();
+    serving.viewer.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
+    let request = [3, 0, 0, 0, 0, 0, 0, SIDE as u8, 0, SIDE as u8];
+    serving.viewer.write_all(&[&FENCE[..], &request].concat()).unwrap();
+    serving.viewer.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let mut said = [0; 9 + 4];
+    serving.viewer.read_exact(&mut said).unwrap();
+    assert_eq!(said[9..], [0, 0, 0, 1]);
+}
+
+#[test]
+fn a_viewer_that_reads_no_answers_is_not_read_for_ever() {
+    let mut serving = Serving::new();
+    serving.viewer.set_write_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
+    let fences = FENCE.repeat(1 << 12);
+    let mut taken = 0;
+    while let Ok(count) = serving.viewer.write(&fences) {
+        taken += count;
+        assert!(taken < 64 << 20, "more than sockets hold is kept for it");
+    }
+}
+
 #[test]
 fn several_viewers_see_the_same() {
     let (server, address) = serve("");

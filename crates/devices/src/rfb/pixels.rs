@@ -39,6 +39,14 @@ impl PixelFormat {
         ],
     };
 
+    /// Numbers of a colour map of ours, in which each stands for these bits of red, green and blue.
+    pub(super) const MAPPED: PixelFormat = PixelFormat {
+        bits: 8,
+        depth: 8,
+        big_endian: false,
+        channels: [Channel { max: 7, shift: 0 }, Channel { max: 7, shift: 3 }, Channel { max: 3, shift: 6 }],
+    };
+
     pub(super) fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&[self.bits, self.depth, self.big_endian.into(), 1]);
@@ -49,11 +57,14 @@ impl PixelFormat {
         bytes
     }
 
-    /// Reads what a peer says.
-    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Result<PixelFormat, Fault> {
+    /// Reads what a peer says, and whether it wants numbers of a colour map, which are [`PixelFormat::MAPPED`].
+    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Result<(PixelFormat, bool), Fault> {
         let [bits, depth, big_endian, true_colour] = [bytes[0], bytes[1], bytes[2], bytes[3]];
         if true_colour == 0 {
-            return Err(Fault::new("it asks for a colour map, and there is true colour only"));
+            return match bits {
+                8 => Ok((PixelFormat::MAPPED, true)),
+                _ => Err(Fault(format!("it asks for a colour map of {bits} bits: there is one of 8"))),
+            };
         }
         if !matches!(bits, 8 | 16 | 32) || depth > bits {
             return Err(Fault(format!(
@@ -71,7 +82,7 @@ impl PixelFormat {
                 return Err(Fault(format!("a colour up to {max}, {shift} bits up, is none of {bits} bits")));
             }
         }
-        Ok(PixelFormat { bits, depth, big_endian: big_endian != 0, channels })
+        Ok((PixelFormat { bits, depth, big_endian: big_endian != 0, channels }, false))
     }
 
     /// Whether every colour has eight bits that lie in whole bytes of 32.
@@ -247,7 +258,7 @@ pub(super) mod tests {
     #[test]
     fn formats_come_back_and_wrong_ones_are_refused() {
         for format in formats() {
-            assert_eq!(PixelFormat::parse(&format.emit()), Ok(format));
+            assert_eq!(PixelFormat::parse(&format.emit()), Ok((format, false)));
         }
         let ours = PixelFormat::OURS.emit();
         for (at, value) in [(0, 24), (0, 0), (1, 33), (3, 0), (5, 254), (10, 25)] {
@@ -282,7 +293,7 @@ pub(super) mod tests {
         let blind = |shift| format(32, 24, false, [(0, shift), (255, 8), (255, 0)]);
         assert!(PixelFormat::parse(&blind(32).emit()).is_err());
         let blind = blind(31);
-        assert_eq!(PixelFormat::parse(&blind.emit()), Ok(blind));
+        assert_eq!(PixelFormat::parse(&blind.emit()), Ok((blind, false)));
         let mut values = Vec::new();
         Translator::new(blind).row(&[1, 2, 3, 0], &mut values);
         assert_eq!(values, [0x0201]);
@@ -324,7 +335,7 @@ pub(super) mod tests {
 
         #[test]
         fn any_sixteen_bytes_are_a_format_or_refused(bytes in prop_oneof![any::<[u8; 16]>(), nearly_formats()]) {
-            if let Ok(format) = PixelFormat::parse(&bytes) {
+            if let Ok((format, _)) = PixelFormat::parse(&bytes) {
                 let mut values = Vec::new();
                 Translator::new(format).row(&[1, 2, 3, 4], &mut values);
                 for packing in [format.pixel(), format.cpixel(), format.tpixel()] {

@@ -8,7 +8,7 @@ use super::client::parse_version;
 use super::clipboard::{self, Clipboard};
 use super::encode::{Encoder, Encoding};
 use super::picture::Screen;
-use super::pixels::{PIXEL_BYTES, PixelFormat};
+use super::pixels::{Expander, PIXEL_BYTES, PixelFormat};
 use super::protocol::{
     ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding,
     fence, from_latin_1, security, to_server, to_viewer,
@@ -23,6 +23,9 @@ use wire::formats::viewer::Event;
 
 /// Keys that a viewer may hold down at a time; hands have fewer fingers.
 const KEYS_HELD_MAX: usize = 64;
+
+/// Bytes of answers beyond which a viewer that reads none of them is not read any more.
+const ANSWER_BYTES_MAX: usize = 1 << 16;
 
 /// What the user may choose.
 #[derive(Debug, Clone)]
@@ -66,6 +69,8 @@ struct Abilities {
 struct Owed {
     cursor: bool,
     name: bool,
+    /// The colours of the numbers that its pixels are.
+    colour_map: bool,
     /// The size, as news or for the first time.
     size: bool,
     /// The answer to its wish for another size.
@@ -87,6 +92,8 @@ pub(super) struct Viewer {
     output: Vec<u8>,
     /// How much of `output` was written.
     written: usize,
+    /// How much was answered since all was written.
+    answered: usize,
     encoder: Encoder,
     encoding: Encoding,
     abilities: Abilities,
@@ -128,6 +135,7 @@ impl Viewer {
             skip: 0,
             output: VERSION.to_vec(),
             written: 0,
+            answered: 0,
             encoder: Encoder::new(PixelFormat::OURS),
             encoding: Encoding::Raw,
             abilities: Abilities::default(),
@@ -155,12 +163,17 @@ impl Viewer {
         &self.output[self.written..]
     }
 
+    /// Whether it reads what it is answered. While a picture is on its way, what it does is still heard.
+    pub(super) fn has_room(&self) -> bool {
+        self.answered <= ANSWER_BYTES_MAX
+    }
+
     /// So much of [`Viewer::output`] was written.
     pub(super) fn handle_written(&mut self, count: usize) {
         self.written += count;
         if self.written >= self.output.len() {
             self.output.clear();
-            self.written = 0;
+            (self.written, self.answered) = (0, 0);
             // One large update makes no large buffer for ever.
             self.output.shrink_to(1 << 20);
         }
@@ -219,6 +232,14 @@ impl Viewer {
         self.input.drain(..self.read);
         self.read = 0;
         self.input.extend(bytes);
+        let before = self.output.len();
+        let done = self.messages(now, events);
+        self.answered += self.output.len() - before;
+        done
+    }
+
+    /// Reads what came, as far as it is whole.
+    fn messages(&mut self, now: Time, events: &mut Vec<Event>) -> Result<(), Fault> {
         loop {
             let skipped = self.skip.min(self.input.len() - self.read);
             self.skip -= skipped;
@@ -311,8 +332,9 @@ impl Viewer {
             to_server::SET_PIXEL_FORMAT => {
                 body.advance(3);
                 let bytes = body.try_into().map_err(|_| Fault::new("a pixel format is cut short"))?;
-                self.encoder.set_format(PixelFormat::parse(bytes)?);
-                self.owed.cursor = true;
+                let (format, has_colour_map) = PixelFormat::parse(bytes)?;
+                self.encoder.set_format(format);
+                (self.owed.cursor, self.owed.colour_map) = (true, has_colour_map);
             }
             to_server::SET_ENCODINGS => {
                 body.advance(3);
@@ -455,6 +477,9 @@ impl Viewer {
             },
         };
         let is_fenced = continuous.is_some() && self.abilities.fence;
+        if std::mem::take(&mut self.owed.colour_map) {
+            emit_colour_map(&mut self.output);
+        }
         let start = self.output.len();
         self.output.extend([to_viewer::UPDATE, 0, 0, 0]);
         let mut sent = (0, Choice::Compressed);
@@ -634,6 +659,16 @@ impl Viewer {
             self.damage.add(&Rectangle { y, height, ..largest });
         }
         rectangles.push(piece);
+    }
+}
+
+/// Says the colours of [`PixelFormat::MAPPED`] (7.6.2).
+fn emit_colour_map(out: &mut Vec<u8>) {
+    let colours = Expander::new(&PixelFormat::MAPPED);
+    out.extend([to_viewer::COLOUR_MAP, 0, 0, 0, 1, 0]);
+    for number in 0..256 {
+        let [blue, green, red, _] = colours.pixel(number);
+        out.extend([red, green, blue].iter().flat_map(|colour| (u16::from(*colour) * 257).to_be_bytes()));
     }
 }
 

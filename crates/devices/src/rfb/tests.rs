@@ -316,6 +316,28 @@ fn before_the_first_picture_a_viewer_waits() {
 }
 
 #[test]
+fn who_asks_for_a_colour_map_is_told_one_and_gets_numbers_of_it() {
+    let mut line = greeted(&[]);
+    line.say(&[0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    line.say(&request(false)).unwrap();
+    let said = line.hear();
+    let (map, update) = said.split_at(6 + 256 * 6);
+    assert_eq!(map[..6], [1, 0, 0, 0, 1, 0]);
+    let (_, number, numbers) = rectangle(update);
+    assert_eq!((number, numbers.len()), (0, 1200));
+    for (number, pixel) in numbers.iter().zip(pixels(1200, 5, 3, 1).chunks_exact(4)) {
+        let colour = &map[6 + usize::from(*number) * 6..][..6];
+        for (told, was) in colour.chunks_exact(2).zip([pixel[2], pixel[1], pixel[0]]) {
+            assert!(told[0].abs_diff(was) <= 43, "{colour:?} for {pixel:?}");
+        }
+    }
+    line.say(&request(false)).unwrap();
+    assert_eq!(line.hear()[0], 0, "it is told once");
+    // Sixteen bits of numbers there are not.
+    assert!(line.say(&[0, 0, 0, 0, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+}
+
+#[test]
 fn what_a_viewer_does_is_said_in_the_words_of_the_format() {
     let mut line = greeted(&[]);
     line.say(&[4, 1, 0, 0, 0, 0, 0xff, 0x0d]).unwrap();
