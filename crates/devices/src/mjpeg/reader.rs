@@ -22,6 +22,8 @@ pub(super) struct Reader {
     image_bytes_max: usize,
     held: Vec<u8>,
     scanner: Scanner,
+    /// How much stood between the last image and the next.
+    fill_bytes: usize,
     /// An image that is there, until its time comes.
     whole: Option<(Body, Time)>,
     is_ended: bool,
@@ -54,6 +56,7 @@ impl Reader {
             image_bytes_max,
             held: Vec::new(),
             scanner: Scanner::default(),
+            fill_bytes: 0,
             whole: None,
             is_ended: false,
             is_searched: true,
@@ -72,6 +75,13 @@ impl Reader {
     fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
         if self.is_lost {
             self.is_lost = !scan::skip_to_image(&mut self.held);
+        } else if self.scanner.is_new() {
+            let fill = scan::fill(&self.held);
+            self.held.drain(..fill);
+            self.fill_bytes += fill;
+            if self.fill_bytes > self.image_bytes_max {
+                return Err(self.wrong(format!("it does not begin within {} bytes", self.image_bytes_max)));
+            }
         }
         if self.is_lost {
             // Nothing to look into yet.
@@ -82,7 +92,7 @@ impl Reader {
                 .map_err(|error| self.wrong(error))?;
             let mut body = Body::from(bytes);
             body.push_front(&Header::frame(geometry.with_rate_hz(self.rate_hz)).emit());
-            self.images += 1;
+            (self.images, self.fill_bytes) = (self.images + 1, 0);
             self.is_searched = false;
             self.whole = Some((body, self.pace.next(now)));
             return Ok(true);
@@ -96,7 +106,10 @@ impl Reader {
         let read = self.channel.read(&mut self.held[before..]);
         self.held.truncate(before + read.unwrap_or(0));
         match read {
-            Ok(0) if !self.held.is_empty() && !self.is_lost => Err(self.wrong("the stream ends within it")),
+            // A single 0xff filled up, too.
+            Ok(0) if !matches!(self.held[..], [] | [0xff]) && !self.is_lost => {
+                Err(self.wrong("the stream ends within it"))
+            }
             Ok(0) if self.loops && self.images > 0 => {
                 rustix::fs::seek(&self.channel, SeekFrom::Start(0)).map_err(|error| {
                     PartnerError::os(format!("going back to the start of {}", self.name), error)

@@ -32,7 +32,15 @@ pub(super) fn skip_to_image(bytes: &mut Vec<u8>) -> bool {
     found.is_some()
 }
 
-/// An image that is whole.
+/// How many bytes at the front only fill up what is between two images: zeros, as cameras write them behind an image, and
+/// 0xff, of which any number may stand before a marker (B.1.1.2).
+pub(super) fn fill(bytes: &[u8]) -> usize {
+    let rest = bytes.iter().position(|byte| !matches!(byte, 0 | 0xff)).unwrap_or(bytes.len());
+    // The last 0xff belongs to the marker that follows it, or will.
+    rest - usize::from(rest > 0 && bytes[rest - 1] == 0xff)
+}
+
+/// An image that is whole, or torn: another begins within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Image {
     /// Its bytes.
@@ -53,6 +61,11 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
+    /// Nothing of an image was found yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.at == 0
+    }
+
     /// The image at the front of `bytes`, which are those of the call before and perhaps more; `None` if it is not
     /// whole yet.
     pub(super) fn find(&mut self, bytes: &[u8]) -> Result<Option<Image>, &'static str> {
@@ -65,13 +78,16 @@ impl Scanner {
             };
             match (first, marker) {
                 _ if self.at == 0 && (first, marker) != (0xff, BEGIN) => {
-                    return Err("no JPEG image begins here");
+                    return Err(
+                        "no JPEG image begins here (ffmpeg takes them out of other wrappings: -c copy -f mjpeg)",
+                    );
                 }
                 (0xff, 0xff) => self.at += 1,
                 (0xff, BEGIN) if self.at == 0 => self.at = 2,
-                (0xff, END) => {
+                (0xff, END | BEGIN) => {
                     let (width, height) = self.size.ok_or("an image ends before it says its size")?;
-                    let length = self.at + 2;
+                    // The beginning of the next one ends an image that is torn.
+                    let length = if marker == END { self.at + 2 } else { self.at };
                     *self = Scanner::default();
                     return Ok(Some(Image { length, width, height }));
                 }

@@ -158,7 +158,9 @@ fn what_is_no_film_is_an_error_that_says_where() {
     for (bytes, options, part) in [
         (&b"no film"[..], "", "image 0: no JPEG"),
         (&two[..two.len() - 1], "", "image 1: the stream ends within it"),
-        (&[two.clone(), vec![0]].concat(), "", "image 2"),
+        (&[two.clone(), vec![1]].concat(), "", "image 2"),
+        (&[two.clone(), vec![0; 5000]].concat(), ",max=1KiB", "image 2: it does not begin within 1024"),
+        (&[&two[..9], &two].concat(), "", "before it says its size"),
         (&[&image(1)[..20], &vec![0; 5000]].concat(), ",max=1KiB", "image 0"),
         (&[0xff, 0xd8, 0xff, 0xd9], "", "before it says its size"),
         (&[0xff, 0xd8, 0xff, 0xe0, 0, 0, 0, 0], "", "without a length"),
@@ -166,6 +168,22 @@ fn what_is_no_film_is_an_error_that_says_where() {
         let error = error(bytes, options).expect(part).to_string();
         assert!(error.contains(part), "{part}: {error}");
     }
+}
+
+#[test]
+fn an_image_that_another_begins_in_is_one_and_what_fills_up_is_none() {
+    let torn = &image(7)[..33];
+    let parts = [&[0][..], &image(1), &[0; 70], torn, &image(2), &[0xff; 3], &image(3), &[0, 0xff, 0xff]];
+    let scratch = Scratch::new();
+    let path = scratch.path("film");
+    std::fs::write(&path, parts.concat()).unwrap();
+    let mut partner = open(&format!("mjpeg:{path},rate=0"), Role::Device);
+    let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
+    for expected in [&image(1)[..], torn, &image(2), &image(3)] {
+        let Ok(Pulled::Message(_, message)) = partner.pull(key, Pull::Yours) else { panic!("an image") };
+        assert_eq!(message.body.into_bytes()[Header::BYTES..], *expected);
+    }
+    assert!(matches!(partner.pull(key, Pull::Yours), Ok(Pulled::End)));
 }
 
 #[test]
