@@ -201,6 +201,22 @@ impl Child {
         }
     }
 
+    /// Whether a message before which nothing waits may be handed over before it is kept.
+    pub(super) fn takes_at_once(&self) -> bool {
+        let is_plain = !self.is_cautious && !self.end_told && self.broken.is_none();
+        is_plain && matches!(self.carrier, Carrier::Shared(_))
+    }
+
+    /// Hands that one over; whether there was room for it.
+    pub(super) fn hand_over(&mut self, message: &Message) -> bool {
+        let Carrier::Shared(lane) = &mut self.carrier else { return false };
+        let result = lane.push(message.created, &message.body, false);
+        self.is_blocked = result == Ok(false);
+        let is_over = result == Ok(true);
+        self.broken = result.err();
+        is_over
+    }
+
     /// Writes what there is, as far as the processes take it.
     pub(super) fn write(&mut self, ledger: &mut Ledger) {
         match &mut self.carrier {

@@ -77,12 +77,10 @@ enum Framing {
 }
 
 struct Kept {
-    created: Time,
-    /// What the host knows of it, and whether that is anything that has not been put back.
-    attributes: Attributes,
+    /// Its body is in its [`Framing`].
+    message: Message,
+    /// The host knows something of it that has not been put back.
     is_known: bool,
-    /// In its [`Framing`].
-    body: Body,
     /// Its bytes, and those of a header, whether it has one or not.
     bytes: usize,
     era: u32,
@@ -227,40 +225,39 @@ impl Ledger {
     }
 
     /// One more input, of this era (0 where there are none).
-    pub(super) fn admit(&mut self, message: Message, era: u32) {
+    pub(super) fn admit(&mut self, mut message: Message, era: u32) {
         if era < self.newest_era || (self.is_lost && era == self.era) {
             let reason = "its module's history is gone";
             return self.drops.push(Drop { reason, count: 1 });
         }
         self.newest_era = era;
-        // A mark is its trace's, which follows it by itself.
-        let attributes = Attributes { mark: 0, ..message.attributes };
-        let is_known = attributes != Attributes::default();
-        self.known += usize::from(is_known);
         let (created, length) = (message.created, message.body.len());
         let bytes = Container::BYTES + length + if self.framing == Framing::Chain { Word::BYTES } else { 0 };
         self.kept_bytes += bytes;
         self.ahead_bytes += bytes;
-        let kept = Kept {
-            created,
-            attributes,
-            is_known,
-            body: message.body,
-            bytes,
-            era,
-            has_gap: std::mem::take(&mut self.gap_waits),
-            deaths: 0,
-            outside_deaths: 0,
-        };
-        self.kept.push_back(kept);
+        // A mark is its trace's, which follows it by itself.
+        message.attributes.mark = 0;
+        let is_known = message.attributes != Attributes::default();
+        self.known += usize::from(is_known);
+        let has_gap = std::mem::take(&mut self.gap_waits);
+        self.kept.push_back(Kept { message, is_known, bytes, era, has_gap, deaths: 0, outside_deaths: 0 });
         // Where it is kept: a body is large to be moved.
-        let body = self.kept.back_mut().map(|kept| &mut kept.body).filter(|_| self.framing != Framing::Bare);
+        let body =
+            self.kept.back_mut().map(|kept| &mut kept.message.body).filter(|_| self.framing != Framing::Bare);
         if let Some(body) = body {
             body.push_front(&Container { length: length as u32, created: created.0 }.emit());
             if self.framing == Framing::Chain {
                 body.push(Bytes::from_static(ONE_MORE));
             }
         }
+    }
+
+    /// Whether one more input, of this era, may be handed over whole before it is admitted: nothing is before it.
+    pub(super) fn is_clear(&self, era: u32) -> bool {
+        self.waiting() == 0
+            && self.framing == Framing::Bare
+            && !(self.is_stopped || self.gap_waits || self.is_lost)
+            && (era, era) == (self.era, self.newest_era)
     }
 
     /// Something was lost before the next input.
@@ -373,14 +370,15 @@ impl Ledger {
             if kept.era != self.era || into.len() >= SLICES_MAX || has_stopped || has_gap {
                 break;
             }
-            kept.body.io_slices(if is_next { self.partial } else { 0 }, into);
+            kept.message.body.io_slices(if is_next { self.partial } else { 0 }, into);
         }
     }
 
     /// The message to hand over next, where one is handed over whole: when it was created, its bytes, and whether
     /// something was lost before it.
     pub(super) fn next_whole(&self) -> Option<(Time, &Body, bool)> {
-        self.next().filter(|_| self.has_next()).map(|kept| (kept.created, &kept.body, kept.has_gap))
+        let next = self.next().filter(|_| self.has_next());
+        next.map(|Kept { message, has_gap, .. }| (message.created, &message.body, *has_gap))
     }
 
     /// It is over.
@@ -463,7 +461,7 @@ impl Ledger {
         }
         let place = (self.begun + inputs).checked_sub(self.first + 1);
         let kept = place.and_then(|place| self.kept.get(place as usize));
-        let Some(Kept { created, body, .. }) = kept else {
+        let Some(Kept { message: Message { created, body, .. }, .. }) = kept else {
             return Err(Rubbish(format!("it gives back message {inputs}, which is finished")));
         };
         let message = Message::new(*created, body.clone());
@@ -473,10 +471,10 @@ impl Ledger {
 
     /// The first input is its own output. All that a `done` would have done, in one step.
     fn give_back(&mut self, inputs: u64) -> Result<(), Rubbish> {
-        let Some(Kept { created, attributes, is_known, body, bytes, .. }) = self.kept.pop_front() else {
+        let Some(Kept { message, is_known, bytes, .. }) = self.kept.pop_front() else {
             return Err(Rubbish("it gives back what it was not given".into()));
         };
-        self.ready.push_back((Port::MAIN, Message { created, attributes, body }));
+        self.ready.push_back((Port::MAIN, message));
         self.first += 1;
         (self.committed, self.finished) = (self.first, self.first);
         (self.kept_bytes, self.known) = (self.kept_bytes - bytes, self.known - usize::from(is_known));
@@ -571,13 +569,13 @@ impl Ledger {
         let from = (self.committed - self.first) as usize;
         let until = self.kept.len().min(from + LOOKED_AT_MAX);
         let mut inputs = self.kept.range_mut(from..until);
-        let is_it = |kept: &Kept| kept.is_known && kept.created == output.created;
+        let is_it = |kept: &Kept| kept.is_known && kept.message.created == output.created;
         let Some(input) = inputs.find(|kept| is_it(kept)) else { return };
         // Of two created at once, the next output came of the other.
         if inputs.next().is_some_and(|next| is_it(next)) {
             (input.is_known, self.known) = (false, self.known - 1);
         }
-        output.attributes = input.attributes;
+        output.attributes = input.message.attributes;
     }
 
     fn commit(&mut self, until: u64) {

@@ -480,17 +480,28 @@ impl Supervisor {
             let mark = message.body.take_front::<4>().map(u32::from_le_bytes).filter(|mark| *mark > 0);
             era = mark.ok_or_else(|| StageError::Input("it bears no incarnation number".into()))?;
         }
+        let is_clear = self.ledger.is_clear(era);
+        let at_once = match &mut self.state {
+            State::Running(child) if is_clear && child.takes_at_once() => Some(child.hand_over(&message)),
+            _ => None,
+        };
+        // What is to be known of it is noted while the stage is at it.
         self.ledger.admit(message, era);
+        if at_once == Some(true) {
+            self.ledger.hand_over_whole();
+        }
         if let (Some(shared), State::Running(child)) = (&mut self.shared, &mut self.state) {
             child.set_window(shared.window.note(now));
         }
         match &mut self.state {
             // The usual way: what it makes of it is collected when it is there.
-            State::Running(child) if self.ledger.has_next() => {
+            State::Running(child) if at_once.is_some() || self.ledger.has_next() => {
                 if std::mem::take(&mut self.was_idle) {
                     (self.progress_at, self.is_probed) = (now, false);
                 }
-                child.write(&mut self.ledger);
+                if at_once.is_none() {
+                    child.write(&mut self.ledger);
+                }
                 self.blocked_at = child.is_blocked().then_some(now);
             }
             _ => self.advance(now),

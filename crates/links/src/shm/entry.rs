@@ -100,7 +100,15 @@ impl Entry {
     /// Whether two that were written say the same, whatever their numbers.
     #[inline]
     pub(super) fn are_same(one: &[u8; ENTRY_BYTES], other: &[u8; ENTRY_BYTES]) -> bool {
-        one[4..] == other[4..]
+        let words = |bytes: &[u8; ENTRY_BYTES]| {
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte]));
+            std::array::from_fn::<u64, { ENTRY_BYTES / 8 }, _>(word)
+        };
+        let (one, other) = (words(one), words(other));
+        // All words without a branch: quicker than the call that slices are compared by.
+        let differ =
+            (1..one.len()).fold((one[0] ^ other[0]) >> 32, |differ, at| differ | (one[at] ^ other[at]));
+        differ == 0
     }
 
     /// Of one that was written: whether the message goes on in the next, and whether the flow ends here.

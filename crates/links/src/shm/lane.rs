@@ -71,6 +71,15 @@ struct Sent {
 /// What of a message was put into a slot of the host's region.
 type Origin = SmallVec<[(usize, Bytes); 1]>;
 
+/// Where some bytes of a body are in the host's region: put there, or made there.
+#[derive(Debug)]
+struct Place {
+    slot: usize,
+    offset: usize,
+    length: usize,
+    is_copy: bool,
+}
+
 /// The host's end of a run.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -185,19 +194,19 @@ impl Lane {
         let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
         let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
         let slot_bytes = self.geometry().slot_bytes;
-        let keeps_origins = body_bytes > SMALL_BYTES;
-        let mut origins: SmallVec<[(usize, usize, Bytes); 2]> = SmallVec::new();
-        for share in body.shares() {
-            if let Some((slot, offset)) = self.slots.locate(&share) {
+        // Where its bytes are, in order.
+        let mut places: SmallVec<[Place; 2]> = SmallVec::new();
+        for chunk in body.chunks() {
+            if let Some((slot, offset)) = self.slots.locate(chunk) {
                 if self.origins[slot].len() >= ORIGINS_MAX {
                     self.refresh();
                 }
-                push(&mut pieces, piece(slot, offset, share.len()));
-                origins.push((slot, offset, share));
+                push(&mut pieces, piece(slot, offset, chunk.len()));
+                places.push(Place { slot, offset, length: chunk.len(), is_copy: false });
                 continue;
             }
             let mut done = 0;
-            while done < share.len() {
+            while done < chunk.len() {
                 if leases.is_empty() || used == slot_bytes {
                     if body_bytes >= LARGE_BYTES && leases.is_empty() {
                         self.refresh();
@@ -209,35 +218,23 @@ impl Lane {
                     (used, _) = (0, leases.push(lease));
                 }
                 let lease = leases.last_mut().expect("one was pushed if there was none");
-                let count = (share.len() - done).min(slot_bytes - used);
-                lease[used..used + count].copy_from_slice(&share[done..done + count]);
-                push(&mut pieces, piece(lease.slot(), used, count));
-                if keeps_origins {
-                    origins.push((lease.slot(), used, share.slice(done..done + count)));
-                }
-                (done, used) = (done + count, used + count);
+                let length = (chunk.len() - done).min(slot_bytes - used);
+                lease[used..used + length].copy_from_slice(&chunk[done..done + length]);
+                push(&mut pieces, piece(lease.slot(), used, length));
+                places.push(Place { slot: lease.slot(), offset: used, length, is_copy: true });
+                (done, used) = (done + length, used + length);
             }
         }
         if !self.output.has_room(arrival::entries(pieces.len()))? {
             return Ok(false);
         }
-        for piece in &pieces {
-            let slot = usize::from(piece.slot);
-            // Several pieces of a body made in place may lie in one slot.
-            if !self.lender.is_out(slot) {
-                self.origins[slot].clear();
-            }
-            self.lender.send(slot);
-        }
-        for (slot, offset, share) in origins {
-            self.origins[slot].push((offset, share));
-        }
         self.given += 1;
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
         let entry = arrival::write(&mut self.output, entry, &pieces);
-        // What can be done while the stage is at it comes later.
         self.show();
+        // The stage is at it: what only this process goes by comes later.
+        self.note(body, &places);
         if self.sent.len() >= self.geometry().ring {
             // The ring had room: the first was taken.
             self.sent.pop_front();
@@ -245,6 +242,28 @@ impl Lane {
         self.sent.push_back(Sent { behind: self.output.written(), bytes: body_bytes, entry });
         self.block.want_room(0, false);
         Ok(true)
+    }
+
+    /// The slots that a body went out in, and what was put there, as far as that is not copied again anyway.
+    fn note(&mut self, body: &Body, places: &[Place]) {
+        for Place { slot, .. } in places {
+            // Several pieces of a body made in place may lie in one slot.
+            if !self.lender.is_out(*slot) {
+                self.origins[*slot].clear();
+            }
+            self.lender.send(*slot);
+        }
+        let is_small = body.len() <= SMALL_BYTES;
+        let (mut shares, mut share) = (body.shares(), Bytes::new());
+        for Place { slot, offset, length, is_copy } in places {
+            if share.is_empty() {
+                share = shares.next().unwrap_or_default();
+            }
+            let part = share.split_to((*length).min(share.len()));
+            if !(*is_copy && is_small) {
+                self.origins[*slot].push((*offset, part));
+            }
+        }
     }
 
     /// Tells the stages that the flow ends; `false` if there is no room now.
