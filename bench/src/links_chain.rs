@@ -57,6 +57,8 @@ pub(crate) struct LinksSetting {
 /// Something that a message passes.
 enum Way {
     Bare(Bare),
+    /// The same, with a clock that is read once a turn, as a path does.
+    Clocked(Bare),
     /// A body that is made once, outside the clock.
     Ours(Stages, Body),
     /// A body that is made and read inside the clock.
@@ -68,7 +70,7 @@ enum Way {
 impl Way {
     fn processes(&self) -> Vec<u32> {
         match self {
-            Way::Bare(chain) => chain.processes().collect(),
+            Way::Bare(chain) | Way::Clocked(chain) => chain.processes().collect(),
             Way::Ours(stages, _) | Way::Whole(stages, _) => {
                 stages.links.iter().filter_map(Process::process_id).collect()
             }
@@ -78,7 +80,7 @@ impl Way {
     }
 
     fn take_part(&self, is_its_turn: bool) {
-        if let Way::Bare(chain) = self {
+        if let Way::Bare(chain) | Way::Clocked(chain) = self {
             chain.take_part(is_its_turn);
         }
     }
@@ -92,19 +94,25 @@ impl Way {
                 chain.pass()?;
                 Ok(took(begun))
             }
-            Way::Ours(stages, body) => {
-                let body = body.clone();
+            Way::Clocked(chain) => {
                 let begun = sys::clock::boot_ns();
-                let back = stages.pass(Time(begun), body)?;
+                chain.pass()?;
+                std::hint::black_box(sys::clock::boot_ns());
+                Ok(took(begun))
+            }
+            Way::Ours(stages, body) => {
+                let message = Message::new(Time(1), body.clone());
+                let begun = sys::clock::boot_ns();
+                let back = stages.pass(Time(begun), message)?;
                 let took = took(begun);
                 drop(back);
                 Ok(took)
             }
             Way::Whole(stages, size) => {
                 let begun = sys::clock::boot_ns();
-                let body = stages.body(*size);
-                let back = stages.pass(Time(begun), body)?;
-                let sum: u64 = back.chunks().flatten().map(|byte| u64::from(*byte)).sum();
+                let message = Message::new(Time(1), stages.body(*size));
+                let back = stages.pass(Time(begun), message)?;
+                let sum: u64 = back.body.chunks().flatten().map(|byte| u64::from(*byte)).sum();
                 match sum == *size as u64 * 7 {
                     true => Ok(took(begun)),
                     false => Err("a body came back changed".into()),
@@ -169,12 +177,13 @@ fn take_turns(ways: &mut [Named], setting: &LinksSetting, hops: u64) -> Result<V
 type Make = fn(usize) -> Result<Way, Failure>;
 
 /// One process that hands back.
-const HOPS: [(&str, Make); 9] = [
+const HOPS: [(&str, Make); 10] = [
     ("bare eventfd", |size| bare(Means::Eventfd, 1, size)),
     ("bare futex", |size| bare(Means::Futex, 1, size)),
     ("shm, waking", |size| ours(shared(&[PASSING], false)?, size)),
     ("bare spinning", |size| bare(Means::Spin, 1, size)),
     ("bare spinning, our lines", |size| bare(Means::Ring, 1, size)),
+    ("bare spinning, and clock", |size| Ok(Way::Clocked(Bare::new(Means::Ring, 1, size)?))),
     ("shm, spinning", |size| ours(shared(&[PASSING], true)?, size)),
     ("shm, spinning, handled", |size| ours(shared(&[HANDLING], true)?, size)),
     ("bare pipe", |size| bare(Means::Pipe, 1, size)),

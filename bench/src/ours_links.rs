@@ -145,13 +145,13 @@ impl Stages {
     }
 
     /// One message through all stages, that comes now. As a path, it reads its clock once a turn.
-    pub(crate) fn pass(&mut self, begun: Time, body: Body) -> Result<Body, Failure> {
-        self.hand_at(begun, Message::new(Time(1), body))?;
+    pub(crate) fn pass(&mut self, begun: Time, message: Message) -> Result<Message, Failure> {
+        self.hand_at(begun, message)?;
         loop {
             self.wait()?;
             let at = now();
             if let Some((_, message)) = self.collect_at(at)?.messages.pop_front() {
-                return Ok(message.body);
+                return Ok(message);
             }
             if at > begun.after(PATIENCE) {
                 let told: Vec<_> = self.links.iter_mut().flat_map(Link::incidents).collect();
