@@ -132,7 +132,10 @@ fn choose_security(stream: &mut (impl Read + Write), minor: u8, has_password: bo
         false => [security::NONE, security::PASSWORD],
     };
     let chosen = wanted.into_iter().find(|kind| kinds.contains(kind)).ok_or_else(|| {
-        refused(Fault(format!("it has security of kinds {kinds:?} only: there is 1 (none) and 2 (password)")))
+        refused(Fault(format!(
+            "it has security of kinds {kinds:?} only, and here there is 1 (none) and 2 (VNC's password): have it offer one \
+             of these (`-SecurityTypes VncAuth` of TigerVNC's)"
+        )))
     })?;
     stream.write_all(&[chosen])?;
     Ok(chosen)

@@ -34,7 +34,7 @@ use device::Screen;
 use rustix::fs::{Mode, OFlags};
 use server::Settings;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -212,7 +212,18 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
         .and_then(|()| stream.set_write_timeout(Some(timeout)))
         .and_then(|()| handshake(&mut stream, password.as_ref()))
         .and_then(|init| stream.set_nonblocking(true).map(|()| init));
-    let init = greeted.map_err(|error| os(operation(), error, None))?;
+    let init = greeted.map_err(|error| match error.kind() {
+        // Its words, not the system's, which are of a read that came too early.
+        ErrorKind::WouldBlock => {
+            let silent = io::Error::other(format!("it says nothing for {timeout:?}"));
+            os(operation(), silent, Some("is that a VNC server? Another may be busy with it: `timeout=30s`"))
+        }
+        ErrorKind::UnexpectedEof => {
+            let closed = io::Error::other("it hangs up amid its greeting");
+            os(operation(), closed, Some("is that a VNC server, and does it let this computer in?"))
+        }
+        _ => os(operation(), error, None),
+    })?;
     let mut properties = Writer::new();
     properties.u32(init.width).u32(init.height).text(cut(&init.name));
     let description = Description {

@@ -353,6 +353,29 @@ fn one_viewer_more_than_there_may_be_is_turned_away() {
     until(|| Rfb.open(&spec, Role::Device, None).ok());
 }
 
+#[test]
+fn who_is_no_server_that_it_understands_is_an_error_that_says_so() {
+    // Nothing said; hung up; security that there is not here (VeNCrypt).
+    for (said, is_closed, timeout, expected) in [
+        (&b""[..], false, "1ms", "says nothing for 1ms"),
+        (b"RFB", true, "20s", "hangs up"),
+        (b"SSH-2.0-open\n", false, "20s", "does not speak RFB"),
+        (b"RFB 003.008\n\x01\x13", false, "20s", "have it offer one"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.write_all(said).unwrap();
+            (!is_closed).then_some(socket)
+        });
+        let (_, spec) = spec::parse(&format!("rfb:{address},timeout={timeout}"), Role::Device).unwrap();
+        let refusal = Rfb.open(&spec, Role::Device, None).unwrap_err().to_string();
+        assert!(refusal.contains(expected), "{expected}: {refusal}");
+        drop(server.join());
+    }
+}
+
 /// A fence that wants an answer, of as many bytes.
 const FENCE: [u8; 9] = [248, 0, 0, 0, 0x80, 0, 0, 0, 0];
 
