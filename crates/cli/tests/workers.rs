@@ -128,6 +128,21 @@ impl Bench {
         Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application }
     }
 
+    /// Kills the workers of both sides so many times, that of the one when the other's has begun to go on.
+    fn kill_both(&mut self, times: usize) {
+        for number in 0..times {
+            thread::sleep(Duration::from_millis(300));
+            for turn in 0..2 {
+                let service = if (number + turn) % 2 == 0 { &mut self.share } else { &mut self.attach };
+                let worker = worker_of(&service.child);
+                assert_locked(worker);
+                kill(worker);
+                service.wait("worker");
+                thread::sleep(Duration::from_millis(number as u64 * 7 % 40));
+            }
+        }
+    }
+
     /// Kills a worker of the one side, then of the other, so many times.
     fn kill(&mut self, times: usize, pause: Duration) {
         for number in 0..times {
@@ -159,7 +174,12 @@ fn survives(transport: &str, via: &str) {
 }
 
 /// The same of a device and an application that are there.
-fn survives_where(mut bench: Bench, kills: usize) {
+fn survives_where(bench: Bench, kills: usize) {
+    survives_this(bench, kills, |bench| bench.kill(kills, Duration::from_millis(300)));
+}
+
+/// The same of whatever befalls them.
+fn survives_this(mut bench: Bench, kills: usize, befall: impl FnOnce(&mut Bench)) {
     let lines = 500 * kills as u32;
     let (mut device, application) =
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
@@ -175,7 +195,7 @@ fn survives_where(mut bench: Bench, kills: usize) {
         read.map(|line| line.parse::<u32>().unwrap_or_else(|_| panic!("half a line: {line:?}")))
             .collect::<Vec<_>>()
     });
-    bench.kill(kills, Duration::from_millis(300));
+    befall(&mut bench);
     writer.join().unwrap();
     bench.attach.wait("flow-ended");
     let read = reader.join().unwrap();
@@ -266,6 +286,13 @@ fn a_reliable_flow_survives_its_workers_with_pairs_in_processes() {
 #[test]
 fn a_reliable_flow_survives_its_workers_with_pairs_on_shared_memory() {
     survives("tcp", "@shm: bundle(count=4) | compress");
+}
+
+/// The other is killed while both are about to begin anew, which takes some turns between them.
+#[test]
+fn a_reliable_flow_survives_both_its_workers_at_once() {
+    let kills = 12;
+    survives_this(Bench::new("tcp", "compress"), kills, |bench| bench.kill_both(kills));
 }
 
 /// What lies between the device and its hosts is in the broker, each host's path is in a worker.

@@ -330,10 +330,16 @@ impl Incoming {
     /// Builds the stages for an epoch to come.
     pub(crate) fn prepare(&mut self, epoch: u32, pipeline: Pipeline, notices: &mut Vec<Notice>) {
         let (flow, plan) = (self.plan.flow, &self.plan);
+        // The worker there that began it was killed before it heard that it has begun here.
+        if epoch == self.sink.epoch() {
+            return notices.push(Notice::Control(Control::Begun { flow, epoch }));
+        }
+        let is_prepared = |next: &Next| next.epoch == epoch && next.pipeline == pipeline;
         let refusal = match segment::build_chain(Half::Sink, &pipeline, &plan.format, &plan.site) {
             _ if epoch <= self.sink.epoch() => Some("its epoch is over".into()),
             Err(error) => Some(error.to_string()),
             Ok(_) if !self.sink.expect(epoch) => Some("the change before it is not over".into()),
+            Ok(_) if self.next.as_ref().is_some_and(is_prepared) => None,
             Ok(chain) => {
                 self.next = Some(Next::new(epoch, pipeline, Segment::new(chain)));
                 None

@@ -98,6 +98,10 @@ impl Outgoing {
         let chain = build_chain(&plan)?;
         let begins_again =
             is_resumed && plan.class == FlowClass::Reliable && !plan.pipeline.pairs().is_empty();
+        // What goes on in it may wait for the epoch before, at a sink that has lost its stages for it.
+        let flow = (plan.flow, plan.direction);
+        let switch = (is_resumed && plan.class == FlowClass::Reliable && source.goes_on())
+            .then(|| Switch::resume(flow, source.epoch(), plan.pipeline.clone()));
         let mut outgoing = Outgoing {
             plan,
             key,
@@ -117,7 +121,7 @@ impl Outgoing {
             feedback: Reader::default(),
             drops,
             given_up: 0,
-            switch: None,
+            switch,
             departures: Departures::default(),
             kept,
             begins_again,
@@ -259,6 +263,9 @@ impl Outgoing {
             (FlowClass::Reliable, _) | (FlowClass::State, Audience::Following) => {
                 self.unsent = None;
                 self.source.handle_link(around.now);
+                if let Some(switch) = &self.switch {
+                    switch.tell_again(around.notices);
+                }
                 self.tell_epoch(around.notices);
             }
             _ => self.begin_anew(around),

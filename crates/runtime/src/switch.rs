@@ -56,10 +56,21 @@ impl Switch {
         switch
     }
 
+    /// A change to `epoch` that another worker made. Whether the sink has begun it, too, is not known.
+    pub(crate) fn resume(flow: (u32, FlowDirection), epoch: u32, pipeline: Pipeline) -> Switch {
+        let (flow, direction) = flow;
+        Switch { flow, direction, epoch, pipeline, segment: None, progress: Progress::Begun }
+    }
+
     /// Names the epoch, later than `epoch`, to the sink.
     fn tell(&mut self, epoch: u32, notices: &mut Vec<Notice>) {
         self.epoch = epoch.saturating_add(EPOCHS_AHEAD);
         self.progress = Progress::Told;
+        self.tell_again(notices);
+    }
+
+    /// Tells the sink once more: what it has prepared may have ended with its worker.
+    pub(crate) fn tell_again(&self, notices: &mut Vec<Notice>) {
         let (flow, epoch, pipeline) = (self.flow, self.epoch, self.pipeline.canonical().to_string());
         notices.push(Notice::Control(Control::Change { flow, epoch, pipeline }));
     }
