@@ -6,6 +6,7 @@
 mod attacks;
 mod auto;
 mod bare;
+mod chaos;
 mod chapter6;
 mod compose;
 mod congestion;
@@ -77,6 +78,7 @@ enum Experiment {
     Tunnels(Setting),
     Congestion(congestion::CongestionSetting),
     Reliability(reliability::ReliabilitySetting),
+    Chaos(chaos::ChaosSetting),
     Attacks(attacks::AttacksSetting),
     Partner,
     Isolate,
@@ -212,6 +214,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Tunnels(setting) => tunnels::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
+        Experiment::Chaos(setting) => chaos::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Isolate => isolate::run()?,

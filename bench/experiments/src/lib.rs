@@ -81,6 +81,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "What faults cost: cut links, killed processes, full disks and more, for each class of device (needs root)",
     ),
     experiment(
+        "chaos",
+        "Sequences of faults, drawn from a seed, on random devices, pipelines and transports (needs root for the emulated network)",
+    ),
+    experiment(
         "attacks",
         "What attacks on a sharer reach, and what a running flow feels of them (needs root for the emulated network)",
     ),

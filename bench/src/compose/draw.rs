@@ -66,6 +66,13 @@ impl Drawn {
         }
     }
 
+    fn text(&self) -> String {
+        match self.arguments.is_empty() {
+            true => self.pair.name().to_string(),
+            false => format!("{}({})", self.pair.name(), self.arguments.join(", ")),
+        }
+    }
+
     /// A process of its own has one flow in and one out.
     fn may_be_isolated(&self) -> bool {
         self.pair.shape(&self.options) == Shape::Line && self.pair.side_ports().is_empty()
@@ -122,6 +129,30 @@ impl Case {
     }
 }
 
+/// The text of so many pairs for `format` through which every message comes whole and in order. Some of them run in
+/// processes of their own.
+pub(crate) fn exact(seed: u64, format: &Format, count: u64) -> Result<String, String> {
+    let mut drawing = Drawing { rng: Rng::new(seed, 3), is_faithful: true };
+    for _ in 0..TRIES {
+        let pairs = drawing.fitting(format, count)?;
+        if pairs.iter().any(|drawn| {
+            // What keeps the rhythm of a flow keeps what stood still late.
+            drawn.pair.name() == "replay" || drawn.pair.promises(&drawn.options).may_reorder
+        }) {
+            continue;
+        }
+        let mut one = |drawn: &Drawn| {
+            let link = match drawn.may_be_isolated() && drawing.rng.chance(1, 6) {
+                true => ["@shm ", "@pipe "][drawing.rng.up_to(1) as usize],
+                false => "",
+            };
+            format!("{link}{}", drawn.text())
+        };
+        return Ok(pairs.iter().map(&mut one).collect::<Vec<_>>().join(" | "));
+    }
+    Err("no pairs were drawn that keep the order".into())
+}
+
 /// A pipeline with a pair in it that cannot take what comes to it.
 #[derive(Debug)]
 pub(super) struct Misfit {
@@ -167,11 +198,7 @@ fn made(pairs: &[Drawn], format: &Format) -> Result<Format, String> {
 }
 
 fn parse(pairs: &[Drawn]) -> Result<Pipeline, String> {
-    let one = |drawn: &Drawn| match drawn.arguments.is_empty() {
-        true => drawn.pair.name().to_string(),
-        false => format!("{}({})", drawn.pair.name(), drawn.arguments.join(", ")),
-    };
-    let text = pairs.iter().map(one).collect::<Vec<_>>().join(" | ");
+    let text = pairs.iter().map(Drawn::text).collect::<Vec<_>>().join(" | ");
     Pipeline::parse(&text, stages::PAIRS, Origin::Local).map_err(|error| error.to_string())
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Everything of a pipeline is drawn from its seed: `--seed SEED --pipelines 1` repeats it.
 
-mod draw;
+pub(crate) mod draw;
 pub(crate) mod hosts;
 mod judge;
 

@@ -91,6 +91,13 @@ impl Count {
         last.is_none_or(|last| self.seen.iter().rev().any(|(_, number)| *number == last))
     }
 
+    /// In how many places units are missing: a message that is lost may have had several in a row.
+    pub(crate) fn gaps(&self) -> u64 {
+        let seen: BTreeSet<u64> = self.seen.iter().map(|(_, number)| *number).collect();
+        let is_gap = |number: &u64| !seen.contains(number) && (*number == 0 || seen.contains(&(number - 1)));
+        (0..self.next()).filter(is_gap).count() as u64
+    }
+
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = Tally { made: self.next(), torn: self.torn, ..Tally::default() };
         let mut numbers = BTreeSet::new();
@@ -153,6 +160,7 @@ mod tests {
         assert_eq!(tally(3, &[0, 2]), Tally { made: 3, lost: 1, ..Tally::default() });
         assert_eq!(tally(3, &[0, 1, 1, 2]), Tally { made: 3, repeated: 1, ..Tally::default() });
         assert_eq!(tally(3, &[0, 2, 1]), Tally { made: 3, disordered: 1, ..Tally::default() });
+        assert_eq!([counted(6, &[1, 4, 5]).gaps(), counted(2, &[0, 1]).gaps()], [2, 0]);
         assert_eq!(tally(1, &[0, 7]), Tally { made: 1, torn: 1, ..Tally::default() });
     }
 

@@ -227,7 +227,7 @@ fn turn_clock(by_s: i64) -> Result<(), Failure> {
     done("date", &["-s", &format!("@{}", now_s.saturating_add_signed(by_s))])
 }
 
-pub(super) fn ip(words: &[&str]) -> Result<(), Failure> {
+pub(crate) fn ip(words: &[&str]) -> Result<(), Failure> {
     done("ip", words)
 }
 

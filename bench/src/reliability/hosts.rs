@@ -1,17 +1,17 @@
 //! Two hosts that know each other, and the program on both of them as a user runs it.
 
-use super::Cell;
-use super::fault::{Fault, ip};
+use super::fault::ip;
 use super::unit::Unit;
 use crate::Failure;
 use crate::chapter6::{Lab, beside};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Where host a is, at the port that `share` has by itself.
 pub(crate) const ADDRESS_A: &str = "10.77.0.1";
 pub(crate) const PORT: u16 = 7845;
+/// What a device is called that is the only one.
+pub(crate) const DEVICE: &str = "device";
 
 /// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(crate) enum Host {
 }
 
 impl Host {
+    pub(crate) const BOTH: [Host; 2] = [Host::Device, Host::Application];
+
     pub(crate) fn letter(self) -> &'static str {
         match self {
             Host::Device => "a",
@@ -44,7 +48,7 @@ impl Host {
 /// The program, running, and what it told so far.
 pub(crate) struct Service {
     pub(crate) child: Child,
-    events: Arc<Mutex<Vec<Value>>>,
+    events: Arc<Mutex<Vec<(Instant, Value)>>>,
 }
 
 impl Service {
@@ -56,37 +60,41 @@ impl Service {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()?;
-        let events: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let events: Arc<Mutex<Vec<(Instant, Value)>>> = Arc::default();
         let stdout = child.stdout.take().ok_or("it has no standard output")?;
         let told = events.clone();
         thread::spawn(move || {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
             for event in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
-                told.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+                told.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), event));
             }
         });
         Ok(Service { child, events })
     }
 
-    fn events(&self) -> MutexGuard<'_, Vec<Value>> {
+    fn events(&self) -> MutexGuard<'_, Vec<(Instant, Value)>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The last event of a kind.
-    fn event(&self, kind: &str) -> Option<Value> {
-        self.events().iter().rev().find(|event| event["event"] == kind).cloned()
     }
 
     /// All events of a kind, the earliest first.
     fn events_of(&self, kind: &str) -> Vec<Value> {
-        self.events().iter().filter(|event| event["event"] == kind).cloned().collect()
+        let events = self.events();
+        events.iter().map(|(_, event)| event).filter(|event| event["event"] == kind).cloned().collect()
     }
 
     /// Waits until it tells of something of a kind.
     pub(crate) fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
+        self.wait_for(kind, None)
+    }
+
+    /// Waits until it tells of something of a kind, of this device if one is named.
+    fn wait_for(&mut self, kind: &str, name: Option<&str>) -> Result<Value, Failure> {
         let begun = Instant::now();
         loop {
-            if let Some(event) = self.event(kind) {
+            let events = self.events_of(kind);
+            if let Some(event) =
+                events.into_iter().rev().find(|event| name.is_none_or(|name| event["name"] == name))
+            {
                 return Ok(event);
             }
             if let Some(status) = self.child.try_wait()? {
@@ -100,7 +108,7 @@ impl Service {
     }
 
     /// It and what it started, oldest first.
-    fn processes(&self) -> Vec<Pid> {
+    pub(crate) fn processes(&self) -> Vec<Pid> {
         let mut all = vec![self.child.id()];
         let mut at = 0;
         while let Some(process) = all.get(at) {
@@ -131,6 +139,16 @@ impl Drop for Service {
     }
 }
 
+/// A device that one host shares and the other attaches.
+#[derive(Debug, Clone)]
+pub(crate) struct Use {
+    pub(crate) name: String,
+    pub(crate) device: String,
+    pub(crate) application: String,
+    /// Pipelines, from the device and back to it.
+    pub(crate) via: [Option<String>; 2],
+}
+
 /// Both hosts, and what runs on them.
 pub(crate) struct Hosts {
     pub(crate) lab: Lab,
@@ -143,13 +161,16 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     /// Makes them, with a network of 5 ms each way, and introduces them to each other. What they keep lies below `directory`.
-    pub(crate) fn new(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Hosts, Failure> {
+    /// `transport`: what is asked for, if anything is.
+    pub(crate) fn new(
+        transport: Option<&str>,
+        netlab: &Path,
+        directory: &Path,
+        seed: u64,
+    ) -> Result<Hosts, Failure> {
         let lab = Lab::up(netlab, &["--seed", &seed.to_string(), "delay=5ms"])?;
         let directory = directory.to_path_buf();
-        let scheme = match cell.fault {
-            Fault::NoUdp(_) => String::new(),
-            _ => format!("{}://", cell.transport),
-        };
+        let scheme = transport.map(|transport| format!("{transport}://")).unwrap_or_default();
         let hosts = Hosts { lab, scheme, directory, share: None, attach: None };
         let mut shows = hosts.command(Host::Device)?;
         shows.args(["pair", "--listen", &format!("{ADDRESS_A}:{PORT}")]);
@@ -167,7 +188,7 @@ impl Hosts {
     }
 
     /// The program, on a host, as that host's user.
-    fn command(&self, host: Host) -> Result<Command, Failure> {
+    pub(crate) fn command(&self, host: Host) -> Result<Command, Failure> {
         let home = self.directory.join(host.letter());
         let program = beside("outboard")?;
         let mut command = self.lab.program(host.letter(), &program.display().to_string());
@@ -182,12 +203,40 @@ impl Hosts {
     /// Shares a device and attaches it; what stands in for it.
     pub(crate) fn begin(&mut self, device: &str, application: &str) -> Result<String, Failure> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
-        let share = words(&["share", device, "--name", "device", "--stats"]);
-        let from = format!("{}{ADDRESS_A}/device", self.scheme);
+        let share = words(&["share", device, "--name", DEVICE, "--stats"]);
+        let from = format!("{}{ADDRESS_A}/{DEVICE}", self.scheme);
         let attach = words(&["attach", &from, "--as", application, "--stats"]);
         self.share = Some((self.service(Host::Device, &share)?, share));
         self.attach = Some((self.service(Host::Application, &attach)?, attach));
-        let attached = self.told_by(Host::Application, "attached")?;
+        self.node(DEVICE)
+    }
+
+    /// The same of several devices, each host by one run file, with these limits; what stands in for each.
+    pub(crate) fn begin_all(&mut self, uses: &[Use], limits: &str) -> Result<Vec<String>, Failure> {
+        let (mut share, mut attach) = (String::new(), String::new());
+        for Use { name, device, application, via } in uses {
+            // Writing to a string cannot fail. TOML's literal strings have no escapes, and a pipeline no quotes.
+            let _ = writeln!(share, "[[share]]\ndevice = '{device}'\nname = '{name}'\nlimits = '{limits}'");
+            let from = format!("{}{ADDRESS_A}/{name}", self.scheme);
+            let _ =
+                writeln!(attach, "[[attach]]\nfrom = '{from}'\nas = '{application}'\nlimits = '{limits}'");
+            for (key, via) in ["via", "via_back"].into_iter().zip(via) {
+                let _ = via.iter().try_for_each(|via| writeln!(attach, "{key} = '{via}'"));
+            }
+        }
+        for (host, text) in Host::BOTH.into_iter().zip([share, attach]) {
+            let file = self.directory.join(format!("{}.toml", host.letter()));
+            fs::write(&file, text)?;
+            let words = ["run".into(), file.display().to_string(), "--stats".into()];
+            *self.running(host) = Some((self.service(host, &words)?, words.into()));
+        }
+        uses.iter().map(|used| self.node(&used.name)).collect()
+    }
+
+    /// What stands in for a device.
+    fn node(&mut self, name: &str) -> Result<String, Failure> {
+        let (service, _) = self.attach.as_mut().ok_or("nothing is attached")?;
+        let attached = service.wait_for("attached", Some(name))?;
         Ok(attached["node"].as_str().unwrap_or_default().into())
     }
 
@@ -208,9 +257,25 @@ impl Hosts {
         }
     }
 
-    fn told_by(&mut self, host: Host, kind: &str) -> Result<Value, Failure> {
+    /// The process that a host's user started, and those that it started, oldest first.
+    pub(crate) fn processes(&mut self, host: Host) -> Vec<Pid> {
+        self.running(host).as_ref().map(|(service, _)| service.processes()).unwrap_or_default()
+    }
+
+    /// Has a host's process end, as its user would; how it did, if it did.
+    pub(crate) fn stop(&mut self, host: Host, patience: Duration) -> Result<Option<ExitStatus>, Failure> {
         let (service, _) = self.running(host).as_mut().ok_or("nothing runs there")?;
-        service.wait(kind)
+        let child = &mut service.child;
+        // It may have ended by itself.
+        let _ = Pid::from_raw(child.id() as i32).map(|process| kill_process(process, Signal::TERM));
+        let begun = Instant::now();
+        loop {
+            let end = child.try_wait()?;
+            if end.is_some() || begun.elapsed() > patience {
+                return Ok(end);
+            }
+            thread::sleep(LOOK);
+        }
     }
 
     /// Kills the process of a host that the user started, and starts another in its place, after `between`.
@@ -259,20 +324,31 @@ impl Hosts {
         }
     }
 
-    /// What both hosts say of messages that did not arrive, and whether they still run. What they say in bytes is
-    /// counted in units.
-    pub(crate) fn told(&mut self, unit: Unit) -> Told {
+    /// What a host's process has told but for figures, and when, seconds since `begun`.
+    pub(crate) fn log(&mut self, host: Host, begun: Instant) -> Vec<String> {
+        let Some((service, _)) = self.running(host) else { return Vec::new() };
+        let events = service.events();
+        let told = events.iter().filter(|(_, event)| event["event"] != "stats" && event["event"] != "link");
+        let told = told.map(|(at, event)| (at.saturating_duration_since(begun).as_secs_f64(), event));
+        told.map(|(at_s, event)| format!("{at_s:7.3} s: {host:?}: {event}")).collect()
+    }
+
+    /// What both hosts say of a device's messages that did not arrive, and whether they still run. What they say in bytes
+    /// is counted in units.
+    pub(crate) fn told(&mut self, name: &str, unit: Unit) -> Told {
         let mut told = Told { reasons: BTreeMap::new(), is_unnumbered: false, alive: true };
-        for host in [Host::Device, Host::Application] {
+        for host in Host::BOTH {
             let Some((service, _)) = self.running(host) else { continue };
             told.alive &= matches!(service.child.try_wait(), Ok(None));
-            let Some(stats) = service.event("stats").map(|event| event["stats"].clone()) else { continue };
+            let mut events = service.events_of("stats");
+            events.retain(|event| event["name"] == name);
+            let Some(stats) = events.last().map(|event| event["stats"].clone()) else { continue };
             let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
             let missed =
                 |event: &Value| partner_figure(&event["stats"], "frames missed by the driver") as u64;
-            let missed = service.events_of("stats").iter().map(missed).max().unwrap_or_default();
+            let missed = events.iter().map(missed).max().unwrap_or_default();
             *told.reasons.entry("missed by the driver".into()).or_default() += missed;
-            told.is_unnumbered |= service.events_of("stats").iter().any(|event| overflows(event) > 0.0);
+            told.is_unnumbered |= events.iter().any(|event| overflows(event) > 0.0);
             for flow in [&stats["outgoing"], &stats["incoming"]] {
                 let drops = flow["drops"].as_object().into_iter().flatten();
                 let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));

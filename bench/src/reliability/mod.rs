@@ -3,11 +3,11 @@
 //! ([`count`]).
 
 mod camera;
-mod count;
-mod fault;
+pub(crate) mod count;
+pub(crate) mod fault;
 pub(crate) mod hosts;
 pub(crate) mod port;
-mod subject;
+pub(crate) mod subject;
 mod unit;
 
 use crate::Failure;
@@ -15,7 +15,7 @@ use crate::chapter6::{beside, progress};
 use clap::Args;
 use count::Tally;
 use fault::Fault;
-use hosts::{Host, Hosts, Told};
+use hosts::{DEVICE, Host, Hosts, Told};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use subject::{Class, Disk, Ended, Subject};
+use subject::{Class, Disk, Ended, Made, Subject};
 
 /// Units flow for so long before something goes wrong, and after all is well again.
 const CALM: Duration = Duration::from_secs(2);
@@ -143,8 +143,12 @@ fn run_cells(cells: &[Cell], jobs: NonZeroUsize, netlab: &Path, seed: u64) -> Ve
 fn run_cell(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Outcome, Failure> {
     fs::create_dir_all(directory)?;
     let disk = Disk::mount(directory)?;
-    let mut hosts = Hosts::new(cell, netlab, directory, seed)?;
-    let mut subject = Subject::start(cell.class, &mut hosts, directory)?;
+    // Nothing stands in for a transport that is asked for.
+    let transport = (!matches!(cell.fault, Fault::NoUdp(_))).then_some(cell.transport.as_str());
+    let mut hosts = Hosts::new(transport, netlab, directory, seed)?;
+    let made = Made::new(cell.class, directory)?;
+    let told = hosts.begin(&made.shared, &made.used)?;
+    let mut subject = made.begin(&told)?;
     let calm = Instant::now();
     if wait_for(&subject, calm).is_none() {
         return Err("nothing flows, before anything is done".into());
@@ -157,7 +161,7 @@ fn run_cell(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<O
     let recovery = wait_for(&subject, gone).map(|came| came.saturating_duration_since(gone));
     thread::sleep(CALM);
     let ended = subject.end(PATIENCE)?;
-    Ok(Outcome::Seen(Seen { ended, recovery, told: hosts.told(cell.class.unit()) }))
+    Ok(Outcome::Seen(Seen { ended, recovery, told: hosts.told(DEVICE, cell.class.unit()) }))
 }
 
 /// Waits until something made after `since` is there, each way.

@@ -141,6 +141,7 @@ impl Port {
     /// Writes all of it, waiting for room as long as it must.
     pub(crate) fn write(&self, bytes: &[u8], stop: &AtomicBool) -> Written {
         let mut done = 0;
+        let mut begun: Option<Arc<End>> = None;
         while done < bytes.len() {
             if stop.load(Ordering::Relaxed) {
                 return if done == 0 { Written::Nothing } else { Written::Part };
@@ -152,6 +153,11 @@ impl Port {
                 std::thread::sleep(PAUSE);
                 continue;
             };
+            // What has come in its place takes no rest of it.
+            if done > 0 && begun.as_ref().is_some_and(|begun| !Arc::ptr_eq(begun, &end)) {
+                return Written::Part;
+            }
+            begun = Some(end.clone());
             match end.write(&bytes[done..]) {
                 Ok(count) => done += count,
                 Err(error) if is_for_now(&error) => wait(&end, PollFlags::OUT),

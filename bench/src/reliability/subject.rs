@@ -2,7 +2,6 @@
 
 use super::camera::{self, Scene};
 use super::count::{Count, Tally};
-use super::hosts::Hosts;
 use super::port::{End, Port, Written, fifo, keyboard, serial_port};
 use super::unit::{Reader, Unit};
 use crate::Failure;
@@ -169,6 +168,8 @@ pub(crate) struct Ended {
     pub(crate) node_losses: u64,
     /// How often the kernel told the application that it read too late.
     pub(crate) overruns: u64,
+    /// In how many places units are missing.
+    pub(crate) gaps: u64,
 }
 
 /// The device, the application, and what goes on between them.
@@ -186,47 +187,59 @@ pub(crate) struct Subject {
     node: Option<fs::File>,
 }
 
-impl Subject {
-    /// Makes the device, shares and attaches it, and has units flow.
-    pub(crate) fn start(class: Class, hosts: &mut Hosts, directory: &Path) -> Result<Subject, Failure> {
+/// A device that nobody shares yet.
+pub(crate) struct Made {
+    class: Class,
+    /// The device, as it is shared, and the application, as it is attached.
+    pub(crate) shared: String,
+    pub(crate) used: String,
+    device: PathBuf,
+    hardware: End,
+    node: Option<fs::File>,
+    /// Where the application has it; a keyboard's is told by who made it.
+    out: PathBuf,
+}
+
+impl Made {
+    /// Makes the device. A `Disk` below `directory` is where its application writes.
+    pub(crate) fn new(class: Class, directory: &Path) -> Result<Made, Failure> {
         let (device, mut out) = (directory.join("in"), directory.join("disk/out"));
-        let shown = device.display();
         let (hardware, node) = match class {
+            Class::File | Class::Video => (fifo(&device)?, None),
+            Class::Serial | Class::Input | Class::Camera => {
+                plug(class, &device).map(|(hardware, node)| (hardware, Some(node)))?
+            }
+        };
+        let shown = device.display();
+        let (shared, used) = match class {
             Class::Serial => {
-                let plugged = plug(class, &device)?;
                 out = directory.join("tty");
-                hosts.begin(&format!("serial:{shown}"), &format!("pty:{}", out.display()))?;
-                (plugged.0, Some(plugged.1))
+                (format!("serial:{shown}"), format!("pty:{}", out.display()))
             }
             Class::File => {
-                let hardware = fifo(&device)?;
-                let application = format!("file:{},frame=line,append=true", out.display());
-                hosts.begin(&format!("file:{shown},frame=line"), &application)?;
-                (hardware, None)
+                (format!("file:{shown},frame=line"), format!("file:{},frame=line,append=true", out.display()))
             }
-            Class::Video => {
-                let hardware = fifo(&device)?;
-                hosts.begin(&format!("y4m:{shown},rate=0"), &format!("y4m:{}", out.display()))?;
-                (hardware, None)
-            }
-            Class::Input => {
-                let plugged = plug(class, &device)?;
-                let name = fs::read_link(&device)?;
-                out = event_node(&hosts.begin(&format!("evdev:{}", name.display()), "uinput")?)?;
-                (plugged.0, Some(plugged.1))
-            }
+            Class::Video => (format!("y4m:{shown},rate=0"), format!("y4m:{}", out.display())),
+            Class::Input => (format!("evdev:{}", fs::read_link(&device)?.display()), "uinput".into()),
             Class::Camera => {
-                let plugged = plug(class, &device)?;
                 let name = fs::read_link(&device)?;
                 out = camera::loopback().ok_or("there is no v4l2loopback")?;
                 let ((width, height), rate) = (camera::SIZE, camera::RATE_HZ);
-                hosts.begin(
-                    &format!("v4l2:{},size={width}x{height},rate={rate},pixels=GREY", name.display()),
-                    &format!("v4l2:{}", out.display()),
-                )?;
-                (plugged.0, Some(plugged.1))
+                (
+                    format!("v4l2:{},size={width}x{height},rate={rate},pixels=GREY", name.display()),
+                    format!("v4l2:{}", out.display()),
+                )
             }
         };
+        Ok(Made { class, shared, used, device, hardware, node, out })
+    }
+
+    /// Has units flow, once it is shared and attached; `told` is what `attach` says of the application.
+    pub(crate) fn begin(self, told: &str) -> Result<Subject, Failure> {
+        let Made { class, device, hardware, node, mut out, .. } = self;
+        if class == Class::Input {
+            out = event_node(told)?;
+        }
         let begun = Instant::now();
         while !out.exists() {
             if begun.elapsed() > PATIENCE {
@@ -248,16 +261,34 @@ impl Subject {
         }
         Ok(Subject { class, device, hardware, application, out, ways, told, node })
     }
+}
 
-    /// Takes the device away, once everything that it made has been read.
-    pub(crate) fn unplug(&mut self) -> Result<(), Failure> {
+impl Subject {
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Has no more units made until it is plugged or [`Subject::go_on`]; whether all that were made came in time.
+    pub(crate) fn pause(&self, patience: Duration) -> bool {
         self.told.pause.store(true, Ordering::Relaxed);
         // A unit is made whole, and none after it.
         thread::sleep(DRAIN);
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && !self.ways.iter().all(|way| lock(&way.count).is_complete()) {
+        let is_complete = || self.ways.iter().all(|way| lock(&way.count).is_complete());
+        while begun.elapsed() < patience && !is_complete() {
             thread::sleep(Duration::from_millis(5));
         }
+        is_complete()
+    }
+
+    /// Has units made again.
+    pub(crate) fn go_on(&self) {
+        self.told.pause.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes the device away, once everything that it made has been read.
+    pub(crate) fn unplug(&mut self) -> Result<(), Failure> {
+        self.pause(PATIENCE);
         self.hardware.set(None);
         match (self.class, &self.node) {
             // While this has it open, it does not come back.
@@ -277,7 +308,7 @@ impl Subject {
             fs::remove_file(&self.device)?;
             self.hardware.set(Some(fifo(&self.device)?));
             self.told.begin_anew.store(true, Ordering::Relaxed);
-            self.told.pause.store(false, Ordering::Relaxed);
+            self.go_on();
         }
         Ok(())
     }
@@ -288,7 +319,7 @@ impl Subject {
         let (hardware, node) = plug(self.class, &self.device)?;
         self.hardware.set(Some(hardware));
         self.node = Some(node);
-        self.told.pause.store(false, Ordering::Relaxed);
+        self.go_on();
         Ok(())
     }
 
@@ -300,7 +331,7 @@ impl Subject {
     }
 
     /// Stops making units, waits for those on the way, and counts.
-    pub(crate) fn end(mut self, patience: Duration) -> Result<Ended, Failure> {
+    pub(crate) fn end(&mut self, patience: Duration) -> Result<Ended, Failure> {
         self.told.make_no_more.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let mut watchers = Vec::new();
@@ -328,7 +359,8 @@ impl Subject {
         };
         let tally = counts.iter().fold(Tally::default(), |sum, count| sum.and(lock(count).tally()));
         let overruns = counts.iter().map(|count| lock(count).overruns()).sum();
-        Ok(Ended { tally, stuck, node_losses: self.application.losses(), overruns })
+        let gaps = counts.iter().map(|count| lock(count).gaps()).sum();
+        Ok(Ended { gaps, tally, stuck, node_losses: self.application.losses(), overruns })
     }
 }
 

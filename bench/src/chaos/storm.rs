@@ -1,0 +1,263 @@
+//! Has everything happen that a run has drawn, and all be well again at its end.
+
+use super::draw::{Act, CALM, Case, Flow};
+use crate::Failure;
+use crate::reliability::fault::ip;
+use crate::reliability::hosts::{Host, Hosts, Use};
+use crate::reliability::subject::{Class, Disk, Made, Subject};
+use rustix::process::{Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Longest time in which all that a device made comes, so that it may be taken out.
+const READ: Duration = Duration::from_secs(1);
+/// Longest time for an answer to who asks for another pipeline.
+const ANSWER: Duration = Duration::from_secs(30);
+/// For what an application's new process is told to end.
+const END: Duration = Duration::from_secs(12);
+
+/// What a host has open: processes, and descriptors of the one that its user started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) processes: usize,
+    pub(super) descriptors: usize,
+}
+
+/// Both hosts and what is between them, with devices of a case.
+pub(super) struct Storm {
+    pub(super) subjects: Vec<Subject>,
+    pub(super) hosts: Hosts,
+    disks: Vec<Disk>,
+    flows: Vec<Flow>,
+    pub(super) begun: Instant,
+    /// Of each host: whether it has its first address.
+    home: [bool; 2],
+    passes_udp: bool,
+    plugged: Vec<bool>,
+    asked: Vec<JoinHandle<Result<(), String>>>,
+    /// Answers to who asked for another pipeline, and how often.
+    pub(super) answers: BTreeMap<String, u64>,
+    /// What was done, and when.
+    pub(super) log: Vec<String>,
+}
+
+pub(super) fn name(device: usize) -> String {
+    format!("device{device}")
+}
+
+impl Storm {
+    /// Shares and attaches everything, and has units flow.
+    pub(super) fn new(case: &Case, netlab: &Path, directory: &Path, seed: u64) -> Result<Storm, Failure> {
+        let (mut disks, mut made, mut uses) = (Vec::new(), Vec::new(), Vec::new());
+        for (device, flow) in case.flows.iter().enumerate() {
+            let name = name(device);
+            let directory = directory.join(&name);
+            disks.push(Disk::mount(&directory)?);
+            let one = Made::new(flow.class, &directory)?;
+            uses.push(Use {
+                name,
+                device: one.shared.clone(),
+                application: one.used.clone(),
+                via: flow.via.clone(),
+            });
+            made.push(one);
+        }
+        let mut hosts = Hosts::new(case.transport, netlab, directory, seed)?;
+        let nodes = hosts.begin_all(&uses, case.limits)?;
+        let subjects: Result<Vec<_>, _> =
+            made.into_iter().zip(&nodes).map(|(one, node)| one.begin(node)).collect();
+        let subjects = subjects?;
+        Ok(Storm {
+            plugged: vec![true; subjects.len()],
+            subjects,
+            hosts,
+            disks,
+            flows: case.flows.clone(),
+            begun: Instant::now(),
+            home: [true; 2],
+            passes_udp: true,
+            asked: Vec::new(),
+            answers: BTreeMap::new(),
+            log: Vec::new(),
+        })
+    }
+
+    /// Does what is drawn, when it is due; how often each kind was done.
+    pub(super) fn rage(&mut self, case: &Case) -> Result<BTreeMap<&'static str, u64>, Failure> {
+        self.begun = Instant::now();
+        let mut done = BTreeMap::new();
+        for step in &case.steps {
+            thread::sleep(step.at.saturating_sub(self.begun.elapsed()));
+            let at_s = self.begun.elapsed().as_secs_f64();
+            let is_done = self.act(&step.act).map_err(|error| format!("{}: {error}", step.act))?;
+            let (end_s, not) = (self.begun.elapsed().as_secs_f64(), if is_done { "" } else { " (not done)" });
+            self.log.push(format!("{at_s:7.3} to {end_s:.3} s: {}{not}", step.act));
+            if let Some(kind) = step.act.kind().filter(|_| is_done) {
+                *done.entry(kind).or_default() += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Whether it could be done.
+    fn act(&mut self, act: &Act) -> Result<bool, Failure> {
+        match act {
+            Act::Cut(cut) => {
+                self.hosts.lab.ask(&[if *cut { "cut" } else { "restore" }])?;
+            }
+            Act::Link(link) => {
+                self.hosts.lab.ask(&["set", link])?;
+            }
+            Act::Udp(passes) if *passes == self.passes_udp => return Ok(false),
+            Act::Udp(passes) => {
+                self.hosts.pass_udp(*passes)?;
+                self.passes_udp = *passes;
+            }
+            Act::Address { host, home } => return self.go_to(*host, *home),
+            Act::Kill(host, which) => return Ok(self.signal(*host, *which, 1, Signal::KILL)),
+            Act::Halt(host, which) => return Ok(self.signal(*host, *which, 0, Signal::STOP)),
+            Act::Resume(host) => {
+                self.signal(*host, None, 0, Signal::CONT);
+            }
+            Act::Restart { host, kill } => {
+                self.signal(*host, None, 0, Signal::CONT);
+                if !kill {
+                    self.hosts.stop(*host, END)?;
+                }
+                let subjects = &mut self.subjects;
+                self.hosts.restart(*host, || match host {
+                    Host::Device => subjects.iter_mut().try_for_each(Subject::begin_anew),
+                    Host::Application => Ok(()),
+                })?;
+            }
+            Act::Plug(device, plug) => return self.plug(*device, *plug),
+            Act::Disk(device, full) => self.disks[*device].fill(*full)?,
+            Act::Change { device, back, host, via } => self.ask(*device, *back, *host, via)?,
+        }
+        Ok(true)
+    }
+
+    fn go_to(&mut self, host: Host, home: bool) -> Result<bool, Failure> {
+        let (which, number) = match host {
+            Host::Device => (0, 1),
+            Host::Application => (1, 2),
+        };
+        if self.home[which] == home {
+            return Ok(false);
+        }
+        self.home[which] = home;
+        let namespace = self.hosts.lab.namespace(host.letter());
+        let (old, new) = if home { (10 + number, number) } else { (number, 10 + number) };
+        for (verb, number) in [("del", old), ("add", new)] {
+            ip(&["-n", &namespace, "addr", verb, &format!("10.77.0.{number}/24"), "dev", "wan0"])?;
+        }
+        Ok(true)
+    }
+
+    /// Signals one process of a host, or all, but for the first `but`.
+    fn signal(&mut self, host: Host, which: Option<u64>, but: usize, signal: Signal) -> bool {
+        let processes = self.hosts.processes(host);
+        let Some(these) = processes.get(but..).filter(|these| !these.is_empty()) else { return false };
+        let one = which.map(|which| (which % these.len() as u64) as usize);
+        let (from, to) = one.map_or((0, these.len()), |one| (one, one + 1));
+        these[from..to].iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+    }
+
+    fn plug(&mut self, device: usize, plug: bool) -> Result<bool, Failure> {
+        if self.plugged[device] == plug {
+            return Ok(false);
+        }
+        let subject = &mut self.subjects[device];
+        if plug {
+            subject.plug()?;
+        } else if subject.pause(READ) {
+            subject.unplug()?;
+        } else {
+            subject.go_on();
+            return Ok(false);
+        }
+        self.plugged[device] = plug;
+        Ok(true)
+    }
+
+    /// Has a host ask for another pipeline, and waits for no answer.
+    fn ask(&mut self, device: usize, back: bool, host: Host, via: &str) -> Result<(), Failure> {
+        let mut command = self.hosts.command(host)?;
+        command.args(["change", &name(device), "--via", via]);
+        if back {
+            command.arg("--back");
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        self.asked.push(thread::spawn(move || {
+            let begun = Instant::now();
+            while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+                if begun.elapsed() > ANSWER {
+                    let _ = child.kill();
+                    return Err("no answer".into());
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            let output = child.wait_with_output().map_err(|error| error.to_string())?;
+            match output.status.success() {
+                true => Ok(()),
+                false => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+            }
+        }));
+        Ok(())
+    }
+
+    /// Waits for all answers.
+    fn hear(&mut self) {
+        for asked in std::mem::take(&mut self.asked) {
+            let answer = asked.join().unwrap_or_else(|_| Err("the one who asked panicked".into()));
+            *self.answers.entry(answer.err().unwrap_or_else(|| "changed".into())).or_default() += 1;
+        }
+    }
+
+    /// Has everything be as at the beginning, but for the address of the application's host and the pipelines.
+    pub(super) fn lift(&mut self) -> Result<Instant, Failure> {
+        for host in Host::BOTH {
+            self.act(&Act::Resume(host))?;
+        }
+        for device in 0..self.subjects.len() {
+            if matches!(self.flows[device].class, Class::File | Class::Video) {
+                self.act(&Act::Disk(device, false))?;
+            }
+            self.act(&Act::Plug(device, true))?;
+        }
+        self.act(&Act::Address { host: Host::Device, home: true })?;
+        for act in [Act::Udp(true), Act::Link(CALM.into()), Act::Cut(false)] {
+            self.act(&act)?;
+        }
+        Ok(Instant::now())
+    }
+
+    /// Gives every flow the pipelines that it began with; who could not be given them.
+    pub(super) fn change_back(&mut self) -> Result<Vec<String>, Failure> {
+        self.hear();
+        let mut refused = Vec::new();
+        for (device, flow) in self.flows.clone().iter().enumerate() {
+            for (back, via) in [false, true].into_iter().zip(&flow.via) {
+                let Some(via) = via else { continue };
+                self.ask(device, back, Host::Application, via)?;
+                let answer = self.asked.pop().map(|asked| asked.join());
+                if let Some(Ok(Err(problem))) = answer {
+                    refused.push(format!("{} is not given back `{via}`: {problem}", name(device)));
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// What a host has open now.
+    pub(super) fn held(&mut self, host: Host) -> Held {
+        let processes = self.hosts.processes(host);
+        let broker = processes.first().map_or(0, |broker| broker.as_raw_nonzero().get());
+        let descriptors = fs::read_dir(format!("/proc/{broker}/fd")).map_or(0, Iterator::count);
+        Held { processes: processes.len(), descriptors }
+    }
+}
