@@ -95,6 +95,30 @@ fn a_worker_that_does_not_stop_keeps_nobody_else_waiting() {
     assert!(!fs::exists(format!("/proc/{stuck}")).unwrap(), "it outlives its broker");
 }
 
+/// Who asks for another pipeline is told when that goes with the worker that was to begin it.
+#[test]
+fn a_change_that_ends_with_a_worker_is_refused() {
+    let scratch = Scratch::new();
+    let (mut share, address) = Service::share("pattern:size=100,rate=100", &["--name", "restless"]);
+    let output = format!("file:{}", scratch.path("out"));
+    let mut attach = Service::start(&["attach", &format!("{address}/restless"), "--as", &output]);
+    attach.wait("attached");
+    let sink = worker_of(&attach.child);
+    [worker_of(&share.child), sink].into_iter().for_each(assert_locked);
+    // It answers nothing: the change stays under way.
+    signal(sink, Signal::STOP);
+    let mut asked = support::command(&["change", "restless", "--via", "compress"]).spawn().unwrap();
+    // However long it takes to ask.
+    while asked.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(200));
+        kill(worker_of(&share.child));
+        share.wait("worker");
+    }
+    support::end(asked, "change").refused_with(1, "ask again");
+    signal(sink, Signal::CONT);
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
 /// A socket that a device is opened by, or an application.
 fn socket(scratch: &Scratch, name: &str) -> (String, UnixListener) {
     let path = scratch.path(name);

@@ -470,6 +470,9 @@ impl Attacher {
                     Notice::Restarted { end, .. } => {
                         tell(Event::Worker { name: driver.name.clone(), incident: restarted(&end) });
                         driver.dialling = Some(Dialling::new(&self.transport, self.peer, now()));
+                        let plans = driver.plans.as_deref().unwrap_or_default();
+                        let steps = self.changes.handle_restart(Role::Application, plans);
+                        steps.into_iter().for_each(|step| self.step(step));
                     }
                     Notice::StoreFull(policy) => {
                         tell(Event::StoreFull { name: driver.name.clone(), policy: policy.word() });

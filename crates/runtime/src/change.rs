@@ -166,6 +166,13 @@ impl Changes {
         told.into_iter().chain(next.map(|wish| Step::TakeUp(flow, wish))).collect()
     }
 
+    /// The worker of flows was killed: a change that it was told of went with it.
+    pub(crate) fn handle_restart(&mut self, role: Role, plans: &[FlowPlan]) -> Vec<Step> {
+        let problem = "its worker was killed meanwhile: ask again";
+        let begun_here = plans.iter().filter(|plan| starts_at(plan.direction, role));
+        begun_here.flat_map(|plan| self.settle_flow(plan.flow, Err(problem))).collect()
+    }
+
     /// A driver is gone, and its changes with it.
     pub(crate) fn forget(&mut self, driver: u32) -> Vec<Step> {
         let problem = "the device is gone";

@@ -517,6 +517,9 @@ impl Session {
                     if !is_seen {
                         self.link.send(&Control::Unlinked { driver })?;
                     }
+                    let plans = self.plans.get(&driver).map(Vec::as_slice).unwrap_or_default();
+                    let steps = self.changes.handle_restart(Role::Device, plans);
+                    steps.into_iter().try_for_each(|step| self.step(step, shared))?;
                 }
                 Notice::StoreFull(policy) => {
                     if let Some(name) = name_of(&self.drivers, driver) {
