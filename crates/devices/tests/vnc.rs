@@ -11,6 +11,7 @@ use devices::spec;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 use wire::formats::viewer::Event;
@@ -26,7 +27,8 @@ fn is_installed(name: &str) -> bool {
     let found = std::env::split_paths(&paths).any(|path| path.join(name).exists());
     if !found {
         eprintln!(
-            "NOT TESTED: {name} is not installed (tigervnc-viewer, tigervnc-standalone-server, xdotool)"
+            "NOT TESTED: {name} is not installed (tigervnc-viewer, tigervnc-standalone-server, xdotool; xtightvncviewer, \
+             ssvnc, gvncviewer)"
         );
     }
     found
@@ -174,6 +176,9 @@ impl Seen {
     }
 }
 
+/// Desktops that were begun.
+static DESKTOPS: AtomicU32 = AtomicU32::new(0);
+
 /// A desktop of TigerVNC's, and our client that sees it.
 struct Desktop {
     _server: Program,
@@ -188,7 +193,9 @@ impl Desktop {
             !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists()
                 && !Path::new(&format!("/tmp/.X{number}-lock")).exists()
         };
-        let display = (100 + std::process::id() % 700..).find(is_free).unwrap();
+        // Tests of this process look at once, and are not to find the same one.
+        let first = 100 + std::process::id() % 700 + 1000 * DESKTOPS.fetch_add(1, Ordering::Relaxed);
+        let display = (first..).find(is_free).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Program::start(Command::new("Xtigervnc").arg(format!(":{display}")).args([
             "-geometry",
@@ -211,10 +218,17 @@ impl Desktop {
 
     fn view(&self, address: &str, arguments: &[&str]) -> Program {
         let (host, port) = address.rsplit_once(':').unwrap();
-        let mut command = Command::new("vncviewer");
-        command.env("DISPLAY", format!(":{}", self.display)).args(arguments);
+        let mut command = self.program("vncviewer");
+        command.args(arguments);
         command.args(["-RemoteResize=0", "-AlertOnFatalError=0", "-ReconnectOnError=0", "-geometry", "+0+0"]);
         Program::start(command.arg(format!("{host}::{port}")))
+    }
+
+    /// A program on this desktop.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.env("DISPLAY", format!(":{}", self.display));
+        command
     }
 
     /// Gives the window under the pointer the keyboard.
@@ -269,6 +283,47 @@ fn an_unmodified_viewer_is_the_screen_and_the_hands() {
         until("the window to close", || {
             desktop.seen.take(desktop.client.as_mut());
             desktop.seen.find(&picture(number as u32 + 1), off).is_none().then_some(())
+        });
+    }
+}
+
+#[test]
+fn viewers_of_other_makers_show_it_too() {
+    if !["Xtigervnc", "xdotool"].into_iter().all(is_installed) {
+        return;
+    }
+    let mut desktop = Desktop::new();
+    let (mut server, summary) = partner("rfb:0", Role::Application);
+    // Where it hides nothing: who has not moved it sees it as part of the picture.
+    tell(desktop.client.as_mut(), &Event::Pointer { x: 499, y: 359, buttons: 0 });
+    let (_, port) = summary.rsplit_once(':').unwrap();
+    let frame = |seed| [&Header::frame(geometry()).emit()[..], &picture(seed)].concat();
+    push(server.as_mut(), frame(0));
+    let [by_port, by_display] =
+        [format!("127.0.0.1::{port}"), format!("127.0.0.1:{}", port.parse::<i32>().unwrap() - 5900)];
+    // TightVNC's and UltraVNC's line, libvncclient's and GTK's, with the formats and encodings that they ask for.
+    let place = ["-geometry", "300x200+0+0"];
+    let ways: [(&str, &[&str], &str, u8); 7] = [
+        ("xtightvncviewer", &[&["-encodings", "tight"][..], &place].concat(), &by_port, 0),
+        ("xtightvncviewer", &[&["-encodings", "hextile"][..], &place].concat(), &by_port, 0),
+        ("xtightvncviewer", &[&["-bgr233"][..], &place].concat(), &by_port, 50),
+        ("ssvncviewer", &place, &by_port, 0),
+        ("ssvncviewer", &[&["-16bpp", "-encodings", "zrle"][..], &place].concat(), &by_port, 8),
+        ("ssvncviewer", &[&["-bgr222", "-encodings", "tight"][..], &place].concat(), &by_port, 50),
+        ("gvncviewer", &[], &by_display, 0),
+    ];
+    let there = ways.into_iter().filter(|(name, ..)| is_installed(name));
+    for (number, (name, arguments, address, off)) in there.enumerate() {
+        let viewer = Program::start(desktop.program(name).args(arguments).arg(address));
+        desktop.await_picture(&format!("the first picture, {name} {arguments:?}"), &picture(0), off);
+        let next = picture(number as u32 + 1);
+        push(server.as_mut(), frame(number as u32 + 1));
+        desktop.await_picture(&format!("the next picture, {name} {arguments:?}"), &next, off);
+        drop(viewer);
+        push(server.as_mut(), frame(0));
+        until("the window to close", || {
+            desktop.seen.take(desktop.client.as_mut());
+            desktop.seen.find(&next, off).is_none().then_some(())
         });
     }
 }
