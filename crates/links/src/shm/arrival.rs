@@ -63,8 +63,8 @@ pub(super) const fn entries(pieces: usize) -> usize {
     if pieces == 0 { 1 } else { pieces.div_ceil(PIECES_MAX) }
 }
 
-/// Writes a message's entries, for which there is room; gives the entry of one that takes no more.
-pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) -> Option<[u8; ENTRY_BYTES]> {
+/// Writes a message's entries, for which there is room.
+pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
     let mut rest = pieces;
     let mut has_gap = last.has_gap;
     while rest.len() > PIECES_MAX {
@@ -79,6 +79,5 @@ pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) -> Option<
         });
         rest = later;
     }
-    let bytes = to.write(&Entry { has_gap, pieces: SmallVec::from_slice(rest), ..last });
-    (pieces.len() <= PIECES_MAX).then_some(bytes)
+    to.write(&Entry { has_gap, pieces: SmallVec::from_slice(rest), ..last });
 }

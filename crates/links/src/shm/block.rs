@@ -336,12 +336,10 @@ impl Producer {
         Ok(())
     }
 
-    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`]. Gives its bytes.
-    pub fn write(&mut self, entry: &Entry) -> [u8; ENTRY_BYTES] {
-        let bytes = entry.emit(number(self.head));
-        self.hidden.push(bytes);
+    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
+    pub fn write(&mut self, entry: &Entry) {
+        self.hidden.push(entry.emit(number(self.head)));
         self.head += 1;
-        bytes
     }
 
     /// Writes an entry of another ring as it is, for which there is room; nobody sees it before [`Producer::publish`].
@@ -358,6 +356,16 @@ impl Producer {
         self.show(self.head, &entry);
         self.head += 1;
         self.count();
+    }
+
+    /// Writes an entry, for which there is room, and shows it; all before it were shown. Gives its bytes.
+    #[inline]
+    pub(super) fn write_out(&mut self, entry: &Entry) -> [u8; ENTRY_BYTES] {
+        let bytes = entry.emit(number(self.head));
+        self.show(self.head, &bytes);
+        self.head += 1;
+        self.count();
+        bytes
     }
 
     /// Counts what was shown, for whoever looks from outside.

@@ -231,10 +231,17 @@ impl Lane {
         self.given += 1;
         let entry =
             Entry { is_message: true, has_gap, created: created.0, covers: self.given, ..Entry::default() };
-        let entry = arrival::write(&mut self.output, entry, &pieces);
-        self.show();
-        // The stage is at it: what only this process goes by comes later.
+        let entry = match pieces.len() <= PIECES_MAX {
+            true => Some(self.output.write_out(&Entry { pieces, ..entry })),
+            false => {
+                arrival::write(&mut self.output, entry, &pieces);
+                self.output.publish();
+                None
+            }
+        };
+        // Who looks is at it: what only this process goes by comes later, and the fence when that entry has gone.
         self.note(body, &places);
+        self.wake_next();
         if self.sent.len() >= self.geometry().ring {
             // The ring had room: the first was taken.
             self.sent.pop_front();
@@ -271,18 +278,17 @@ impl Lane {
         if !self.output.has_room(1)? {
             return Ok(false);
         }
-        self.output.write(&Entry { is_end: true, ..Entry::default() });
-        self.show();
+        self.output.write_out(&Entry { is_end: true, ..Entry::default() });
+        self.wake_next();
         Ok(true)
     }
 
-    fn show(&mut self) {
-        if self.output.publish() {
-            self.block.wake(1);
-            // Its fence stands behind what was taken, too.
-            if std::mem::take(&mut self.has_taken) {
-                self.wake_waiting();
-            }
+    /// Wakes the first stage, if it sleeps, behind what was shown.
+    fn wake_next(&mut self) {
+        self.block.wake(1);
+        // Its fence stands behind what was taken, too.
+        if std::mem::take(&mut self.has_taken) {
+            self.wake_waiting();
         }
     }
 
