@@ -305,6 +305,8 @@ impl Hosts {
             let namespace = self.lab.namespace(host);
             let rule = |words: &[&str]| ip(&[&["-n", &namespace, "rule"], words].concat());
             if pass {
+                rule(&["add", "pref", "0", "lookup", "local"])?;
+                rule(&["del", "pref", "10"])?;
                 rule(&["del", "pref", "5"])?;
                 continue;
             }
