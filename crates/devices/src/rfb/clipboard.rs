@@ -182,6 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_again_and_has_not_read_is_not_told_again() {
+        let mut end = end();
+        end.peer = Some((NOTIFY, 0));
+        assert!(end.offer("a text", &mut Vec::new()));
+        let request = message(REQUEST | TEXT, &[]);
+        for (waiting, is_told) in [(0, true), (MESSAGE_BYTES_MAX + 1, false)] {
+            let mut output = vec![0; waiting];
+            end.handle(body(&request), &mut output).unwrap();
+            assert_eq!(output.len() > waiting, is_told);
+        }
+    }
+
+    #[test]
     fn bytes_are_as_the_specification_has_them() {
         let mut out = Vec::new();
         Clipboard::new(3, TEXT_BYTES_MAX).introduce(&mut out);

@@ -410,6 +410,29 @@ fn a_viewer_that_reads_no_answers_is_not_read_for_ever() {
 }
 
 #[test]
+fn a_server_that_has_itself_asked_and_reads_nothing_is_an_error() {
+    let mut viewing = Viewing::new();
+    let partner = viewing.partner.as_mut();
+    partner.open(&of(Direction::Out, Format::Video), &Default::default()).unwrap();
+    // Updates of nothing, each of which is answered by asking for the next.
+    let updates = [0; 4].repeat(1 << 12);
+    for _ in 0..1 << 12 {
+        match viewing.server.write(&updates) {
+            Ok(count) => assert_eq!(count % 4, 0, "an update is cut"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        match partner.pull(OUT, Pull::Yours) {
+            Ok(_) => {}
+            Err(PartnerError::Peer(problem)) => {
+                return assert!(problem.contains("does not read"), "{problem}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("all that it is asked is kept");
+}
+
+#[test]
 fn several_viewers_see_the_same() {
     let (server, address) = serve("");
     let mut server = opened(server, [Format::Viewer, Format::Video]);
