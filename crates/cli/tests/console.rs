@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -49,6 +50,27 @@ fn top_shows_both_ends_of_a_flow() {
     assert!(text.text().contains("pattern -> pattern") && text.text().contains("    tap"), "{}", text.text());
     assert_eq!(share.stop(), Some(0));
     drop(attach);
+}
+
+/// Whoever looks for a host that is silent can be asked what it does, and stopped.
+#[test]
+fn who_waits_for_a_silent_host_answers_meanwhile() {
+    let (share, address) = Service::share("pattern", &["--name", "frozen"]);
+    let mut attach = Service::start(&["attach", &format!("tcp://{address}/frozen"), "--as", "null"]);
+    attach.wait("attached");
+    // Its kernel takes connections still; nobody greets.
+    let freeze = |what| kill_process(Pid::from_child(&share.child), what).unwrap();
+    freeze(Signal::STOP);
+    attach.wait("link-lost");
+    for _ in 0..3 {
+        let top = outboard(&["top", "--once", "--json"]).done().json();
+        let hosts = top["hosts"].as_array().unwrap();
+        let host = hosts.iter().find(|host| host["process"] == attach.child.id()).unwrap();
+        assert!(host["silent_seconds"].is_f64(), "{host}");
+    }
+    assert_eq!(attach.stop(), Some(0));
+    freeze(Signal::CONT);
+    assert_eq!(share.stop(), Some(0));
 }
 
 #[test]

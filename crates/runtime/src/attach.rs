@@ -2,6 +2,7 @@
 //! applications' nodes here, and hands descriptors to a worker.
 
 mod asked;
+mod redial;
 mod ways;
 
 use crate::agree::{self, Pipelines};
@@ -20,11 +21,13 @@ use crate::registry;
 use crate::share::now;
 use crate::stats::DriverStats;
 use crate::trace::Tracing;
+use crate::trust::channel::ControlStream;
 use crate::trust::{Known, PeerKey, Trust};
 use crate::worker::{Command, Report, TransportPlan, Workers, restarted};
 use contract::{Description, FlowDirection, FlowOffer, Role, Time};
 use pipeline::Pipeline;
-use session::{Handshake, Limits};
+use redial::{ANOTHER_HOST, Redial};
+use session::{Handshake, Limits, Welcomed};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -37,10 +40,6 @@ use wire::preamble::SessionToken;
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may take while a lost link is looked for, at least.
-const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
-/// How long a connection, once made, may take for its greeting while a lost link is looked for, at least.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two requests for a device that cannot be had now.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two `Stats` events.
@@ -141,6 +140,10 @@ pub struct Attacher {
     /// For who asked at the console.
     answers: Vec<(u64, Answer)>,
     silent_since: Option<Time>,
+    /// Another connection is looked for: the one that there was, if it is there still, is not served meanwhile.
+    redial: Option<Redial>,
+    /// When to look for one again.
+    redial_at: Time,
     facts: Option<LinkFacts>,
     link_told: bool,
 }
@@ -200,6 +203,8 @@ impl Attacher {
             changes: Changes::default(),
             answers: Vec::new(),
             silent_since: None,
+            redial: None,
+            redial_at: Time::ZERO,
             facts: None,
             link_told: false,
         };
@@ -234,14 +239,14 @@ impl Attacher {
             if self.drivers.iter().all(|driver| driver.ended) {
                 break Ok(());
             }
-            if self.link.is_connected() && !self.link.is_silent(now()) {
+            if self.is_served() && !self.link.is_silent(now()) {
                 self.hear_again(tell);
                 broken = None;
             } else {
                 if self.link.is_silent(now()) {
                     self.fall_silent(broken.as_deref().unwrap_or("nothing was heard"), tell);
                 }
-                if let Err(error) = self.redial(stop) {
+                if let Err(error) = self.redial() {
                     break Err(error);
                 }
             }
@@ -290,20 +295,30 @@ impl Attacher {
             None => stats_at = stats_at.min(now().after(drain::LOOK)),
         }
         self.workers.want(&mut self.poller);
-        self.link.want(&mut self.poller);
         if let Some(console) = &self.console {
             console.want(&mut self.poller);
         }
-        let mut at = stats_at.min(self.link.poll_timeout(self.silent_since.is_some()));
+        let is_silent = self.silent_since.is_some();
+        let mut at = stats_at.min(match &self.redial {
+            Some(redial) => {
+                redial.want(&mut self.poller);
+                if is_silent { stats_at } else { self.link.silent_at() }
+            }
+            None => {
+                self.link.want(&mut self.poller);
+                let link_at = self.link.poll_timeout(is_silent);
+                if self.is_served() && !is_silent { link_at } else { link_at.min(self.redial_at) }
+            }
+        });
         if self.transport.is_quic() {
             at = at.min(self.address_at);
         }
-        if self.silent_since.is_none() {
+        if !is_silent && self.redial.is_none() {
             at = at.min(self.ways.want(&mut self.poller));
         }
         for driver in &self.drivers {
             at = driver.reopen_at.map_or(at, |reopen_at| at.min(reopen_at));
-            if let Some(dialling) = &driver.dialling {
+            if let Some(dialling) = driver.dialling.as_ref().filter(|_| self.is_served()) {
                 at = at.min(dialling.want(&mut self.poller));
             }
         }
@@ -337,7 +352,7 @@ impl Attacher {
         let handshake = Handshake::new(self.host.clone(), self.session, self.link.received(), self.attempt);
         let patience = Patience { connect: timeout, step: patience };
         let check = |key: &PeerKey| match (&self.known, self.key) {
-            (_, Some(before)) if before != *key => Err("another host answers there than before".into()),
+            (_, Some(before)) if before != *key => Err(ANOTHER_HOST.into()),
             (Some(known), None) => known.expect(&self.place, key),
             _ => Ok(()),
         };
@@ -350,7 +365,12 @@ impl Attacher {
             (None, true) => Over::Quic,
             (_, false) => Over::Tcp,
         };
-        let (mut stream, welcomed) = greet(self.peer, over, &expected, &handshake, patience)?;
+        let (stream, welcomed) = greet(self.peer, over, &expected, &handshake, patience)?;
+        self.go_on(stream, &welcomed)
+    }
+
+    /// Goes on over a connection that was made: with the session, or with one that begins.
+    fn go_on(&mut self, mut stream: ControlStream, welcomed: &Welcomed) -> Result<(), RuntimeError> {
         self.key = stream.peer();
         self.link.disconnect(&mut self.poller);
         self.workers.send(Command::LinksLost);
@@ -374,34 +394,6 @@ impl Attacher {
         Ok(())
     }
 
-    fn redial(&mut self, stop: &Stop) -> Result<(), RuntimeError> {
-        let round_trip = self.facts.map_or(Duration::ZERO, |facts| facts.round_trip);
-        let began = now();
-        // Until the other host counts as silent, nothing may keep that from being noticed.
-        let (timeout, patience) = match self.silent_since {
-            Some(_) => {
-                let timeout = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
-                (timeout, timeout.max(GREETING_TIMEOUT))
-            }
-            None => {
-                let left = self.link.silent_at().since(began).max(Duration::from_millis(1));
-                (left / 2, left / 2)
-            }
-        };
-        match self.connect_either(timeout, patience) {
-            Ok(()) => Ok(()),
-            Err(RuntimeError::Unreachable(_)) => {
-                // A refusal comes at once; the next try shall not.
-                let wait = timeout.min(REDIAL_TIMEOUT).saturating_sub(now().since(began));
-                self.poller.want(stop.wakes(), true, false);
-                self.link.want(&mut self.poller);
-                self.poller.wait(Some(wait)).map_err(|error| RuntimeError::os("waiting", error))?;
-                Ok(())
-            }
-            Err(other) => Err(other),
-        }
-    }
-
     fn fall_silent(&mut self, reason: &str, tell: &mut dyn FnMut(Event)) {
         if self.silent_since.is_none() {
             self.silent_since = Some(now());
@@ -422,10 +414,12 @@ impl Attacher {
         while let Some(report) = self.workers.poll() {
             self.handle_report(report, tell)?;
         }
-        while let Some(message) = self.link.poll(now())? {
-            self.handle(message, tell)?;
+        if self.redial.is_none() {
+            while let Some(message) = self.link.poll(now())? {
+                self.handle(message, tell)?;
+            }
+            self.link.run_timeouts(now())?;
         }
-        self.link.run_timeouts(now())?;
         if let Some(facts) = self.link.facts().filter(|facts| self.facts != Some(*facts)) {
             self.facts = Some(facts);
             self.workers.send(Command::Facts(facts));

@@ -409,8 +409,16 @@ pub fn ask(console: &Path, operation: &Operation) -> io::Result<Answer> {
     write_line(&mut stream, operation)?;
     let mut line = Vec::new();
     let mut bytes = [0; 16 << 10];
+    let late = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            let problem =
+                format!("nothing for {} s; what it was asked for it may still do", PATIENCE.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, problem)
+        }
+        _ => error,
+    };
     while !line.ends_with(b"\n") {
-        match stream.read(&mut bytes)? {
+        match stream.read(&mut bytes).map_err(late)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count if line.len() + count <= ANSWER_BYTES_MAX => line.extend_from_slice(&bytes[..count]),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer has no end")),

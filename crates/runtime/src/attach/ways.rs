@@ -1,5 +1,6 @@
 //! An attacher's connections: made by the transport that gets through, and moved with this host.
 
+use super::redial::Otherwise;
 use super::{Attacher, CONNECT_TIMEOUT};
 use crate::dial::{Dialled, Dialling, address_towards, begin_quic, udp_towards};
 use crate::error::RuntimeError;
@@ -8,7 +9,7 @@ use crate::share::now;
 use crate::trust::quic_stream::QuicStream;
 use crate::worker::{Command, TransportPlan};
 use contract::Time;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::Preamble;
@@ -59,6 +60,15 @@ impl Ways {
         self.interval = (self.interval * 2).min(LOOK_INTERVAL_MAX);
     }
 
+    /// What else to try where what carries now gets through no more.
+    pub(super) fn otherwise(&self) -> Otherwise {
+        match (&self.fallback, self.look_at) {
+            (None, _) => Otherwise::Nothing,
+            (Some(fallback), None) => Otherwise::FallBack(fallback.clone()),
+            (Some(_), Some(_)) => Otherwise::Return(self.wanted.clone()),
+        }
+    }
+
     /// Puts what to wait for into the poller; when to look again otherwise.
     pub(super) fn want(&self, poller: &mut Poller) -> Time {
         match (&self.looking, self.look_at) {
@@ -86,57 +96,13 @@ impl Attacher {
         }
     }
 
-    /// Connects again by what carried last; by the fallback if that alone gets through.
-    pub(super) fn connect_either(
-        &mut self,
-        timeout: Duration,
-        patience: Duration,
-    ) -> Result<(), RuntimeError> {
-        let first = self.connect(timeout, patience);
-        // A host that did not fall silent yet is likely found again as it was.
-        if self.silent_since.is_none() {
-            return first;
-        }
-        let (Err(RuntimeError::Unreachable(reason)), Some(fallback)) = (&first, self.ways.fallback.clone())
-        else {
-            return first;
-        };
-        if self.ways.look_at.is_some() {
-            // It is what was tried.
-            self.transport = self.ways.wanted.clone();
-            let wanted = self.connect(timeout, patience);
-            match wanted {
-                Ok(()) => self.handle_return(),
-                Err(_) => self.transport = fallback,
-            }
-            return wanted;
-        }
-        // While nothing gets through, there is nothing to choose between.
-        if TcpStream::connect_timeout(&self.peer, timeout).is_err() {
-            return first;
-        }
-        // The network is there, perhaps since a moment ago.
-        let again = self.connect(timeout, patience);
-        if !matches!(again, Err(RuntimeError::Unreachable(_))) {
-            return again;
-        }
-        let reason = reason.clone();
-        self.transport = fallback;
-        let other = self.connect(timeout, patience);
-        match other {
-            Ok(()) => self.handle_fallback(reason),
-            Err(_) => self.transport = self.ways.wanted.clone(),
-        }
-        other
-    }
-
-    fn handle_fallback(&mut self, reason: String) {
+    pub(super) fn handle_fallback(&mut self, reason: String) {
         let (from, to) = (self.ways.wanted.class.name().into(), self.transport.class.name().into());
         self.ways.told.push(Event::FellBack { from, to, reason });
         self.ways.wait();
     }
 
-    fn handle_return(&mut self) {
+    pub(super) fn handle_return(&mut self) {
         let (from, to) = (self.ways.fallback.as_ref(), self.transport.class.name().into());
         let from = from.map_or_else(String::new, |fallback| fallback.class.name().into());
         self.ways.told.push(Event::CameBack { from, to });
@@ -216,7 +182,7 @@ impl Attacher {
 
     /// Brings data connections under way a step further.
     pub(super) fn dial(&mut self) {
-        let Some(session) = self.session else { return };
+        let Some(session) = self.session.filter(|_| self.is_served()) else { return };
         for (number, driver) in self.drivers.iter_mut().enumerate() {
             let number = number as u32;
             let Some(dialling) = driver.dialling.as_mut() else { continue };
