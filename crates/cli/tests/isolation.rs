@@ -126,6 +126,42 @@ fn a_chain_of_pipes_goes_on_when_its_processes_are_killed() {
     assert_undisturbed(&Scratch::new(), 1000, 300, 60, pipeline, 12);
 }
 
+/// Stages that always hold something while messages come, one of which makes several of one.
+const HOLDS: [&str; 4] = [
+    "@pipe bundle(count=4)",
+    "@shm: bundle(count=3) | buffer(play, delay=40ms)",
+    "@pipe: buffer | delay(40ms)",
+    "@shm delay(40ms, jitter=30ms, reorder=true)",
+];
+
+#[test]
+fn what_a_stage_that_always_holds_something_gives_out_comes_while_more_does() {
+    let scratch = Scratch::new();
+    for pipeline in HOLDS {
+        let out = scratch.path("out");
+        let sink = format!("file:{out}");
+        let mut program = command(&["connect", "pattern:size=100,rate=200", &sink, "--via", pipeline]);
+        let mut program = program.spawn().unwrap();
+        let begun = Instant::now();
+        // It never ends by itself.
+        while fs::metadata(&out).map_or(0, |file| file.len()) < 50 * 100 {
+            assert!(begun.elapsed() < PATIENCE, "{pipeline}: nothing comes");
+            thread::sleep(Duration::from_millis(10));
+        }
+        program.kill().unwrap();
+        program.wait().unwrap();
+        fs::remove_file(&out).unwrap();
+    }
+}
+
+#[test]
+fn a_pair_that_always_holds_something_goes_on_when_its_processes_are_killed() {
+    let scratch = Scratch::new();
+    for pipeline in &HOLDS[..2] {
+        assert_undisturbed(&scratch, 100, 2_000, 400, pipeline, 12);
+    }
+}
+
 #[test]
 fn a_link_that_a_pair_cannot_have_is_refused_before_anything_starts() {
     for (via, why) in [

@@ -159,6 +159,14 @@ pub trait Stage: Send {
         self.held()
     }
 
+    /// Where messages are [marked](Attributes::mark) in the order in which they come, and `last` is the mark of the last
+    /// one: the mark of the last before which nothing is held any more. `None` of a stage that cannot tell. In a process of
+    /// its own, a stage that always holds something gives out nothing for good without this.
+    fn finished(&self, last: u32) -> Option<u32> {
+        let _ = last;
+        None
+    }
+
     /// Whether all it ever does is to pass on each message as it is, at once, by the main port: then it need not be
     /// called for messages at all.
     fn passes(&self) -> bool {

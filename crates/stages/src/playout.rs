@@ -99,6 +99,11 @@ impl Playout {
         self.queue.front().map(|(_, message)| message.created)
     }
 
+    /// What is finished, as [`Stage::finished`](contract::Stage::finished) has it.
+    pub(crate) fn finished(&self, last: u32) -> u32 {
+        self.queue.front().map_or(last, |(_, message)| message.attributes.mark.wrapping_sub(1))
+    }
+
     /// Messages held.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()

@@ -72,6 +72,10 @@ pub(super) struct Runner {
     /// Containers pushed, and what the runner knows.
     outputs: u64,
     done: Option<(u64, u64)>,
+    /// The newest input of which something was pushed.
+    newest: u64,
+    /// So many inputs, and what came of them: all of that, and nothing else, was pushed. Still to be said.
+    whole: Option<(u64, u64)>,
     /// In a run or a chain: inputs that are not finished, and what they complete.
     covers: VecDeque<(u64, u64)>,
     /// Whether the control channel is worth a look.
@@ -116,6 +120,8 @@ impl Runner {
             ended,
             outputs: 0,
             done: None,
+            newest: 0,
+            whole: None,
             covers: VecDeque::new(),
             control_is_due: true,
             phase: Phase::Running,
@@ -250,7 +256,7 @@ impl Runner {
             }
             let Some(Came { message, has_gap, covers, .. }) = self.ways.next(index)? else { continue };
             handled = true;
-            let Some(message) = message else {
+            let Some(mut message) = message else {
                 self.covers.push_back((self.inputs, covers));
                 self.vouch()?;
                 continue;
@@ -261,6 +267,9 @@ impl Runner {
                 self.settle(result, 0, now)?;
             }
             self.inputs += 1;
+            if self.talk == Talk::Runner {
+                message.attributes.mark = self.inputs as u32;
+            }
             let result = self.stage.handle(Port(index as u16), message, now, &mut self.out);
             self.settle(result, 1, now)?;
             if self.ways.has_covers() {
@@ -313,7 +322,17 @@ impl Runner {
         if self.talk == Talk::Runner {
             self.report_at.get_or_insert(self.reported.0.after(REPORT_INTERVAL));
         }
+        let is_told = self.talk == Talk::Runner && !self.nature.promises.may_reorder;
+        let is_told = is_told && self.stage.finished(0).is_some();
         while let Some((port, message)) = self.out.messages.pop_front() {
+            if is_told {
+                let input = self.input_marked(message.attributes.mark);
+                // What was pushed came of those before it, and nothing of those is here any more.
+                if input > self.newest {
+                    self.handle_whole(input - 1)?;
+                    self.newest = input;
+                }
+            }
             let way = match self.ways.outputs() {
                 1 if port == Port::MAIN || !self.nature.has_sides => Some(0),
                 1 => None,
@@ -421,7 +440,14 @@ impl Runner {
         if !is_said_so || !self.ways.is_written() {
             return;
         }
-        let (Some(inputs), outputs) = (self.finished_inputs(), self.outputs) else { return };
+        let Some(inputs) = self.finished_inputs() else {
+            if let Some((inputs, outputs)) = self.whole.take().filter(|whole| Some(*whole) > self.done) {
+                self.done = Some((inputs, outputs));
+                self.control.send(outputs, &ModuleFrame::Done { inputs, outputs });
+            }
+            return;
+        };
+        let outputs = self.outputs;
         if Some((inputs, outputs)) != self.done || self.flushed || !self.untold.counts.is_empty() {
             self.done = Some((inputs, outputs));
             self.flushed = false;
@@ -430,24 +456,43 @@ impl Runner {
         }
     }
 
+    /// Of the first so many inputs, and of no other, is what was pushed, and nothing is held.
+    fn handle_whole(&mut self, finished: u64) -> Result<(), RuntimeError> {
+        self.whole = Some((finished, self.outputs));
+        match self.take_covers(Some(finished)) {
+            Some(covers) => self.ways.cover(covers),
+            None => Ok(()),
+        }
+    }
+
+    /// What these inputs complete of the host's, if they complete more than was said.
+    fn take_covers(&mut self, finished: Option<u64>) -> Option<u64> {
+        let mut last = None;
+        while let Some((input, covers)) = self.covers.pop_front_if(|(input, _)| Some(*input) <= finished) {
+            last = Some((input, covers));
+        }
+        last.filter(|(input, covers)| Some(*input) == finished && *covers > 0).map(|(_, covers)| covers)
+    }
+
+    /// Which input has this mark, of the last ones.
+    fn input_marked(&self, mark: u32) -> u64 {
+        self.inputs.saturating_sub(u64::from((self.inputs as u32).wrapping_sub(mark)))
+    }
+
     /// In a run, and a chain, the same is said with the messages themselves: what is finished completes what the last of it did.
     fn vouch(&mut self) -> Result<(), RuntimeError> {
         let finished = self.finished_inputs();
         if !self.ways.has_covers() {
             return Ok(());
         }
-        let mut last = None;
-        while let Some((input, covers)) = self.covers.pop_front_if(|(input, _)| Some(*input) <= finished) {
-            last = Some((input, covers));
-        }
-        let covered = last.filter(|(input, covers)| Some(*input) == finished && *covers > 0);
+        let covered = self.take_covers(finished);
         // The host has it before what covers it.
         let is_end = self.flushed && self.phase == Phase::Finishing;
         if !self.untold.counts.is_empty() && (covered.is_some() || is_end) {
-            self.tell_drops(covered.map_or(0, |(_, covers)| covers));
+            self.tell_drops(covered.unwrap_or(0));
             self.control.flush().map_err(control_failed)?;
         }
-        if let Some((_, covers)) = covered {
+        if let Some(covers) = covered {
             self.ways.cover(covers)?;
         }
         if std::mem::take(&mut self.flushed) && self.phase == Phase::Finishing {
@@ -480,6 +525,11 @@ impl Runner {
         let held = self.stage.held() as u64;
         if self.flushed || !may_delay || (held == 0 && self.stage.poll_timeout().is_none()) {
             return Some(self.inputs);
+        }
+        if let Some(mark) = self.stage.finished(self.inputs as u32) {
+            let finished = self.input_marked(mark);
+            // One that changes the order gave out what came of later ones: that comes again when its process dies.
+            return (self.newest <= finished || may_reorder).then_some(finished);
         }
         // One out for each one in, in order: what is held are the last ones.
         let left = self.inputs.saturating_sub(held);

@@ -188,6 +188,10 @@ impl Stage for Sink {
         self.playout.len()
     }
 
+    fn finished(&self, last: u32) -> Option<u32> {
+        Some(self.playout.finished(last))
+    }
+
     fn checkpoint(&self) -> Option<Body> {
         let mut checkpoint = Checkpoint::default();
         checkpoint.put([self.granted, self.seen]);

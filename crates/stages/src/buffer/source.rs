@@ -103,6 +103,10 @@ impl Stage for Source {
         self.queue.len()
     }
 
+    fn finished(&self, last: u32) -> Option<u32> {
+        Some(self.queue.front().map_or(last, |message| message.attributes.mark.wrapping_sub(1)))
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![
             ("held", self.queue.len() as f64),

@@ -142,6 +142,12 @@ impl Stage for Source {
         self.held.len()
     }
 
+    fn finished(&self, last: u32) -> Option<u32> {
+        // Those that came first are as far behind the last one as can be.
+        let behind = self.held.values().map(|message| last.wrapping_sub(message.attributes.mark)).max();
+        Some(behind.map_or(last, |behind| last.wrapping_sub(behind).wrapping_sub(1)))
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![("held", self.held.len() as f64), ("sent", self.sent as f64)]
     }

@@ -115,6 +115,10 @@ impl Stage for Source {
         self.held.len()
     }
 
+    fn finished(&self, last: u32) -> Option<u32> {
+        Some(self.held.front().map_or(last, |(_, message)| message.attributes.mark.wrapping_sub(1)))
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![
             ("sent", self.sent as f64),
