@@ -112,7 +112,7 @@ impl Attacher {
     /// While the fallback carries: looks now and then whether the wanted transport gets through again, and goes on
     /// by it if so.
     pub(super) fn look_back(&mut self) -> Result<(), RuntimeError> {
-        let Some(at) = self.ways.look_at else { return Ok(()) };
+        let Some(at) = self.ways.look_at.filter(|_| self.redial.is_none()) else { return Ok(()) };
         let Some((mut stream, until)) = self.ways.looking.take() else {
             if now() >= at && self.link.is_connected() && self.silent_since.is_none() {
                 self.ways.wait();
