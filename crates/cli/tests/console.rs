@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
-use support::{PATIENCE, RUNTIME_DIRECTORY, Service, outboard};
+use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, outboard};
 
 fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
@@ -55,7 +55,12 @@ fn top_shows_both_ends_of_a_flow() {
 /// Whoever looks for a host that is silent can be asked what it does, and stopped.
 #[test]
 fn who_waits_for_a_silent_host_answers_meanwhile() {
-    let (share, address) = Service::share("pattern", &["--name", "frozen"]);
+    // Where nobody asks it.
+    let elsewhere = Scratch::new();
+    let mut share = command(&["share", "pattern", "--name", "frozen", "--listen", "127.0.0.1:0"]);
+    share.env("XDG_RUNTIME_DIR", elsewhere.path(""));
+    let mut share = Service::start_as(share);
+    let address = share.wait("listening")["address"].as_str().unwrap().to_string();
     let mut attach = Service::start(&["attach", &format!("tcp://{address}/frozen"), "--as", "null"]);
     attach.wait("attached");
     // Its kernel takes connections still; nobody greets.
