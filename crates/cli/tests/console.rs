@@ -4,7 +4,8 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -76,6 +77,26 @@ fn who_waits_for_a_silent_host_answers_meanwhile() {
     assert_eq!(attach.stop(), Some(0));
     freeze(Signal::CONT);
     assert_eq!(share.stop(), Some(0));
+}
+
+/// Without keys, whoever has the address of a host that is gone may answer in its place: the node stays.
+#[test]
+fn nonsense_where_a_host_was_ends_nothing() {
+    let (mut share, address) = Service::share("pattern", &["--insecure"]);
+    let mut attach =
+        Service::start(&["attach", &format!("tcp://{address}/pattern"), "--as", "null", "--insecure"]);
+    attach.wait("attached");
+    share.child.kill().unwrap();
+    share.child.wait().unwrap();
+    attach.wait("link-lost");
+    let stranger = TcpListener::bind(&address).unwrap();
+    for _ in 0..3 {
+        // A frame of no kind, which is the answer to whatever was asked.
+        let (mut asked, _) = stranger.accept().unwrap();
+        asked.write_all(&[0; 16]).unwrap();
+        let _ = asked.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(attach.stop(), Some(0));
 }
 
 #[test]

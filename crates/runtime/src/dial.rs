@@ -108,7 +108,11 @@ pub(crate) fn greet(
         }
         answer => answer.map_err(unreachable)?,
     };
-    let answer = answer.map_err(|error| refused(error.to_string()))?;
+    let answer = answer.map_err(|error| match expected {
+        // Whoever has the address now: no reason to give up the host that had it.
+        Expected::Anyone => unknown(error.to_string()),
+        Expected::Known(..) => refused(error.to_string()),
+    })?;
     let welcomed = handshake.handle(answer).map_err(|error| refused(error.to_string()))?;
     Ok((stream, welcomed))
 }
