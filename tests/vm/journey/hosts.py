@@ -1,5 +1,5 @@
 """The two hosts of lab/in-vm/netns.sh and the programs that run in them."""
-import atexit, json, os, re, subprocess, sys, threading
+import atexit, json, os, re, signal, subprocess, sys, threading
 from . import check, until
 
 A, B, PORT = "10.9.0.1", "10.9.0.2", 7845
@@ -83,6 +83,13 @@ class Outboard(Program):
     def stats(self, name):
         """Its newest figures of a device."""
         return self.events("stats", name)[-1]["stats"]
+
+    def kill_worker(self):
+        """Kills the process that it has for its only session, and waits until another goes on."""
+        workers = lambda: subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True).stdout.split()
+        check(len(killed := workers()) == 1, f"its workers are {killed}")
+        os.kill(int(killed[0]), signal.SIGKILL)
+        until(lambda: workers() not in ([], killed), "another worker goes on")
 
 
 def explain(*error):

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::clock::{boot_ns, monotonic_ns};
-use sys::v4l2::queue::{Frame, Queue};
+use sys::v4l2::queue::{Frame, Queue, end_former};
 use sys::v4l2::{Event, next_event, subscribe};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
@@ -112,7 +112,14 @@ impl Camera {
         if self.busy.is_some_and(|(_, look_at)| now < look_at) {
             return Ok(false);
         }
-        match self.try_start() {
+        let started = match self.try_start() {
+            // A worker that was killed left its frames flowing.
+            Err(error) if is(&error, Errno::BUSY) => {
+                end_former(self.node.as_fd()).and_then(|()| self.try_start())
+            }
+            started => started,
+        };
+        match started {
             Ok(()) => {
                 self.busy = None;
                 Ok(true)

@@ -95,10 +95,12 @@ impl NodePartner {
             told: None,
             figures: Figures::default(),
         };
-        // Who opens the node before anything came sees black, and does not wait. If that fails, so will the first
-        // picture, and say why.
+        // v4l2loopback tells its readers of pictures once somebody gave some: a worker that was killed.
+        let goes_on = sys::v4l2::format(partner.node.as_fd(), sys::v4l2::Direction::Capture).is_ok();
+        // Who opens the node before anything came sees black, and does not wait; who reads already sees no black between
+        // pictures. If that fails, so will the first picture, and say why.
         if let Some(target) = pictures.and_then(|pictures| partner.settle(&pictures).ok()) {
-            if pixels::is_convertible(target.pixels()) {
+            if !goes_on && pixels::is_convertible(target.pixels()) {
                 let mut memory = partner.memory(target.bytes());
                 pixels::black(&target, &mut memory);
                 let _ = rustix::io::write(&partner.node, &memory);

@@ -275,6 +275,13 @@ fn kernel_buffer(index: u32) -> KernelBuffer {
     KernelBuffer { index, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() }
 }
 
+/// Ends the queue of a process that is gone and had this open file, too: what it began goes on until the last copy of
+/// the descriptor is closed. EBUSY: what goes on there is another program's, and does so.
+pub fn end_former(node: BorrowedFd<'_>) -> io::Result<()> {
+    stream(node, Direction::Capture, false)?;
+    request(node, 0).map(drop)
+}
+
 /// Asks for so many buffers (`VIDIOC_REQBUFS`); answers how many there are now.
 fn request(node: BorrowedFd<'_>, count: u32) -> io::Result<u32> {
     let mut request =
