@@ -285,6 +285,11 @@ impl ControlLink {
         self.liveness.heard()
     }
 
+    /// Whether the peer has nobody who listens any more, as far as its host says: it may be another's word.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.stream.as_ref().is_some_and(ControlStream::is_refused)
+    }
+
     pub(crate) fn is_silent(&self, now: Time) -> bool {
         self.liveness.is_silent(now) || self.own_liveness.is_silent(now)
     }

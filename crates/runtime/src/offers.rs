@@ -25,6 +25,17 @@ const ANSWER_LOOKS: u32 = 8;
 /// The devices on offer, by number. One that another process joined with has that process's number.
 pub(crate) type Offers = BTreeMap<u64, Shared>;
 
+/// Signs of a peer's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signs {
+    /// When it was last heard of; none: it is silent, and others need not wait for it. `None` is also one whose connection
+    /// broke, as long as there is no other.
+    pub(crate) heard: Option<Time>,
+    /// Nobody listens where it was, as far as its host says. Others may say so in its name: it counts only beside a better
+    /// sign.
+    pub(crate) is_refused: bool,
+}
+
 /// A peer that uses a device.
 #[derive(Debug, Clone)]
 pub(crate) struct User {
@@ -34,8 +45,7 @@ pub(crate) struct User {
     pub(crate) driver: u32,
     /// Its way of the hub, if there is one.
     way: u16,
-    /// When it was last heard of; none: it is silent, and others need not wait for it.
-    heard: Option<Time>,
+    signs: Signs,
     /// Why the device is taken from it, if it is.
     taken: Option<&'static str>,
 }
@@ -119,32 +129,33 @@ impl Shared {
     /// Somebody of this key asked for it at `asked`: a user that is dead or cut off loses it, if nobody else makes room.
     /// Whether one does, or may yet, as it has not been heard of since; then it is looked again a little later. A host that
     /// asks for what it has already has likely begun anew: what it was before has an answer's time, [`ANSWER_LOOKS`], and
-    /// not that of a link which may come back.
+    /// not that of a link which may come back; none, if nobody listens there any more.
     pub(crate) fn want(&mut self, asked: Time, key: Option<PeerKey>) -> bool {
         if !self.is_full() {
             return false;
         }
         self.looks = if self.looks.0 == asked { (asked, self.looks.1 + 1) } else { (asked, 1) };
-        let is_before = |user: &&mut User| key.is_some() && user.key == key && user.heard < Some(asked);
-        if self.looks.1 > ANSWER_LOOKS
-            && let Some(before) = self.users.iter_mut().find(is_before)
-        {
+        let is_patient = self.looks.1 <= ANSWER_LOOKS;
+        let is_before = |user: &&mut User| {
+            let is_same = key.is_some() && user.key == key && user.signs.heard < Some(asked);
+            is_same && (!is_patient || user.signs.is_refused)
+        };
+        if let Some(before) = self.users.iter_mut().find(is_before) {
             before.taken = Some("the same host asked for it anew, and this one did not answer");
             return true;
         }
-        if let Some(silent) = self.users.iter_mut().find(|user| user.heard.is_none()) {
+        if let Some(silent) = self.users.iter_mut().find(|user| user.signs.heard.is_none()) {
             silent.taken = Some("another peer asked for it while this one was silent");
             return true;
         }
-        self.users.iter().any(|user| user.heard < Some(asked))
+        self.users.iter().any(|user| user.signs.heard < Some(asked))
     }
 
-    /// Notes when users were heard of, `None` for silent ones; one of these that keeps the others waiting loses the
-    /// device.
-    pub(crate) fn handle_silence(&mut self, heard: impl Fn(u64) -> Option<Time>) {
+    /// Notes what is known of each user; a silent one that keeps the others waiting loses the device.
+    pub(crate) fn handle_signs(&mut self, signs: impl Fn(u64) -> Signs) {
         for user in &mut self.users {
-            user.heard = heard(user.session);
-            if user.heard.is_none() && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
+            user.signs = signs(user.session);
+            if user.signs.heard.is_none() && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
                 user.taken = Some("the others waited for this one while it was silent");
             }
         }
@@ -203,7 +214,14 @@ impl Shared {
                 hub.join(way)?
             }
         };
-        self.users.push(User { session, key, driver, way, heard: Some(now()), taken: None });
+        self.users.push(User {
+            session,
+            key,
+            driver,
+            way,
+            signs: Signs { heard: Some(now()), is_refused: false },
+            taken: None,
+        });
         Ok((origin, left))
     }
 

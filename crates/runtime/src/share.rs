@@ -41,6 +41,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::poller::Poller;
+use transports::quic::Tag;
 use wire::preamble::{Introduction, SessionToken};
 use wire::{Control, Preamble};
 
@@ -113,6 +114,17 @@ struct Greeting {
     due_at: Time,
 }
 
+impl Greeting {
+    /// What leads to it, if it comes by QUIC.
+    fn tag(&mut self) -> Option<Tag> {
+        match (&self.carrier, &mut self.control) {
+            (Carrier::Quic(Some(stream)), _) => stream.tag(),
+            (_, Some(control)) => control.quic()?.tag(),
+            _ => None,
+        }
+    }
+}
+
 /// A running `share`.
 pub struct Sharer {
     request: ShareRequest,
@@ -153,7 +165,7 @@ impl Sharer {
     pub fn start_on(listening: Listening, request: ShareRequest) -> Result<Sharer, RuntimeError> {
         let known = request.trust.clone().map(Known::new).transpose()?;
         let Listening { tcp: listener, udp, address } = listening;
-        let quic = QuicDoor::new(request.trust.as_ref());
+        let quic = QuicDoor::new(request.trust.as_ref(), address);
         let quic = quic.map_err(|error| RuntimeError::os("setting up QUIC", error))?;
         // From here on other processes may join; they are answered once it runs.
         let door = Door::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();

@@ -8,12 +8,15 @@ use contract::Time;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
-use transports::quic::{AddressCheck, Checked, TokenKey};
+use transports::quic::{AddressCheck, Checked, ServerKeys};
 
 /// First datagrams that are looked at in a second, and at once: each costs a few microseconds of cryptography, and
 /// what is more than this may be repeated.
 const FIRSTS_PER_S: u64 = 2000;
 const FIRSTS_AT_ONCE: u64 = 100;
+/// Likewise of connections that nobody here knows: all that a few peers say of theirs after this host has begun anew.
+const RESETS_PER_S: u64 = 500;
+const RESETS_AT_ONCE: u64 = 100;
 
 /// Lets so many things happen in a second, and refuses the rest.
 struct Allowance {
@@ -43,16 +46,23 @@ impl Allowance {
 /// Where control channels over QUIC begin.
 pub(crate) struct QuicDoor {
     check: AddressCheck,
-    tokens: TokenKey,
+    keys: ServerKeys,
     firsts: Allowance,
+    resets: Allowance,
 }
 
 impl QuicDoor {
-    pub(crate) fn new(trust: Option<&Trust>) -> io::Result<QuicDoor> {
-        let tokens = TokenKey::new()?;
-        let beginning = QuicTrust { trust }.listen([0; 8], &tokens)?;
+    /// At this address.
+    pub(crate) fn new(trust: Option<&Trust>, address: SocketAddr) -> io::Result<QuicDoor> {
+        let keys = ServerKeys::new(trust.map(|trust| trust.reset_secret(address)).as_ref())?;
+        let beginning = QuicTrust { trust }.listen([0; 8], &keys)?;
         let check = AddressCheck::new(&beginning).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(QuicDoor { check, tokens, firsts: Allowance::new(FIRSTS_PER_S, FIRSTS_AT_ONCE) })
+        Ok(QuicDoor {
+            check,
+            keys,
+            firsts: Allowance::new(FIRSTS_PER_S, FIRSTS_AT_ONCE),
+            resets: Allowance::new(RESETS_PER_S, RESETS_AT_ONCE),
+        })
     }
 
     /// A first datagram came to `udp`: whether a connection may begin with it. Who has not shown its address is
@@ -72,6 +82,16 @@ impl QuicDoor {
         }
     }
 
+    /// Tells whoever goes on with a connection that nobody here knows that it is over: this host has begun anew.
+    pub(crate) fn reset(&mut self, (udp, datagram, peer): (&UdpSocket, &[u8], SocketAddr), now: Time) {
+        if self.resets.take(now)
+            && let Checked::Answer(answer) = self.check.look(datagram, peer)
+        {
+            // One that is lost is told again, as what goes on does.
+            let _ = udp.send_to(answer, peer);
+        }
+    }
+
     /// Begins a connection with a first datagram, over a socket of its own at `address`. What the system refuses
     /// concerns only this peer, which tries again.
     pub(crate) fn let_in(
@@ -81,7 +101,7 @@ impl QuicDoor {
         (datagram, peer): (&[u8], SocketAddr),
     ) -> Option<QuicStream> {
         let tag = crate::random::bytes().ok()?;
-        let beginning = QuicTrust { trust }.listen(tag, &self.tokens).ok()?;
+        let beginning = QuicTrust { trust }.listen(tag, &self.keys).ok()?;
         let socket = connect_udp(address, peer).ok()?;
         QuicStream::accept(socket, beginning, trust.is_some(), (datagram, peer)).ok()
     }

@@ -13,7 +13,7 @@ use crate::driver::{FlowPlan, LinkFacts, Notice};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::fair::Processor;
-use crate::offers::Offers;
+use crate::offers::{Offers, Signs};
 use crate::random;
 use crate::share::{ShareRequest, now};
 use crate::stats::DriverStats;
@@ -330,10 +330,10 @@ impl Session {
         let _ = self.link.send(&Control::Presence { driver, present: true, reason: String::new() });
     }
 
-    /// When the peer was last heard of; `None`: it is silent, or its connection broke and there is no other yet.
-    pub(crate) fn heard(&self) -> Option<Time> {
+    /// Whether the peer lives, as far as is known.
+    pub(crate) fn signs(&self) -> Signs {
         let is_silent = self.silent_since.is_some() || !self.link.is_connected();
-        (!is_silent).then(|| self.link.heard())
+        Signs { heard: (!is_silent).then(|| self.link.heard()), is_refused: self.link.is_refused() }
     }
 
     /// The peer loses the device of this driver.

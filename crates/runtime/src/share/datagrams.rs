@@ -35,7 +35,11 @@ impl Sharer {
                         let address = self.address;
                         let connect = || connect_udp(address, peer);
                         let mut sessions = self.sessions.values_mut();
-                        sessions.any(|session| session.follow(tag, peer, bytes, connect));
+                        let is_known = sessions.any(|session| session.follow(tag, peer, bytes, connect))
+                            || self.greetings.iter_mut().any(|greeting| greeting.tag() == Some(tag));
+                        if !is_known {
+                            self.quic.reset((&self.udp, bytes, peer), now());
+                        }
                     }
                     Arrival::Other => {}
                 },

@@ -2,15 +2,15 @@
 
 use super::{Sharer, now};
 use crate::events::Event;
-use crate::offers::{REOPEN_INTERVAL, Shared};
+use crate::offers::{REOPEN_INTERVAL, Shared, Signs};
 
 impl Sharer {
     /// Notes who is silent, gives devices to who asks for them, finds those that went away, and tells what there is.
     pub(super) fn attend_devices(&mut self, tell: &mut dyn FnMut(Event)) {
         for device in self.shared.values_mut() {
-            device.handle_silence(|user| match self.sessions.get(&user) {
-                Some(session) => session.heard(),
-                None => Some(now()),
+            device.handle_signs(|user| match self.sessions.get(&user) {
+                Some(session) => session.signs(),
+                None => Signs { heard: Some(now()), is_refused: false },
             });
         }
         self.take_wanted(tell);

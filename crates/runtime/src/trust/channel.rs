@@ -67,6 +67,11 @@ impl ControlStream {
         }
     }
 
+    /// Whether the other end has nobody who listens any more, as far as its host says; a TCP connection would be over.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, ControlStream::Quic(stream) if stream.is_refused())
+    }
+
     /// Whether something waits for the socket to take it.
     pub(crate) fn is_waiting(&self) -> bool {
         match self {

@@ -2,6 +2,8 @@
 
 use crate::error::RuntimeError;
 use crate::trust::files;
+use contract::Secret;
+use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
 use rustls::sign::CertifiedKey;
@@ -75,6 +77,8 @@ impl TryFrom<String> for PeerKey {
 #[derive(Clone)]
 pub(crate) struct Identity {
     certified: Arc<CertifiedKey>,
+    /// What other secrets of this host are derived from.
+    secrets: hmac::Key,
     /// What others know this host by.
     pub(crate) key: PeerKey,
 }
@@ -112,8 +116,16 @@ impl Identity {
     }
 
     fn read(document: Vec<u8>) -> Option<Identity> {
+        let secrets = hmac::Key::new(hmac::HMAC_SHA256, &document);
         let (key, certified) = tls::key_pair(document)?;
-        Some(Identity { certified, key: PeerKey(key) })
+        Some(Identity { certified, secrets, key: PeerKey(key) })
+    }
+
+    /// A secret that this host comes back to, for a purpose of this name.
+    pub(super) fn secret(&self, purpose: &str) -> Secret {
+        let mut secret = Secret([0; 32]);
+        secret.0.copy_from_slice(hmac::sign(&self.secrets, purpose.as_bytes()).as_ref());
+        secret
     }
 
     /// For TLS: the raw public key (RFC 7250), and what signs for it.

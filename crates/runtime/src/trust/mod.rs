@@ -15,6 +15,7 @@ mod tests;
 mod tls;
 
 use crate::error::RuntimeError;
+use contract::Secret;
 use files::Stamp;
 use identity::Identity;
 pub use identity::PeerKey;
@@ -22,6 +23,7 @@ pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, join};
 pub(crate) use peers::SELF;
 pub use peers::{Peer, Peers};
 use rustls::{ClientConfig, ServerConfig};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +71,12 @@ impl Trust {
     /// What other hosts know this one by.
     pub fn key(&self) -> PeerKey {
         self.identity.key
+    }
+
+    /// What shows its former peers that whoever waited at this address has begun anew (RFC 9000, section 10.3). Another
+    /// program of this host, which knows none of these peers, waits elsewhere.
+    pub(crate) fn reset_secret(&self, address: SocketAddr) -> Secret {
+        self.identity.secret(&format!("outboard quic resets at {address}"))
     }
 
     fn peers_path(&self) -> PathBuf {

@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use transports::quic::{
-    Beginning, Congestion, Dir, Over, QuicConnection, ReadError, StreamId, Tag, TokenKey, Tuning, WriteError,
+    Beginning, Congestion, Dir, Over, QuicConnection, ReadError, ServerKeys, StreamId, Tag, Tuning,
+    WriteError,
 };
 
 /// What may wait on each side, and the rest of how the connection behaves: control messages are few.
@@ -37,12 +38,12 @@ impl QuicTrust<'_> {
     }
 
     /// What a sharer greets with.
-    pub(crate) fn listen(&self, tag: Tag, tokens: &TokenKey) -> io::Result<Beginning> {
+    pub(crate) fn listen(&self, tag: Tag, keys: &ServerKeys) -> io::Result<Beginning> {
         let tls = match self.trust {
             Some(trust) => trust.server.as_ref().clone(),
             None => tls::throwaway(|own| transports::tls::server(own, INSECURE, None))?,
         };
-        Beginning::server(tls, tag, tokens, &TUNING)
+        Beginning::server(tls, tag, keys, &TUNING)
     }
 }
 
@@ -77,7 +78,7 @@ impl QuicStream {
         (datagram, peer): (&[u8], SocketAddr),
     ) -> io::Result<QuicStream> {
         let tag = match &beginning {
-            Beginning::Server(_, tag) => Some(*tag),
+            Beginning::Server(_, tag, _) => Some(*tag),
             Beginning::Client(_) => None,
         };
         let mut stream = QuicStream::begin(socket, beginning, asks_who, tag)?;
@@ -119,6 +120,11 @@ impl QuicStream {
 
     pub(crate) fn goes_to(&self, peer: SocketAddr) -> bool {
         self.connection.goes_to(peer)
+    }
+
+    /// Whether nothing listens at the other end's port, as far as its host says: anybody on the way can say so.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.connection.is_refused()
     }
 
     /// This host's address, as the connection has it now.

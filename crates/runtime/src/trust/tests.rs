@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use transports::quic::TokenKey;
+use transports::quic::ServerKeys;
 use wire::Preamble;
 
 /// A user of a host of its own, gone with it.
@@ -335,7 +335,7 @@ fn a_goodbye_over_quic_is_said_until_it_is_heard() {
         let mut first = [0; 2048];
         let (count, peer) = far.recv_from(&mut first).unwrap();
         far.set_nonblocking(true).unwrap();
-        let beginning = QuicTrust { trust: None }.listen([7; 8], &TokenKey::new().unwrap()).unwrap();
+        let beginning = QuicTrust { trust: None }.listen([7; 8], &ServerKeys::new(None).unwrap()).unwrap();
         let mut stream = QuicStream::accept(far.into(), beginning, false, (&first[..count], peer)).unwrap();
         stream.shake_hands(patience).unwrap();
         let mut said = Vec::new();

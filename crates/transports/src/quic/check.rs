@@ -1,16 +1,18 @@
 //! Who begins a connection has to show that it is where it says (RFC 9000, section 8.1.2): until then nothing is
-//! kept of it, and no more is said to it than it said.
+//! kept of it, and no more is said to it than it said. Who goes on with one that nobody knows is told that it is over
+//! (section 10.3), in fewer bytes than it said. How often either happens is for the caller to bound.
 
 use super::config::Beginning;
 use super::connection::known;
+use super::ids::AnyIds;
 use bytes::BytesMut;
 use contract::PartnerError;
 use quinn_proto::{DatagramEvent, Endpoint};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// What is to be done with a first datagram.
+/// What is to be done with a datagram of no connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Checked<'a> {
     /// It is from where it says: a connection may begin with it.
@@ -21,7 +23,7 @@ pub enum Checked<'a> {
     Nothing,
 }
 
-/// Checks first datagrams, each by itself.
+/// Checks datagrams that are of no connection, each by itself.
 pub struct AddressCheck {
     endpoint: Endpoint,
     answer: Vec<u8>,
@@ -30,9 +32,10 @@ pub struct AddressCheck {
 impl AddressCheck {
     /// For those who connect to this.
     pub fn new(beginning: &Beginning) -> Result<AddressCheck, PartnerError> {
-        let config = beginning.endpoint().map_err(|error| PartnerError::os("setting up QUIC", error))?;
+        let mut config = beginning.endpoint().map_err(|error| PartnerError::os("setting up QUIC", error))?;
+        config.cid_generator(|| Box::new(AnyIds::new())).min_reset_interval(Duration::ZERO);
         let server = match beginning {
-            Beginning::Server(server, _) => Some(server.clone()),
+            Beginning::Server(server, ..) => Some(server.clone()),
             Beginning::Client(_) => None,
         };
         Ok(AddressCheck {

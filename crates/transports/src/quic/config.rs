@@ -103,7 +103,7 @@ pub enum Beginning {
     /// It connects.
     Client(ClientConfig),
     /// It waits for the peer, and tags what the peer sends.
-    Server(Arc<ServerConfig>, Tag),
+    Server(Arc<ServerConfig>, Tag, ServerKeys),
 }
 
 impl Beginning {
@@ -115,17 +115,17 @@ impl Beginning {
         Ok(Beginning::Client(config))
     }
 
-    /// The side that waits, as `tls` has it. A peer that was asked to prove its address shows that by `tokens`.
+    /// The side that waits, as `tls` has it.
     pub fn server(
         tls: rustls::ServerConfig,
         tag: Tag,
-        tokens: &TokenKey,
+        keys: &ServerKeys,
         tuning: &Tuning,
     ) -> io::Result<Beginning> {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
-        let mut config = ServerConfig::new(Arc::new(crypto), tokens.0.clone());
+        let mut config = ServerConfig::new(Arc::new(crypto), keys.tokens.clone());
         config.transport_config(tuning.transport());
-        Ok(Beginning::Server(Arc::new(config), tag))
+        Ok(Beginning::Server(Arc::new(config), tag, keys.clone()))
     }
 
     /// Of a data connection between hosts that share its keys: each shows a key that follows from what it would seal
@@ -144,33 +144,48 @@ impl Beginning {
             }
             End::Accepted => {
                 let tls = tls::server(own, DATA, Some(pinned)).map_err(io::Error::other)?;
-                Beginning::server(tls, data_tag(keys), &TokenKey::new()?, tuning)
+                Beginning::server(tls, data_tag(keys), &ServerKeys::new(None)?, tuning)
             }
         }
     }
 
     pub(super) fn endpoint(&self) -> io::Result<EndpointConfig> {
-        let mut reset_key = [0; 32];
-        random(&mut reset_key)?;
-        let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &reset_key)));
+        let resets = match self {
+            Beginning::Client(_) => ServerKeys::new(None)?.resets,
+            Beginning::Server(_, _, keys) => keys.resets.clone(),
+        };
+        let mut config = EndpointConfig::new(resets);
         config.max_udp_payload_size(DATAGRAM_BYTES_MAX as u16).map_err(io::Error::other)?;
-        if let Beginning::Server(_, tag) = *self {
+        if let Beginning::Server(_, tag, _) = *self {
             config.cid_generator(move || Box::new(TaggedIds::new(tag)));
         }
         Ok(config)
     }
 }
 
-/// What proofs of an address are sealed by (RFC 9000, section 8.1).
+/// What the side that waits keeps for all its connections.
 #[derive(Clone)]
-pub struct TokenKey(Arc<Prk>);
+pub struct ServerKeys {
+    /// Seals proofs of an address (RFC 9000, section 8.1), for as long as the program runs.
+    tokens: Arc<Prk>,
+    /// Shows that a connection is over which nobody here knows any more (RFC 9000, section 10.3).
+    resets: Arc<hmac::Key>,
+}
 
-impl TokenKey {
-    /// A new one, for as long as the program runs.
-    pub fn new() -> io::Result<TokenKey> {
-        let mut key = [0; 32];
-        random(&mut key)?;
-        Ok(TokenKey(Arc::new(Prk::new_less_safe(HKDF_SHA256, &key))))
+impl ServerKeys {
+    /// New ones. With `resets`, a secret of who waits at this very address, who comes back there after its end can tell its
+    /// former peers so.
+    pub fn new(resets: Option<&Secret>) -> io::Result<ServerKeys> {
+        let key = || {
+            let mut key = [0; 32];
+            SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("no random bytes for a key"))?;
+            Ok::<_, io::Error>(key)
+        };
+        let resets = resets.map_or_else(key, |secret| Ok(secret.0))?;
+        Ok(ServerKeys {
+            tokens: Arc::new(Prk::new_less_safe(HKDF_SHA256, &key()?)),
+            resets: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &resets)),
+        })
     }
 }
 
@@ -189,8 +204,4 @@ fn derive(key: &Secret, label: &[u8]) -> [u8; tls::KEY_BYTES] {
         .and_then(|okm| okm.fill(&mut derived))
         .expect("a digest's length of key can always be expanded");
     derived
-}
-
-fn random(bytes: &mut [u8]) -> io::Result<()> {
-    SystemRandom::new().fill(bytes).map_err(|_| io::Error::other("no random bytes for a key"))
 }

@@ -58,7 +58,7 @@ pub(super) struct Counts {
 }
 
 /// Why a connection is over.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
     /// The peer ended it, as it may; for a reason, if it gave one.
     Closed(String),
@@ -119,7 +119,7 @@ impl QuicConnection {
         let config = Arc::new(beginning.endpoint().map_err(failed)?);
         let (server, client) = match beginning {
             Beginning::Client(config) => (None, Some(config)),
-            Beginning::Server(config, _) => (Some(config), None),
+            Beginning::Server(config, ..) => (Some(config), None),
         };
         let mut endpoint = Endpoint::new(config, server, true, None);
         let state = match client {
@@ -535,6 +535,7 @@ fn over(reason: &ConnectionError) -> Over {
         ConnectionError::LocallyClosed => Over::Closed(String::new()),
         ConnectionError::ConnectionClosed(close) if close.error_code == other_purpose => Over::OtherPurpose,
         ConnectionError::TransportError(error) if error.code == other_purpose => Over::OtherPurpose,
+        ConnectionError::Reset => Over::Broken("the other host has begun anew".into()),
         other => Over::Broken(other.to_string()),
     }
 }

@@ -57,6 +57,30 @@ impl ConnectionIdGenerator for TaggedIds {
     }
 }
 
+/// Of who has no connection: all that come may have been made here, and those that it makes lead nowhere.
+#[derive(Debug)]
+pub(super) struct AnyIds(TaggedIds);
+
+impl AnyIds {
+    pub(super) fn new() -> AnyIds {
+        AnyIds(TaggedIds::new(Tag::default()))
+    }
+}
+
+impl ConnectionIdGenerator for AnyIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.0.generate_cid()
+    }
+
+    fn cid_len(&self) -> usize {
+        self.0.cid_len()
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        self.0.cid_lifetime()
+    }
+}
+
 /// What a datagram is that came to a socket where QUIC is listened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {

@@ -16,7 +16,7 @@ use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
 use alone::Alone;
 use arrivals::Arrivals;
 pub use check::{AddressCheck, Checked};
-pub use config::{Beginning, Congestion, TokenKey, Tuning, data_tag};
+pub use config::{Beginning, Congestion, ServerKeys, Tuning, data_tag};
 pub use connection::{Over, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,

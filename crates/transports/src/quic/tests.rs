@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, udp_pair};
+use crate::tls;
 use contract::{Body, Format, Options, Secret};
 use relay::Relay;
 use std::net::{SocketAddrV6, UdpSocket};
@@ -203,6 +204,57 @@ fn garbage_is_dropped() {
         }
         assert_eq!(bytes(two.carry(round as usize % 2, &all, 3)), bytes(all.clone()));
     }
+}
+
+/// Who waits at an address again after its end tells who goes on there that it is over; nobody else can.
+#[test]
+fn who_begins_anew_tells_its_former_peers() {
+    let tuning = Tuning {
+        window: 1 << 20,
+        streams: 1,
+        datagram: 1452,
+        is_known: false,
+        congestion: Congestion::Cubic,
+    };
+    let own = |seed: u8| tls::key_pair_of_seed(&[seed; tls::KEY_BYTES]).expect("a key pair").1;
+    let server = |secret: u8| {
+        let keys = ServerKeys::new(Some(&Secret([secret; 32]))).expect("keys");
+        Beginning::server(tls::server(own(1), b"test", None).expect("a server"), [7; 8], &keys, &tuning)
+            .expect("a server")
+    };
+    let [here, there] = udp_pair();
+    let client = Beginning::client(tls::client(own(2), b"test", None).expect("a client"), &tuning);
+    let mut near = QuicConnection::begin(here, client.expect("a client")).expect("a connection");
+    let socket = there.try_clone().expect("the socket");
+    let mut far = QuicConnection::begin(there, server(1)).expect("a connection");
+    let begun = Instant::now();
+    let shake = |near: &mut QuicConnection, far: &mut QuicConnection| {
+        near.turn();
+        far.turn();
+        assert!(begun.elapsed() < WATCHDOG, "no handshake");
+        near.is_established() && far.is_established()
+    };
+    while !shake(&mut near, &mut far) {}
+    (0..20).for_each(|_| _ = shake(&mut near, &mut far));
+
+    // From here on nobody has a turn at that end, as if it were gone without a word.
+    let there = UdpSocket::from(socket);
+    let peer = there.peer_addr().expect("an address");
+    let mut bytes = [0; 2048];
+    let mut answered = |near: &mut QuicConnection, secret: u8| {
+        while there.recv(&mut bytes).is_ok() {}
+        let mut check = AddressCheck::new(&server(secret)).expect("a check");
+        near.state().expect("it began").ping();
+        near.turn_out();
+        let count = there.recv(&mut bytes).expect("a ping");
+        let Checked::Answer(answer) = check.look(&bytes[..count], peer) else { panic!("no reset") };
+        assert!(answer.len() < count, "{} bytes for {count}", answer.len());
+        there.send(answer).expect("send");
+        near.turn();
+        near.over().cloned()
+    };
+    assert_eq!(answered(&mut near, 2), None, "somebody else's word");
+    assert_eq!(answered(&mut near, 1), Some(Over::Broken("the other host has begun anew".into())));
 }
 
 /// A connection that begins, where what it says comes, and who is asked about it.
