@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
-use support::{PATIENCE, Scratch, Service, command, end, outboard};
+use support::{PATIENCE, Scratch, Service, children, command, end, outboard};
 
 const FRAMES: usize = 12;
 
@@ -194,6 +194,37 @@ fn a_film_in_a_pipe_goes_on_at_the_next_host() {
         attach.stop();
         share.wait("peer-left");
     }
+}
+
+/// Its workers die so soon that none is begun any more, and the device is opened again.
+#[test]
+fn a_film_in_a_pipe_goes_on_when_the_device_is_opened_again() {
+    let scratch = Scratch::new();
+    let (path, seen) = (scratch.path("film"), scratch.path("seen"));
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let (mut share, address) = Service::share(&format!("y4m:{path},rate=0"), &["--name", "film"]);
+    let mut camera = fs::File::options().write(true).open(&path).unwrap();
+    camera.write_all(b"YUV4MPEG2 W16 H16 F30:1 C420jpeg\n").unwrap();
+    let frame = |of: u8| [b"FRAME\n".as_slice(), &[of; 16 * 16 * 3 / 2]].concat();
+    let _attach = Service::start(&["attach", &format!("{address}/film"), "--as", &format!("y4m:{seen}")]);
+    let mut see = |of: u8| {
+        let since = Instant::now();
+        while !fs::read(&seen).is_ok_and(|film| film.ends_with(&frame(of))) {
+            assert!(since.elapsed() < PATIENCE, "no frame {of}");
+            camera.write_all(&frame(of)).unwrap();
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    see(1);
+    let since = Instant::now();
+    while !share.pending().iter().any(|event| event["event"] == "detached") {
+        assert!(since.elapsed() < PATIENCE, "workers begin again and again");
+        for worker in children(share.child.id()) {
+            let worker = rustix::process::Pid::from_raw(worker).unwrap();
+            let _ = rustix::process::kill_process(worker, rustix::process::Signal::KILL);
+        }
+    }
+    see(2);
 }
 
 /// The same film for five minutes is in `make prove`.

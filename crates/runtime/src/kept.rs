@@ -88,6 +88,12 @@ pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_M
     }))
 }
 
+/// Whether a partner has said what it leaves to one that goes on with its device.
+pub(crate) fn has_legacy(memory: &OwnedFd, limits: &Limits) -> bool {
+    let kept = memory.try_clone().and_then(|memory| map(memory, limits));
+    kept.is_ok_and(|kept| kept.iter().any(|kept| kept.legacy().is_some()))
+}
+
 /// A driver of another session goes on with the same open device: it has to know what the partner before it leaves, and
 /// goes on counting. What that had under way is lost, or in doubt.
 pub(crate) fn hand_on(before: OwnedFd, after: OwnedFd, limits: &Limits) -> io::Result<()> {

@@ -94,7 +94,8 @@ pub(crate) struct Workers {
     /// A process that is gone, until the poller was told.
     gone: Option<Process>,
     drivers: BTreeMap<u32, Place>,
-    /// What is kept of drivers of other sessions, with whose devices those that are added next go on.
+    /// What is kept of drivers that do not run: of those of other sessions, with whose devices the ones that are added next
+    /// go on, and of those that failed.
     left: BTreeMap<u32, OwnedFd>,
     /// What is known of the link, for a worker that is started later.
     facts: Option<LinkFacts>,
@@ -251,10 +252,20 @@ impl Workers {
     }
 
     /// What is kept of a driver, for one of another session that goes on with its device.
-    pub(crate) fn leave(&self, driver: u32) -> Option<OwnedFd> {
-        match self.drivers.get(&driver)? {
-            Place::Process(charge) => charge.memory.try_clone().ok(),
-            Place::Thread => None,
+    pub(crate) fn leave(&mut self, driver: u32) -> Option<OwnedFd> {
+        match self.drivers.get(&driver) {
+            Some(Place::Process(charge)) => charge.memory.try_clone().ok(),
+            Some(Place::Thread) => None,
+            None => self.left.remove(&driver),
+        }
+    }
+
+    /// The driver failed, and is over.
+    fn give_up(&mut self, driver: u32) {
+        if let Some(Place::Process(charge)) = self.drivers.remove(&driver)
+            && kept::has_legacy(&charge.memory, &self.limits)
+        {
+            self.inherit(driver, charge.memory.try_clone().ok());
         }
     }
 
@@ -385,10 +396,11 @@ impl Workers {
 
     /// Has the process take a driver on.
     fn add(&mut self, driver: u32, charge: Box<Charge>) -> io::Result<()> {
-        let commands = charge.commands(driver)?;
-        self.start_process()?;
-        let programs = charge.programs();
+        let (commands, programs) = (charge.commands(driver), charge.programs());
+        // Whether it comes to run or not: it may have something to leave.
         self.drivers.insert(driver, Place::Process(charge));
+        let commands = commands?;
+        self.start_process()?;
         self.allow(driver, programs);
         commands.into_iter().for_each(|command| self.one(driver, command));
         Ok(())
@@ -415,7 +427,7 @@ impl Workers {
     /// What a report of the process means for what is kept of its drivers.
     fn heed(&mut self, report: &mut Report) {
         match report {
-            Report::Notice { driver, notice: Notice::Failed(_) } => drop(self.drivers.remove(driver)),
+            Report::Notice { driver, notice: Notice::Failed(_) } => self.give_up(*driver),
             Report::Notice { driver, notice } => {
                 let Some(Place::Process(charge)) = self.drivers.get_mut(driver) else { return };
                 match notice {
@@ -457,7 +469,10 @@ impl Workers {
             let is_seen = !charge.transport.class.is_datagram();
             let added = match self.at_once < RESTARTS_MAX {
                 true => self.add(driver, charge),
-                false => Err(io::Error::other("it is not the first, and none lives")),
+                false => {
+                    self.drivers.insert(driver, Place::Process(charge));
+                    Err(io::Error::other("it is not the first, and none lives"))
+                }
             };
             match added {
                 Ok(()) => {
@@ -475,7 +490,7 @@ impl Workers {
     }
 
     fn fail(&mut self, driver: u32, problem: &str) {
-        self.drivers.remove(&driver);
+        self.give_up(driver);
         self.reports.push_back(Report::Notice { driver, notice: Notice::Failed(problem.into()) });
     }
 }
