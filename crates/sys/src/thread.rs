@@ -2,6 +2,7 @@
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 /// Lets the thread's sleeps end on time: a timer slack of 1 ns instead of 50 us (`prctl(2)`,
 /// PR_SET_TIMERSLACK). Harmless where it fails.
@@ -9,22 +10,35 @@ pub fn be_punctual() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
+/// The turns of a thread that is prompt ([`be_prompt`]).
+pub const PROMPT_TURN: Duration = Duration::from_micros(300);
+
 /// Has the calling thread, when it wakes, run before others of its priority that are at something longer: it takes turns
-/// of 0.3 ms, the shortest first (`sched_setattr(2)`, `sched_runtime`; Linux 6.12). It gets no more of the processor by
-/// that. Says whether the kernel was asked; harmless where it fails, and where the kernel knows no turns.
+/// of [`PROMPT_TURN`], the shortest first. It gets no more of the processor by that. Says whether the kernel was asked;
+/// harmless where it fails, and where the kernel knows no turns.
 pub fn be_prompt() -> bool {
-    const TURN_NS: u64 = 300_000;
+    set_turn(0, libc::SCHED_OTHER, PROMPT_TURN)
+}
+
+/// Has the first thread of another process take turns of so long: whose are longer makes way, when others wake, for those
+/// whose are shorter, and gets no less of the processor by that. Says whether the kernel was asked, as [`be_prompt`].
+pub fn set_turn_of(process: u32, turn: Duration) -> bool {
+    libc::pid_t::try_from(process).is_ok_and(|pid| pid != 0 && set_turn(pid, libc::SCHED_OTHER, turn))
+}
+
+/// `sched_setattr(2)`, `sched_runtime` of a thread that is scheduled so (Linux 6.12). 0 is the calling thread.
+fn set_turn(thread: libc::pid_t, policy: libc::c_int, turn: Duration) -> bool {
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: all fields are numbers, for which 0 is a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is the calling thread; the kernel writes no more than `size` bytes.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
-    if got != 0 || attributes.sched_policy != libc::SCHED_OTHER as u32 {
+    // SAFETY: the kernel writes no more than `size` bytes.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
+    if got != 0 || attributes.sched_policy != policy as u32 {
         return false;
     }
-    attributes.sched_runtime = TURN_NS;
+    attributes.sched_runtime = turn.as_nanos() as u64;
     // SAFETY: the attributes live through the call, and tell their size.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) == 0 }
 }
 
 /// Asks for real-time priority (SCHED_RR 1), which needs a privilege; says whether it was given.
@@ -53,12 +67,18 @@ fn pin(pid: Option<Pid>, cpu: usize) -> bool {
     sched_setaffinity(pid, &set).is_ok()
 }
 
-/// From here on the calling thread, and those that it starts, run when nothing else wants the processor (SCHED_IDLE);
-/// says whether the kernel agreed.
+/// The longest turns that the kernel gives.
+pub const LONGEST_TURN: Duration = Duration::from_millis(100);
+
+/// From here on the calling thread, and those that it starts, run when nothing else wants the processor (SCHED_IDLE); says
+/// whether the kernel agreed. Its turns are long, too: what it is idle beside is only what is in its own group of tasks
+/// (`sched(7)`, autogroup), and who is in another is before it by that.
 pub fn be_idle() -> bool {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread, and the parameters live through the call.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) == 0 }
+    let is_idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) == 0 };
+    set_turn(0, libc::SCHED_IDLE, LONGEST_TURN);
+    is_idle
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod process;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod turns;
 mod workers;
 
 use crate::active::FarEnd;

@@ -4,6 +4,7 @@
 use super::codec::{Begin, emit_command, emit_report, parse_command, parse_report};
 use super::line::Line;
 use super::paths::{Desk, Loop};
+use super::turns::Turns;
 use super::{Command, Report};
 use crate::error::RuntimeError;
 use links::confine;
@@ -61,6 +62,7 @@ pub fn is_sandbox_required() -> bool {
 pub(super) struct Process {
     line: Line,
     child: Child,
+    turns: Turns,
 }
 
 impl Process {
@@ -82,7 +84,7 @@ impl Process {
         let begin = Begin { limits: limits.clone(), requires_lock: is_sandbox_required() };
         let _ = line.put(&begin.emit(), Vec::new());
         line.flush()?;
-        Ok(Process { line, child })
+        Ok(Process { line, child, turns: Turns::new(Instant::now()) })
     }
 
     /// Processor time that it has used, nanoseconds.
@@ -97,8 +99,13 @@ impl Process {
         !self.line.is_full() && self.line.put(&bytes, given) && self.line.flush().is_ok()
     }
 
-    /// Reads and writes what there is.
+    /// Reads and writes what there is, and judges what the worker uses.
     pub(super) fn exchange(&mut self) {
+        let process = self.child.id();
+        if let Some(turn) = self.turns.judge(|| sys::clock::cpu_ns_of(process), Instant::now()) {
+            // Where the kernel knows no turns it has no others either.
+            sys::thread::set_turn_of(process, turn);
+        }
         // A worker that is gone is found out by its end.
         let _ = self.line.flush();
         self.line.receive();
