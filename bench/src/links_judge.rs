@@ -1,15 +1,10 @@
 //! What the figures of `links` come to beside its goals: ratios of medians over turns, with the interval that they lie in
-//! with a certainty of 95 % (the percentile bootstrap; Efron, Tibshirani 1993: "An Introduction to the Bootstrap",
-//! chapter 13). A round's turns are drawn together: what drifted, drifted for all of them.
+//! with a certainty of 95 % ([`ratio`]).
 
 use crate::links_chain::SIZES;
-use crate::measure::{median, percentile};
+use crate::measure::ratio;
 use crate::rivals;
-use netsim::Rng;
 use serde_json::Value;
-
-/// Samples of rounds.
-const SAMPLES: usize = 2000;
 
 /// What is measured by what, and what is wanted of that; a second measure: the one that comes out lower.
 type Goal = (&'static str, [&'static str; 3], Option<&'static str>, &'static str);
@@ -60,21 +55,6 @@ const GOALS: [Goal; 13] = [
 fn turns(rows: &[Value], size: usize, what: &str, way: &str) -> Option<Vec<f64>> {
     let row = rows.iter().find(|row| row["bytes"] == size && row["what"] == what && row["way"] == way)?;
     row["turns_us"].as_array()?.iter().map(Value::as_f64).collect()
-}
-
-/// The ratio of two ways' medians, and the borders of its interval.
-fn ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
-    let rounds = ours.len().min(theirs.len());
-    let of = |chosen: &[usize]| {
-        let middle = |turns: &[f64]| median(&chosen.iter().map(|round| turns[*round]).collect::<Vec<_>>());
-        middle(ours) / middle(theirs)
-    };
-    let mut rng = Rng::new(seed, rounds as u64);
-    let mut sample =
-        || -> Vec<usize> { (0..rounds).map(|_| rng.up_to((rounds - 1) as u64) as usize).collect() };
-    let samples: Vec<f64> = (0..SAMPLES).map(|_| of(&sample())).collect();
-    let all: Vec<usize> = (0..rounds).collect();
-    [of(&all), percentile(&samples, 0.025), percentile(&samples, 0.975)]
 }
 
 /// Who is faster, if that is certain.

@@ -3,6 +3,7 @@
 
 use super::bomber::Bomber;
 use super::channel::{Channel, Own, identity, reason};
+use super::guests::{Chatter, Flicker, Opener};
 use super::middle::Middle;
 use super::packets::Replayer;
 use crate::Failure;
@@ -29,8 +30,6 @@ const SLOW: usize = 300;
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 /// Of one kind of refusal no more is kept than this.
 const REASON_CHARS: usize = 60;
-/// Pings that are said at once.
-const PINGS: usize = 100;
 /// Kinds of answers that are told apart.
 const REASONS_MAX: usize = 32;
 
@@ -67,6 +66,12 @@ pub(crate) enum Attack {
     Bombs,
     /// A peer's messages become as large as they may when they are decompressed, without end
     Inflation,
+    /// A peer has what it attaches compressed at the greatest cost
+    Costly,
+    /// A peer attaches what has always more to say, and reads nothing of it
+    Stalled,
+    /// A peer opens and closes a device without end
+    Flicker,
     /// Everything is too long
     Oversized,
 }
@@ -78,6 +83,7 @@ impl Attack {
             Attack::Removed => Who::Removed,
             Attack::Forbidden => Who::Restricted,
             Attack::Pipelines | Attack::Sessions | Attack::Oversized | Attack::Chatter => Who::Guest,
+            Attack::Costly | Attack::Stalled | Attack::Flicker => Who::Guest,
             bombs if bombs.bomb_bytes().is_some() => Who::Guest,
             _ => Who::Stranger,
         }
@@ -101,7 +107,8 @@ impl Attack {
     fn threads(self) -> usize {
         match self {
             Attack::Nothing | Attack::Replay | Attack::Middle | Attack::SlowOpens => 1,
-            Attack::Bombs | Attack::Inflation | Attack::Chatter => 1,
+            Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled => 1,
+            Attack::Chatter | Attack::Flicker => 1,
             Attack::Noise | Attack::Forbidden | Attack::Pipelines => 2,
             Attack::Guesses => 8,
             _ => 16,
@@ -136,6 +143,9 @@ impl fmt::Display for Attack {
             Attack::Noise => "flood of noise",
             Attack::Bombs => "decompression bombs, 64 MiB",
             Attack::Inflation => "decompression bombs, as large as may be",
+            Attack::Costly => "costly pipeline",
+            Attack::Stalled => "reader that reads nothing",
+            Attack::Flicker => "device opened and closed without end",
             Attack::Oversized => "oversized everything",
         })
     }
@@ -339,7 +349,10 @@ fn assault(
             honest: Trust::at(&setting.directory.join("honest"))?,
             met: 0,
         }),
-        Attack::Bombs | Attack::Inflation => Box::new(Bomber::new(setting)),
+        Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled => {
+            Box::new(Bomber::new(setting))
+        }
+        Attack::Flicker => Box::new(Flicker { caller, channel: None }),
     })
 }
 
@@ -353,7 +366,7 @@ impl Assault for Nothing {
 }
 
 /// Who calls, and whom.
-struct Caller {
+pub(super) struct Caller {
     address: SocketAddr,
     own: Own,
     /// The next time; else over TCP.
@@ -362,13 +375,13 @@ struct Caller {
 
 impl Caller {
     /// Over the one and the other in turns.
-    fn call(&mut self) -> std::io::Result<Channel> {
+    pub(super) fn call(&mut self) -> std::io::Result<Channel> {
         self.over_quic = !self.over_quic;
         Channel::open(self.over_quic, self.address, &self.own)
     }
 
     /// Begins a session, unless there is one; what it was told, if it was not let in.
-    fn come_in(&mut self, session: &mut Option<Channel>) -> std::io::Result<Option<Came>> {
+    pub(super) fn come_in(&mut self, session: &mut Option<Channel>) -> std::io::Result<Option<Came>> {
         if session.is_none() {
             let mut channel = self.call()?;
             match channel.greet()? {
@@ -380,7 +393,7 @@ impl Caller {
     }
 }
 
-fn refused(error: &std::io::Error) -> Came {
+pub(super) fn refused(error: &std::io::Error) -> Came {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     match error.kind() {
         TimedOut | WouldBlock => Came::Refused("no answer".into()),
@@ -433,10 +446,12 @@ impl Asker {
                 Control::Refused { reason, .. } => return Ok(Came::Refused(reason)),
                 Control::Catalogue { entries } if *open == Control::List => {
                     // The toy is for who may open anything.
-                    return Ok(match entries.iter().find(|entry| entry.name != "toy") {
-                        Some(entry) => Came::GotIn(format!("it sees {}", entry.name)),
-                        None => Came::Refused("nothing to be seen".into()),
-                    });
+                    return Ok(
+                        match entries.iter().find(|entry| !["toy", "spring"].contains(&&entry.name[..])) {
+                            Some(entry) => Came::GotIn(format!("it sees {}", entry.name)),
+                            None => Came::Refused("nothing to be seen".into()),
+                        },
+                    );
                 }
                 said @ Control::Goodbye { .. } => {
                     self.channel = None;
@@ -467,7 +482,7 @@ impl Assault for Asker {
     }
 }
 
-fn open(name: &str, via: Option<String>) -> Control {
+pub(super) fn open(name: &str, via: Option<String>) -> Control {
     Control::Open {
         driver: 0,
         name: name.into(),
@@ -552,52 +567,6 @@ impl Oversized {
 impl Assault for Oversized {
     fn attempt(&mut self, _: &Orders) -> Came {
         self.say().unwrap_or_else(|error| refused(&error))
-    }
-}
-
-/// A peer that comes again and again, and never takes leave.
-struct Opener {
-    caller: Caller,
-}
-
-impl Assault for Opener {
-    fn attempt(&mut self, _: &Orders) -> Came {
-        match self.caller.call().and_then(|mut channel| channel.greet()) {
-            // It is known, and may come.
-            Ok(Control::Welcome { .. }) => Came::Refused("welcomed, as it may be".into()),
-            Ok(other) => Came::Refused(reason(other)),
-            Err(error) => refused(&error),
-        }
-    }
-}
-
-/// A peer that pings as fast as it is answered.
-struct Chatter {
-    caller: Caller,
-    channel: Option<Channel>,
-}
-
-impl Chatter {
-    fn chat(&mut self) -> std::io::Result<Came> {
-        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
-            return Ok(refusal);
-        }
-        let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
-        channel.say(&Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(PINGS))?;
-        let mut pongs = 0;
-        while pongs < PINGS {
-            pongs += usize::from(matches!(channel.hear()?, Control::Pong { .. }));
-        }
-        Ok(Came::Refused(format!("{PINGS} pings answered, as they may be")))
-    }
-}
-
-impl Assault for Chatter {
-    fn attempt(&mut self, _: &Orders) -> Came {
-        self.chat().unwrap_or_else(|error| {
-            self.channel = None;
-            refused(&error)
-        })
     }
 }
 

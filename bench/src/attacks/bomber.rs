@@ -1,36 +1,46 @@
-//! A peer whose messages become far larger when they are decompressed.
+//! A peer that attaches what it may, with the program itself, and makes the sharer work for it.
 
-use super::attacker::{Assault, AttackerSetting, Came, Orders, PAUSE};
+use super::attacker::{Assault, Attack, AttackerSetting, Came, Orders, PAUSE};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// Where each bomb that was made leaves a byte, in the attacker's directory.
 pub(super) const BOMBS_MADE: &str = "bombs";
 
-/// A peer that sends what becomes so many bytes: the program itself does.
+/// A peer whose messages become far larger when they are decompressed, who has its device's compressed at great cost, or who
+/// reads none of it.
 pub(super) struct Bomber {
     setting: AttackerSetting,
-    bytes: usize,
     child: Option<Child>,
 }
 
 impl Bomber {
     pub(super) fn new(setting: &AttackerSetting) -> Bomber {
-        let bytes = setting.attack.bomb_bytes().unwrap_or_default();
-        Bomber { setting: setting.clone(), bytes, child: None }
+        Bomber { setting: setting.clone(), child: None }
     }
 
     /// Zeros in containers, again and again, which are compressed to a thousandth and less.
-    fn bombs(&self) -> String {
-        let Bomber { setting, bytes, .. } = self;
+    fn bombs(&self, bytes: usize) -> String {
         let length: String =
-            (*bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
+            (bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
         let created = r"\000".repeat(8);
-        let made = setting.directory.join(BOMBS_MADE);
+        let made = self.setting.directory.join(BOMBS_MADE);
         format!(
             r#"exec:while :; do printf "{length}{created}"; head -c {bytes} /dev/zero; printf . >>{}; done,frame=container,max=64MiB"#,
             made.display()
         )
+    }
+
+    /// What is attached, as what and through what.
+    fn words(&self) -> [String; 5] {
+        let Bomber { setting, .. } = self;
+        let [name, application, option, pipeline] = match (setting.attack, setting.attack.bomb_bytes()) {
+            (_, Some(bytes)) => ["toy", &self.bombs(bytes), "--via-back", "compress"],
+            (Attack::Costly, None) => ["spring", "null", "--via", "compress(zstd, level=19)"],
+            _ => ["spring", "exec:sleep 1000", "--via", "null"],
+        };
+        let target = format!("{}/{name}", setting.address);
+        [&target, "--as", application, option, pipeline].map(String::from)
     }
 }
 
@@ -39,8 +49,7 @@ impl Assault for Bomber {
         if self.child.is_none() {
             let mut command = Command::new(&self.setting.program);
             let state = self.setting.directory.parent();
-            command.args(["attach", &format!("{}/toy", self.setting.address), "--json"]);
-            command.args(["--as", &self.bombs(), "--via-back", "compress"]);
+            command.args(["attach", "--json"]).args(self.words());
             command.env("XDG_STATE_HOME", state.unwrap_or(&self.setting.directory));
             command.env("XDG_RUNTIME_DIR", &self.setting.directory);
             command.stdin(Stdio::null()).stdout(Stdio::null());

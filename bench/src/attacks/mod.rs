@@ -7,12 +7,13 @@
 mod attacker;
 mod bomber;
 mod channel;
+mod guests;
 mod middle;
 mod packets;
 mod victim;
 
 use crate::chapter6::{beside, progress};
-use crate::measure::Times;
+use crate::measure::{Times, median, ratio};
 use crate::reliability::hosts::Service;
 use crate::{Failure, processes};
 use attacker::{Attack, Tally};
@@ -29,14 +30,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 use victim::Victim;
 
-/// How long what an attack left behind may take to go.
-const SETTLE: Duration = Duration::from_millis(500);
+/// How long an attack may take to begin, and what it left behind to go.
+const SETTLE: Duration = Duration::from_millis(300);
 /// How often memory is looked at.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(200);
 /// How long a code is guessed at before another is shown: three guesses make it void.
 const CODE: Duration = Duration::from_millis(400);
 /// A running flow is not to be slower by more.
 const RATIO_MAX: f64 = 1.1;
+/// Of the rounds that are drawn.
+const SEED: u64 = 1995;
 
 /// Where the two hosts stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,15 +65,57 @@ pub(crate) struct AttacksSetting {
     /// Transports of the running flow where its packets are said again
     #[arg(long, value_delimiter = ',', default_values_t = ["quic", "tcp", "udp"].map(String::from))]
     replayed: Vec<String>,
-    /// Turns, each with the attack and without
-    #[arg(long, default_value_t = 3)]
+    /// Rounds: a turn without the attack and one with it
+    #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// Seconds of each
-    #[arg(long, default_value_t = 1.6)]
+    /// As many at most, where it is not shown whether the flow is disturbed
+    #[arg(long, default_value_t = 24)]
+    rounds_max: usize,
+    /// Seconds of a turn
+    #[arg(long, default_value_t = 0.8)]
     seconds: f64,
     /// Write the page to this file, Markdown
     #[arg(long)]
     page: Option<PathBuf>,
+}
+
+/// What is known of what is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Holds,
+    /// The interval has the bound in it.
+    NotShown,
+    Broken,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Holds => "",
+            Verdict::NotShown => "not shown",
+            Verdict::Broken => "**broken**",
+        }
+    }
+}
+
+/// The running flow in the turns of one kind.
+#[derive(Default)]
+struct Turns {
+    times: Times,
+    /// Of each turn, microseconds.
+    medians_us: Vec<f64>,
+}
+
+impl Turns {
+    fn add(&mut self, times: &Times) {
+        self.medians_us.push(times.percentile_us(0.5));
+        self.times.append(times);
+    }
+
+    /// The median of the turns' medians, and the 99th percentile of all times, microseconds.
+    fn figures_us(&self) -> [f64; 2] {
+        [median(&self.medians_us), self.times.percentile_us(0.99)]
+    }
 }
 
 /// What came of an attack.
@@ -79,9 +124,9 @@ struct Outcome {
     place: Place,
     transport: String,
     tally: Tally,
-    /// Median, 99th percentile, microseconds: without it and during it.
-    calm_us: [f64; 2],
-    during_us: [f64; 2],
+    /// Without it and during it.
+    calm: Turns,
+    during: Turns,
     /// Units of the running flow that did not come as they had to.
     wrong: u64,
     /// The sharer's processor time during it, per cent.
@@ -91,12 +136,24 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn ratio(&self, which: usize) -> f64 {
-        self.during_us[which] / self.calm_us[which]
+    /// How much longer the median is during it, and the borders of the interval that this lies in.
+    fn ratio(&self) -> [f64; 3] {
+        ratio(&self.during.medians_us, &self.calm.medians_us, SEED)
     }
 
-    fn holds(&self) -> bool {
-        self.tally.got_in.is_empty() && self.wrong == 0 && self.ratio(0) <= RATIO_MAX
+    fn verdict(&self) -> Verdict {
+        match self.tally.got_in.is_empty() && self.wrong == 0 {
+            true => judged(self.ratio()),
+            false => Verdict::Broken,
+        }
+    }
+}
+
+fn judged([_, low, high]: [f64; 3]) -> Verdict {
+    match (low > RATIO_MAX, high > RATIO_MAX) {
+        (true, _) => Verdict::Broken,
+        (false, true) => Verdict::NotShown,
+        (false, false) => Verdict::Holds,
     }
 }
 
@@ -133,6 +190,23 @@ impl Attacker {
     }
 }
 
+/// Takes the times of one turn, and looks meanwhile at the sharer's memory, of which the most is kept; `look` looks at more.
+fn watch(
+    victim: &Victim,
+    seconds: f64,
+    most_bytes: &mut f64,
+    mut look: impl FnMut() -> Result<(), Failure>,
+) -> Result<Times, Failure> {
+    victim.take_times();
+    let begun = Instant::now();
+    while begun.elapsed().as_secs_f64() < seconds {
+        thread::sleep(LOOK);
+        *most_bytes = most_bytes.max(processes::memory_bytes(&victim.processes()));
+        look()?;
+    }
+    Ok(victim.take_times())
+}
+
 fn run_one(
     setting: &AttacksSetting,
     victim: &Victim,
@@ -147,40 +221,36 @@ fn run_one(
         program: beside("outboard")?,
     };
     let mut attacker = Attacker::start(victim, &attacker)?;
-    let window = Duration::from_secs_f64(setting.seconds);
     let (known, wrong) = (victim.known()?, victim.wrong());
     let before = processes::memory_bytes(&victim.processes());
-    let (mut calm, mut during) = (Times::default(), Times::default());
+    let (mut calm, mut during) = (Turns::default(), Turns::default());
     let (mut most, mut cpu_seconds, mut attacked) = (before, 0.0, 0.0);
-    for _ in 0..setting.rounds {
-        victim.take_times();
-        thread::sleep(window);
-        calm.append(&victim.take_times());
+    for round in 0..setting.rounds_max.max(setting.rounds) {
+        let is_shown = || judged(ratio(&during.medians_us, &calm.medians_us, SEED)) != Verdict::NotShown;
+        if round >= setting.rounds && is_shown() {
+            break;
+        }
+        calm.add(&watch(victim, setting.seconds, &mut most, || Ok(()))?);
         let mut shown = None;
         if attack.wants_code() {
             shown = Some((show(victim, &mut attacker)?, Instant::now()));
         }
         let (cpu_before, begun) = (processes::cpu_seconds(&victim.processes()), Instant::now());
         attacker.order("be hostile")?;
-        victim.take_times();
-        while begun.elapsed() < window {
-            thread::sleep(LOOK);
-            most = most.max(processes::memory_bytes(&victim.processes()));
+        thread::sleep(SETTLE);
+        during.add(&watch(victim, setting.seconds, &mut most, || {
             if let Some((shows, _)) = shown.take_if(|(_, since)| since.elapsed() >= CODE) {
                 drop(shows);
                 shown = Some((show(victim, &mut attacker)?, Instant::now()));
             }
-        }
-        during.append(&victim.take_times());
+            Ok(())
+        })?);
         cpu_seconds += (processes::cpu_seconds(&victim.processes()) - cpu_before).max(0.0);
         attacked += begun.elapsed().as_secs_f64();
         attacker.order("be calm")?;
         drop(shown);
         thread::sleep(SETTLE);
     }
-    victim.take_times();
-    thread::sleep(window);
-    calm.append(&victim.take_times());
     let mut tally = attacker.end()?;
     if let Some(bytes) = attack.bomb_bytes() {
         let made = fs::metadata(directory.join(attack.attacker().name()).join("outboard").join(BOMBS_MADE));
@@ -194,14 +264,13 @@ fn run_one(
     if victim.known()? != known {
         tally.got_in.push("the sharer knows somebody new".into());
     }
-    let of = |times: &Times| [0.5, 0.99].map(|share| times.percentile_us(share));
     Ok(Outcome {
         attack,
         place,
         transport: transport.into(),
         tally,
-        calm_us: of(&calm),
-        during_us: of(&during),
+        calm,
+        during,
         wrong: victim.wrong() - wrong,
         cpu_percent: cpu_seconds / attacked * 100.0,
         memory_bytes: [before, most],
@@ -220,9 +289,10 @@ fn written(setting: &AttacksSetting, begun: Instant) -> String {
     let date = Command::new("date").args(["-u", "+on %Y-%m-%d at %H:%M UTC"]).output();
     let date = date.map(|date| String::from_utf8_lossy(&date.stdout).trim().to_string());
     format!(
-        "Written {} by `outboard-bench attacks --rounds {} --seconds {}` in {} s.\n\n",
+        "Written {} by `outboard-bench attacks --rounds {} --rounds-max {} --seconds {}` in {} s.\n\n",
         date.unwrap_or_default(),
         setting.rounds,
+        setting.rounds_max,
         setting.seconds,
         begun.elapsed().as_secs()
     )
@@ -299,21 +369,19 @@ fn answers(tally: &Tally) -> String {
 }
 
 fn line(outcome: &Outcome) -> String {
-    let Outcome { attack, place, transport, tally, calm_us, during_us, wrong, cpu_percent, memory_bytes } =
-        outcome;
+    let Outcome { attack, place, transport, tally, wrong, cpu_percent, memory_bytes, .. } = outcome;
+    let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
+    let [ratio, low, high] = outcome.ratio();
     format!(
-        "{attack}, {place:?}, {transport}: {}; {} tries, got in: {:?}; {}; p50 {:.0} -> {:.0} us ({:.2}), p99 {:.0} -> \
-         {:.0} us ({:.2}); {wrong} units wrong; CPU {cpu_percent:.0} %; {:.1} -> {:.1} MiB",
-        if outcome.holds() { "holds" } else { "BROKEN" },
+        "{attack}, {place:?}, {transport}: {:?} after {} rounds; {} tries, got in: {:?}; {}; p50 {calm_p50:.0} -> {p50:.0} us \
+         ({ratio:.2} [{low:.2}, {high:.2}]), p99 {calm_p99:.0} -> {p99:.0} us ({:.2}); {wrong} units wrong; CPU \
+         {cpu_percent:.0} %; {:.1} -> {:.1} MiB",
+        outcome.verdict(),
+        outcome.calm.medians_us.len(),
         tally.tries,
         tally.got_in.iter().take(3).collect::<Vec<_>>(),
         answers(tally),
-        calm_us[0],
-        during_us[0],
-        outcome.ratio(0),
-        calm_us[1],
-        during_us[1],
-        outcome.ratio(1),
+        p99 / calm_p99,
         memory_bytes[0] / MIB,
         memory_bytes[1] / MIB,
     )
@@ -323,46 +391,57 @@ const MIB: f64 = (1u64 << 20) as f64;
 
 fn table(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
-        "| attack | network | flow over | tries | got in | answers | p50, µs: without, during | ratio | p99, µs: without, during | ratio | sharer's CPU, % | its MiB: before, most | |\n\
-         |---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---|\n",
+        "| attack | network | flow over | tries | got in | answers | rounds | p50, µs: without, during | ratio, with 95 % | p99, µs: without, during | ratio | sharer's CPU, % | its MiB: before, most | |\n\
+         |---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for outcome in outcomes {
-        let Outcome {
-            attack, place, transport, tally, calm_us, during_us, cpu_percent, memory_bytes, ..
-        } = outcome;
+        let Outcome { attack, place, transport, tally, cpu_percent, memory_bytes, .. } = outcome;
         let place = format!("{place:?}").to_lowercase();
+        let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
+        let [ratio, low, high] = outcome.ratio();
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {attack} | {place} | {transport} | {} | {} | {} | {:.0}, {:.0} | {:.2} | {:.0}, {:.0} | {:.2} | \
-             {cpu_percent:.0} | {:.1}, {:.1} | {} |",
+            "| {attack} | {place} | {transport} | {} | {} | {} | {} | {calm_p50:.0}, {p50:.0} | {ratio:.2} [{low:.2}, {high:.2}] | \
+             {calm_p99:.0}, {p99:.0} | {:.2} | {cpu_percent:.0} | {:.1}, {:.1} | {} |",
             tally.tries,
             tally.got_in.len(),
             answers(tally).replace('|', "\\|"),
-            calm_us[0],
-            during_us[0],
-            outcome.ratio(0),
-            calm_us[1],
-            during_us[1],
-            outcome.ratio(1),
+            outcome.calm.medians_us.len(),
+            p99 / calm_p99,
             memory_bytes[0] / MIB,
             memory_bytes[1] / MIB,
-            if outcome.holds() { "" } else { "**broken**" },
+            outcome.verdict().word(),
         );
     }
     text
 }
 
 fn row(outcome: &Outcome) -> Value {
+    let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
     json!({
         "experiment": "attacks",
         "params": {
             "attack": outcome.attack.to_string(), "place": format!("{:?}", outcome.place).to_lowercase(),
             "transport": outcome.transport, "tries": outcome.tally.tries, "got_in": outcome.tally.got_in,
-            "answers": outcome.tally.refused, "wrong": outcome.wrong, "holds": outcome.holds(),
+            "answers": outcome.tally.refused, "wrong": outcome.wrong,
+            "verdict": format!("{:?}", outcome.verdict()).to_lowercase(), "ratio": outcome.ratio(),
             "sharer_cpu_percent": outcome.cpu_percent, "sharer_bytes": outcome.memory_bytes,
-            "calm_us": outcome.calm_us,
+            "calm_us": [calm_p50, calm_p99],
+            "turns_us": [&outcome.calm.medians_us, &outcome.during.medians_us],
         },
-        "unit": "us", "p50": outcome.during_us[0], "p99": outcome.during_us[1],
+        "unit": "us", "p50": p50, "p99": p99,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_is_what_is_certainly_so() {
+        assert_eq!(judged([1.05, 1.0, 1.1]), Verdict::Holds);
+        assert_eq!(judged([1.2, 1.05, 1.3]), Verdict::NotShown);
+        assert_eq!(judged([1.2, 1.11, 1.3]), Verdict::Broken);
+    }
 }

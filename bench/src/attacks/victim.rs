@@ -136,6 +136,8 @@ pub(super) struct Victim {
 impl Victim {
     /// Makes them all, below `directory`, with the flow over `transport`.
     pub(super) fn start(place: Place, transport: &str, directory: &Path) -> Result<Victim, Failure> {
+        // What a device is sent is not taken by the sharer's processor, nor is what is under way carried by it.
+        sys::thread::pin_to_cpu(OTHER_CPU);
         let lab = match place {
             Place::Loopback => None,
             Place::Lab => Some(Lab::up(&beside("netlab")?, &["delay=5ms"])?),
@@ -172,6 +174,7 @@ impl Victim {
             ("device", format!("serial:{}", port.display()), "owner"),
             ("secret", "pattern:rate=1".into(), "owner"),
             ("toy", format!("unix:{}", toy.display()), Who::Guest.name()),
+            ("spring", "pattern:size=64KiB,rate=0".into(), Who::Guest.name()),
         ]
         .iter()
         .map(|(name, device, allow)| {
