@@ -4,15 +4,30 @@
 use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::io::IoSlice;
+use std::ops::Range;
 
-/// Bytes of headers that a body takes without an allocation.
+/// Bytes of headers that a body of several pieces takes without an allocation.
 pub const HEAD_BYTES: usize = 64;
 
 /// A message's bytes: headers in front, then reference-counted pieces, in order.
 ///
 /// Cloning shares the pieces. Equality is by content, wherever the pieces' borders lie.
+///
+/// It is moved from hand to hand more often than anything else is done to it, and mostly one piece: so it is that piece,
+/// and anything more is elsewhere.
 #[derive(Clone)]
-pub struct Body {
+pub struct Body(Form);
+
+#[derive(Clone)]
+enum Form {
+    /// One piece, or none.
+    One(Bytes),
+    Many(Box<Many>),
+}
+
+/// Headers and pieces.
+#[derive(Clone)]
+struct Many {
     /// Headers grow downward from the end, so that the next one fits in front.
     head: [u8; HEAD_BYTES],
     head_start: u8,
@@ -21,10 +36,12 @@ pub struct Body {
     pieces_bytes: usize,
 }
 
+const _: () = assert!(size_of::<Body>() == size_of::<Bytes>());
+
 impl Default for Body {
     #[inline]
     fn default() -> Self {
-        Body { head: [0; HEAD_BYTES], head_start: HEAD_BYTES as u8, pieces: SmallVec::new(), pieces_bytes: 0 }
+        Body(Form::One(Bytes::new()))
     }
 }
 
@@ -38,7 +55,10 @@ impl Body {
     /// Bytes in all.
     #[inline]
     pub fn len(&self) -> usize {
-        self.head().len() + self.pieces_bytes
+        match &self.0 {
+            Form::One(piece) => piece.len(),
+            Form::Many(many) => many.len(),
+        }
     }
 
     /// Whether there is no byte.
@@ -50,15 +70,243 @@ impl Body {
     /// Appends a piece.
     #[inline]
     pub fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.pieces_bytes += piece.len();
-            self.pieces.push(piece);
+        match &mut self.0 {
+            Form::One(first) if first.is_empty() => *first = piece,
+            _ if piece.is_empty() => {}
+            _ => self.many().push(piece),
         }
     }
 
     /// Puts a header in front, without touching what is there.
     #[inline]
     pub fn push_front(&mut self, header: &[u8]) {
+        self.many().push_front(header);
+    }
+
+    /// Takes `length` bytes off the front as one piece; `None` (and nothing taken) if there are fewer.
+    /// Copies only where the bytes lie in the head or cross a border between pieces.
+    pub fn split_front(&mut self, length: usize) -> Option<Bytes> {
+        if length > self.len() {
+            return None;
+        }
+        match &mut self.0 {
+            Form::One(piece) => Some(piece.split_to(length)),
+            Form::Many(many) => Some(many.split_front(length)),
+        }
+    }
+
+    /// Takes a header of `N` bytes off the front; `None` (and nothing taken) if there are fewer.
+    #[inline]
+    pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let header = self.peek_front()?;
+        self.skip_front(N);
+        Some(header)
+    }
+
+    /// The first `N` bytes, which stay; `None` if there are fewer.
+    #[inline]
+    pub fn peek_front<const N: usize>(&self) -> Option<[u8; N]> {
+        if let Form::One(piece) = &self.0 {
+            return piece.first_chunk().copied();
+        }
+        let mut front = [0; N];
+        (self.copy_front(&mut front) == N).then_some(front)
+    }
+
+    /// Drops `length` bytes off the front; `false` (and nothing dropped) if there are fewer.
+    #[inline]
+    pub fn skip_front(&mut self, length: usize) -> bool {
+        if length > self.len() {
+            return false;
+        }
+        match &mut self.0 {
+            // What is used up is let go of.
+            Form::One(piece) if length == piece.len() => *piece = Bytes::new(),
+            Form::One(piece) => piece.advance(length),
+            Form::Many(many) => many.skip_front(length),
+        }
+        true
+    }
+
+    /// Copies bytes of the front into `into`, as far as there are so many; gives how many.
+    fn copy_front(&self, into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for chunk in self.chunks() {
+            let count = chunk.len().min(into.len() - filled);
+            into[filled..filled + count].copy_from_slice(&chunk[..count]);
+            filled += count;
+        }
+        filled
+    }
+
+    /// Moves all bytes of `other` behind these, sharing its pieces.
+    pub fn append(&mut self, other: Body) {
+        match other.0 {
+            _ if self.is_empty() => *self = other,
+            Form::One(piece) => self.push(piece),
+            Form::Many(many) => self.many().append(*many),
+        }
+    }
+
+    /// Splits the body: the first `length` bytes go, the rest stays; pieces are shared, not copied.
+    /// `None` (and nothing taken) if there are fewer.
+    pub fn split_off_front(&mut self, length: usize) -> Option<Body> {
+        if length > self.len() {
+            return None;
+        }
+        match &mut self.0 {
+            Form::One(piece) => Some(Body::from(piece.split_to(length))),
+            Form::Many(many) => Some(many.split_off_front(length)),
+        }
+    }
+
+    /// How many pieces there are, the head included.
+    pub fn pieces(&self) -> usize {
+        self.chunks().count()
+    }
+
+    /// The pieces in order, the head first.
+    #[inline]
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let (head, pieces) = self.parts();
+        std::iter::once(head).chain(pieces.iter().map(|piece| &piece[..])).filter(|c| !c.is_empty())
+    }
+
+    /// The pieces in order, shared; the head, first, is copied.
+    #[inline]
+    pub fn shares(&self) -> impl Iterator<Item = Bytes> {
+        self.shares_behind(0)
+    }
+
+    /// The same of what lies behind the first `skip` bytes.
+    pub fn shares_behind(&self, skip: usize) -> impl Iterator<Item = Bytes> {
+        let (head, pieces) = self.parts();
+        let from_head = skip.min(head.len());
+        let head = &head[from_head..];
+        let head = Some(head).filter(|head| !head.is_empty()).map(Bytes::copy_from_slice);
+        let mut left = skip - from_head;
+        let pieces = pieces.iter().map(move |piece| {
+            let skipped = left.min(piece.len());
+            left -= skipped;
+            if skipped == 0 { piece.clone() } else { piece.slice(skipped..) }
+        });
+        head.into_iter().chain(pieces).filter(|share| !share.is_empty())
+    }
+
+    /// Part of the piece of this number of [`Body::chunks`], shared; of the head it is copied. Panics where there is no such part.
+    #[inline]
+    pub fn share(&self, chunk: usize, part: Range<usize>) -> Bytes {
+        let (head, pieces) = self.parts();
+        match chunk.checked_sub(usize::from(!head.is_empty())) {
+            Some(piece) => pieces[piece].slice(part),
+            None => Bytes::copy_from_slice(&head[part]),
+        }
+    }
+
+    /// The pieces as a list for a gathering system call (`writev`), skipping the first `skip` bytes.
+    pub fn io_slices<'a>(&'a self, mut skip: usize, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
+        for chunk in self.chunks() {
+            let skipped = skip.min(chunk.len());
+            skip -= skipped;
+            if skipped < chunk.len() {
+                into.push(IoSlice::new(&chunk[skipped..]));
+            }
+        }
+    }
+
+    /// All bytes as one piece; copies only if there are several.
+    pub fn into_bytes(self) -> Bytes {
+        self.into_one(0).unwrap_or_else(BytesMut::freeze)
+    }
+
+    /// All bytes as one piece to be written over, with room for `more` behind them where they are copied: in
+    /// place if they are one piece that nobody else holds, in fresh memory if not.
+    pub fn into_mut(self, more: usize) -> BytesMut {
+        let copy = |piece: Bytes| {
+            let mut copied = BytesMut::with_capacity(piece.len() + more);
+            copied.extend_from_slice(&piece);
+            copied
+        };
+        self.into_one(more).map_or_else(|joined| joined, |piece| piece.try_into_mut().unwrap_or_else(copy))
+    }
+
+    /// The one piece, or several joined, with room for `more` behind them.
+    fn into_one(self, more: usize) -> Result<Bytes, BytesMut> {
+        let join = |body: &Body| {
+            let mut joined = BytesMut::with_capacity(body.len() + more);
+            body.chunks().for_each(|chunk| joined.extend_from_slice(chunk));
+            joined
+        };
+        match self.0 {
+            Form::One(piece) => Ok(piece),
+            Form::Many(mut many) if many.head().is_empty() && many.pieces.len() <= 1 => {
+                Ok(many.pieces.pop().unwrap_or_default())
+            }
+            Form::Many(_) => Err(join(&self)),
+        }
+    }
+
+    /// All bytes in one slice, joining the pieces in place (one copy) if there are several.
+    pub fn as_slice(&mut self) -> &[u8] {
+        if let Form::Many(_) = &self.0 {
+            *self = Body::from(std::mem::take(self).into_bytes());
+        }
+        self.parts().1.first().map_or(&[], |piece| &piece[..])
+    }
+
+    /// Copies all bytes to the front of `into`; `false` (and nothing written) if it is too small.
+    pub fn copy_to(&self, into: &mut [u8]) -> bool {
+        let fits = self.len() <= into.len();
+        if fits {
+            self.copy_front(into);
+        }
+        fits
+    }
+
+    /// The head, and the pieces behind it.
+    #[inline]
+    fn parts(&self) -> (&[u8], &[Bytes]) {
+        match &self.0 {
+            Form::One(piece) => (&[], std::slice::from_ref(piece)),
+            Form::Many(many) => (many.head(), &many.pieces),
+        }
+    }
+
+    /// With room for headers and pieces.
+    fn many(&mut self) -> &mut Many {
+        if let Form::One(piece) = &mut self.0 {
+            let mut many = Many::new();
+            many.push(std::mem::take(piece));
+            self.0 = Form::Many(Box::new(many));
+        }
+        match &mut self.0 {
+            Form::Many(many) => many,
+            Form::One(_) => unreachable!("it was made one of many"),
+        }
+    }
+}
+
+impl Many {
+    fn new() -> Many {
+        Many { head: [0; HEAD_BYTES], head_start: HEAD_BYTES as u8, pieces: SmallVec::new(), pieces_bytes: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.head().len() + self.pieces_bytes
+    }
+
+    fn head(&self) -> &[u8] {
+        &self.head[usize::from(self.head_start)..]
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.pieces_bytes += piece.len();
+            self.pieces.push(piece);
+        }
+    }
+
+    fn push_front(&mut self, header: &[u8]) {
         let start = usize::from(self.head_start);
         if let Some(new_start) = start.checked_sub(header.len()) {
             self.head[new_start..start].copy_from_slice(header);
@@ -70,12 +318,8 @@ impl Body {
         }
     }
 
-    /// Takes `length` bytes off the front as one piece; `None` (and nothing taken) if there are fewer.
-    /// Copies only where the bytes lie in the head or cross a border between pieces.
-    pub fn split_front(&mut self, length: usize) -> Option<Bytes> {
-        if length > self.len() {
-            return None;
-        }
+    /// There are so many.
+    fn split_front(&mut self, length: usize) -> Bytes {
         if self.head().is_empty()
             && let Some(first) = self.pieces.first_mut()
             && first.len() >= length
@@ -85,44 +329,13 @@ impl Body {
             if first.is_empty() {
                 self.pieces.remove(0);
             }
-            return Some(front);
+            return front;
         }
-        let mut front = vec![0; length];
-        self.copy_front(&mut front);
-        Some(Bytes::from(front))
+        self.split_off_front(length).into_bytes()
     }
 
-    /// Takes a header of `N` bytes off the front; `None` (and nothing taken) if there are fewer.
-    #[inline]
-    pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
-        if N > self.len() {
-            return None;
-        }
-        let mut header = [0; N];
-        self.copy_front(&mut header);
-        Some(header)
-    }
-
-    /// The first `N` bytes, which stay; `None` if there are fewer.
-    pub fn peek_front<const N: usize>(&self) -> Option<[u8; N]> {
-        let mut front = [0; N];
-        let mut filled = 0;
-        for chunk in self.chunks() {
-            let count = chunk.len().min(N - filled);
-            front[filled..filled + count].copy_from_slice(&chunk[..count]);
-            filled += count;
-            if filled == N {
-                break;
-            }
-        }
-        (filled == N).then_some(front)
-    }
-
-    /// Drops `length` bytes off the front; `false` (and nothing dropped) if there are fewer.
-    pub fn skip_front(&mut self, length: usize) -> bool {
-        if length > self.len() {
-            return false;
-        }
+    /// There are so many.
+    fn skip_front(&mut self, length: usize) {
         let from_head = length.min(self.head().len());
         self.head_start += from_head as u8;
         let mut left = length - from_head;
@@ -139,42 +352,16 @@ impl Body {
         if left > 0 {
             self.pieces[0].advance(left);
         }
-        true
     }
 
-    /// Moves bytes off the front into `into`, which must not be longer than the body.
-    fn copy_front(&mut self, into: &mut [u8]) {
-        let from_head = into.len().min(self.head().len());
-        into[..from_head].copy_from_slice(&self.head()[..from_head]);
-        self.head_start += from_head as u8;
-        let mut filled = from_head;
-        while filled < into.len() {
-            let first = &mut self.pieces[0];
-            let count = first.len().min(into.len() - filled);
-            into[filled..filled + count].copy_from_slice(&first[..count]);
-            filled += count;
-            self.pieces_bytes -= count;
-            if count == first.len() {
-                self.pieces.remove(0);
-            } else {
-                first.advance(count);
-            }
-        }
-    }
-
-    /// Moves all bytes of `other` behind these, sharing its pieces.
-    pub fn append(&mut self, mut other: Body) {
+    fn append(&mut self, mut other: Many) {
         other.spill_head();
         self.pieces_bytes += other.pieces_bytes;
         self.pieces.append(&mut other.pieces);
     }
 
-    /// Splits the body: the first `length` bytes go, the rest stays; pieces are shared, not copied.
-    /// `None` (and nothing taken) if there are fewer.
-    pub fn split_off_front(&mut self, length: usize) -> Option<Body> {
-        if length > self.len() {
-            return None;
-        }
+    /// There are so many.
+    fn split_off_front(&mut self, length: usize) -> Body {
         let mut front = Body::new();
         let from_head = length.min(self.head().len());
         if from_head > 0 {
@@ -191,104 +378,7 @@ impl Body {
                 self.pieces.remove(0);
             }
         }
-        Some(front)
-    }
-
-    /// How many pieces there are, the head included.
-    pub fn pieces(&self) -> usize {
-        usize::from(!self.head().is_empty()) + self.pieces.len()
-    }
-
-    /// The pieces in order, the head first.
-    #[inline]
-    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(self.head())
-            .chain(self.pieces.iter().map(|piece| &piece[..]))
-            .filter(|c| !c.is_empty())
-    }
-
-    /// The pieces in order, shared; the head, first, is copied.
-    #[inline]
-    pub fn shares(&self) -> impl Iterator<Item = Bytes> {
-        self.shares_behind(0)
-    }
-
-    /// The same of what lies behind the first `skip` bytes.
-    pub fn shares_behind(&self, skip: usize) -> impl Iterator<Item = Bytes> {
-        let from_head = skip.min(self.head().len());
-        let head = &self.head()[from_head..];
-        let head = Some(head).filter(|head| !head.is_empty()).map(Bytes::copy_from_slice);
-        let mut left = skip - from_head;
-        let pieces = self.pieces.iter().map(move |piece| {
-            let skipped = left.min(piece.len());
-            left -= skipped;
-            if skipped == 0 { piece.clone() } else { piece.slice(skipped..) }
-        });
-        head.into_iter().chain(pieces).filter(|share| !share.is_empty())
-    }
-
-    /// The pieces as a list for a gathering system call (`writev`), skipping the first `skip` bytes.
-    pub fn io_slices<'a>(&'a self, mut skip: usize, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
-        for chunk in self.chunks() {
-            let skipped = skip.min(chunk.len());
-            skip -= skipped;
-            if skipped < chunk.len() {
-                into.push(IoSlice::new(&chunk[skipped..]));
-            }
-        }
-    }
-
-    /// All bytes as one piece; copies only if there are several.
-    pub fn into_bytes(mut self) -> Bytes {
-        if self.head().is_empty() && self.pieces.len() <= 1 {
-            return self.pieces.pop().unwrap_or_default();
-        }
-        let mut joined = Vec::with_capacity(self.len());
-        self.chunks().for_each(|chunk| joined.extend_from_slice(chunk));
-        Bytes::from(joined)
-    }
-
-    /// All bytes as one piece to be written over, with room for `more` behind them where they are copied: in
-    /// place if they are one piece that nobody else holds, in fresh memory if not.
-    pub fn into_mut(mut self, more: usize) -> BytesMut {
-        if self.head().is_empty() && self.pieces.len() == 1 {
-            match self.pieces.remove(0).try_into_mut() {
-                Ok(piece) => return piece,
-                Err(shared) => self.pieces.push(shared),
-            }
-        }
-        let mut joined = BytesMut::with_capacity(self.len() + more);
-        self.chunks().for_each(|chunk| joined.extend_from_slice(chunk));
-        joined
-    }
-
-    /// All bytes in one slice, joining the pieces in place (one copy) if there are several.
-    pub fn as_slice(&mut self) -> &[u8] {
-        if self.pieces.is_empty() {
-            return self.head();
-        }
-        if !self.head().is_empty() || self.pieces.len() > 1 {
-            *self = Body::from(std::mem::take(self).into_bytes());
-        }
-        self.pieces.first().map_or(&[], |piece| &piece[..])
-    }
-
-    /// Copies all bytes to the front of `into`; `false` (and nothing written) if it is too small.
-    pub fn copy_to(&self, into: &mut [u8]) -> bool {
-        if into.len() < self.len() {
-            return false;
-        }
-        let mut at = 0;
-        for chunk in self.chunks() {
-            into[at..at + chunk.len()].copy_from_slice(chunk);
-            at += chunk.len();
-        }
-        true
-    }
-
-    #[inline]
-    fn head(&self) -> &[u8] {
-        &self.head[usize::from(self.head_start)..]
+        front
     }
 
     fn spill_head(&mut self) {
@@ -302,10 +392,9 @@ impl Body {
 }
 
 impl From<Bytes> for Body {
+    #[inline]
     fn from(piece: Bytes) -> Self {
-        let mut body = Body::new();
-        body.push(piece);
-        body
+        Body(Form::One(piece))
     }
 }
 
@@ -324,9 +413,7 @@ impl From<&'static [u8]> for Body {
 impl FromIterator<Bytes> for Body {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let mut body = Body::new();
-        let pieces = pieces.into_iter();
-        body.pieces.reserve(pieces.size_hint().0);
-        pieces.for_each(|piece| body.push(piece));
+        pieces.into_iter().for_each(|piece| body.push(piece));
         body
     }
 }
@@ -341,6 +428,6 @@ impl Eq for Body {}
 
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Body({} bytes, {} pieces)", self.len(), self.pieces.len())
+        write!(f, "Body({} bytes, {} pieces)", self.len(), self.parts().1.len())
     }
 }

@@ -115,6 +115,9 @@ proptest! {
         let shares: Vec<Bytes> = body.shares_behind(skip).collect();
         prop_assert!(shares.iter().all(|share| !share.is_empty()));
         prop_assert_eq!(shares.concat(), left);
+        for (number, chunk) in body.chunks().enumerate() {
+            prop_assert_eq!(&body.share(number, 1..chunk.len())[..], &chunk[1..]);
+        }
     }
 
     /// Slices are held for a while and dropped in any order; none may change while it is held.
