@@ -1,7 +1,7 @@
 //! Memory that processes share (`memfd_create(2)`), in types that say what may be done with it.
 //!
 //! - [`Shared`] may change at any moment, by somebody else's hand: it is copied in and out, or loaded and stored by
-//!   the word, and never seen as a slice.
+//!   the word, and never seen as a slice. [`Words`] is such memory that is words from end to end.
 //! - [`Slots`] is written by this process alone, which the kernel holds (`F_SEAL_FUTURE_WRITE`, `fcntl(2)`): a slot is
 //!   a writable slice to the one that leased it, and [`Bytes`] once it is done.
 //! - [`Lent`] is such memory as another process sees it: to read, as long as its owner keeps to what it lent.
@@ -16,7 +16,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Fresh shared memory of a fixed size, all zero; none of it is used before it is touched. `name` is seen in
 /// `/proc/PID/maps`.
@@ -158,14 +158,50 @@ impl Shared {
     }
 }
 
+/// Memory that others may write at any moment, as the words that it is.
+#[derive(Debug)]
+pub struct Words {
+    mapping: Mapping,
+}
+
+impl Words {
+    /// Maps all of `descriptor`, as [`Shared::map`] does, to read and write.
+    pub fn map(descriptor: impl AsFd) -> io::Result<Words> {
+        Ok(Words { mapping: Mapping::new(descriptor.as_fd(), Access::Write)? })
+    }
+
+    /// The first half of a word: what `futex(2)` takes. Such a word is nowhere used as a whole one.
+    #[inline]
+    pub fn half(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: a word that is there and aligned has a half that is.
+        unsafe { AtomicU32::from_ptr(self[index].as_ptr().cast()) }
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        let (start, words) =
+            (self.mapping.start.as_ptr().cast(), self.mapping.bytes / size_of::<AtomicU64>());
+        // SAFETY: the mapping is there as long as this is, begins at a page, may be written, and is only ever seen as words.
+        unsafe { std::slice::from_raw_parts(start, words) }
+    }
+}
+
 /// Slots of one size that this process alone may write, and others may read.
 #[derive(Debug)]
 pub struct Slots {
     mapping: Mapping,
     descriptor: OwnedFd,
     slot_bytes: usize,
-    taken: Vec<AtomicBool>,
+    /// For each, whether somebody may write it ([`WRITTEN`]), and by how many it is shared, in steps of [`SHARE`].
+    holders: Vec<AtomicU32>,
 }
+
+const WRITTEN: u32 = 1;
+const SHARE: u32 = 2;
 
 impl Slots {
     /// So many slots of so many bytes each.
@@ -175,8 +211,8 @@ impl Slots {
         let mapping = Mapping::new(descriptor.as_fd(), Access::Write)?;
         // From here on nobody, who ever gets the descriptor, can write it or map it to write.
         fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
-        let taken = (0..count).map(|_| AtomicBool::new(false)).collect();
-        Ok(Slots { mapping, descriptor, slot_bytes, taken })
+        let holders = (0..count).map(|_| AtomicU32::new(0)).collect();
+        Ok(Slots { mapping, descriptor, slot_bytes, holders })
     }
 
     /// What another process maps with [`Lent::map`].
@@ -187,18 +223,36 @@ impl Slots {
     /// Whether somebody in this process holds it.
     #[inline]
     pub fn is_taken(&self, slot: usize) -> bool {
-        self.taken.get(slot).is_some_and(|taken| taken.load(Ordering::Acquire))
+        self.holders.get(slot).is_some_and(|holders| holders.load(Ordering::Acquire) != 0)
     }
 
     /// How many somebody in this process holds.
     pub fn taken(&self) -> usize {
-        self.taken.iter().filter(|taken| taken.load(Ordering::Acquire)).count()
+        (0..self.holders.len()).filter(|slot| self.is_taken(*slot)).count()
     }
 
     /// The slot, to be written; `None` if there is none such, or somebody holds it.
     pub fn lease(self: &Arc<Self>, slot: usize) -> Option<Lease> {
-        let was_taken = self.taken.get(slot)?.swap(true, Ordering::AcqRel);
-        (!was_taken).then(|| Lease { slots: self.clone(), slot, used: 0..self.slot_bytes })
+        // Acquired: what the last holder read, it has read.
+        self.holders.get(slot)?.compare_exchange(0, WRITTEN, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Lease { slots: self.clone(), slot })
+    }
+
+    /// Part of a slot, as it was left by who leased it last; `None` if there is none such, or somebody may write it.
+    pub fn share(self: &Arc<Self>, slot: usize, part: Range<usize>) -> Option<Bytes> {
+        let more = |holders: u32| holders.checked_add(SHARE).filter(|_| holders & WRITTEN == 0);
+        let holders =
+            self.holders.get(slot).filter(|_| part.start <= part.end && part.end <= self.slot_bytes)?;
+        // Acquired: what was written there is seen.
+        holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        Some(Bytes::from_owner(Share { slots: self.clone(), slot, part }))
+    }
+
+    /// Where a slot begins.
+    #[inline]
+    fn start(&self, slot: usize) -> *mut u8 {
+        // SAFETY: the slot is one of the mapping's.
+        unsafe { self.mapping.start.as_ptr().add(slot * self.slot_bytes) }
     }
 
     /// The slot that a slice lies in, and where in it.
@@ -214,7 +268,6 @@ impl Slots {
 pub struct Lease {
     slots: Arc<Slots>,
     slot: usize,
-    used: Range<usize>,
 }
 
 impl Lease {
@@ -225,16 +278,11 @@ impl Lease {
     }
 
     /// Shares the first `bytes` of it, read-only; the slot is free again when the last share is dropped.
-    pub fn freeze(mut self, bytes: usize) -> Bytes {
-        self.used.end = bytes.min(self.used.end);
-        Bytes::from_owner(self)
-    }
-
-    #[inline]
-    fn start(&self) -> *mut u8 {
-        let offset = self.slot * self.slots.slot_bytes + self.used.start;
-        // SAFETY: the slot is one of the mapping's.
-        unsafe { self.slots.mapping.start.as_ptr().add(offset) }
+    pub fn freeze(self, bytes: usize) -> Bytes {
+        let part = 0..bytes.min(self.slots.slot_bytes);
+        // Relaxed: it goes to others with the end of the lease, which is released.
+        self.slots.holders[self.slot].fetch_add(SHARE, Ordering::Relaxed);
+        Bytes::from_owner(Share { slots: self.slots.clone(), slot: self.slot, part })
     }
 }
 
@@ -243,26 +291,43 @@ impl Deref for Lease {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: inside the mapping; only this process's mapping may write, and of this slot only the lease.
-        unsafe { std::slice::from_raw_parts(self.start(), self.used.len()) }
+        unsafe { std::slice::from_raw_parts(self.slots.start(self.slot), self.slots.slot_bytes) }
     }
 }
 
 impl DerefMut for Lease {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and there is one lease of a slot.
-        unsafe { std::slice::from_raw_parts_mut(self.start(), self.used.len()) }
-    }
-}
-
-impl AsRef<[u8]> for Lease {
-    fn as_ref(&self) -> &[u8] {
-        self
+        // SAFETY: as above, and there is one lease of a slot, and no share while it lasts.
+        unsafe { std::slice::from_raw_parts_mut(self.slots.start(self.slot), self.slots.slot_bytes) }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.slots.taken[self.slot].store(false, Ordering::Release);
+        // Released: whoever shares or leases it next sees what was written.
+        self.slots.holders[self.slot].fetch_sub(WRITTEN, Ordering::Release);
+    }
+}
+
+/// Part of a slot that nobody writes as long as this lives.
+struct Share {
+    slots: Arc<Slots>,
+    slot: usize,
+    part: Range<usize>,
+}
+
+impl AsRef<[u8]> for Share {
+    fn as_ref(&self) -> &[u8] {
+        let Share { slots, slot, part } = self;
+        // SAFETY: inside the mapping, as who made it found; only this process's mapping may write, and nobody leases what is shared.
+        unsafe { std::slice::from_raw_parts(slots.start(*slot).add(part.start), part.len()) }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // Released: whoever leases it next writes after what was read.
+        self.slots.holders[self.slot].fetch_sub(SHARE, Ordering::Release);
     }
 }
 
@@ -338,6 +403,19 @@ mod tests {
     }
 
     #[test]
+    fn words_are_all_that_is_there() {
+        let descriptor = create("test", 4096).unwrap();
+        let (ours, theirs) =
+            (Words::map(&descriptor).unwrap(), Shared::map(&descriptor, Access::Read).unwrap());
+        ours[1].store(7, Ordering::Release);
+        ours.half(2).store(8, Ordering::Release);
+        let mut seen = [0; 16];
+        assert!(theirs.copy_out(8, &mut seen));
+        assert_eq!(seen, [7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ours.len(), 512);
+    }
+
+    #[test]
     fn slots_are_one_holders_and_come_back_with_the_last_share() {
         let slots = Arc::new(Slots::create("test", 2, 4096).unwrap());
         let mut lease = slots.lease(1).unwrap();
@@ -353,8 +431,17 @@ mod tests {
         let seen = lent.share(4097, 2, ()).unwrap();
         assert_eq!((seen.clone(), lent.offset_of(&seen)), (share.clone(), Some(4097)));
         assert!(lent.share(8190, 3, ()).is_none());
+        let again = slots.share(1, 1..3).unwrap();
+        assert_eq!((&again, again.as_ptr()), (&share, share.as_ptr()));
         drop(share);
+        assert!(slots.is_taken(1) && slots.lease(1).is_none());
+        drop(again);
         assert_eq!((slots.is_taken(1), slots.taken()), (false, 0));
+        let lease = slots.lease(1).unwrap();
+        assert!(slots.share(1, 0..1).is_none(), "somebody may write it");
+        drop(lease);
+        assert!(slots.share(1, 0..4097).is_none() && slots.share(2, 0..1).is_none(), "outside");
+        assert_eq!(slots.share(1, 0..3).unwrap(), &b"abc"[..], "as it was left");
     }
 
     #[test]

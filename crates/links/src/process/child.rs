@@ -44,6 +44,14 @@ pub(super) struct Blame {
 /// A program and its environment; `None`: that of this process.
 pub(super) type Program<'a> = (&'a [OsString], Option<&'a [(OsString, OsString)]>);
 
+/// How far a look went.
+pub(super) enum Seen {
+    /// Messages, or nothing; for the rest it was too soon.
+    Messages,
+    /// Everything; with it, whose end ended the run, and how: the first that it was not told to come to, or the last.
+    All(Option<(usize, ExitStatus)>),
+}
+
 /// What carries messages.
 enum Carrier {
     Pipes(Pipes),
@@ -126,13 +134,12 @@ impl Child {
         self.members.get(stage).map(|member| member.process.id())
     }
 
-    /// Reads what there is; what it found goes to `take`. Says whose end ended the run, and how: the first that it
-    /// was not told to come to, or the last.
+    /// Reads what there is; what it found goes to `take`.
     pub(super) fn read(
         &mut self,
         now: Time,
         mut take: impl FnMut(Event) -> Result<(), Rubbish>,
-    ) -> Result<Option<(usize, ExitStatus)>, Blame> {
+    ) -> Result<Seen, Blame> {
         let last = self.members.len() - 1;
         let of_last = |what| Blame { stage: last, what };
         self.looked_at = now;
@@ -149,7 +156,7 @@ impl Child {
             }
         };
         if (has_come || !is_awaited) && now < self.asked_at.after(ASK) {
-            return Ok(None);
+            return Ok(Seen::Messages);
         }
         self.asked_at = now;
         let ready = self.set.ready().map_err(|error| of_last(Rubbish(error.to_string())))?;
@@ -175,7 +182,7 @@ impl Child {
             Carrier::Shared(lane) => drop(take_given(lane, &mut take).map_err(of_last)?),
         }
         ended.into_iter().for_each(|stage| self.members[stage].reap());
-        Ok(self.end())
+        Ok(Seen::All(self.end()))
     }
 
     /// The end that ended the run.
@@ -207,14 +214,21 @@ impl Child {
         is_plain && matches!(self.carrier, Carrier::Shared(_))
     }
 
-    /// Hands that one over; whether there was room for it.
+    /// Hands that one over, to be followed by [`Child::wake`]; whether there was room for it.
     pub(super) fn hand_over(&mut self, message: &Message) -> bool {
         let Carrier::Shared(lane) = &mut self.carrier else { return false };
-        let result = lane.push(message.created, &message.body, false);
+        let result = lane.put(message.created, &message.body, false);
         self.is_blocked = result == Ok(false);
         let is_over = result == Ok(true);
         self.broken = result.err();
         is_over
+    }
+
+    /// Wakes whom that is for, if it sleeps.
+    pub(super) fn wake(&mut self) {
+        if let Carrier::Shared(lane) = &mut self.carrier {
+            lane.wake_next();
+        }
     }
 
     /// Writes what there is, as far as the processes take it.
@@ -344,7 +358,12 @@ fn take_given(lane: &mut Lane, take: &mut impl FnMut(Event) -> Result<(), Rubbis
     for taken in 0..TAKEN_MAX {
         match lane.pop().map_err(|Broken(what)| Rubbish(what))? {
             None => return Ok(taken > 0),
-            Some(Given::Back(number)) => take(Event::Back(number))?,
+            Some(Given::Back(number)) => {
+                take(Event::Back(number))?;
+                if !lane.is_owed() {
+                    return Ok(true);
+                }
+            }
             Some(Given::End) => {}
             Some(Given::Covers(covers)) => take(Event::Covers(covers))?,
             Some(Given::Message(message, covers)) => {

@@ -384,7 +384,9 @@ impl Ledger {
     /// It is over.
     pub(super) fn hand_over_whole(&mut self) {
         if let Some(bytes) = self.next().map(|kept| kept.bytes) {
-            self.hand_over(bytes);
+            self.ahead_bytes -= bytes;
+            self.handed_bytes += bytes as u64;
+            self.handed += 1;
         }
     }
 
@@ -705,6 +707,11 @@ impl Ledger {
     /// What may leave, oldest first.
     pub(super) fn ready(&mut self) -> &mut VecDeque<(Port, Message)> {
         &mut self.ready
+    }
+
+    /// Whether there is anything in [`Ledger::drops`] or [`Ledger::told_drops`].
+    pub(super) fn has_dropped(&self) -> bool {
+        !(self.drops.is_empty() && self.told_drops.is_empty())
     }
 
     /// Messages that ended here since the last call.

@@ -1,6 +1,6 @@
 //! The processes of one run, kept alive: started, judged, started again. See [`super`].
 
-use super::child::{Blame, Child, Event, Program};
+use super::child::{Blame, Child, Event, Program, Seen};
 use super::ledger::{Ledger, Rubbish};
 use super::window::Window;
 use super::{Module, SharedRun, move_all, reason};
@@ -299,7 +299,7 @@ impl Supervisor {
         let (ledger, places, has_covers) =
             (&mut self.ledger, &mut self.places, self.shared.is_some() || self.has_words);
         let mut has_moved = false;
-        let status = child.read(now, |event| {
+        let seen = child.read(now, |event| {
             match event {
                 Event::Output(message) => {
                     has_moved = true;
@@ -333,8 +333,18 @@ impl Supervisor {
             }
             Ok(())
         });
-        let status = match status {
-            Ok(status) => status,
+        self.has_given |= has_moved;
+        self.is_report_due |= has_moved && self.shared.is_some();
+        let status = match seen {
+            // It gives what it owes, and nothing waits for it: all else has time until the kernel is asked.
+            Ok(Seen::Messages)
+                if has_moved && ledger.waiting() == 0 && !self.is_ending && !self.is_renewing =>
+            {
+                self.note_progress(true, now);
+                return Found::Alive;
+            }
+            Ok(Seen::Messages) => None,
+            Ok(Seen::All(status)) => status,
             Err(Blame { stage, what: Rubbish(what) }) => {
                 return Found::failed(stage, format!("was killed: {what}"));
             }
@@ -357,21 +367,25 @@ impl Supervisor {
                 }
             };
         }
-        self.has_given |= has_moved;
-        self.is_report_due |= has_moved && self.shared.is_some();
         if self.is_report_due && now >= self.asked_at.after(ASK) {
             child.ask_reports();
             (self.asked_at, self.is_report_due) = (now, false);
         }
-        let is_idle = ledger.is_idle() && !child.was_told_end();
+        self.note_progress(has_moved, now);
+        match !self.was_idle && now >= self.patience_ends() {
+            true => self.lose_patience(now),
+            false => Found::Alive,
+        }
+    }
+
+    /// Whether the processes owe anything, and since when nothing came of it.
+    fn note_progress(&mut self, has_moved: bool, now: Time) {
+        let is_told_end = matches!(&self.state, State::Running(child) if child.was_told_end());
+        let is_idle = self.ledger.is_idle() && !is_told_end;
         if is_idle || has_moved || self.was_idle {
             (self.progress_at, self.is_probed) = (now, false);
         }
         self.was_idle = is_idle;
-        match !is_idle && now >= self.patience_ends() {
-            true => self.lose_patience(now),
-            false => Found::Alive,
-        }
     }
 
     fn patience(&self) -> Duration {
@@ -465,9 +479,11 @@ impl Supervisor {
             ready.iter_mut().for_each(|(_, message)| message.body.push_front(&mark));
         }
         move_all(ready, &mut out.messages);
-        out.drops.extend(self.ledger.drops());
-        for (stage, drop) in self.ledger.told_drops() {
-            self.places[stage].outbox.drops.push(drop);
+        if self.ledger.has_dropped() {
+            out.drops.extend(self.ledger.drops());
+            for (stage, drop) in self.ledger.told_drops() {
+                self.places[stage].outbox.drops.push(drop);
+            }
         }
         if self.ledger.is_long() {
             self.renew_from_source();
@@ -499,8 +515,10 @@ impl Supervisor {
                 if std::mem::take(&mut self.was_idle) {
                     (self.progress_at, self.is_probed) = (now, false);
                 }
-                if at_once.is_none() {
-                    child.write(&mut self.ledger);
+                match at_once {
+                    Some(true) => child.wake(),
+                    Some(false) => {}
+                    None => child.write(&mut self.ledger),
                 }
                 self.blocked_at = child.is_blocked().then_some(now);
             }

@@ -1,7 +1,7 @@
 //! From entries to messages, and back: what both ends of a run share.
 
 use super::block::{self, Broken, Consumer, Producer};
-use super::entry::{ENTRY_BYTES, Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use super::entry::{Entry, Line, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use contract::Time;
 use smallvec::SmallVec;
 use wire::BODY_BYTES_MAX;
@@ -32,7 +32,7 @@ pub(super) fn next(from: &Consumer) -> Result<Option<Arrival>, Broken> {
 }
 
 /// The next arrival, of which this is the first entry.
-pub(super) fn read(from: &Consumer, first: &[u8; ENTRY_BYTES]) -> Result<Arrival, Broken> {
+pub(super) fn read(from: &Consumer, first: &Line) -> Result<Arrival, Broken> {
     let (mut entry, mut arrival) = (block::parsed(first)?, Arrival::default());
     loop {
         arrival.entries += 1;

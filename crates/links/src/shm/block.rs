@@ -5,25 +5,27 @@
 //! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
-use super::entry::{ENTRY_BYTES, Entry, WORD_BYTES};
+use super::entry::{ENTRY_WORDS, Entry, Line};
 use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
-use sys::memory::Shared;
+use sys::memory::Words;
 
-const LINE: usize = 64;
+/// Words of a cache line.
+const LINE: usize = 8;
+const WORD_BYTES: usize = size_of::<u64>();
 /// `OBSHM` and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x04");
 /// Words of the header: [`MAGIC`], six sizes, and whether there is a processor for everybody.
 const CALM: usize = 7;
 /// Words before a process's hold words, each in a cache line of its own.
 const HEAD: usize = 0;
 const TAIL: usize = LINE;
 const SLEEPS: usize = 2 * LINE;
-const TOLD: usize = SLEEPS + 8;
+const TOLD: usize = SLEEPS + 1;
 const WANTS: usize = 3 * LINE;
 const PINS: usize = 4 * LINE;
 const HOLDS: usize = 5 * LINE;
@@ -71,17 +73,19 @@ impl Geometry {
         self.slots * self.slot_bytes
     }
 
+    /// Words of a process before its ring.
     fn entries(&self) -> usize {
-        (HOLDS + (self.stages + 1) * self.words() * 8).next_multiple_of(LINE)
+        (HOLDS + (self.stages + 1) * self.words()).next_multiple_of(LINE)
     }
 
-    fn process_bytes(&self) -> usize {
-        self.entries() + self.ring * ENTRY_BYTES
+    /// Words of all that is one process's.
+    fn of_process(&self) -> usize {
+        self.entries() + self.ring * ENTRY_WORDS
     }
 
     /// Bytes of the whole block.
     pub fn block_bytes(&self) -> usize {
-        LINE + (self.stages + 1) * self.process_bytes()
+        (LINE + (self.stages + 1) * self.of_process()) * WORD_BYTES
     }
 }
 
@@ -92,30 +96,30 @@ pub struct Broken(pub String);
 /// The block of a run, as one process sees it.
 #[derive(Debug)]
 pub struct Block {
-    memory: Shared,
+    words: Words,
     geometry: Geometry,
-    /// Bytes of all that is one process's, and those before its ring.
-    process_bytes: usize,
+    /// Words of all that is one process's, and those before its ring.
+    of_process: usize,
     entries: usize,
 }
 
 impl Block {
     /// A fresh one, of [`Geometry::block_bytes`] zero bytes.
-    pub fn begin(memory: Shared, geometry: Geometry) -> io::Result<Block> {
-        let block = Block::checked(memory, geometry)?;
+    pub fn begin(words: Words, geometry: Geometry) -> io::Result<Block> {
+        let block = Block::checked(words, geometry)?;
         let Geometry { stages, slots, slot_bytes, ring, keeps, spins } = geometry;
         let spins = usize::from(spins[0]) | usize::from(spins[1]) << 1;
         for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins].into_iter().enumerate() {
-            block.header(index + 1).store(value as u64, Ordering::Relaxed);
+            block.words[index + 1].store(value as u64, Ordering::Relaxed);
         }
-        block.header(0).store(MAGIC, Ordering::Release);
+        block.words[0].store(MAGIC, Ordering::Release);
         Ok(block)
     }
 
     /// One that the host began.
-    pub fn join(memory: Shared) -> io::Result<Block> {
+    pub fn join(words: Words) -> io::Result<Block> {
         let word = |index: usize| {
-            let word = memory.word(index * 8).ok_or(io::ErrorKind::InvalidData)?;
+            let word = words.get(index).ok_or(io::ErrorKind::InvalidData)?;
             Ok::<u64, io::Error>(word.load(Ordering::Acquire))
         };
         if word(0)? != MAGIC {
@@ -130,16 +134,14 @@ impl Block {
             keeps: size(5)?,
             spins: [word(6)? & 1 != 0, word(6)? & 2 != 0],
         };
-        Block::checked(memory, geometry)
+        Block::checked(words, geometry)
     }
 
-    fn checked(memory: Shared, geometry: Geometry) -> io::Result<Block> {
-        let is_whole =
-            geometry.is_possible() && memory.bytes() >= geometry.block_bytes() && memory.word(0).is_some();
-        match is_whole {
+    fn checked(words: Words, geometry: Geometry) -> io::Result<Block> {
+        match geometry.is_possible() && words.len() * WORD_BYTES >= geometry.block_bytes() {
             true => {
-                let (process_bytes, entries) = (geometry.process_bytes(), geometry.entries());
-                Ok(Block { memory, geometry, process_bytes, entries })
+                let (of_process, entries) = (geometry.of_process(), geometry.entries());
+                Ok(Block { words, geometry, of_process, entries })
             }
             false => Err(io::Error::new(io::ErrorKind::InvalidData, "a block of an impossible size")),
         }
@@ -150,43 +152,45 @@ impl Block {
         self.geometry
     }
 
-    #[inline]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        self.memory.word(offset).expect("every offset here is inside what `checked` found")
-    }
-
-    fn header(&self, index: usize) -> &AtomicU64 {
-        self.word(index * 8)
-    }
-
     /// The host found whether there is a processor for everybody that wants one.
     pub(super) fn be_calm(&self, is_calm: bool) {
         if self.is_calm() != is_calm {
-            self.header(CALM).store(is_calm.into(), Ordering::Relaxed);
+            self.words[CALM].store(is_calm.into(), Ordering::Relaxed);
         }
     }
 
     /// What it found last.
     pub(super) fn is_calm(&self) -> bool {
-        self.header(CALM).load(Ordering::Relaxed) != 0
+        self.words[CALM].load(Ordering::Relaxed) != 0
+    }
+
+    /// Where a word of a process is.
+    #[inline]
+    fn at(&self, process: usize, word: usize) -> usize {
+        LINE + process * self.of_process + word
     }
 
     #[inline]
-    fn of(&self, process: usize, offset: usize) -> &AtomicU64 {
-        assert!(process <= self.geometry.stages, "a process of this block");
-        self.word(LINE + process * self.process_bytes + offset)
+    fn of(&self, process: usize, word: usize) -> &AtomicU64 {
+        &self.words[self.at(process, word)]
     }
 
+    /// The first line of a ring.
+    fn first(&self, ring: usize) -> usize {
+        self.at(ring, self.entries) / LINE
+    }
+
+    /// The line for the entry of this index of a ring that begins at `first`.
     #[inline]
-    fn entry_at(&self, ring: usize, index: u64) -> usize {
-        let place = index as usize & (self.geometry.ring - 1);
-        LINE + ring * self.process_bytes + self.entries + place * ENTRY_BYTES
+    fn entry(&self, first: usize, index: u64) -> &[AtomicU64; ENTRY_WORDS] {
+        let (lines, _) = self.words.as_chunks();
+        &lines[first + (index as usize & (self.geometry.ring - 1))]
     }
 
     /// A word of bits: which slots of a region a process holds.
     pub(super) fn holds(&self, process: usize, region: usize, word: usize) -> &AtomicU64 {
         assert!(region <= self.geometry.stages && word < self.geometry.words(), "a region of this block");
-        self.of(process, HOLDS + (region * self.geometry.words() + word) * 8)
+        self.of(process, HOLDS + region * self.geometry.words() + word)
     }
 
     /// How many slots a process keeps for longer.
@@ -211,16 +215,14 @@ impl Block {
     }
 
     fn read(&self, ring: usize, index: u64) -> Option<Entry> {
-        let mut bytes = [0; ENTRY_BYTES];
-        self.memory.copy_out(self.entry_at(ring, index), &mut bytes);
-        Entry::parse(&bytes)
+        let entry = self.entry(self.first(ring), index);
+        Entry::parse(&std::array::from_fn(|word| entry[word].load(Ordering::Relaxed)))
     }
 
     /// Whether a process sleeps, and what a stage sleeps on.
+    #[inline]
     fn sleeps(&self, process: usize) -> &AtomicU32 {
-        assert!(process <= self.geometry.stages, "a process of this block");
-        let word = self.memory.half_word(LINE + process * self.process_bytes + SLEEPS);
-        word.expect("inside what `checked` found")
+        self.words.half(self.at(process, SLEEPS))
     }
 
     /// This process is about to sleep: whoever hands it something is to wake it. Then it looks once more.
@@ -242,6 +244,7 @@ impl Block {
     }
 
     /// Whether the process sleeps and is to be woken; the asker wakes it.
+    #[inline]
     pub fn is_to_wake(&self, process: usize) -> bool {
         fence(Ordering::SeqCst);
         let sleeps = self.sleeps(process);
@@ -249,6 +252,7 @@ impl Block {
     }
 
     /// Wakes a stage, if it sleeps.
+    #[inline]
     pub fn wake(&self, process: usize) {
         if self.is_to_wake(process) {
             // Fails only where there is no such word.
@@ -262,6 +266,7 @@ impl Block {
     }
 
     /// This process waits for room, of a ring or of its slots, or no longer.
+    #[inline]
     pub fn want_room(&self, process: usize, wants: bool) {
         let word = self.of(process, WANTS);
         if word.load(Ordering::Relaxed) != u64::from(wants) {
@@ -270,6 +275,7 @@ impl Block {
     }
 
     /// Whether a process waits for room.
+    #[inline]
     pub fn wants_room(&self, process: usize) -> bool {
         self.of(process, WANTS).load(Ordering::SeqCst) != 0
     }
@@ -277,8 +283,8 @@ impl Block {
 
 /// What an entry says.
 #[inline]
-pub(super) fn parsed(bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, Broken> {
-    Entry::parse(bytes).ok_or_else(|| Broken("an entry has too many pieces".into()))
+pub(super) fn parsed(line: &Line) -> Result<Entry, Broken> {
+    Entry::parse(line).ok_or_else(|| Broken("an entry has too many pieces".into()))
 }
 
 /// The number of the ring's entry of this index, as it stands in it: none of fresh memory.
@@ -291,10 +297,12 @@ fn number(index: u64) -> u32 {
 pub struct Producer {
     block: Arc<Block>,
     ring: usize,
+    /// Its first line.
+    first: usize,
     head: u64,
     /// The last entries, which nobody sees yet. Their places are written at once: whoever waits for the first looks
     /// at it all the time, and each write after such a look fetches the line back.
-    hidden: SmallVec<[[u8; ENTRY_BYTES]; 2]>,
+    hidden: SmallVec<[Line; 2]>,
     /// The other end, as it was seen last.
     tail: u64,
 }
@@ -302,10 +310,12 @@ pub struct Producer {
 impl Producer {
     /// The end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Producer {
-        Producer { block, ring, head: 0, hidden: SmallVec::new(), tail: 0 }
+        let first = block.first(ring);
+        Producer { block, ring, first, head: 0, hidden: SmallVec::new(), tail: 0 }
     }
 
     /// Whether so many entries fit.
+    #[inline]
     pub fn has_room(&mut self, entries: usize) -> Result<bool, Broken> {
         let fits = |producer: &Producer| {
             (producer.head - producer.tail) as usize + entries <= producer.block.geometry.ring
@@ -343,7 +353,7 @@ impl Producer {
     }
 
     /// Writes an entry of another ring as it is, for which there is room; nobody sees it before [`Producer::publish`].
-    pub(super) fn write_raw(&mut self, mut entry: [u8; ENTRY_BYTES]) {
+    pub(super) fn write_raw(&mut self, mut entry: Line) {
         Entry::renumber(&mut entry, number(self.head));
         self.hidden.push(entry);
         self.head += 1;
@@ -351,21 +361,21 @@ impl Producer {
 
     /// Shows an entry of another ring as it is, for which there is room; all before it were shown.
     #[inline]
-    pub(super) fn hand_on(&mut self, mut entry: [u8; ENTRY_BYTES]) {
+    pub(super) fn hand_on(&mut self, mut entry: Line) {
         Entry::renumber(&mut entry, number(self.head));
         self.show(self.head, &entry);
         self.head += 1;
         self.count();
     }
 
-    /// Writes an entry, for which there is room, and shows it; all before it were shown. Gives its bytes.
+    /// Writes an entry, for which there is room, and shows it; all before it were shown. Gives it as it is written.
     #[inline]
-    pub(super) fn write_out(&mut self, entry: &Entry) -> [u8; ENTRY_BYTES] {
-        let bytes = entry.emit(number(self.head));
-        self.show(self.head, &bytes);
+    pub(super) fn write_out(&mut self, entry: &Entry) -> Line {
+        let line = entry.emit(number(self.head));
+        self.show(self.head, &line);
         self.head += 1;
         self.count();
-        bytes
+        line
     }
 
     /// Counts what was shown, for whoever looks from outside.
@@ -391,8 +401,8 @@ impl Producer {
         let has_news = !self.hidden.is_empty();
         // The last one first: whoever sees an entry sees those behind it.
         let published = self.published();
-        for (index, bytes) in self.hidden.iter().enumerate().rev() {
-            self.show(published + index as u64, bytes);
+        for (index, line) in self.hidden.iter().enumerate().rev() {
+            self.show(published + index as u64, line);
         }
         if has_news {
             self.hidden.clear();
@@ -402,12 +412,12 @@ impl Producer {
     }
 
     #[inline]
-    fn show(&self, index: u64, bytes: &[u8; ENTRY_BYTES]) {
-        let at = self.block.entry_at(self.ring, index);
-        let (word, rest) = bytes.split_first_chunk().expect("an entry is longer than a word");
-        self.block.memory.copy_in(at + WORD_BYTES, rest);
+    fn show(&self, index: u64, line: &Line) {
+        let entry = self.block.entry(self.first, index);
+        // Relaxed: nobody looks at them before the number.
+        (1..ENTRY_WORDS).for_each(|word| entry[word].store(line[word], Ordering::Relaxed));
         // Released: whoever sees the number in it sees the rest.
-        self.block.word(at).store(u64::from_le_bytes(*word), Ordering::Release);
+        entry[0].store(line[0], Ordering::Release);
     }
 }
 
@@ -416,26 +426,30 @@ impl Producer {
 pub struct Consumer {
     block: Arc<Block>,
     ring: usize,
+    /// Its first line.
+    first: usize,
     tail: u64,
 }
 
 impl Consumer {
     /// The end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Consumer {
-        Consumer { block, ring, tail: 0 }
+        let first = block.first(ring);
+        Consumer { block, ring, first, tail: 0 }
     }
 
     /// Whether an entry waits.
     #[inline]
     pub fn has_next(&self) -> bool {
-        self.word(self.tail).is_some()
+        self.entry(self.tail).is_some()
     }
 
-    /// The first word of an entry, if that is there.
+    /// An entry's first word, and all of it, if that is there.
     #[inline]
-    fn word(&self, index: u64) -> Option<u64> {
-        let word = self.block.word(self.block.entry_at(self.ring, index)).load(Ordering::Acquire);
-        (word as u32 == number(index)).then_some(word)
+    fn entry(&self, index: u64) -> Option<(u64, &[AtomicU64; ENTRY_WORDS])> {
+        let entry = self.block.entry(self.first, index);
+        let word = entry[0].load(Ordering::Acquire);
+        (word as u32 == number(index)).then_some((word, entry))
     }
 
     /// Entry number `index` of those that wait, if there are so many.
@@ -445,15 +459,11 @@ impl Consumer {
 
     /// The same, unread.
     #[inline]
-    pub(super) fn peek_raw(&self, index: usize) -> Option<[u8; ENTRY_BYTES]> {
-        let index = self.tail + index as u64;
-        let word = self.word(index)?;
-        let mut bytes = [0; ENTRY_BYTES];
-        bytes[..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
-        self.block
-            .memory
-            .copy_out(self.block.entry_at(self.ring, index) + WORD_BYTES, &mut bytes[WORD_BYTES..]);
-        Some(bytes)
+    pub(super) fn peek_raw(&self, index: usize) -> Option<Line> {
+        let (first, entry) = self.entry(self.tail + index as u64)?;
+        // Relaxed: behind the number, which was loaded with acquire. Each is read once, whatever its writer does.
+        let word = |word: usize| if word == 0 { first } else { entry[word].load(Ordering::Relaxed) };
+        Some(std::array::from_fn(word))
     }
 
     /// Gives room for so many of those. Whether its writer waits for some is to be asked behind a fence, or again.

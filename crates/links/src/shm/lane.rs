@@ -2,7 +2,7 @@
 
 use super::arrival;
 use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
-use super::entry::{ENTRY_BYTES, Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
+use super::entry::{Entry, Line, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
 use super::seat::push;
 use super::spin::{Crowd, Spin};
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use sys::event::Event;
-use sys::memory::{self, Access, Lease, Shared, Slots};
+use sys::memory::{self, Access, Lease, Shared, Slots, Words};
 use wire::BODY_BYTES_MAX;
 
 /// The smallest slot: address space, not memory.
@@ -28,8 +28,6 @@ const SPARE_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 512;
 /// What is longer goes where the last one was, if that came back: memory that is used again is there, and warm.
 const LARGE_BYTES: usize = 64 << 10;
-/// What is remembered of one slot before it is seen whether that came back.
-const ORIGINS_MAX: usize = 8;
 /// Memory for what came back, used again and again.
 const RECYCLED: (usize, usize) = (32, 64 << 20);
 
@@ -65,18 +63,19 @@ struct Sent {
     /// Bytes of its body.
     bytes: usize,
     /// Its entry, if that is one.
-    entry: Option<[u8; ENTRY_BYTES]>,
+    entry: Option<Line>,
 }
 
-/// What of a message was put into a slot of the host's region.
+/// What was copied into a slot of the host's region.
 type Origin = SmallVec<[(usize, Bytes); 1]>;
 
-/// Where some bytes of a body are in the host's region: put there, or made there.
+/// Where part of a piece of a body is in the host's region: put there, or made there.
 #[derive(Debug)]
 struct Place {
+    chunk: usize,
+    part: Range<usize>,
     slot: usize,
     offset: usize,
-    length: usize,
     is_copy: bool,
 }
 
@@ -119,7 +118,7 @@ impl Lane {
     /// A fresh run with the host's region; with it, what each stage's process is to have ([`super::Seat::take`]).
     pub(crate) fn begin(geometry: Geometry, slots: Arc<Slots>) -> io::Result<(Lane, Vec<Vec<OwnedFd>>)> {
         let block_file = memory::create("outboard block", geometry.block_bytes())?;
-        let block = Arc::new(Block::begin(Shared::map(&block_file, Access::Write)?, geometry)?);
+        let block = Arc::new(Block::begin(Words::map(&block_file)?, geometry)?);
         let bell = Event::new()?;
         let region = |_| memory::create("outboard stage", geometry.region_bytes());
         let files = (0..geometry.stages).map(region).collect::<io::Result<Vec<_>>>()?;
@@ -179,12 +178,24 @@ impl Lane {
         let is_full = |lane: &Lane| lane.lender.out() >= lane.window && lane.on_their_way() >= lane.window;
         if is_full(self) {
             self.refresh();
+            if is_full(self) {
+                return Ok(false);
+            }
         }
-        Ok(!is_full(self) && self.output.has_room(1)?)
+        self.output.has_room(1)
     }
 
-    /// Hands over a body, created at that time; `false` if there is no room now.
+    /// Hands over a body, created at that time, and wakes whom it is for; `false` if there is no room now.
     pub(crate) fn push(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
+        let is_over = self.put(created, body, has_gap)?;
+        if is_over {
+            self.wake_next();
+        }
+        Ok(is_over)
+    }
+
+    /// The same, but that [`Lane::wake_next`] is still to be called.
+    pub(crate) fn put(&mut self, created: Time, body: &Body, has_gap: bool) -> Result<bool, Broken> {
         let body_bytes = body.len();
         self.waits_for_window = !self.has_room()?;
         if self.waits_for_window {
@@ -196,13 +207,10 @@ impl Lane {
         let slot_bytes = self.geometry().slot_bytes;
         // Where its bytes are, in order.
         let mut places: SmallVec<[Place; 2]> = SmallVec::new();
-        for chunk in body.chunks() {
+        for (number, chunk) in body.chunks().enumerate() {
             if let Some((slot, offset)) = self.slots.locate(chunk) {
-                if self.origins[slot].len() >= ORIGINS_MAX {
-                    self.refresh();
-                }
                 push(&mut pieces, piece(slot, offset, chunk.len()));
-                places.push(Place { slot, offset, length: chunk.len(), is_copy: false });
+                places.push(Place { chunk: number, part: 0..chunk.len(), slot, offset, is_copy: false });
                 continue;
             }
             let mut done = 0;
@@ -221,7 +229,8 @@ impl Lane {
                 let length = (chunk.len() - done).min(slot_bytes - used);
                 lease[used..used + length].copy_from_slice(&chunk[done..done + length]);
                 push(&mut pieces, piece(lease.slot(), used, length));
-                places.push(Place { slot: lease.slot(), offset: used, length, is_copy: true });
+                let part = done..done + length;
+                places.push(Place { chunk: number, part, slot: lease.slot(), offset: used, is_copy: true });
                 (done, used) = (done + length, used + length);
             }
         }
@@ -239,9 +248,8 @@ impl Lane {
                 None
             }
         };
-        // Who looks is at it: what only this process goes by comes later, and the fence when that entry has gone.
+        // Who looks is at it: what only this process goes by comes later.
         self.note(body, &places);
-        self.wake_next();
         if self.sent.len() >= self.geometry().ring {
             // The ring had room: the first was taken.
             self.sent.pop_front();
@@ -253,22 +261,15 @@ impl Lane {
 
     /// The slots that a body went out in, and what was put there, as far as that is not copied again anyway.
     fn note(&mut self, body: &Body, places: &[Place]) {
-        for Place { slot, .. } in places {
-            // Several pieces of a body made in place may lie in one slot.
+        let is_small = body.len() <= SMALL_BYTES;
+        for Place { chunk, part, slot, offset, is_copy } in places {
+            // Several pieces of a body may lie in one slot.
             if !self.lender.is_out(*slot) {
                 self.origins[*slot].clear();
+                self.lender.send(*slot);
             }
-            self.lender.send(*slot);
-        }
-        let is_small = body.len() <= SMALL_BYTES;
-        let (mut shares, mut share) = (body.shares(), Bytes::new());
-        for Place { slot, offset, length, is_copy } in places {
-            if share.is_empty() {
-                share = shares.next().unwrap_or_default();
-            }
-            let part = share.split_to((*length).min(share.len()));
-            if !(*is_copy && is_small) {
-                self.origins[*slot].push((*offset, part));
+            if *is_copy && !is_small {
+                self.origins[*slot].push((*offset, body.share(*chunk, part.clone())));
             }
         }
     }
@@ -283,8 +284,9 @@ impl Lane {
         Ok(true)
     }
 
-    /// Wakes the first stage, if it sleeps, behind what was shown.
-    fn wake_next(&mut self) {
+    /// Wakes the first stage, if it sleeps, behind what was shown. The later the cheaper: its fence waits until that has
+    /// gone.
+    pub(crate) fn wake_next(&mut self) {
         self.block.wake(1);
         // Its fence stands behind what was taken, too.
         if std::mem::take(&mut self.has_taken) {
@@ -300,11 +302,15 @@ impl Lane {
 
     /// A slot for a copy: the first that is free, which is the warmest.
     fn free_slot(&mut self) -> Option<Lease> {
-        let copies = self.geometry().slots - self.geometry().keeps;
-        self.free_of(0..copies).or_else(|| {
+        self.free_of(0..self.copies()).or_else(|| {
             self.refresh();
-            self.free_of(0..copies)
+            self.free_of(0..self.copies())
         })
+    }
+
+    /// So many slots, the first, are for copies. In the others bodies are made.
+    fn copies(&self) -> usize {
+        self.geometry().slots - self.geometry().keeps
     }
 
     fn free_of(&self, mut slots: Range<usize>) -> Option<Lease> {
@@ -314,8 +320,7 @@ impl Lane {
     /// A slot to make a body in, so that it is not copied; `None` if none is free.
     pub(crate) fn lease(&mut self) -> Option<Lease> {
         self.refresh();
-        let count = self.geometry().slots;
-        self.free_of(count - self.geometry().keeps..count)
+        self.free_of(self.copies()..self.geometry().slots)
     }
 
     /// Takes what came back next.
@@ -342,6 +347,11 @@ impl Lane {
         self.sent.drain(..self.sent.len().min(complete as usize));
         self.advance(arrival.entries);
         Ok(Some(given))
+    }
+
+    /// Whether something of what was handed over has not come back.
+    pub(crate) fn is_owed(&self) -> bool {
+        !self.sent.is_empty()
     }
 
     fn advance(&mut self, entries: usize) {
@@ -391,9 +401,14 @@ impl Lane {
         Ok(body)
     }
 
-    /// Bytes of the host's own region: what was put there.
+    /// Bytes of the host's own region: what was made there, or what was copied there.
     fn own(&self, slot: usize, offset: usize, length: usize, body: &mut Body) -> Result<(), Broken> {
         let end = offset + length;
+        let not_given = || Broken(format!("slot {slot} is not its to give"));
+        if slot >= self.copies() {
+            body.push(self.slots.share(slot, offset..end).ok_or_else(not_given)?);
+            return Ok(());
+        }
         let mut at = offset;
         for (start, share) in &self.origins[slot] {
             if (*start..start + share.len()).contains(&at) && at < end {
@@ -403,8 +418,7 @@ impl Lane {
             }
         }
         if at < end {
-            let lease =
-                self.slots.lease(slot).ok_or_else(|| Broken(format!("slot {slot} is not its to give")))?;
+            let lease = self.slots.lease(slot).ok_or_else(not_given)?;
             body.push(Bytes::copy_from_slice(&lease[at..end]));
         }
         Ok(())

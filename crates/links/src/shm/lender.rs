@@ -42,16 +42,19 @@ pub(super) struct Lender {
     /// Whose region: also the first ring that its slots leave by.
     owner: usize,
     sent: Bits,
+    /// How many those are.
+    out: usize,
 }
 
 impl Lender {
     pub(super) fn new(block: Arc<Block>, owner: usize) -> Lender {
         let sent = Bits::new(block.geometry().words());
-        Lender { block, owner, sent }
+        Lender { block, owner, sent, out: 0 }
     }
 
     /// The slot goes out with an entry.
     pub(super) fn send(&mut self, slot: usize) {
+        self.out += usize::from(!self.sent.has(slot));
         self.sent.set(slot);
     }
 
@@ -62,12 +65,12 @@ impl Lender {
 
     /// How many others may hold, as far as is known.
     pub(super) fn out(&self) -> usize {
-        self.sent.count()
+        self.out
     }
 
     /// Looks which came back, and names them.
     pub(super) fn refresh(&mut self, mut came_back: impl FnMut(usize)) {
-        if self.sent.count() == 0 {
+        if self.out == 0 {
             return;
         }
         let geometry = self.block.geometry();
@@ -95,5 +98,6 @@ impl Lender {
             }
             *sent &= held;
         }
+        self.out = self.sent.count();
     }
 }

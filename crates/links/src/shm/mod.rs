@@ -20,7 +20,8 @@
 //!   copies; a message that is cut becomes two lists that point into the same slot, and messages that are joined, one list.
 //! - *Who keeps messages keeps slots.* A process may keep [`Geometry::keeps`] slots. Of what comes beyond that, and of what
 //!   is small, it makes a copy and gives the slot back: so a stage that gathers a thousand messages does not stop
-//!   its flow. The host keeps what it may have to hand over again in memory of its own.
+//!   its flow. The host keeps what it may have to hand over again in memory of its own, or where it was made: that
+//!   slot is nobody's to write as long as anybody holds it (`sys::memory::Slots`).
 //! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than keep to a latency
 //!   at the flow's rate, however many slots are free; of `slots=N` alone it uses all.
 //! - *Wake-ups.* Who sleeps says so, and is woken by a futex, the host by an eventfd; who is awake costs nobody a system call. Before it
@@ -31,9 +32,9 @@
 //!
 //! # Orderings
 //!
-//! - An entry's first word, with its number, is stored with *release* behind the rest of the entry and loaded with
-//!   *acquire* before it: who sees the number sees what it is the number of. A ring's counts likewise: who sees the
-//!   reader's sees it has read, and may write over; who sees the writer's sees the entries.
+//! - An entry's first word, with its number, is stored with *release* behind the others, which need no order among
+//!   themselves, and loaded with *acquire* before them: who sees the number sees what it is the number of. A ring's counts
+//!   likewise: who sees the reader's sees it has read, and may write over; who sees the writer's sees the entries.
 //! - *Sequentially consistent* is what two words take by which two processes find each other: who sleeps stores that it
 //!   does and then looks for entries, who writes stores an entry and then looks who sleeps, each with a fence between
 //!   (`Block::go_to_sleep`, `Block::is_to_wake`); of two that do so at once one sees the other. The same goes for who
@@ -59,7 +60,7 @@ mod spin;
 mod tests;
 
 pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_MAX};
-pub use entry::{ENTRY_BYTES, Entry, PIECES_MAX, Piece};
+pub use entry::{Entry, PIECES_MAX, Piece};
 pub(crate) use lane::{Given, Lane, geometry, slots};
 pub use pass::Passed;
 pub use seat::{Came, SEAT_DESCRIPTORS, Seat};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::event::Event;
-use sys::memory::{Access, Lent, Shared};
+use sys::memory::{Access, Lent, Shared, Words};
 
 /// A body of at most so many bytes is copied out at once: that is quicker than to keep its slot.
 const SMALL_BYTES: usize = 512;
@@ -147,7 +147,7 @@ impl Seat {
         let regions = descriptors.len().saturating_sub(SEAT_DESCRIPTORS);
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(|| wrong("too few descriptors for a place in a run"));
-        let block = Arc::new(Block::join(Shared::map(next()?, Access::Write)?)?);
+        let block = Arc::new(Block::join(Words::map(next()?)?)?);
         let geometry = block.geometry();
         if process == 0 || process > geometry.stages || regions != process + 1 {
             return Err(wrong("no such place in this run"));
@@ -414,9 +414,9 @@ impl Seat {
 
     /// Before [`Seat::sleep`]: whether there is something after all. Looks a moment longer where that has
     /// paid.
-    pub fn go_to_sleep(&mut self, now: impl Fn() -> Time) -> Result<bool, Broken> {
+    pub fn go_to_sleep(&mut self, now: fn() -> Time) -> Result<bool, Broken> {
         let Seat { input, spin, block, .. } = self;
-        if spin.look_shortly(|| input.has_next()) || spin.look(&now, |_| block.is_calm(), || input.has_next())
+        if spin.look_shortly(|| input.has_next()) || spin.look(now, |_| block.is_calm(), || input.has_next())
         {
             return Ok(true);
         }
@@ -447,7 +447,7 @@ impl Seat {
     }
 
     /// After it.
-    pub fn wake_up(&mut self, now: impl Fn() -> Time) {
+    pub fn wake_up(&mut self, now: fn() -> Time) {
         if std::mem::take(&mut self.sleeps) {
             self.block.wake_up(self.process);
         }

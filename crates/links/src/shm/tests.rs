@@ -8,7 +8,7 @@ use contract::{Body, Bytes, Message, Port, Time};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::memory::{Access, Shared};
+use sys::memory::Words;
 
 /// Longest that anything here may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -254,7 +254,7 @@ fn a_message_that_is_cut_short_or_has_no_end_is_passed_on_to_nobody() {
     let geometry = lane::geometry(2, 2, [true; 2]);
     for (entries, why) in [(1, "cut short"), (100, "more entries than any")] {
         let (_lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-        let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+        let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
         let (mut before, behind) = (Producer::new(block.clone(), 0), Consumer::new(block, 1));
         let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
         for _ in 0..entries {
@@ -270,7 +270,7 @@ fn a_message_that_is_cut_short_or_has_no_end_is_passed_on_to_nobody() {
 fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
     let geometry = lane::geometry(2, 2, [true; 2]);
     let (mut lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-    let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+    let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
     let (mut before, mut behind) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
     let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
     // Three entries a message: a ring's size is no multiple of that.
@@ -305,7 +305,7 @@ fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
 fn what_comes_back_as_it_went_is_said_to_and_nothing_else_is() {
     let geometry = lane::geometry(1, 4, [true; 2]);
     let (mut lane, descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-    let block = Arc::new(Block::join(Shared::map(&descriptors[0][0], Access::Write).unwrap()).unwrap());
+    let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
     let (mut before, mut behind) = (Consumer::new(block.clone(), 0), Producer::new(block, 1));
     let changes: [fn(&mut Entry); 5] = [
         |_| {},
@@ -396,17 +396,16 @@ proptest! {
         let geometry = lane::geometry(1, 2, [true; 2]);
         let region = lane::slots(geometry).unwrap();
         let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
-        let block = Shared::map(&descriptors[0][0], Access::Write).unwrap();
+        let block = Words::map(&descriptors[0][0]).unwrap();
         let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
         let kept: Vec<Body> = sizes.iter().map(|size| body(*size, *size)).collect();
-        let words = block.bytes() / 8;
         let mut scribbles = scribbles.into_iter();
         'flow: for body in &kept {
             for (place, value, kind) in scribbles.by_ref().take(6) {
                 // Small numbers, and the words in front, are where a ring breaks.
-                let place = if kind == 0 { place.index(words) } else { place.index(200.min(words)) };
+                let place = if kind == 0 { place.index(block.len()) } else { place.index(200.min(block.len())) };
                 let value = if kind == 2 { value % 8 } else { value };
-                block.word(place * 8).unwrap().store(value, std::sync::atomic::Ordering::SeqCst);
+                block[place].store(value, std::sync::atomic::Ordering::SeqCst);
             }
             if lane.push(Time(0), body, false).is_err() {
                 break;
