@@ -126,13 +126,13 @@ impl Stages {
         Ok(&mut self.out)
     }
 
-    /// Waits as a path does.
-    pub(crate) fn wait(&mut self) -> Result<(), Failure> {
+    /// Waits as a path does; whether it slept.
+    pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
         let mut at: Option<Time> = None;
         for link in &self.links {
             let Readiness { now, descriptors, .. } = link.readiness();
             if now {
-                return Ok(());
+                return Ok(false);
             }
             for (descriptor, _) in descriptors.into_iter().flatten() {
                 self.poller.want(descriptor.as_fd(), true, false);
@@ -141,15 +141,18 @@ impl Stages {
         }
         let wait = at.map_or(PATIENCE, |at| at.since(now()).min(PATIENCE));
         self.poller.wait(Some(wait))?;
-        Ok(())
+        Ok(true)
     }
 
-    /// One message through all stages, that comes now. As a path, it reads its clock once a turn.
+    /// One message through all stages, that comes now. As a path, it reads its clock once a turn: while the message is on
+    /// its way, or when it has slept meanwhile.
     pub(crate) fn pass(&mut self, begun: Time, message: Message) -> Result<Message, Failure> {
         self.hand_at(begun, message)?;
         loop {
-            self.wait()?;
-            let at = now();
+            let mut at = now();
+            if self.wait()? {
+                at = now();
+            }
             if let Some((_, message)) = self.collect_at(at)?.messages.pop_front() {
                 return Ok(message);
             }
