@@ -167,6 +167,8 @@ pub enum Ctl<'a> {
     /// To a transport: would a new connection in place of this one do better, as what was lost holds this one back?
     /// [`CtlReply::Count`], 1 once when it would.
     HeldBack,
+    /// To a transport: the peer is heard again after a silence. What waits twice as long each time for an answer is tried now.
+    Probe,
     /// To a transport: this host has another address; go on over this socket, connected to the same peer, or to where
     /// the peer is now.
     Move(OwnedFd),

@@ -22,6 +22,9 @@ const STEPS_AT_ONCE: u32 = 64;
 /// While data comes, the control channel may be silent for so many times longer before its connection is made
 /// anew: what it says may be waiting behind the data, but not for ever.
 const DATA_PATIENCE: u32 = 10;
+/// Who slept for so many silences makes the connection anew at once: others send ever more rarely to who does not answer, and a new
+/// connection knows of none of that.
+const SLEEP: u32 = 3;
 
 /// How long a goodbye may take to be heard: some round trips of a long way.
 const PARTING: Duration = Duration::from_millis(500);
@@ -259,9 +262,12 @@ impl ControlLink {
         Ok(None)
     }
 
-    /// Sends a ping if it is time. Where that is long past, this host slept: it is no silence that nobody listened to.
+    /// Sends a ping if it is time. Where that is long past, this host slept: it is no silence that nobody listened to,
+    /// unless that was for long.
     pub(crate) fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
-        if self.stream.is_some() && now >= self.ping_at.after(self.silence) && !self.is_silent(self.ping_at) {
+        let slept = now.since(self.ping_at);
+        let is_short = slept >= self.silence && slept < self.silence.saturating_mul(SLEEP);
+        if self.stream.is_some() && is_short && !self.is_silent(self.ping_at) {
             self.handle_heard(now);
         }
         if self.stream.is_some() && now >= self.ping_at {
@@ -372,10 +378,14 @@ mod tests {
             link.connect(ControlStream::Bare(stream), 0, None, begun).unwrap();
             link
         };
-        let later = begun.after(limits.silence * 10);
+        let later = begun.after(limits.silence * (SLEEP - 1));
         let mut asleep = connected();
         asleep.run_timeouts(later).unwrap();
         assert!(!asleep.is_silent(later) && asleep.is_silent(later.after(limits.silence)));
+        let much_later = begun.after(limits.silence * SLEEP);
+        let mut long_asleep = connected();
+        long_asleep.run_timeouts(much_later).unwrap();
+        assert!(long_asleep.is_silent(much_later), "a connection that slept for long is made anew");
         let mut awake = connected();
         let mut now = begun;
         while !awake.is_silent(now) {

@@ -329,6 +329,10 @@ impl Driver {
 
     /// The other host is heard again.
     pub fn handle_heard(&mut self, now: Time, notices: &mut Vec<Notice>) {
+        if let Some(transport) = self.transport.as_mut() {
+            // Not every transport waits.
+            let _ = transport.ctl(FlowKey::DEFAULT, Ctl::Probe);
+        }
         if let Some(outgoing) = self.outgoing.as_mut() {
             outgoing.handle_heard(around(&mut self.partner, &mut self.transport, self.facts, now, notices));
         }

@@ -269,16 +269,37 @@ impl QuicConnection {
     fn acknowledge(&mut self, now: Instant) {
         let Some((_, connection)) = &mut self.state else { return };
         let received = self.counts.received_datagrams;
-        if !self.owed.look(connection, received, now) || self.pending.is_some() {
-            return;
+        if self.owed.look(connection, received, now) && self.pass_one(now) {
+            self.counts.owed_datagrams += 1;
         }
+    }
+
+    /// Sends something that the peer acknowledges, at once: the peer was silent and is there again. What was sent to a silent
+    /// peer is sent again after twice as long each time (RFC 9002, section 6.2.1), and what is acknowledged ends that.
+    pub fn probe(&mut self) {
+        self.probe_at(Instant::now());
+    }
+
+    pub(super) fn probe_at(&mut self, now: Instant) {
+        let Some((_, connection)) = &mut self.state else { return };
+        if !connection.is_closed() {
+            connection.ping();
+            self.pass_one(now);
+            self.turn_out_at(now);
+        }
+    }
+
+    /// Sends one datagram past what holds data back; whether there was one and room for it.
+    fn pass_one(&mut self, now: Instant) -> bool {
+        let Some((_, connection)) = self.state.as_mut().filter(|_| self.pending.is_none()) else {
+            return false;
+        };
         self.batch.clear();
         let poll = |connection: &mut Connection| connection.poll_transmit(now, 1, &mut self.batch);
         self.pending = gate::pass(connection, poll).flatten();
-        if self.pending.is_some() {
-            self.counts.owed_datagrams += 1;
-            self.transmit(now);
-        }
+        let is_one = self.pending.is_some();
+        self.transmit(now);
+        is_one
     }
 
     /// Takes a datagram that came for this connection to another socket.

@@ -472,6 +472,10 @@ impl Partner for QuicPartner {
                 }
                 Ok(CtlReply::Count(self.counts.heard))
             }
+            Ctl::Probe => {
+                self.link.probe();
+                Ok(CtlReply::Done)
+            }
             Ctl::Move(socket) => {
                 socket::set_buffers(socket.as_fd(), self.socket_bytes, self.socket_bytes)?;
                 self.link.add_way(socket)?;

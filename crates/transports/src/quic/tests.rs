@@ -368,6 +368,61 @@ fn an_acknowledgement_does_not_wait_behind_data() {
     assert!(counts.iter().sum::<u64>() > 0, "{counts:?}: nothing was held back");
 }
 
+/// One end sends to the other, which sleeps and loses all of it. When it is there again, the rest of a wait as long as its sleep
+/// is not waited for.
+#[test]
+fn who_was_silent_and_is_there_again_is_sent_to_at_once() {
+    let tuning =
+        Tuning { window: 1 << 20, streams: 1, datagram: 1200, is_known: true, congestion: Congestion::Cubic };
+    let [near, far] = keys();
+    let sockets = udp_pair();
+    let slept_through = UdpSocket::from(sockets[1].try_clone().expect("a socket"));
+    let [here, there] = sockets;
+    let begin = |end, keys, socket| {
+        let beginning = Beginning::data(end, Some(keys), &tuning).expect("a beginning");
+        QuicConnection::begin(socket, beginning).expect("a connection")
+    };
+    let mut ends = [begin(End::Dialled, &near, here), begin(End::Accepted, &far, there)];
+    let mut now = Instant::now();
+    const STEP: Duration = Duration::from_millis(10);
+    for _ in 0..40 {
+        now += STEP;
+        ends.iter_mut().for_each(|end| end.turn_at(now));
+    }
+    assert!(ends.iter().all(QuicConnection::is_established));
+    let said = pattern(64 << 10, 7);
+    let connection = ends[0].state().expect("a connection");
+    let stream = connection.streams().open(Dir::Uni).expect("a stream");
+    connection.send_stream(stream).write(&said).expect("room");
+    // It wakes when the last probe has just gone in vain, and before it has something to say of its own.
+    const ASLEEP: Duration = Duration::from_secs(5);
+    let began = now;
+    loop {
+        now += STEP;
+        let before = ends[0].counts.sent_datagrams;
+        ends[0].turn_at(now);
+        if now - began > ASLEEP && ends[0].counts.sent_datagrams > before {
+            break;
+        }
+    }
+    while slept_through.recv(&mut [0; 2048]).is_ok() {}
+    let woke = now;
+    ends[0].probe_at(now);
+    let mut came = 0;
+    while came < said.len() {
+        now += STEP;
+        ends.iter_mut().for_each(|end| end.turn_at(now));
+        let connection = ends[1].state().expect("a connection");
+        let mut stream = connection.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else { continue };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            came += chunk.bytes.len();
+        }
+        let _ = chunks.finalize();
+        assert!(now - woke < ASLEEP / 4, "{came} of {} came", said.len());
+    }
+}
+
 /// Who has taken a stranger's first datagram waits for what the stranger will never say here, and its peer for an answer:
 /// neither waits longer than a handshake may.
 #[test]
