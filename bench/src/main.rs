@@ -94,6 +94,9 @@ enum Experiment {
     /// The attacker of `attacks`
     #[command(hide = true)]
     Attacker(attacks::AttackerSetting),
+    /// The application's host of `reliability`, which sleeps
+    #[command(hide = true)]
+    Sleeper(reliability::SleeperSetting),
     /// Who sends what `load` compares with
     #[command(hide = true)]
     LoadSenders(load::SendersSetting),
@@ -222,6 +225,7 @@ fn run() -> Result<(), Failure> {
         Experiment::Links(setting) => links_chain::run(setting)?,
         Experiment::SoakShm(setting) => soak::run(setting)?,
         Experiment::Attacker(setting) => return attacks::run_attacker(setting),
+        Experiment::Sleeper(setting) => return reliability::sleep(setting),
         Experiment::LoadSenders(setting) => return load::send(setting),
         Experiment::LinksRelay(relay) => return links_relay::relay(relay),
         Experiment::Pairs(setting) => pairs::run(setting)?,

@@ -37,18 +37,19 @@ pub(crate) enum Fault {
     NoUdp(u64),
     /// Everybody's wall clock is a day ahead for a while.
     WallClock,
-    /// Both hosts are frozen, as for a suspend, and thawed some seconds later.
-    Freeze,
+    /// The machine that both hosts are is suspended to memory, seconds: nothing runs, no clock but the wall's goes on.
+    Suspend(u64),
+    /// The application's host is a machine of its own and is suspended to memory, seconds; the device's host stays awake.
+    SuspendApplication(u64),
 }
 
-/// What the kernel does of a suspend, as far as that is tried, and where it is begun (`Documentation/power/basic-pm-debugging`).
-const SUSPEND_TEST: &str = "/sys/power/pm_test";
-const SUSPEND: &str = "/sys/power/state";
+/// In a guest of `lab/vm` that can be suspended.
+const IN_RAM: &str = "/in-ram";
 const DAY_S: i64 = 24 * 60 * 60;
 
 impl Fault {
     /// All, in the order of the table.
-    pub(crate) const EVERY: [Fault; 20] = [
+    pub(crate) const EVERY: [Fault; 24] = [
         Fault::Cut(1),
         Fault::Cut(10),
         Fault::Cut(60),
@@ -68,16 +69,22 @@ impl Fault {
         Fault::OldPeer,
         Fault::NoUdp(15),
         Fault::WallClock,
-        Fault::Freeze,
+        Fault::Suspend(5),
+        Fault::Suspend(90),
+        Fault::SuspendApplication(5),
+        Fault::SuspendApplication(35),
+        Fault::SuspendApplication(90),
     ];
 
     /// Whether it can happen here, or why not.
     pub(crate) fn is_possible(self) -> Result<(), &'static str> {
         match self {
-            Fault::WallClock | Fault::Freeze if !Path::new("/run/lab").exists() => {
+            Fault::WallClock if !Path::new("/run/lab").exists() => {
                 Err("it happens to a whole machine; `lab/vm` boots one for it")
             }
-            Fault::Freeze if !Path::new(SUSPEND_TEST).exists() => Err("this kernel tries no suspend"),
+            Fault::Suspend(_) if !Path::new(IN_RAM).exists() => {
+                Err("it happens to a whole machine; `lab/vm --in-ram` boots one for it")
+            }
             _ => Ok(()),
         }
     }
@@ -87,15 +94,17 @@ impl Fault {
         match self {
             // Nothing stands in for a transport that was asked for, but for the one that nobody has to ask for.
             Fault::NoUdp(_) => transport == "quic",
+            // A guest has no camera, and its application writes to no port.
+            Fault::SuspendApplication(_) => !matches!(class, Class::Serial | Class::Camera),
             Fault::DiskFull => matches!(class, Class::File | Class::Video),
             Fault::Unplug => matches!(class, Class::Serial | Class::Input | Class::Camera),
             _ => true,
         }
     }
 
-    /// Whether everything on this machine has it, and not two hosts of it alone.
-    pub(crate) fn befalls_the_machine(self) -> bool {
-        matches!(self, Fault::WallClock | Fault::Freeze)
+    /// Whether nothing else is tried meanwhile: everything on this machine has it, or the machine that has it takes a processor.
+    pub(crate) fn wants_the_machine(self) -> bool {
+        matches!(self, Fault::WallClock | Fault::Suspend(_) | Fault::SuspendApplication(_))
     }
 
     /// Whether a message that has entered a store may be lost: its keeper is gone.
@@ -169,12 +178,8 @@ impl Fault {
                 thread::sleep(Duration::from_secs(5));
                 turn_clock(-DAY_S)?;
             }
-            Fault::Freeze => {
-                fs::write(SUSPEND_TEST, "freezer")?;
-                // Comes back when all is thawed.
-                fs::write(SUSPEND, "freeze")?;
-                fs::write(SUSPEND_TEST, "none")?;
-            }
+            Fault::Suspend(seconds) => suspend(seconds)?,
+            Fault::SuspendApplication(_) => return Ok(Err("it has no machine of its own")),
             Fault::OldPeer => {
                 let answer = hosts.lab.on("b", greet_as_of_old)?;
                 if !answer.contains(&PROTOCOL_VERSION.to_string()) {
@@ -204,7 +209,10 @@ impl fmt::Display for Fault {
             Fault::OldPeer => f.write_str("a peer of the version before comes"),
             Fault::NoUdp(seconds) => write!(f, "no UDP for {seconds} s"),
             Fault::WallClock => f.write_str("wall clock a day ahead for 5 s"),
-            Fault::Freeze => f.write_str("both hosts frozen for 5 s"),
+            Fault::Suspend(seconds) => write!(f, "both hosts suspended for {seconds} s"),
+            Fault::SuspendApplication(seconds) => {
+                write!(f, "the application's host suspended for {seconds} s")
+            }
         }
     }
 }
@@ -225,6 +233,27 @@ fn greet_as_of_old() -> Result<String, Failure> {
 fn turn_clock(by_s: i64) -> Result<(), Failure> {
     let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     done("date", &["-s", &format!("@{}", now_s.saturating_add_signed(by_s))])
+}
+
+/// Suspends this machine to memory; its clock's alarm wakes it. Comes back when everything runs again.
+pub(crate) fn suspend(seconds: u64) -> Result<(), Failure> {
+    const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
+    // What was set before must go first.
+    fs::write(ALARM, "0")?;
+    fs::write(ALARM, format!("+{seconds}"))?;
+    let before = boot_time();
+    fs::write("/sys/power/state", "mem")?;
+    let slept = boot_time().saturating_sub(before);
+    match slept.as_secs() + 2 >= seconds {
+        true => Ok(()),
+        false => Err(format!("it slept {:.1} s of {seconds}", slept.as_secs_f64()).into()),
+    }
+}
+
+/// Of the clock that goes on in a suspend.
+fn boot_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 pub(crate) fn ip(words: &[&str]) -> Result<(), Failure> {

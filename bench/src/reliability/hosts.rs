@@ -3,13 +3,14 @@
 use super::fault::ip;
 use super::unit::Unit;
 use crate::Failure;
-use crate::chapter6::{Lab, beside};
+use crate::chapter6::{Lab, beside, progress};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,16 +61,25 @@ impl Service {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()?;
-        let events: Arc<Mutex<Vec<(Instant, Value)>>> = Arc::default();
         let stdout = child.stdout.take().ok_or("it has no standard output")?;
+        Ok(Service::of(child, stdout))
+    }
+
+    /// A process that tells events there.
+    pub(crate) fn of(child: Child, tells: impl Read + Send + 'static) -> Service {
+        let events: Arc<Mutex<Vec<(Instant, Value)>>> = Arc::default();
         let told = events.clone();
         thread::spawn(move || {
-            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            for event in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
-                told.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), event));
+            for line in BufReader::new(tells).lines().map_while(Result::ok) {
+                match serde_json::from_str(&line) {
+                    Ok(event) => {
+                        told.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), event));
+                    }
+                    Err(_) => progress(&line),
+                }
             }
         });
-        Ok(Service { child, events })
+        Service { child, events }
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<(Instant, Value)>> {
@@ -84,23 +94,27 @@ impl Service {
 
     /// Waits until it tells of something of a kind.
     pub(crate) fn wait(&mut self, kind: &str) -> Result<Value, Failure> {
-        self.wait_for(kind, None)
+        Ok(self.wait_for(kind, None, PATIENCE)?.1)
     }
 
-    /// Waits until it tells of something of a kind, of this device if one is named.
-    fn wait_for(&mut self, kind: &str, name: Option<&str>) -> Result<Value, Failure> {
+    /// Waits until it tells of something of a kind, of this device if one is named; when it did, and what.
+    pub(crate) fn wait_for(
+        &mut self,
+        kind: &str,
+        name: Option<&str>,
+        patience: Duration,
+    ) -> Result<(Instant, Value), Failure> {
         let begun = Instant::now();
         loop {
-            let events = self.events_of(kind);
-            if let Some(event) =
-                events.into_iter().rev().find(|event| name.is_none_or(|name| event["name"] == name))
-            {
-                return Ok(event);
+            let is_it =
+                |event: &Value| event["event"] == kind && name.is_none_or(|name| event["name"] == name);
+            if let Some(told) = self.events().iter().rev().find(|(_, event)| is_it(event)) {
+                return Ok(told.clone());
             }
             if let Some(status) = self.child.try_wait()? {
                 return Err(format!("outboard ended ({status}) without `{kind}`").into());
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > patience {
                 return Err(format!("outboard did not say `{kind}`; it said {:?}", self.events()).into());
             }
             thread::sleep(LOOK);
@@ -122,6 +136,33 @@ impl Service {
             at += 1;
         }
         all.into_iter().filter_map(|process| Pid::from_raw(process as i32)).collect()
+    }
+
+    /// What it says of a device's messages that did not arrive, in units, and whether it still runs.
+    pub(crate) fn told(&mut self, name: &str, unit: Unit) -> Told {
+        let mut told = Told { alive: matches!(self.child.try_wait(), Ok(None)), ..Told::default() };
+        let mut events = self.events_of("stats");
+        events.retain(|event| event["name"] == name);
+        let Some(stats) = events.last().map(|event| event["stats"].clone()) else { return told };
+        let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
+        let missed = |event: &Value| partner_figure(&event["stats"], "frames missed by the driver") as u64;
+        let missed = events.iter().map(missed).max().unwrap_or_default();
+        *told.reasons.entry("missed by the driver".into()).or_default() += missed;
+        told.is_unnumbered |= events.iter().any(|event| overflows(event) > 0.0);
+        for flow in [&stats["outgoing"], &stats["incoming"]] {
+            let drops = flow["drops"].as_object().into_iter().flatten();
+            let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));
+            let drops = drops.map(|(reason, count)| (reason.clone(), count)).chain(never);
+            for (reason, count) in drops.filter_map(|(reason, count)| Some((reason, count.as_u64()?))) {
+                let count = match reason.starts_with("bytes ") {
+                    true => count.div_ceil(unit.bytes(0).len() as u64),
+                    false => count,
+                };
+                *told.reasons.entry(reason).or_default() += count;
+            }
+        }
+        told.reasons.retain(|_, count| *count > 0);
+        told
     }
 
     fn signal(&self, signal: Signal) {
@@ -189,11 +230,9 @@ impl Hosts {
 
     /// The program, on a host, as that host's user.
     pub(crate) fn command(&self, host: Host) -> Result<Command, Failure> {
-        let home = self.directory.join(host.letter());
         let program = beside("outboard")?;
         let mut command = self.lab.program(host.letter(), &program.display().to_string());
-        for (name, below) in [("XDG_STATE_HOME", "state"), ("XDG_RUNTIME_DIR", "run")] {
-            let path = home.join(below);
+        for (name, path) in self.homes(host) {
             fs::create_dir_all(&path)?;
             command.env(name, path);
         }
@@ -202,13 +241,28 @@ impl Hosts {
 
     /// Shares a device and attaches it; what stands in for it.
     pub(crate) fn begin(&mut self, device: &str, application: &str) -> Result<String, Failure> {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
-        let share = words(&["share", device, "--name", DEVICE, "--stats"]);
-        let from = format!("{}{ADDRESS_A}/{DEVICE}", self.scheme);
-        let attach = words(&["attach", &from, "--as", application, "--stats"]);
-        self.share = Some((self.service(Host::Device, &share)?, share));
+        self.share(device)?;
+        let attach = attach_words(&self.from(), application).map(str::to_string).to_vec();
         self.attach = Some((self.service(Host::Application, &attach)?, attach));
         self.node(DEVICE)
+    }
+
+    /// Shares a device.
+    pub(crate) fn share(&mut self, device: &str) -> Result<(), Failure> {
+        let words = ["share", device, "--name", DEVICE, "--stats"].map(str::to_string).to_vec();
+        self.share = Some((self.service(Host::Device, &words)?, words));
+        Ok(())
+    }
+
+    /// What `attach` attaches.
+    pub(crate) fn from(&self) -> String {
+        format!("{}{ADDRESS_A}/{DEVICE}", self.scheme)
+    }
+
+    /// What a host keeps, and where it runs.
+    pub(crate) fn homes(&self, host: Host) -> [(&'static str, PathBuf); 2] {
+        let home = self.directory.join(host.letter());
+        [("XDG_STATE_HOME", home.join("state")), ("XDG_RUNTIME_DIR", home.join("run"))]
     }
 
     /// The same of several devices, each host by one run file, with these limits; what stands in for each.
@@ -236,7 +290,7 @@ impl Hosts {
     /// What stands in for a device.
     fn node(&mut self, name: &str) -> Result<String, Failure> {
         let (service, _) = self.attach.as_mut().ok_or("nothing is attached")?;
-        let attached = service.wait_for("attached", Some(name))?;
+        let (_, attached) = service.wait_for("attached", Some(name), PATIENCE)?;
         Ok(attached["node"].as_str().unwrap_or_default().into())
     }
 
@@ -338,35 +392,17 @@ impl Hosts {
     /// What both hosts say of a device's messages that did not arrive, and whether they still run. What they say in bytes
     /// is counted in units.
     pub(crate) fn told(&mut self, name: &str, unit: Unit) -> Told {
-        let mut told = Told { reasons: BTreeMap::new(), is_unnumbered: false, alive: true };
-        for host in Host::BOTH {
-            let Some((service, _)) = self.running(host) else { continue };
-            told.alive &= matches!(service.child.try_wait(), Ok(None));
-            let mut events = service.events_of("stats");
-            events.retain(|event| event["name"] == name);
-            let Some(stats) = events.last().map(|event| event["stats"].clone()) else { continue };
-            let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
-            let missed =
-                |event: &Value| partner_figure(&event["stats"], "frames missed by the driver") as u64;
-            let missed = events.iter().map(missed).max().unwrap_or_default();
-            *told.reasons.entry("missed by the driver".into()).or_default() += missed;
-            told.is_unnumbered |= events.iter().any(|event| overflows(event) > 0.0);
-            for flow in [&stats["outgoing"], &stats["incoming"]] {
-                let drops = flow["drops"].as_object().into_iter().flatten();
-                let never = ["lost", "stale"].map(|figure| (figure.to_string(), &flow[figure]));
-                let drops = drops.map(|(reason, count)| (reason.clone(), count)).chain(never);
-                for (reason, count) in drops.filter_map(|(reason, count)| Some((reason, count.as_u64()?))) {
-                    let count = match reason.starts_with("bytes ") {
-                        true => count.div_ceil(unit.bytes(0).len() as u64),
-                        false => count,
-                    };
-                    *told.reasons.entry(reason).or_default() += count;
-                }
-            }
-        }
-        told.reasons.retain(|_, count| *count > 0);
-        told
+        let running = Host::BOTH.map(|host| {
+            let (service, _) = self.running(host).as_mut()?;
+            Some(service.told(name, unit))
+        });
+        running.into_iter().flatten().reduce(Told::and).unwrap_or_default()
     }
+}
+
+/// How a host attaches a device.
+pub(crate) fn attach_words<'a>(from: &'a str, application: &'a str) -> [&'a str; 5] {
+    ["attach", from, "--as", application, "--stats"]
 }
 
 /// One figure of a flow's partner; 0 if it tells no such thing.
@@ -376,17 +412,26 @@ fn partner_figure(stats: &Value, name: &str) -> f64 {
 }
 
 /// What hosts told.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Told {
     /// Messages that they say did not arrive, by reason.
     pub(crate) reasons: BTreeMap<String, u64>,
     /// The kernel told that it dropped others, too, and not how many.
     pub(crate) is_unnumbered: bool,
-    /// Both still run.
+    /// Those who told it still run.
     pub(crate) alive: bool,
 }
 
 impl Told {
+    /// What both of them told.
+    pub(crate) fn and(mut self, other: Told) -> Told {
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+        let is_unnumbered = self.is_unnumbered || other.is_unnumbered;
+        Told { is_unnumbered, alive: self.alive && other.alive, ..self }
+    }
+
     /// Messages that they say did not arrive.
     pub(crate) fn dropped(&self) -> u64 {
         self.reasons.values().sum()

@@ -7,6 +7,7 @@ pub(crate) mod count;
 pub(crate) mod fault;
 pub(crate) mod hosts;
 pub(crate) mod port;
+mod sleeper;
 pub(crate) mod subject;
 mod unit;
 
@@ -17,6 +18,7 @@ use count::Tally;
 use fault::Fault;
 use hosts::{DEVICE, Host, Hosts, Told};
 use serde_json::{Value, json};
+pub(crate) use sleeper::{SleeperSetting, sleep};
 use std::fmt::Write as _;
 use std::fs;
 use std::num::NonZeroUsize;
@@ -52,6 +54,9 @@ pub(crate) struct ReliabilitySetting {
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
+    /// The program `lab/vm`, for a host that is a machine of its own and sleeps [default: none does]
+    #[arg(long)]
+    vm: Option<PathBuf>,
     /// Write the page to this file, Markdown
     #[arg(long)]
     page: Option<PathBuf>,
@@ -115,24 +120,24 @@ impl Seen {
 }
 
 /// Tries all of them, `jobs` at a time; what came of each, in their order.
-fn run_cells(cells: &[Cell], jobs: NonZeroUsize, netlab: &Path, seed: u64) -> Vec<Outcome> {
+fn run_cells(cells: &[Cell], setting: &ReliabilitySetting, netlab: &Path) -> Vec<Outcome> {
     let outcomes: Vec<OnceLock<Outcome>> = cells.iter().map(|_| OnceLock::new()).collect();
     let run = |at: usize| {
         let (cell, name) = (&cells[at], format!("outboard-reliability-{}-{at}", std::process::id()));
         let directory = std::env::temp_dir().join(name);
-        let outcome = run_cell(cell, netlab, &directory, seed)
-            .unwrap_or_else(|error| Outcome::Failed(format!("{error} (seed {seed})")));
+        let outcome = run_cell(cell, setting, netlab, &directory)
+            .unwrap_or_else(|error| Outcome::Failed(format!("{error} (seed {})", setting.seed)));
         // A directory that stays is no harm.
         let _ = fs::remove_dir_all(&directory);
         progress(&format!("{}: {}", name_of(cell), words(cell, &outcome)));
         outcomes[at].get_or_init(|| outcome);
     };
     let (alone, beside): (Vec<usize>, Vec<usize>) =
-        (0..cells.len()).partition(|at| cells[*at].fault.befalls_the_machine());
+        (0..cells.len()).partition(|at| cells[*at].fault.wants_the_machine());
     let queue = Mutex::new(beside.into_iter());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
-        for _ in 0..jobs.get() {
+        for _ in 0..setting.jobs.get() {
             scope.spawn(|| std::iter::from_fn(next).for_each(run));
         }
     });
@@ -140,13 +145,21 @@ fn run_cells(cells: &[Cell], jobs: NonZeroUsize, netlab: &Path, seed: u64) -> Ve
     outcomes.into_iter().map(|outcome| outcome.into_inner().expect("every cell was run")).collect()
 }
 
-fn run_cell(cell: &Cell, netlab: &Path, directory: &Path, seed: u64) -> Result<Outcome, Failure> {
+fn run_cell(
+    cell: &Cell,
+    setting: &ReliabilitySetting,
+    netlab: &Path,
+    directory: &Path,
+) -> Result<Outcome, Failure> {
     fs::create_dir_all(directory)?;
     let disk = Disk::mount(directory)?;
     // Nothing stands in for a transport that is asked for.
     let transport = (!matches!(cell.fault, Fault::NoUdp(_))).then_some(cell.transport.as_str());
-    let mut hosts = Hosts::new(transport, netlab, directory, seed)?;
+    let mut hosts = Hosts::new(transport, netlab, directory, setting.seed)?;
     let made = Made::new(cell.class, directory)?;
+    if let (Fault::SuspendApplication(seconds), Some(vm)) = (cell.fault, &setting.vm) {
+        return sleeper::look(seconds, &mut hosts, made, cell.class, vm).map(Outcome::Seen);
+    }
     let told = hosts.begin(&made.shared, &made.used)?;
     let mut subject = made.begin(&told)?;
     let calm = Instant::now();
@@ -198,6 +211,9 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
     let mut faults = Vec::new();
     for fault in Fault::EVERY.into_iter().filter(is_wanted) {
         match fault.is_possible() {
+            Ok(()) if setting.vm.is_none() && matches!(fault, Fault::SuspendApplication(_)) => {
+                progress(&format!("SKIPPED {fault}: it needs a machine of its own; `--vm lab/vm` boots one"));
+            }
             Ok(()) => faults.push(fault),
             Err(why) => progress(&format!("SKIPPED {fault}: {why}")),
         }
@@ -209,7 +225,7 @@ pub(crate) fn run(setting: &ReliabilitySetting) -> Result<Value, Failure> {
             cells.extend(befallen.map(|class| Cell { class, fault, transport: transport.clone() }));
         }
     }
-    let outcomes = run_cells(&cells, setting.jobs, &netlab, setting.seed);
+    let outcomes = run_cells(&cells, setting, &netlab);
     let outcomes: Vec<(Cell, Outcome)> = cells.into_iter().zip(outcomes).collect();
     let text = table(&outcomes);
     if let Some(file) = &setting.page {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use sys::input::code::EV_KEY;
-use sys::input::evdev;
+use sys::input::{Bits, evdev};
 
 const READ_BYTES: usize = 64 << 10;
 /// Longest wait for the application's node.
@@ -179,8 +179,8 @@ pub(crate) struct Subject {
     device: PathBuf,
     hardware: Arc<Port>,
     application: Arc<Port>,
-    /// Where the application has it.
-    out: PathBuf,
+    /// Where the application has it, if that is on this machine.
+    out: Option<PathBuf>,
     ways: Vec<Way>,
     told: Arc<Told>,
     /// The device's node, open, so that the kernel keeps what nobody reads, and tells where keys are.
@@ -197,7 +197,25 @@ pub(crate) struct Made {
     hardware: End,
     node: Option<fs::File>,
     /// Where the application has it; a keyboard's is told by who made it.
-    out: PathBuf,
+    pub(crate) out: PathBuf,
+}
+
+/// Opens what `attach` made, as an application does; `told` is what it says of that, `out` where it was to be. And where it is.
+pub(crate) fn open_application(class: Class, told: &str, out: &Path) -> Result<(Port, PathBuf), Failure> {
+    let out = if class == Class::Input { event_node(told)? } else { out.to_path_buf() };
+    let begun = Instant::now();
+    while !out.exists() {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("there is no {}", out.display()).into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let port = match class {
+        // It is a camera to others once a worker has it.
+        Class::Camera => patiently(&out, Port::view)?,
+        _ => Port::application(&out)?,
+    };
+    Ok((port, out))
 }
 
 impl Made {
@@ -236,22 +254,17 @@ impl Made {
 
     /// Has units flow, once it is shared and attached; `told` is what `attach` says of the application.
     pub(crate) fn begin(self, told: &str) -> Result<Subject, Failure> {
-        let Made { class, device, hardware, node, mut out, .. } = self;
-        if class == Class::Input {
-            out = event_node(told)?;
-        }
-        let begun = Instant::now();
-        while !out.exists() {
-            if begun.elapsed() > PATIENCE {
-                return Err(format!("there is no {}", out.display()).into());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        let application = match class {
-            // It is a camera to others once a worker has it.
-            Class::Camera => patiently(&out, Port::view)?,
-            _ => Port::application(&out)?,
-        };
+        let (application, out) = open_application(self.class, told, &self.out)?;
+        Ok(self.flow(application, Some(out)))
+    }
+
+    /// The same with an application on another machine: `application` is what it reads.
+    pub(crate) fn begin_far(self, application: Port) -> Subject {
+        self.flow(application, None)
+    }
+
+    fn flow(self, application: Port, out: Option<PathBuf>) -> Subject {
+        let Made { class, device, hardware, node, .. } = self;
         let (hardware, application) = (Arc::new(Port::hardware(hardware)), Arc::new(application));
         let told = Arc::<Told>::default();
         let unit = class.unit();
@@ -259,7 +272,7 @@ impl Made {
         if class == Class::Serial {
             ways.push(Way::start(unit, &application, &hardware, &told));
         }
-        Ok(Subject { class, device, hardware, application, out, ways, told, node })
+        Subject { class, device, hardware, application, out, ways, told, node }
     }
 }
 
@@ -353,14 +366,20 @@ impl Subject {
         }
         let torn = counts.iter().filter_map(|count| lock(count).first_torn());
         torn.for_each(|torn| progress(&format!("the first that is no unit: {torn}")));
-        let stuck = match (self.class, &self.node) {
-            (Class::Input, Some(node)) => stuck(node, &self.out)?,
+        let stuck = match (self.class, &self.out) {
+            (Class::Input, Some(out)) => self.stuck(&pressed(&fs::File::open(out)?)?)?,
             _ => 0,
         };
         let tally = counts.iter().fold(Tally::default(), |sum, count| sum.and(lock(count).tally()));
         let overruns = counts.iter().map(|count| lock(count).overruns()).sum();
         let gaps = counts.iter().map(|count| lock(count).gaps()).sum();
         Ok(Ended { gaps, tally, stuck, node_losses: self.application.losses(), overruns })
+    }
+
+    /// Of keys that are pressed at the application, and of those at the device, the ones that are not at the other.
+    pub(crate) fn stuck(&self, there: &Bits) -> Result<u64, Failure> {
+        let here = pressed(self.node.as_ref().ok_or("it is no keyboard")?)?;
+        Ok((here.without(there).len() + there.without(&here).len()) as u64)
     }
 }
 
@@ -406,12 +425,9 @@ fn patiently<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> Result<T,
     }
 }
 
-/// Keys that are not as they are at the device.
-fn stuck(device: &fs::File, application: &Path) -> Result<u64, Failure> {
-    let application = fs::File::open(application)?;
-    let [here, there] = [device, &application].map(|node| evdev::state(node.as_fd(), EV_KEY));
-    let (here, there) = (here?, there?);
-    Ok((here.without(&there).len() + there.without(&here).len()) as u64)
+/// Keys that are pressed.
+pub(crate) fn pressed(keyboard: &fs::File) -> io::Result<Bits> {
+    evdev::state(keyboard.as_fd(), EV_KEY)
 }
 
 /// A small disk, where an application writes.
