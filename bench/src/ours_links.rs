@@ -90,6 +90,7 @@ impl Stages {
         self.hand_at(now(), message)
     }
 
+    #[inline]
     fn hand_at(&mut self, now: Time, message: Message) -> Result<(), Failure> {
         self.links[0].hand(Input::Message(Port::MAIN, message), now, &mut self.out)?;
         self.go_on(1)
@@ -102,6 +103,7 @@ impl Stages {
     }
 
     /// Hands what came out to the stage `next`, or lets it be taken behind the last.
+    #[inline]
     fn go_on(&mut self, next: usize) -> Result<(), Failure> {
         if next < self.links.len() {
             while let Some((_, message)) = self.out.messages.pop_front() {
@@ -118,6 +120,7 @@ impl Stages {
         self.collect_at(now())
     }
 
+    #[inline]
     fn collect_at(&mut self, now: Time) -> Result<&mut Outbox, Failure> {
         for index in 0..self.links.len() {
             self.links[index].collect(now, &mut self.out)?;
@@ -127,6 +130,7 @@ impl Stages {
     }
 
     /// Waits as a path does; whether it slept.
+    #[inline]
     pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
         let mut at: Option<Time> = None;
         for link in &self.links {
@@ -146,6 +150,7 @@ impl Stages {
 
     /// One message through all stages, that comes now. As a path, it reads its clock once a turn: while the message is on
     /// its way, or when it has slept meanwhile.
+    #[inline]
     pub(crate) fn pass(&mut self, begun: Time, message: Message) -> Result<Message, Failure> {
         self.hand_at(begun, message)?;
         loop {

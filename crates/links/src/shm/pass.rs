@@ -24,8 +24,22 @@ pub enum Passed {
 }
 
 impl Seat {
-    /// Hands on all that came, as far as there is room. A process that calls this receives and sends nothing.
+    /// Hands on all that came, as far as there is room, and what comes in the moment that it pays to look for more. A
+    /// process that calls this receives and sends nothing.
     pub fn pass_on(&mut self) -> Result<Passed, Broken> {
+        let mut passed = self.pass_what_came()?;
+        // Who has handed on a ring of them sees what else there is.
+        for _ in 0..self.block.geometry().ring {
+            let has_room = matches!(passed, Passed::Nothing | Passed::All);
+            if !has_room || self.is_told() || !self.looks_shortly() {
+                break;
+            }
+            passed = self.pass_what_came()?;
+        }
+        Ok(passed)
+    }
+
+    fn pass_what_came(&mut self) -> Result<Passed, Broken> {
         let (mut count, mut has_moved) = (0, self.pass_singles()?);
         let mut passed = if has_moved { Passed::All } else { Passed::Nothing };
         while let Some((entries, is_end)) = self.whole(count)? {

@@ -415,14 +415,24 @@ impl Seat {
     /// Before [`Seat::sleep`]: whether there is something after all. Looks a moment longer where that has
     /// paid.
     pub fn go_to_sleep(&mut self, now: fn() -> Time) -> Result<bool, Broken> {
+        let looks_shortly = self.looks_shortly();
         let Seat { input, spin, block, .. } = self;
-        if spin.look_shortly(|| input.has_next()) || spin.look(now, |_| block.is_calm(), || input.has_next())
-        {
+        if looks_shortly || spin.look(now, |_| block.is_calm(), || input.has_next()) {
             return Ok(true);
         }
         self.block.go_to_sleep(self.process);
         self.sleeps = true;
-        Ok(self.has_next()? || self.block.told(self.process).load(Ordering::SeqCst) != self.heard)
+        Ok(self.has_next()? || self.is_told())
+    }
+
+    /// Looks a moment without a clock, where that has paid; whether there is something.
+    pub(super) fn looks_shortly(&self) -> bool {
+        self.spin.look_shortly(|| self.input.has_next())
+    }
+
+    /// Whether there is something new on the control descriptor, which it has not heard of.
+    pub(super) fn is_told(&self) -> bool {
+        self.block.told(self.process).load(Ordering::SeqCst) != self.heard
     }
 
     /// Until it is woken, for so long at most.
