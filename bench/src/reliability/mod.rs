@@ -171,6 +171,8 @@ fn run_cell(
         Ok(gone) => gone,
         Err(why) => return Ok(Outcome::Impossible(why)),
     };
+    // What is seldom made is not waited for.
+    subject.make_now();
     let recovery = wait_for(&subject, gone).map(|came| came.saturating_duration_since(gone));
     thread::sleep(CALM);
     let ended = subject.end(PATIENCE)?;

@@ -24,6 +24,8 @@ const READ_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For what is in a driver's hands when nothing more is made.
 const DRAIN: Duration = Duration::from_millis(100);
+/// How long a camera is shown a number at least: longer than it takes a picture.
+const SHOWN_MIN: Duration = Duration::from_millis(120);
 
 /// What kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,7 +123,11 @@ fn make(unit: Unit, to: &Port, count: &Mutex<Count>, told: &Told) {
         // What a camera is shown must stand for a while, or it is in no picture.
         let since = if unit == Unit::Shade { now } else { due };
         due = (since + Duration::from_secs_f64(1.0 / unit.rate_hz())).max(now);
-        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if unit == Unit::Shade {
+            thread::sleep(SHOWN_MIN);
+        }
+        // Or until the next is to be made at once.
+        thread::park_timeout(due.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -279,6 +285,11 @@ impl Made {
 impl Subject {
     pub(crate) fn class(&self) -> Class {
         self.class
+    }
+
+    /// Has the next be made now, or as soon as the one before has been shown.
+    pub(crate) fn make_now(&self) {
+        self.ways.iter().for_each(|way| way.maker.thread().unpark());
     }
 
     /// Has no more units made until it is plugged or [`Subject::go_on`]; whether all that were made came in time.
