@@ -475,10 +475,14 @@ impl Assault for Asker {
     }
 
     fn rest(&mut self) {
-        if let Some(mut channel) = self.channel.take() {
-            // Its session need not be kept for it.
-            let _ = channel.say(&Control::Goodbye { reason: "it rests".into() }.emit());
-        }
+        part(&mut self.channel);
+    }
+}
+
+/// Says goodbye: a session need not be kept for who rests.
+pub(super) fn part(channel: &mut Option<Channel>) {
+    if let Some(mut channel) = channel.take() {
+        let _ = channel.say(&Control::Goodbye { reason: "it rests".into() }.emit());
     }
 }
 

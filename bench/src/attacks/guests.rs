@@ -1,6 +1,6 @@
 //! Peers that may come, and do so without end.
 
-use super::attacker::{Assault, Caller, Came, Orders, open, refused};
+use super::attacker::{Assault, Caller, Came, Orders, open, part, refused};
 use super::channel::{Channel, reason};
 use wire::Control;
 
@@ -95,8 +95,6 @@ impl Assault for Flicker {
     }
 
     fn rest(&mut self) {
-        if let Some(mut channel) = self.channel.take() {
-            let _ = channel.say(&Control::Goodbye { reason: "it rests".into() }.emit());
-        }
+        part(&mut self.channel);
     }
 }

@@ -8,6 +8,9 @@ use relay::Relay;
 use std::net::{SocketAddrV6, UdpSocket};
 use std::time::Instant;
 
+const TUNING: Tuning =
+    Tuning { window: 1 << 20, streams: 1, datagram: 1452, is_known: false, congestion: Congestion::Cubic };
+
 /// Both ends.
 struct Two([Box<dyn Partner>; 2]);
 
@@ -209,21 +212,14 @@ fn garbage_is_dropped() {
 /// Who waits at an address again after its end tells who goes on there that it is over; nobody else can.
 #[test]
 fn who_begins_anew_tells_its_former_peers() {
-    let tuning = Tuning {
-        window: 1 << 20,
-        streams: 1,
-        datagram: 1452,
-        is_known: false,
-        congestion: Congestion::Cubic,
-    };
     let own = |seed: u8| tls::key_pair_of_seed(&[seed; tls::KEY_BYTES]).expect("a key pair").1;
     let server = |secret: u8| {
         let keys = ServerKeys::new(Some(&Secret([secret; 32]))).expect("keys");
-        Beginning::server(tls::server(own(1), b"test", None).expect("a server"), [7; 8], &keys, &tuning)
+        Beginning::server(tls::server(own(1), b"test", None).expect("a server"), [7; 8], &keys, &TUNING)
             .expect("a server")
     };
     let [here, there] = udp_pair();
-    let client = Beginning::client(tls::client(own(2), b"test", None).expect("a client"), &tuning);
+    let client = Beginning::client(tls::client(own(2), b"test", None).expect("a client"), &TUNING);
     let mut near = QuicConnection::begin(here, client.expect("a client")).expect("a connection");
     let socket = there.try_clone().expect("the socket");
     let mut far = QuicConnection::begin(there, server(1)).expect("a connection");
@@ -261,16 +257,9 @@ fn who_begins_anew_tells_its_former_peers() {
 fn knocking() -> (QuicConnection, UdpSocket, AddressCheck) {
     let [here, there] = udp_pair();
     let there = UdpSocket::from(there);
-    let tuning = Tuning {
-        window: 1 << 20,
-        streams: 1,
-        datagram: 1452,
-        is_known: false,
-        congestion: Congestion::Cubic,
-    };
     let [near, far] = keys();
-    let client = Beginning::data(End::Dialled, Some(&near), &tuning).expect("a client");
-    let server = Beginning::data(End::Accepted, Some(&far), &tuning).expect("a server");
+    let client = Beginning::data(End::Dialled, Some(&near), &TUNING).expect("a client");
+    let server = Beginning::data(End::Accepted, Some(&far), &TUNING).expect("a server");
     let check = AddressCheck::new(&server).expect("a check");
     (QuicConnection::begin(here, client).expect("a connection"), there, check)
 }
