@@ -439,7 +439,7 @@ impl Asker {
         self.next += 1;
         channel.say(&open.emit())?;
         loop {
-            match channel.hear()? {
+            match channel.hear_on()? {
                 Control::Opened { .. } => {
                     return Ok(Came::GotIn(format!("{open:?}").chars().take(200).collect()));
                 }
@@ -456,9 +456,6 @@ impl Asker {
                 said @ Control::Goodbye { .. } => {
                     self.channel = None;
                     return Ok(Came::Refused(reason(said)));
-                }
-                Control::Ping { id, sent, .. } => {
-                    channel.say(&Control::Pong { id, sent, received: sent, replied: sent }.emit())?;
                 }
                 _ => {}
             }

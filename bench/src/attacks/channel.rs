@@ -104,6 +104,18 @@ impl Channel {
         }
     }
 
+    /// What the other says next but pings, which are answered: of who stays.
+    pub(super) fn hear_on(&mut self) -> std::io::Result<Control> {
+        loop {
+            match self.hear()? {
+                Control::Ping { id, sent, .. } => {
+                    self.say(&Control::Pong { id, sent, received: sent, replied: sent }.emit())?;
+                }
+                said => return Ok(said),
+            }
+        }
+    }
+
     /// The next message; an error, or `Goodbye`, is the end.
     pub(super) fn hear(&mut self) -> io::Result<Control> {
         read_frame(self)

@@ -67,7 +67,7 @@ impl Flicker {
         let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
         channel.say(&open("toy", None).emit())?;
         loop {
-            match channel.hear()? {
+            match channel.hear_on()? {
                 Control::Opened { driver, .. } => {
                     channel.say(&Control::Close { driver, reason: "it has enough".into() }.emit())?;
                     return Ok(Came::Refused("opened, as it may be".into()));
@@ -76,9 +76,6 @@ impl Flicker {
                 said @ Control::Goodbye { .. } => {
                     self.channel = None;
                     return Ok(Came::Refused(reason(said)));
-                }
-                Control::Ping { id, sent, .. } => {
-                    channel.say(&Control::Pong { id, sent, received: sent, replied: sent }.emit())?;
                 }
                 _ => {}
             }
