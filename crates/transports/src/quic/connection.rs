@@ -102,6 +102,8 @@ pub struct QuicConnection {
     news: bool,
     timeout: Option<Instant>,
     begun: Instant,
+    /// Where the library sent when it was last looked at.
+    went_to: Option<SocketAddr>,
     /// Nothing listens where what was sent last went.
     refused: bool,
     over: Option<Over>,
@@ -143,6 +145,7 @@ impl QuicConnection {
             news: true,
             timeout: None,
             begun: Instant::now(),
+            went_to: None,
             refused: false,
             over: None,
             parted: false,
@@ -244,6 +247,7 @@ impl QuicConnection {
 
     pub(super) fn turn_out_at(&mut self, now: Instant) {
         self.settle(now);
+        self.begin_path(now);
         if let Some((_, connection)) = &mut self.state
             && self.timeout.is_some_and(|at| at <= now)
         {
@@ -263,6 +267,21 @@ impl QuicConnection {
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
         let shaken_by = shaken_by.filter(|_| self.over.is_none());
         self.timeout = [timeout, self.owed.at(), shaken_by].into_iter().flatten().min();
+    }
+
+    /// Has something under way by a path that is another, before anything is done that is due. quinn-proto counts that by
+    /// path, and has one timer for what is lost of all: it takes that timer for the handshake's where nothing is under way
+    /// by the new path. With debug assertions that is a panic; without them the timer stops until something is sent.
+    fn begin_path(&mut self, now: Instant) {
+        let Some((_, connection)) = &mut self.state else { return };
+        let goes_to = Some(connection.remote_address());
+        let went_to = std::mem::replace(&mut self.went_to, goes_to);
+        if went_to.is_some() && went_to != goes_to && !connection.is_closed() {
+            connection.ping();
+            // What waits for the old path is as lost as what is under way there.
+            self.pending = None;
+            self.pass_one(now);
+        }
     }
 
     /// Sends one datagram past what holds data back, if an acknowledgement waits behind these.

@@ -357,28 +357,34 @@ fn an_acknowledgement_does_not_wait_behind_data() {
     assert!(counts.iter().sum::<u64>() > 0, "{counts:?}: nothing was held back");
 }
 
-/// One end sends to the other, which sleeps and loses all of it. When it is there again, the rest of a wait as long as its sleep
-/// is not waited for.
-#[test]
-fn who_was_silent_and_is_there_again_is_sent_to_at_once() {
+/// Both ends of a connection, and a time when it is there: how time goes on is the test's to say.
+fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
     let tuning =
         Tuning { window: 1 << 20, streams: 1, datagram: 1200, is_known: true, congestion: Congestion::Cubic };
     let [near, far] = keys();
-    let sockets = udp_pair();
-    let slept_through = UdpSocket::from(sockets[1].try_clone().expect("a socket"));
-    let [here, there] = sockets;
     let begin = |end, keys, socket| {
         let beginning = Beginning::data(end, Some(keys), &tuning).expect("a beginning");
         QuicConnection::begin(socket, beginning).expect("a connection")
     };
+    let [here, there] = sockets;
     let mut ends = [begin(End::Dialled, &near, here), begin(End::Accepted, &far, there)];
     let mut now = Instant::now();
-    const STEP: Duration = Duration::from_millis(10);
     for _ in 0..40 {
-        now += STEP;
+        now += Duration::from_millis(10);
         ends.iter_mut().for_each(|end| end.turn_at(now));
     }
     assert!(ends.iter().all(QuicConnection::is_established));
+    (ends, now)
+}
+
+/// One end sends to the other, which sleeps and loses all of it. When it is there again, the rest of a wait as long as its sleep
+/// is not waited for.
+#[test]
+fn who_was_silent_and_is_there_again_is_sent_to_at_once() {
+    let sockets = udp_pair();
+    let slept_through = UdpSocket::from(sockets[1].try_clone().expect("a socket"));
+    let (mut ends, mut now) = established(sockets);
+    const STEP: Duration = Duration::from_millis(10);
     let said = pattern(64 << 10, 7);
     let connection = ends[0].state().expect("a connection");
     let stream = connection.streams().open(Dir::Uni).expect("a stream");
@@ -410,6 +416,40 @@ fn who_was_silent_and_is_there_again_is_sent_to_at_once() {
         let _ = chunks.finalize();
         assert!(now - woke < ASLEEP / 4, "{came} of {} came", said.len());
     }
+}
+
+/// One end has sent something that got lost, and is due to probe, when the other is heard from another address.
+#[test]
+fn what_was_lost_before_the_peer_moved_is_sent_again() {
+    let sockets = udp_pair();
+    let [at_here, at_there] =
+        sockets.each_ref().map(|socket| UdpSocket::from(socket.try_clone().expect("a socket")));
+    let (mut ends, mut now) = established(sockets);
+    let said = pattern(4000, 7);
+    let connection = ends[1].state().expect("a connection");
+    let stream = connection.streams().open(Dir::Uni).expect("a stream");
+    connection.send_stream(stream).write(&said).expect("room");
+    ends[1].turn_at(now);
+    let mut datagram = [0; 2048];
+    while at_here.recv(&mut datagram).is_ok() {}
+    ends[0].probe_at(now);
+    let count = at_there.recv(&mut datagram).expect("a probe");
+    ends[1].take(&datagram[..count], "127.0.0.1:9".parse().expect("an address"));
+    now += Duration::from_secs(1);
+    ends[1].turn_out_at(now);
+    let mut came = Vec::new();
+    for _ in 0..100 {
+        now += Duration::from_millis(10);
+        ends.iter_mut().for_each(|end| end.turn_at(now));
+        let connection = ends[0].state().expect("a connection");
+        let mut stream = connection.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else { continue };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            came.extend_from_slice(&chunk.bytes);
+        }
+        let _ = chunks.finalize();
+    }
+    assert_eq!(came, said);
 }
 
 /// Who has taken a stranger's first datagram waits for what the stranger will never say here, and its peer for an answer:
