@@ -202,12 +202,27 @@ const CHAINS: [(&str, Make); 8] = [
     ("pipes", |size| ours(Stages::pipes(STAGES)?, size)),
 ];
 
+/// Eight processes at real-time priority, for which one needs a privilege.
+const REALTIME: [(&str, Make); 3] = [
+    ("bare futexes, realtime", |size| bare_realtime(Means::Together, size)),
+    ("shm, realtime", |size| ours(realtime(&[PASSING; STAGES])?, size)),
+    ("bare pipes, realtime", |size| bare_realtime(Means::Pipe, size)),
+];
+
 fn bare(means: Means, relays: usize, size: usize) -> Result<Way, Failure> {
     Ok(Way::Bare(Bare::new(means, relays, size)?))
 }
 
+fn bare_realtime(means: Means, size: usize) -> Result<Way, Failure> {
+    Ok(Way::Bare(Bare::realtime(means, STAGES, size)?))
+}
+
 fn shared(pairs: &[&str], spins: bool) -> Result<Stages, Failure> {
-    Stages::shared(pairs, SharedRun { slots: Some(4), latency: None, spins })
+    Stages::shared(pairs, SharedRun { slots: Some(4), latency: None, spins, is_realtime: false })
+}
+
+fn realtime(pairs: &[&str]) -> Result<Stages, Failure> {
+    Stages::shared(pairs, SharedRun { slots: Some(4), latency: None, spins: true, is_realtime: true })
 }
 
 /// A body that is made once, outside the clock.
@@ -248,6 +263,17 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
         }
     }
     sys::thread::pin_to_cpu(0);
+    Ok(ways)
+}
+
+/// Eight processes, at either priority.
+fn chains(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
+    let mut ways = wanted("chain", &CHAINS, size, setting)?;
+    // In a thread that ends at once.
+    match std::thread::spawn(sys::thread::be_urgent).join() {
+        Ok(true) => ways.extend(wanted("chain", &REALTIME, size, setting)?),
+        _ => println!("SKIPPED: chains at real-time priority: it may not be asked for"),
+    }
     Ok(ways)
 }
 
@@ -319,7 +345,7 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
             scope.spawn(|| table("hop", size, hops(size, setting)?, setting, 2, &mut rows)).join()
         });
         hops_of_one.map_err(|_| "a turn panicked")??;
-        table("chain", size, wanted("chain", &CHAINS, size, setting)?, setting, 1, &mut rows)?;
+        table("chain", size, chains(size, setting)?, setting, 1, &mut rows)?;
     }
     judge(&rows, setting.seed);
     Ok(json!({ "experiment": "links", "rows": rows }))

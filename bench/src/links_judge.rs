@@ -10,7 +10,7 @@ use serde_json::Value;
 type Goal = (&'static str, [&'static str; 3], Option<&'static str>, &'static str);
 
 /// For each size.
-const GOALS: [Goal; 13] = [
+const GOALS: [Goal; 16] = [
     (
         "shm hop by the bare futex or eventfd",
         ["hop", "shm, waking", "bare eventfd"],
@@ -41,6 +41,19 @@ const GOALS: [Goal; 13] = [
     ("8 shm stages by bare descriptors", ["chain", "shm", "bare eventfds"], None, "<= 1.3"),
     ("8 shm stages by bare futexes, together", ["chain", "shm", "bare futexes, together"], None, ""),
     ("8 bare whole-message pipes by 8 shm stages", ["chain", "bare pipes", "shm"], None, ">= 60 *"),
+    ("the same pipes by 8 of real-time priority", ["chain", "bare pipes", "shm, realtime"], None, ">= 60 *"),
+    (
+        "pipes of that priority by 8 of it",
+        ["chain", "bare pipes, realtime", "shm, realtime"],
+        None,
+        ">= 60 *",
+    ),
+    (
+        "8 of it by bare futexes of it, together",
+        ["chain", "shm, realtime", "bare futexes, realtime"],
+        None,
+        "",
+    ),
     ("the same pipes by 8 that are handed each", ["chain", "bare pipes", "shm, handled"], None, ""),
     ("the same pipes by bare futexes, together", ["chain", "bare pipes", "bare futexes, together"], None, ""),
     (

@@ -75,6 +75,9 @@ pub(crate) struct Relay {
     size: usize,
     /// Its number in the chain
     number: usize,
+    /// At real-time priority
+    #[arg(long)]
+    realtime: bool,
 }
 
 /// Descriptors of a relay: what it reads, what it writes, the words.
@@ -82,6 +85,9 @@ const GIVEN: [i32; 3] = [3, 4, 5];
 
 /// Hands on what comes until nothing comes any more.
 pub(crate) fn relay(relay: &Relay) -> Result<(), Failure> {
+    if relay.realtime && !sys::thread::be_urgent() {
+        return Err("no real-time priority".into());
+    }
     let [input, output, words] = GIVEN.map(sys::descriptor::inherited);
     let words = Shared::map(words?, Access::Write)?;
     let mut end = End {
@@ -200,6 +206,15 @@ pub(crate) struct Chain {
 impl Chain {
     /// So many processes.
     pub(crate) fn new(means: Means, relays: usize, size: usize) -> Result<Chain, Failure> {
+        Chain::begin(means, relays, size, &[])
+    }
+
+    /// The same at real-time priority.
+    pub(crate) fn realtime(means: Means, relays: usize, size: usize) -> Result<Chain, Failure> {
+        Chain::begin(means, relays, size, &["--realtime"])
+    }
+
+    fn begin(means: Means, relays: usize, size: usize, more: &[&str]) -> Result<Chain, Failure> {
         let words = memory::create("words", (relays + 2) * RING_LINES * LINE)?;
         // Links 0 to `relays`: the ends to write and to read.
         let mut links = Vec::new();
@@ -226,7 +241,7 @@ impl Chain {
                 words.as_fd().try_clone_to_owned()?,
             ];
             let mut command = Command::new(&own);
-            command.args(["links-relay", &name, &size.to_string(), &number.to_string()]);
+            command.args(["links-relay", &name, &size.to_string(), &number.to_string()]).args(more);
             children.push(sys::process::start_with(&mut command, given)?);
         }
         let (input, output) = (links[relays].0.try_clone()?, links[0].1.try_clone()?);

@@ -22,12 +22,15 @@ pub(crate) const PASSING: &str = "null";
 pub(crate) const HANDLING: &str = "fault";
 
 /// The source half of a pair, at a place in a run or in a chain of pipes.
-fn module(pair: &str, place: Option<usize>) -> Result<Module, Failure> {
+fn module(pair: &str, place: Option<usize>, is_realtime: bool) -> Result<Module, Failure> {
     let mut words: Vec<OsString> = vec![crate::program()?.into()];
     words.extend(["module", pair, "--fd-control", "3"].map(OsString::from));
     match place {
         Some(place) => words.extend(["--place".into(), place.to_string().into()]),
         None => words.push("--chain".into()),
+    }
+    if is_realtime {
+        words.push("--realtime".into());
     }
     let (version, role, format) = (MODULE_VERSION, "source".into(), "bytes".into());
     let hello = ModuleFrame::Hello { version, role, format, options: Vec::new() };
@@ -54,14 +57,14 @@ pub(crate) struct Stages {
 impl Stages {
     /// A run of these pairs on shared memory.
     pub(crate) fn shared(pairs: &[&str], setting: SharedRun) -> Result<Stages, Failure> {
-        let module = |(index, pair): (usize, &&str)| module(pair, Some(index + 1));
+        let module = |(index, pair): (usize, &&str)| module(pair, Some(index + 1), setting.is_realtime);
         let modules = pairs.iter().enumerate().map(module).collect::<Result<Vec<_>, _>>()?;
         Stages::new(Process::start_run(modules, setting)?)
     }
 
     /// A chain of pipes.
     pub(crate) fn pipes(stages: usize) -> Result<Stages, Failure> {
-        let modules = (0..stages).map(|_| module(PASSING, None)).collect::<Result<Vec<_>, _>>()?;
+        let modules = (0..stages).map(|_| module(PASSING, None, false)).collect::<Result<Vec<_>, _>>()?;
         Stages::new(Process::start_chain(modules)?)
     }
 

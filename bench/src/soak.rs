@@ -62,7 +62,8 @@ pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
     let SoakSetting { messages, kills, stages, seed } = *setting;
     // Every other stage holds what it is handed, the others hand on where it lies.
     let pairs: Vec<_> = (0..stages).map(|stage| [PASSING, HANDLING][stage % 2]).collect();
-    let mut run = Stages::shared(&pairs, SharedRun { slots: None, latency: None, spins: true })?;
+    let mut run =
+        Stages::shared(&pairs, SharedRun { slots: None, latency: None, spins: true, is_realtime: false })?;
     let mut at: Vec<u64> = (0..kills).map(|kill| random(!seed, kill) % messages.max(1)).collect();
     at.sort_unstable();
     let mut at = at.into_iter().peekable();

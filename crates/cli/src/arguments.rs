@@ -427,6 +427,9 @@ pub(crate) struct Module {
     /// With it: words between the containers on 0 and 1, in place of what is said to be done
     #[arg(long, requires = "fd_control", conflicts_with = "place")]
     pub(crate) chain: bool,
+    /// With it: at real-time priority, as long as it never computes for half a second without a pause
+    #[arg(long, requires = "fd_control")]
+    pub(crate) realtime: bool,
 }
 
 #[derive(Debug, Args)]

@@ -5,9 +5,12 @@ use crate::output::{Events, Failure};
 use crate::services::stop_on_signals;
 use runtime::{Carried, ModuleRequest, RuntimeError, Stop};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// The first descriptor of a place in a run.
 const RUN_DESCRIPTORS: i32 = 4;
+/// Who has real-time priority may keep a processor from everybody else so long.
+const LONGEST_RUN: Duration = Duration::from_millis(500);
 
 /// `outboard module`.
 pub(crate) fn module(words: Module) -> Result<(), Failure> {
@@ -32,6 +35,11 @@ pub(crate) fn module(words: Module) -> Result<(), Failure> {
             None if words.chain => Carried::Chain,
             None => Carried::Pipes,
         };
+        if words.realtime
+            && let Err(error) = sys::thread::be_realtime(LONGEST_RUN)
+        {
+            eprintln!("no real-time priority: {error}: `outboard doctor` says what to do");
+        }
         return Ok(runtime::serve_module(&request, descriptor.as_fd(), carried)?);
     }
     let stop = Stop::new()?;

@@ -38,7 +38,7 @@ pub use edit::Edit;
 pub use error::PipelineError;
 pub use joined::{Joined, PARTS_MAX};
 pub use outlet::{NamedOutlet, Outlet, side_port};
-pub use parsed::{Isolation, LINKS, LinkKind, Origin, PairUse, Pipeline};
+pub use parsed::{Isolation, LINKS, LinkKind, Origin, PairUse, Pipeline, Running};
 pub use requirement::Requirement;
 pub use syntax::{DEPTH_MAX, OPTIONS_MAX, PAIRS_MAX};
 pub use trace::{Point, Stamp, Stamps, Trace};

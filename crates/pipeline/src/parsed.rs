@@ -27,7 +27,7 @@ pub const LINKS: &[(&str, LinkKind)] =
     &[("direct", LinkKind::Direct), ("pipe", LinkKind::Pipe), ("shm", LinkKind::Shm)];
 
 /// Options that every pair has.
-static COMMON: [OptionSpec; 5] = [
+static COMMON: [OptionSpec; 6] = [
     OptionSpec {
         name: "slots",
         kind: OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
@@ -45,6 +45,14 @@ static COMMON: [OptionSpec; 5] = [
         scope: Scope::Local,
         doc: "on shared memory, how long a message is to be on its way: no more slots are used than keep to it; \
               auto: all of `slots`, if they are set",
+    },
+    OptionSpec {
+        name: "realtime",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "runs its half on this host before all that is of ordinary priority (SCHED_RR), in a process of its own: \
+              `@shm` or `@pipe`; that needs a privilege",
     },
     OptionSpec {
         name: "isolate",
@@ -87,8 +95,16 @@ pub enum Origin {
     Peer,
 }
 
-/// Slots of shared memory and the latency wanted there, where they are set.
-type Room = (Option<usize>, Option<Duration>);
+/// What is set of how a half runs that has a process of its own; a host's own choice, which never travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Running {
+    /// Most messages on their way at once, on shared memory; `None`: by the flow's rate.
+    pub slots: Option<usize>,
+    /// How long a message is to be on its way there; `None`: as `slots` allow.
+    pub latency: Option<Duration>,
+    /// At real-time priority.
+    pub is_realtime: bool,
+}
 
 /// One pair of a pipeline, with its checked options.
 #[derive(Clone)]
@@ -99,10 +115,8 @@ pub struct PairUse {
     pub options: Options,
     /// The link that was asked for; this host's own choice, which never travels.
     pub link: Option<LinkKind>,
-    /// Most messages on their way at once, on shared memory; `None`: by the flow's rate.
-    pub slots: Option<usize>,
-    /// How long a message is to be on its way there; `None`: as `slots` allow.
-    pub latency: Option<Duration>,
+    /// How its half runs, if in a process of its own.
+    pub running: Running,
     /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
     pub isolation: Option<Isolation>,
     /// Its half at this host runs in a junction with other flows: a chain leaves it out.
@@ -392,18 +406,10 @@ impl Checker<'_> {
             return Err(PipelineError::new(self.text, name.place.clone(), problem));
         }
         let link = call.link.as_ref().or(all);
-        let (options, (slots, latency), isolation) = self.options(*pair, call)?;
+        let (options, running, isolation) = self.options(*pair, call)?;
         let (link_kind, is_in_junction, place) = (None, false, name.place.clone());
-        let mut used = PairUse {
-            pair: *pair,
-            options,
-            link: link_kind,
-            slots,
-            latency,
-            isolation,
-            is_in_junction,
-            place,
-        };
+        let mut used =
+            PairUse { pair: *pair, options, link: link_kind, running, isolation, is_in_junction, place };
         if let Some(link) = link {
             let kind = self.link(link)?;
             // What was said of all pairs is meant of those that it fits.
@@ -416,7 +422,25 @@ impl Checker<'_> {
                 }
             }
         }
+        Self::can_be_realtime(&used).map_err(|reason| {
+            let problem = format!("`{}` cannot run at real-time priority: {reason}", name.value);
+            PipelineError::new(self.text, call.name.place.clone(), problem)
+        })?;
         Ok(used)
+    }
+
+    /// Whether a pair may be as it is, at real-time priority if it asks for that, or why not.
+    fn can_be_realtime(used: &PairUse) -> Result<(), &'static str> {
+        let PairUse { pair, options, .. } = used;
+        match used.link {
+            _ if !used.running.is_realtime => Ok(()),
+            _ if used.isolation.is_some() => Err("what is isolated comes before nobody else"),
+            _ if [Half::Source, Half::Sink].iter().any(|half| pair.program(options, *half).is_some()) => {
+                Err("a program asks for it itself, or has `chrt` in front")
+            }
+            Some(LinkKind::Pipe | LinkKind::Shm) => Ok(()),
+            Some(LinkKind::Direct) | None => Err("it has no process of its own: put `@shm` in front"),
+        }
     }
 
     /// Whether a pair can run on a link, or why not.
@@ -461,7 +485,7 @@ impl Checker<'_> {
         &self,
         pair: &'static dyn Pair,
         call: &Call<'_>,
-    ) -> Result<(Options, Room, Option<Isolation>), PipelineError> {
+    ) -> Result<(Options, Running, Option<Isolation>), PipelineError> {
         let mut own: Vec<(&str, &str)> = Vec::new();
         let mut common: Vec<(&str, &str)> = Vec::new();
         for (index, argument) in call.arguments.iter().enumerate() {
@@ -499,7 +523,7 @@ impl Checker<'_> {
         });
         let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
         let latency = (!common.is_auto("latency")).then(|| common.duration("latency"));
-        Ok((options, (slots, latency), isolation))
+        Ok((options, Running { slots, latency, is_realtime: common.flag("realtime") }, isolation))
     }
 
     /// Which option an argument sets, and the place that says so.

@@ -423,10 +423,20 @@ fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
     assert_eq!(kinds("null(isolate=true) | @pipe null(isolate=true)"), [Shm, Pipe]);
     assert_eq!(kinds("@direct: null(isolate=true)"), [Shm], "what is said of all is meant where it fits");
     assert_eq!(refused("@direct null(isolate=true)", Origin::Local).1, "direct");
-    let slots = |text: &str| local(text).pairs()[0].slots;
+    let slots = |text: &str| local(text).pairs()[0].running.slots;
     assert_eq!((slots("@shm null(slots=3)"), slots("@shm null")), (Some(3), None));
-    assert_eq!(local("@shm null(latency=2ms)").pairs()[0].latency, Some(Duration::from_millis(2)));
+    assert_eq!(local("@shm null(latency=2ms)").pairs()[0].running.latency, Some(Duration::from_millis(2)));
     assert!(refused("@shm null(slots=0)", Origin::Local).0.contains("slots"));
+    let is_realtime = |text: &str| local(text).pairs().iter().all(|used| used.running.is_realtime);
+    assert!(is_realtime("@shm: null(realtime=true) | @pipe letter(realtime=true)"));
+    assert!(!is_realtime("@shm: null(realtime=true) | letter"));
+    for (text, why) in
+        [("null(realtime=true)", "@shm"), ("@shm null(realtime=true, isolate=true)", "isolated")]
+    {
+        let problem = refused(text, Origin::Local).0;
+        assert!(problem.contains(why), "{text}: {problem}");
+    }
+    assert!(refused("null(realtime=true)", Origin::Peer).0.contains("only a host itself"));
     assert_eq!(
         local("@shm: null(slots=3) | @pipe letter"),
         local("null | letter"),

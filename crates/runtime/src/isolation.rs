@@ -55,8 +55,7 @@ pub(crate) fn link(
         LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, Stand::Chain)?)?),
         LinkKind::Shm => {
             let modules = vec![module(used, half, format, site, Stand::Place(1))?];
-            let setting = SharedRun { slots: used.slots, latency: used.latency, spins: true };
-            let one = Process::start_run(modules, setting)?.pop();
+            let one = Process::start_run(modules, setting(&[used]))?.pop();
             Box::new(one.ok_or_else(|| StageError::Own("a run of no stage".into()))?)
         }
     }))
@@ -107,16 +106,26 @@ fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec
     if half == Half::Sink {
         modules.reverse();
     }
-    let slots = run.iter().filter_map(|(used, _)| used.slots).max();
-    let latency = run.iter().filter_map(|(used, _)| used.latency).min();
+    let used: Vec<&PairUse> = run.iter().map(|(used, _)| *used).collect();
     let mut links = match is_shared {
-        true => Process::start_run(modules, SharedRun { slots, latency, spins: true })?,
+        true => Process::start_run(modules, setting(&used))?,
         false => Process::start_chain(modules)?,
     };
     if half == Half::Sink {
         links.reverse();
     }
     Ok(links)
+}
+
+/// How a run of these on shared memory is set.
+fn setting(run: &[&PairUse]) -> SharedRun {
+    let running = || run.iter().map(|used| used.running);
+    SharedRun {
+        slots: running().filter_map(|running| running.slots).max(),
+        latency: running().filter_map(|running| running.latency).min(),
+        spins: true,
+        is_realtime: running().all(|running| running.is_realtime),
+    }
 }
 
 /// Where one of Outboard's own stands: at a place in a run on shared memory, or in a chain of pipes.
@@ -158,7 +167,7 @@ fn module(
 fn start(used: &PairUse, half: Half, stand: Stand) -> Result<Start, StageError> {
     let words = match used.pair.program(&used.options, half) {
         Some(text) => split(text)?,
-        None => own_words(used.pair.name(), half, stand),
+        None => own_words(used, half, stand),
     };
     match &used.isolation {
         Some(isolation) => confined(words, isolation, &used.options),
@@ -172,7 +181,8 @@ fn split(text: &str) -> Result<Vec<OsString>, StageError> {
     Ok(words.into_iter().map(OsString::from).collect())
 }
 
-fn own_words(name: &str, half: Half, stand: Stand) -> Vec<OsString> {
+fn own_words(used: &PairUse, half: Half, stand: Stand) -> Vec<OsString> {
+    let name = used.pair.name();
     let mut words = vec![program(), "module".into(), name.into(), "--fd-control".into(), "3".into()];
     if half == Half::Sink {
         words.push("--undo".into());
@@ -180,6 +190,9 @@ fn own_words(name: &str, half: Half, stand: Stand) -> Vec<OsString> {
     match stand {
         Stand::Place(place) => words.extend(["--place".into(), place.to_string().into()]),
         Stand::Chain => words.push("--chain".into()),
+    }
+    if used.running.is_realtime {
+        words.push("--realtime".into());
     }
     words
 }

@@ -79,7 +79,7 @@ fn descriptor(of: &'static OnceLock<OwnedFd>) -> io::Result<&'static OwnedFd> {
     }
 }
 
-fn take_over(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
+pub(crate) fn take_over(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
     // SAFETY: all zeros is a valid sigaction: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;

@@ -1,7 +1,10 @@
 //! What a thread that must be punctual asks of the kernel.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use std::io;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Lets the thread's sleeps end on time: a timer slack of 1 ns instead of 50 us (`prctl(2)`,
@@ -48,6 +51,44 @@ pub fn be_urgent() -> bool {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &parameters) == 0 }
 }
 
+/// The one thread that has real-time priority by [`be_realtime`]; 0 is none.
+static REALTIME: AtomicI32 = AtomicI32::new(0);
+
+/// Has the calling thread run before all that is of ordinary priority (SCHED_RR 1), until it computes for `longest` without
+/// a pause: from then on it is of ordinary priority, and has said so on standard error. What it starts is, too. One
+/// thread of a process may be so. An error is the kernel's: it needs a privilege (`sched(7)`: RLIMIT_RTPRIO, RLIMIT_RTTIME).
+pub fn be_realtime(longest: Duration) -> io::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Rttime);
+    let longest_us = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+    setrlimit(Resource::Rttime, Rlimit { current: Some(longest_us), maximum })?;
+    // SAFETY: it asks for a number.
+    REALTIME.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    crate::signal::take_over(libc::SIGXCPU, be_ordinary)?;
+    match set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1) {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn be_ordinary(_: libc::c_int) {
+    const SAID: &[u8] = b"it computed for long without a pause: it goes on at ordinary priority\n";
+    // SAFETY: both calls may be made in a handler (`signal-safety(7)`; the first is a mere system call), the bytes are
+    // constant, and what was interrupted finds its own errno again.
+    unsafe {
+        let errno = *libc::__errno_location();
+        set_policy(libc::SCHED_OTHER, 0);
+        libc::write(libc::STDERR_FILENO, SAID.as_ptr().cast(), SAID.len());
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// `sched_setscheduler(2)` of [`REALTIME`].
+fn set_policy(policy: libc::c_int, priority: libc::c_int) -> libc::c_int {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters live through the call.
+    unsafe { libc::sched_setscheduler(REALTIME.load(Ordering::Relaxed), policy, &parameters) }
+}
+
 /// Keeps the calling thread on one processor; says whether the kernel agreed.
 pub fn pin_to_cpu(cpu: usize) -> bool {
     pin(None, cpu)
@@ -84,14 +125,32 @@ pub fn be_idle() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
+
+    fn policy() -> libc::c_int {
+        // SAFETY: 0 is the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn who_has_realtime_priority_and_computes_without_a_pause_has_it_no_more() {
+        let run = || {
+            if let Err(error) = be_realtime(Duration::from_millis(50)) {
+                println!("SKIPPED: no real-time priority: {error}");
+                return None;
+            }
+            let begun = policy();
+            let until = Instant::now() + Duration::from_secs(30);
+            while policy() != libc::SCHED_OTHER && Instant::now() < until {}
+            Some((begun & !libc::SCHED_RESET_ON_FORK, policy()))
+        };
+        let seen = std::thread::spawn(run).join().unwrap();
+        assert!(seen.is_none_or(|seen| seen == (libc::SCHED_RR, libc::SCHED_OTHER)), "{seen:?}");
+    }
 
     #[test]
     fn who_is_prompt_or_idle_stays_it() {
         // On threads of their own: what they ask for is theirs.
-        let policy = || {
-            // SAFETY: 0 is the calling thread.
-            unsafe { libc::sched_getscheduler(0) }
-        };
         let prompt = std::thread::spawn(move || (be_prompt(), policy())).join().unwrap();
         assert_eq!(prompt, (true, libc::SCHED_OTHER));
         let idle = std::thread::spawn(move || (be_idle(), policy(), be_prompt())).join().unwrap();

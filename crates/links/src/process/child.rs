@@ -94,13 +94,14 @@ impl Child {
             members.push(Member::start(start, index, set)?);
         }
         let pipes = Pipes::new(input, theirs, has_words, set)?;
-        Ok(Child::new(members, Carrier::Pipes(pipes), set))
+        Ok(Child::new(members, Carrier::Pipes(pipes), false, set))
     }
 
     /// Starts a run of programs on shared memory, each with what belongs to its place.
     pub(super) fn in_a_row(
         programs: &[Program<'_>],
         (lane, descriptors): (Lane, Vec<Vec<OwnedFd>>),
+        is_realtime: bool,
         set: &Arc<PollSet>,
     ) -> io::Result<Child> {
         let mut members = Vec::new();
@@ -109,12 +110,12 @@ impl Child {
             members.push(Member::start(start, index, set)?);
         }
         set.add(lane.bell(), BELL, true, false)?;
-        Ok(Child::new(members, Carrier::Shared(Box::new(lane)), set))
+        Ok(Child::new(members, Carrier::Shared(Box::new(lane)), is_realtime, set))
     }
 
-    fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> Child {
+    fn new(members: Vec<Member>, carrier: Carrier, is_realtime: bool, set: &Arc<PollSet>) -> Child {
         Child {
-            together: Together::new(),
+            together: Together::new(is_realtime),
             members,
             carrier,
             set: set.clone(),
@@ -327,11 +328,12 @@ impl Child {
         self.is_awaited = true;
         let Child { carrier: Carrier::Shared(lane), together, members, .. } = self else { return false };
         let is_alone = unfinished == 1;
-        if is_alone && together.would(true, members) && lane.is_about_to_look(now) {
+        let pays = together.always_pays();
+        if is_alone && together.would(true, members) && (pays || lane.is_about_to_look(now)) {
             together.keep(true, members);
         }
         let has_come = lane.go_to_sleep(unfinished > 0, now);
-        if !is_alone && unfinished > 0 || !lane.looking_pays() {
+        if !is_alone && unfinished > 0 || !pays && !lane.looking_pays() {
             together.keep(false, members);
         }
         has_come

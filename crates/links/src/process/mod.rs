@@ -107,6 +107,8 @@ pub struct SharedRun {
     pub latency: Option<Duration>,
     /// Whether who waits may look a moment longer before it sleeps, where that has paid.
     pub spins: bool,
+    /// Its processes were told to take real-time priority.
+    pub is_realtime: bool,
 }
 
 /// The processes of a run, in the hands of its links.

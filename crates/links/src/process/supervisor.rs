@@ -82,6 +82,7 @@ struct Shared {
     geometry: Geometry,
     slots: Arc<Slots>,
     window: Window,
+    is_realtime: bool,
 }
 
 /// The processes of one run, or chain, and what they owe: stages that are handed messages as one.
@@ -130,9 +131,11 @@ impl Supervisor {
         let own = |error: io::Error| StageError::Own(format!("no shared memory: {error}"));
         let shared = shared.map(|run| {
             let window = Window::new(run.slots, run.latency, modules.len());
-            let spins = shm::may_look(run.spins, modules.len());
+            let [host, stages] = shm::may_look(run.spins, modules.len());
+            // Who is before everybody and only looks keeps everybody from what it looks for.
+            let spins = [host, stages && !run.is_realtime];
             let geometry = shm::geometry(modules.len(), window.most(), spins);
-            Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
+            Ok(Shared { geometry, slots: shm::slots(geometry)?, window, is_realtime: run.is_realtime })
         });
         let shared = shared.transpose().map_err(own)?;
         // The source's link marks incarnations; the sink's follows them.
@@ -201,9 +204,9 @@ impl Supervisor {
             .collect();
         match &self.shared {
             None => Child::between_pipes(&programs, self.has_words, &self.set),
-            Some(Shared { geometry, slots, .. }) => {
+            Some(Shared { geometry, slots, is_realtime, .. }) => {
                 let run = shm::Lane::begin(*geometry, slots.clone())?;
-                Child::in_a_row(&programs, run, &self.set)
+                Child::in_a_row(&programs, run, *is_realtime, &self.set)
             }
         }
     }
@@ -667,7 +670,7 @@ impl Supervisor {
             State::Running(child) => child.slots_out().unwrap_or(0),
             _ => 0,
         };
-        let Shared { geometry, slots, window } = self.shared.as_ref()?;
+        let Shared { geometry, slots, window, .. } = self.shared.as_ref()?;
         Some((window, out + slots.taken(), geometry.slots))
     }
 
