@@ -3,8 +3,9 @@
 use crate::arguments::Change;
 use crate::output::{Failure, print, printable};
 use runtime::Edit;
-use runtime::console::{Answer, Operation, Status, ask, consoles};
+use runtime::console::{Answer, Operation, PATIENCE, Status, ask, ask_all};
 use serde::Serialize;
+use std::io;
 use std::path::PathBuf;
 
 /// What `--json` tells.
@@ -48,8 +49,16 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
 pub(crate) fn find(name: &str, role: Option<&str>) -> Result<PathBuf, Failure> {
     let failed = |error| Failure::Failed(format!("looking for what runs here: {error}"));
     let mut names = Vec::new();
-    for console in consoles().map_err(failed)? {
-        let Ok(Answer::Status(status)) = ask(&console, &Operation::Stats {}) else { continue };
+    let mut silent = String::new();
+    for (console, answer) in ask_all(Operation::Stats {}, PATIENCE).map_err(failed)? {
+        let status = match answer {
+            Ok(Answer::Status(status)) => status,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                silent = format!("; {}: {error}", console.display());
+                continue;
+            }
+            _ => continue,
+        };
         let Status { drivers, .. } = status;
         if role.is_some_and(|role| role != status.role) {
             continue;
@@ -64,5 +73,5 @@ pub(crate) fn find(name: &str, role: Option<&str>) -> Result<PathBuf, Failure> {
         false => format!("there is: {}", names.join(", ")),
     };
     let role = role.unwrap_or("share or attach");
-    Err(Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}")))
+    Err(Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}{silent}")))
 }

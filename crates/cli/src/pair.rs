@@ -6,7 +6,7 @@ use crate::services::stop_on_signals;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use runtime::config::{DEFAULT_PORT, host_name, with_port};
-use runtime::console::{Answer, Operation, PeerStatus, Status, ask, consoles};
+use runtime::console::{PATIENCE, PeerStatus, Status, survey};
 use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
 use runtime::{RuntimeError, Stop};
 use serde::Serialize;
@@ -161,12 +161,7 @@ struct Running {
 
 /// What runs now. A process that ends meanwhile is left out.
 fn running() -> Vec<Running> {
-    let told = consoles().unwrap_or_default().into_iter().filter_map(|console| {
-        match ask(&console, &Operation::Stats {}) {
-            Ok(Answer::Status(status)) => Some(status),
-            _ => None,
-        }
-    });
+    let told = survey(PATIENCE).unwrap_or_default().told.into_iter().map(|(_, status)| status);
     let of = |Status { process, role, peers, .. }: Status| {
         peers.into_iter().map(move |peer| Running { process, role: role.clone(), peer })
     };

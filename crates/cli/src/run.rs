@@ -3,12 +3,11 @@
 use crate::arguments::{Log, Run};
 use crate::output::{Events, Failure, print, print_json};
 use crate::services::{stop_on_signals, use_worker_processes};
-use runtime::console::{Answer, Operation, Status, ask, consoles};
+use runtime::console::{Answer, Operation, PATIENCE, Status, Survey, ask, survey};
 use runtime::service::{Source, Supervisor};
 use runtime::worker::require_sandbox;
 use runtime::{Stop, metrics};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// `outboard run`: everything is checked before anything starts.
@@ -33,19 +32,18 @@ pub(crate) fn run(words: Run) -> Result<(), Failure> {
     Ok(Supervisor::start(source, at, sockets, tell)?.run(&stop)?)
 }
 
-/// The consoles of those that run a file, or of this one process.
-fn running(process: Option<i32>) -> Result<Vec<(PathBuf, Status)>, Failure> {
-    let told = |console: PathBuf| match ask(&console, &Operation::Stats {}) {
-        Ok(Answer::Status(status)) => Some((console, status)),
-        _ => None,
-    };
-    let is_meant = |status: &Status| process.is_none_or(|process| status.process == process);
-    Ok(consoles()?.into_iter().filter_map(told).filter(|(_, status)| is_meant(status)).collect())
+/// What this user's processes say, or this one alone.
+fn running(process: Option<i32>) -> Result<Survey, Failure> {
+    let mut survey = survey(PATIENCE)?;
+    let is_meant = |number: i32| process.is_none_or(|process| process == number);
+    survey.told.retain(|(_, status)| is_meant(status.process));
+    survey.silent.retain(|number| is_meant(*number));
+    Ok(survey)
 }
 
 /// `outboard reload`.
 pub(crate) fn reload(process: Option<i32>, json: bool) -> Result<(), Failure> {
-    let mut running = running(process)?;
+    let mut running = running(process)?.told;
     running.retain(|(_, status)| status.role == "run");
     let (console, status) = match (running.pop(), running.len()) {
         (Some(one), 0) => one,
@@ -87,7 +85,8 @@ struct Report {
 /// `outboard health`.
 pub(crate) fn health(process: Option<i32>, json: bool) -> Result<(), Failure> {
     let mut processes: Vec<Health> = Vec::new();
-    for (_, status) in running(process)? {
+    let Survey { told, silent } = running(process)?;
+    for (_, status) in told {
         let index =
             processes.iter().position(|health| health.process == status.process).unwrap_or_else(|| {
                 let process = status.process;
@@ -99,11 +98,20 @@ pub(crate) fn health(process: Option<i32>, json: bool) -> Result<(), Failure> {
         health.problems.extend(status.problems);
         health.roles.push(status.role);
     }
+    let hangs = |process| {
+        let problem = format!("it does not answer for {} s: it hangs, or was stopped", PATIENCE.as_secs());
+        Health { process, roles: vec![], problems: vec![problem], waits: vec![] }
+    };
+    processes.extend(silent.into_iter().map(hangs));
     let healthy = !processes.is_empty() && processes.iter().all(|health| health.problems.is_empty());
     let mut text = String::new();
     for health in &processes {
         let state = if health.problems.is_empty() { "healthy" } else { "NOT healthy" };
-        text.push_str(&format!("process {} ({}): {state}\n", health.process, health.roles.join(", ")));
+        let roles = match health.roles.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", health.roles.join(", ")),
+        };
+        text.push_str(&format!("process {}{roles}: {state}\n", health.process));
         health.problems.iter().chain(&health.waits).for_each(|what| text.push_str(&format!("    {what}\n")));
     }
     match json {

@@ -2,7 +2,7 @@
 
 use crate::output::{Failure, print, printable};
 use crate::terminal::Terminal;
-use runtime::console::{Answer, DriverStatus, Operation, PeerStatus, Status, ask, consoles};
+use runtime::console::{DriverStatus, PeerStatus, Status, Survey, survey};
 use runtime::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,6 +62,8 @@ struct Host {
 struct View {
     flows: Vec<Flow>,
     hosts: Vec<Host>,
+    /// Processes that said nothing for [`INTERVAL`].
+    silent: Vec<i32>,
 }
 
 /// A flow's counters when its figures were last taken, and its rates then.
@@ -126,8 +128,8 @@ impl Watch {
     fn look(&mut self) -> Result<View, Failure> {
         let (mut flows, mut hosts) = (Vec::new(), Vec::new());
         let mut readings = BTreeMap::new();
-        for console in consoles()? {
-            let Ok(Answer::Status(status)) = ask(&console, &Operation::Stats {}) else { continue };
+        let Survey { told, silent } = survey(INTERVAL)?;
+        for (console, status) in told {
             let (process, role) = (status.process, &status.role);
             hosts.extend(status.peers.iter().cloned().map(|peer| Host { process, role: role.clone(), peer }));
             for driver in &status.drivers {
@@ -142,7 +144,7 @@ impl Watch {
             }
         }
         self.readings = readings;
-        Ok(View { flows, hosts })
+        Ok(View { flows, hosts, silent })
     }
 }
 
@@ -199,7 +201,7 @@ fn draw(view: &View) -> Vec<String> {
         "{:<NAME_COLUMNS$} {:<HOST_COLUMNS$} {:>10} {:>10} {:>9} {:>9} {:>7} {:>7}",
         "FLOW", "HOST", "MESSAGES/S", "BYTES/S", "P50", "P99", "LOST", "DROPPED"
     )];
-    if view.flows.is_empty() {
+    if view.flows.is_empty() && view.silent.is_empty() {
         lines.push("nothing of this user's runs here".into());
     }
     for flow in &view.flows {
@@ -226,6 +228,7 @@ fn draw(view: &View) -> Vec<String> {
         ));
     }
     lines.extend(view.hosts.iter().map(host_row));
+    lines.extend(view.silent.iter().map(|process| format!("process {process} does not answer")));
     lines.iter().map(|line| printable(line)).collect()
 }
 

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
-use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, outboard};
+use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard};
 
 fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
@@ -77,6 +77,44 @@ fn who_waits_for_a_silent_host_answers_meanwhile() {
     assert_eq!(attach.stop(), Some(0));
     freeze(Signal::CONT);
     assert_eq!(share.stop(), Some(0));
+}
+
+/// One process that hangs is told, and the others are asked as ever.
+#[test]
+fn a_process_that_hangs_is_told_and_hides_no_other() {
+    // Where nobody else asks them.
+    let scratch = Scratch::new();
+    let own = |words: &[&str]| {
+        let mut command = command(words);
+        command.env("XDG_RUNTIME_DIR", scratch.path(""));
+        command
+    };
+    let share =
+        |name| Service::start_as(own(&["share", "pattern", "--name", name, "--listen", "127.0.0.1:0"]));
+    let [mut frozen, mut other] = ["frozen", "other"].map(share);
+    frozen.wait("listening");
+    let address = other.wait("listening")["address"].as_str().unwrap().to_string();
+    let mut attach = Service::start_as(own(&["attach", &format!("tcp://{address}/other"), "--as", "null"]));
+    attach.wait("attached");
+    let freeze = |what| kill_process(Pid::from_child(&frozen.child), what).unwrap();
+    freeze(Signal::STOP);
+    let ask = |words: &[&str]| end(own(words).spawn().unwrap(), &words.join(" "));
+    let top = ask(&["top", "--once", "--json"]).done().json();
+    assert_eq!(top["silent"], serde_json::json!([frozen.child.id()]));
+    assert!(top["flows"].as_array().unwrap().iter().any(|flow| flow["process"] == other.child.id()), "{top}");
+    let health = ask(&["health", "--json"]);
+    let processes = health.json()["processes"].as_array().unwrap().clone();
+    let hangs = |process: &&Value| process["problems"].to_string().contains("does not answer");
+    let ill: Vec<&Value> = processes.iter().filter(hangs).map(|process| &process["process"]).collect();
+    assert_eq!((health.code, ill), (Some(1), vec![&Value::from(frozen.child.id())]));
+    let of_frozen = format!("console-{}-0.sock: nothing for", frozen.child.id());
+    ask(&["change", "frozen", "--via", "null"]).refused_with(1, &of_frozen);
+    ask(&["change", "other", "--via", "null"]).done();
+    freeze(Signal::CONT);
+    ask(&["health"]).done();
+    for service in [attach, other, frozen] {
+        assert_eq!(service.stop(), Some(0));
+    }
 }
 
 /// Without keys, whoever has the address of a host that is gone may answer in its place: the node stays.

@@ -20,6 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::poller::Poller;
 
@@ -30,7 +31,7 @@ const QUESTION_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the longest answer.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// What the names of these sockets begin with.
 const PREFIX: &str = "console-";
 
@@ -401,18 +402,72 @@ pub(crate) fn own_consoles() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Asks one console.
+/// What this user's processes say of themselves.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Each console with its answer, in the order of [`consoles`]. Who ended meanwhile is left out.
+    pub told: Vec<(PathBuf, Status)>,
+    /// The processes that said nothing for as long as was waited.
+    pub silent: Vec<i32>,
+}
+
+/// Asks all of this user's processes how they fare. One that hangs keeps nobody from the others' answers for longer than
+/// `patience`.
+pub fn survey(patience: Duration) -> io::Result<Survey> {
+    let mut survey = Survey::default();
+    for (console, answer) in ask_all(Operation::Stats {}, patience)? {
+        match answer {
+            Ok(Answer::Status(status)) => survey.told.push((console, status)),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => survey.silent.extend(process(&console)),
+            _ => {}
+        }
+    }
+    survey.told.sort_by(|(one, _), (other, _)| one.cmp(other));
+    survey.silent.sort();
+    survey.silent.dedup();
+    Ok(survey)
+}
+
+/// Asks all consoles of this user's processes at once; gives each one's answer as it comes. Who has heard enough may stop
+/// listening.
+pub fn ask_all(
+    operation: Operation,
+    patience: Duration,
+) -> io::Result<impl Iterator<Item = (PathBuf, io::Result<Answer>)>> {
+    let (operation, (sender, answers)) = (Arc::new(operation), mpsc::channel());
+    for console in consoles()? {
+        let (operation, sender) = (operation.clone(), sender.clone());
+        std::thread::Builder::new().spawn(move || {
+            let answer = ask_within(&console, &operation, patience);
+            // Nobody may listen any more.
+            let _ = sender.send((console, answer));
+        })?;
+    }
+    Ok(answers.into_iter())
+}
+
+/// Whose console it is, by its name.
+fn process(console: &Path) -> Option<i32> {
+    let name = console.file_name()?.to_str()?;
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
+/// Asks one console; an error after [`PATIENCE`] without an answer.
 pub fn ask(console: &Path, operation: &Operation) -> io::Result<Answer> {
+    ask_within(console, operation, PATIENCE)
+}
+
+fn ask_within(console: &Path, operation: &Operation, patience: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(console)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     write_line(&mut stream, operation)?;
     let mut line = Vec::new();
     let mut bytes = [0; 16 << 10];
     let late = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             let problem =
-                format!("nothing for {} s; what it was asked for it may still do", PATIENCE.as_secs());
+                format!("nothing for {} s; what it was asked for it may still do", patience.as_secs());
             io::Error::new(io::ErrorKind::TimedOut, problem)
         }
         _ => error,

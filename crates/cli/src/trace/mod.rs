@@ -10,7 +10,7 @@ use crate::output::{Failure, print};
 use crate::terminal::Terminal;
 use passage::Assembly;
 use perfetto::TraceFile;
-use runtime::console::{Answer, Operation, ask, consoles};
+use runtime::console::{Answer, Operation, PATIENCE, ask_all, survey};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 use table::{Table, View};
@@ -54,12 +54,9 @@ pub(crate) fn trace(words: &Trace) -> Result<(), Failure> {
 
 /// Whether something of this name runs.
 fn find(name: &str) -> Result<(), Failure> {
-    for console in consoles()? {
-        if let Ok(Answer::Status(status)) = ask(&console, &Operation::Stats {})
-            && status.drivers.iter().any(|driver| driver.name == name)
-        {
-            return Ok(());
-        }
+    let survey = survey(PATIENCE)?;
+    if survey.told.iter().flat_map(|(_, status)| &status.drivers).any(|driver| driver.name == name) {
+        return Ok(());
     }
     Err(Failure::Failed(format!(
         "no device `{name}` is in use here: `outboard top` lists those that are, and this user's alone are seen"
@@ -117,16 +114,14 @@ impl Tracer {
 
     /// Tells every console that it is over; one that does not hear it finds out by itself.
     fn say_end(&self) {
-        for console in consoles().unwrap_or_default() {
-            let _ = ask(&console, &self.question(None));
-        }
+        let _ = ask_all(self.question(None), SHOW_INTERVAL).map(Iterator::count);
     }
 
     /// Asks every console for what was stamped since. One that ends meanwhile is left out.
     fn collect(&mut self, is_last: bool) -> Result<(), Failure> {
         self.refused = None;
-        for console in consoles()? {
-            match ask(&console, &self.question(Some(self.sample))) {
+        for (_, answer) in ask_all(self.question(Some(self.sample)), SHOW_INTERVAL)? {
+            match answer {
                 Ok(Answer::Traced(traced)) => {
                     for flow in &traced.flows {
                         let path = self.assembly.add(&traced.role, traced.process, flow);
