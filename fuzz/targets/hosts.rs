@@ -51,7 +51,8 @@ impl Hosts {
         // A state flow's store is not full for long: it is given up.
         let full = match class {
             FlowClass::State => StoreFull::Block,
-            _ => [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close][usize::from(reader.u8("full")? % 3)],
+            _ => [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close]
+                [usize::from(reader.u8("full")? % 3)],
         };
         let mut scope = Scope::boundless(class, lossy, full);
         scope.store_messages = 1 + usize::from(reader.u8("store")? % 8);
