@@ -11,7 +11,9 @@
 //!
 //! What is read here another worker wrote, which may have been taken over: it is checked as what a stranger says.
 
-use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, LEGACY_BYTES_MAX, Message, Partner, Time};
+mod ring;
+
+use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, LEGACY_BYTES_MAX, Message, Partner};
 use session::Limits;
 use std::collections::VecDeque;
 use std::io;
@@ -49,18 +51,15 @@ const DROPPED: usize = 64;
 /// Bytes of what the partner leaves ([`Ctl::Leave`]), and one more; 0: it left nothing yet. Where they are.
 const LEGACY: usize = 72;
 const LEGACY_AT: usize = 24 << 10;
-/// In place of a length: the ring goes on at its start.
-const WRAP: u32 = u32::MAX;
 /// Bytes of a length.
 const LENGTH_BYTES: usize = 4;
-/// Memory that is used before the ring begins again at its start, if it can.
-const USED_BYTES: usize = 1 << 20;
 
 fn ring_bytes(limits: &Limits) -> usize {
-    // One message may go over the bound, and one may not fit at the end.
+    // One message may go over the bound, and one may not fit at the end; nor is there less room where the ring went on at
+    // its start before that ([`Kept::place`]).
     let bodies = limits.store_bytes.saturating_add(2 * BODY_BYTES_MAX);
     let headers = limits.store_messages.saturating_mul(RecordHeader::BYTES + 2 * LENGTH_BYTES);
-    bodies.saturating_add(headers).min(WRAP as usize & !4095)
+    bodies.saturating_add(headers).min(u32::MAX as usize & !4095)
 }
 
 /// Fresh memory for a driver. Only what is used of it is there.
@@ -85,6 +84,7 @@ pub(crate) fn map(memory: OwnedFd, limits: &Limits) -> io::Result<[Kept; FLOWS_M
         settled: 0,
         checkpoint: (0, 0),
         has_legacy: false,
+        has_gap: false,
     }))
 }
 
@@ -119,8 +119,8 @@ pub(crate) struct SourceStand {
     pub(crate) ticket: SourceTicket,
     /// The pipeline of its epoch, as it was written.
     pub(crate) pipeline: String,
-    /// What was not acknowledged, as it went out.
-    pub(crate) records: Vec<Message>,
+    /// What was not acknowledged, as it went out; `None` if that was not kept whole.
+    pub(crate) records: Option<Vec<Message>>,
     pub(crate) losses: Losses,
 }
 
@@ -167,6 +167,8 @@ pub(crate) struct Kept {
     checkpoint: (usize, usize),
     /// Whether the partner said what it leaves, or that it never leaves anything.
     has_legacy: bool,
+    /// There was no room for a record: those that follow are not kept either.
+    has_gap: bool,
 }
 
 impl Kept {
@@ -187,6 +189,7 @@ impl Kept {
     /// The same, with nothing in it.
     pub(crate) fn cleared(mut self) -> Kept {
         self.entries.clear();
+        self.has_gap = false;
         (self.pushed, self.settled, self.checkpoint) = (0, 0, (0, 0));
         let words = [WHICH, ENDS, PROGRESS, HELD, LOST, IN_DOUBT, AHEAD, AHEAD_LOST, DROPPED];
         words.into_iter().for_each(|at| self.store(at, 0));
@@ -291,7 +294,7 @@ impl Kept {
     /// Where a source stood before this worker, if it did.
     pub(crate) fn source(&mut self) -> Option<SourceStand> {
         let (FlowTicket::Source(ticket), _, _, pipeline) = self.ticket()? else { return None };
-        let records = self.records()?;
+        let records = self.records();
         let held = self.load(HELD);
         Some(SourceStand { ticket, pipeline, records, losses: self.lose(held >> 1, held & 1) })
     }
@@ -341,91 +344,6 @@ impl Kept {
         })
     }
 
-    /// What lies in the ring, oldest first; `None` if that is nothing that was put there.
-    fn records(&mut self) -> Option<Vec<Message>> {
-        let ends = self.load(ENDS);
-        let (mut at, end) = ((ends >> 32) as usize, ends as u32 as usize);
-        self.entries.clear();
-        let mut records = Vec::new();
-        let mut has_wrapped = false;
-        while at != end {
-            let mut length = [0; LENGTH_BYTES];
-            self.shared.copy_out(self.ring(at)?, &mut length).then_some(())?;
-            let length = u32::from_le_bytes(length);
-            if length == WRAP {
-                if std::mem::replace(&mut has_wrapped, true) {
-                    return None;
-                }
-                at = 0;
-                continue;
-            }
-            let length = length as usize;
-            if length > RecordHeader::BYTES + BODY_BYTES_MAX || at + LENGTH_BYTES + length > self.ring_bytes {
-                return None;
-            }
-            let mut bytes = vec![0; length];
-            self.shared.copy_out(self.ring(at + LENGTH_BYTES)?, &mut bytes).then_some(())?;
-            let header = RecordHeader::parse(bytes.get(..RecordHeader::BYTES)?, BODY_BYTES_MAX).ok()?;
-            at = behind(at, length);
-            self.entries.push_back(((header.epoch, header.sequence), at));
-            let created = Time(header.container.created);
-            records.push(Message::new(created, Body::from(Bytes::from(bytes))));
-        }
-        Some(records)
-    }
-
-    /// Where in the memory this place of the ring is.
-    fn ring(&self, at: usize) -> Option<usize> {
-        (at + LENGTH_BYTES <= self.ring_bytes).then_some(self.base + HEAD_BYTES + at)
-    }
-
-    /// Keeps a record, as it goes out, behind those before it; `false` if there is no room.
-    #[must_use]
-    pub(crate) fn append(&mut self, place: (u32, u64), record: &Body) -> bool {
-        let length = record.len();
-        let ends = if self.entries.is_empty() { 0 } else { self.load(ENDS) };
-        let (start, end) = ((ends >> 32) as usize, ends as u32 as usize);
-        let needed = LENGTH_BYTES + length + LENGTH_BYTES;
-        let has_wrapped = end < start;
-        let fits_behind = match has_wrapped {
-            true => needed < start - end,
-            false => end + needed <= self.ring_bytes,
-        };
-        let fits_at_start = !has_wrapped && needed < start;
-        let at = match fits_at_start && (!fits_behind || end >= USED_BYTES) {
-            true => {
-                let Some(mark) = self.ring(end) else { return false };
-                self.shared.copy_in(mark, &WRAP.to_le_bytes());
-                0
-            }
-            false if fits_behind => end,
-            false => return false,
-        };
-        let Some(mut to) = self.ring(at) else { return false };
-        self.shared.copy_in(to, &(length as u32).to_le_bytes());
-        to += LENGTH_BYTES;
-        for piece in record.chunks() {
-            self.shared.copy_in(to, piece);
-            to += piece.len();
-        }
-        let end = behind(at, length);
-        self.entries.push_back((place, end));
-        self.store(ENDS, (start as u64) << 32 | end as u64);
-        true
-    }
-
-    /// What stands before `oldest`, epoch and sequence, is kept no longer; says whether there was such.
-    pub(crate) fn settle(&mut self, oldest: (u32, u64)) -> bool {
-        let mut start = None;
-        while let Some((_, end)) = self.entries.pop_front_if(|(place, _)| *place < oldest) {
-            start = Some(end);
-        }
-        let Some(start) = start else { return false };
-        let end = self.entries.back().map_or(start, |(_, end)| *end);
-        self.store(ENDS, (start as u64) << 32 | end as u64);
-        true
-    }
-
     /// The source is about to take messages from its device, or takes them, and has so much of them in this process's
     /// memory alone, and bytes that are in no message yet.
     pub(crate) fn handle_taking(&self, held: usize, ahead_bytes: u64) {
@@ -470,11 +388,6 @@ impl Kept {
     }
 }
 
-/// Where the next entry begins.
-fn behind(at: usize, length: usize) -> usize {
-    (at + LENGTH_BYTES + length).next_multiple_of(LENGTH_BYTES)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -483,7 +396,7 @@ mod tests {
     use crate::registry;
     use contract::{
         Attributes, Direction, FlowClass, FlowDirection, FlowTemplate, Format, PartnerError, Pull, Pulled,
-        Pushed, Readiness, Site,
+        Pushed, Readiness, Site, Time,
     };
     use pipeline::{Origin, Pipeline};
     use proptest::prelude::*;
@@ -516,7 +429,7 @@ mod tests {
             let (mut first, mut next) = (0, 0);
             kept.put_ticket(&source(0), "compress");
             for (bytes, lag) in steps {
-                prop_assert!(kept.append((1, next), &record(next, bytes).body));
+                kept.append((1, next), &record(next, bytes).body);
                 next += 1;
                 if next - first > lag {
                     first = next - lag;
@@ -525,9 +438,10 @@ mod tests {
                 }
                 let [mut again, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
                 let stand = again.source().unwrap();
-                let found: Vec<_> = stand.records.iter().map(|message| message.created.0).collect();
+                let records = stand.records.unwrap();
+                let found: Vec<_> = records.iter().map(|message| message.created.0).collect();
                 prop_assert_eq!(found, (first..next).collect::<Vec<_>>());
-                prop_assert!(stand.records.last().is_none_or(|last| last.body == record(next - 1, bytes).body));
+                prop_assert!(records.last().is_none_or(|last| last.body == record(next - 1, bytes).body));
             }
         }
 
@@ -536,14 +450,46 @@ mod tests {
             let memory = memory(&limits()).unwrap();
             let [mut kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
             kept.put_ticket(&source(1), "");
-            prop_assert!(kept.append((1, 0), &record(0, 100).body));
+            kept.append((1, 0), &record(0, 100).body);
             words.into_iter().for_each(|(word, value)| kept.store(8 * word, value));
             kept.shared.copy_in(at, &value.to_le_bytes());
             let [mut again, _] = map(memory, &limits()).unwrap();
             let _ = again.source();
             let _ = again.sink();
-            let _ = again.append((1, 1), &record(1, 10).body);
+            again.append((1, 1), &record(1, 10).body);
         }
+    }
+
+    /// Little waits while all is well, and everything that a store may hold when nothing is acknowledged any more.
+    #[test]
+    fn what_waits_longer_is_kept_whole_too() {
+        const BYTES: usize = 10_000;
+        let memory = memory(&limits()).unwrap();
+        let [mut kept, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+        kept.put_ticket(&source(0), "");
+        let (mut first, mut next) = (0, 0);
+        for (count, waiting) in [(300, 5), (800, 800), (200, 90), (300, 4), (900, 1000), (1, 0), (130, 2)] {
+            for _ in 0..count {
+                kept.append((1, next), &record(next, BYTES).body);
+                next += 1;
+                first = first.max(next.saturating_sub(waiting));
+                kept.settle((1, first));
+                if next % 37 == 0 {
+                    let [mut again, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+                    let records = again.source().unwrap().records.expect("no gap");
+                    let found: Vec<_> = records.iter().map(|message| message.created.0).collect();
+                    assert_eq!(found, (first..next).collect::<Vec<_>>());
+                    assert!(
+                        records.iter().all(|message| message.body == record(message.created.0, BYTES).body)
+                    );
+                }
+            }
+        }
+        let [mut again, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
+        kept.append((1, next), &Body::from(vec![0; ring_bytes(&limits())]));
+        assert!(!kept.is_whole());
+        let stand = again.source().expect("where it stood");
+        assert!(stand.records.is_none(), "a gap");
     }
 
     #[test]

@@ -171,25 +171,20 @@ impl Outgoing {
 
     /// Keeps a record of a reliable flow until it is acknowledged.
     fn keep(&mut self, record: &Message) {
-        let is_whole = match self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable) {
-            None => return,
-            Some(kept) => {
-                let place = (self.source.epoch(), self.source.next_sequence() - 1);
-                if self.store_full == StoreFull::DropOldest {
-                    kept.settle(self.source.oldest());
-                }
-                kept.append(place, &record.body)
-            }
+        let Some(kept) = self.kept.as_mut().filter(|_| self.plan.class == FlowClass::Reliable) else {
+            return;
         };
-        if !is_whole {
-            // There is room for all that the store holds; what lies there would have a gap.
-            drop(self.kept.take().map(Kept::cleared));
+        let place = (self.source.epoch(), self.source.next_sequence() - 1);
+        if self.store_full == StoreFull::DropOldest {
+            kept.settle(self.source.oldest());
         }
+        kept.append(place, &record.body);
     }
 
     /// Messages that are in this process's memory alone. A reliable flow's records are in its broker's, too.
     fn alone(&self) -> usize {
-        let numbered = if self.plan.class == FlowClass::Reliable { 0 } else { self.source.unacknowledged() };
+        let is_kept = self.plan.class == FlowClass::Reliable && self.kept.as_ref().is_none_or(Kept::is_whole);
+        let numbered = if is_kept { 0 } else { self.source.unacknowledged() };
         self.segment.kept() + self.segment.out.messages.len() + numbered
     }
 
@@ -661,10 +656,12 @@ fn resume(
     if let Ok(pipeline) = stood.and_then(|stood| stood.in_place_of(&plan.pipeline)) {
         plan.pipeline = pipeline;
     }
-    let count = stand.records.len() as u64;
-    match SourceFlow::resume(&stand.ticket, stand.records, plan.class, lossy, limits) {
-        Ok(source) => (source, true),
-        Err(_) => {
+    let count = stand.records.as_ref().map_or(0, |records| records.len() as u64);
+    let source =
+        stand.records.map(|records| SourceFlow::resume(&stand.ticket, records, plan.class, lossy, limits));
+    match source {
+        Some(Ok(source)) => (source, true),
+        Some(Err(_)) | None => {
             drops.add("of no use when the worker ended", count);
             fresh.restart_at(stand.ticket.epoch.saturating_add(1));
             (fresh, true)
