@@ -20,25 +20,30 @@ pub const PROMPT_TURN: Duration = Duration::from_micros(300);
 /// of [`PROMPT_TURN`], the shortest first. It gets no more of the processor by that. Says whether the kernel was asked;
 /// harmless where it fails, and where the kernel knows no turns.
 pub fn be_prompt() -> bool {
-    set_turn(0, libc::SCHED_OTHER, PROMPT_TURN)
+    set_turn(0, &[libc::SCHED_OTHER], libc::SCHED_OTHER, PROMPT_TURN)
 }
 
 /// Has the first thread of another process take turns of so long: whose are longer makes way, when others wake, for those
-/// whose are shorter, and gets no less of the processor by that. Says whether the kernel was asked, as [`be_prompt`].
+/// whose are shorter, and gets no less of the processor by that. Whose are longer than [`PROMPT_TURN`] does not interrupt,
+/// when it wakes, who runs (`SCHED_BATCH`): that may be somebody prompt, who is soon done. Says whether the kernel was asked,
+/// as [`be_prompt`].
 pub fn set_turn_of(process: u32, turn: Duration) -> bool {
-    libc::pid_t::try_from(process).is_ok_and(|pid| pid != 0 && set_turn(pid, libc::SCHED_OTHER, turn))
+    let to = if turn > PROMPT_TURN { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
+    let from = [libc::SCHED_OTHER, libc::SCHED_BATCH];
+    libc::pid_t::try_from(process).is_ok_and(|pid| pid != 0 && set_turn(pid, &from, to, turn))
 }
 
-/// `sched_setattr(2)`, `sched_runtime` of a thread that is scheduled so (Linux 6.12). 0 is the calling thread.
-fn set_turn(thread: libc::pid_t, policy: libc::c_int, turn: Duration) -> bool {
+/// `sched_setattr(2)`, `sched_runtime` (Linux 6.12) and policy of a thread that has one of these. 0 is the calling thread.
+fn set_turn(thread: libc::pid_t, from: &[libc::c_int], to: libc::c_int, turn: Duration) -> bool {
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: all fields are numbers, for which 0 is a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes no more than `size` bytes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
-    if got != 0 || attributes.sched_policy != policy as u32 {
+    if got != 0 || !from.iter().any(|policy| attributes.sched_policy == *policy as u32) {
         return false;
     }
+    attributes.sched_policy = to as u32;
     attributes.sched_runtime = turn.as_nanos() as u64;
     // SAFETY: the attributes live through the call, and tell their size.
     unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) == 0 }
@@ -118,7 +123,7 @@ pub fn be_idle() -> bool {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread, and the parameters live through the call.
     let is_idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) == 0 };
-    set_turn(0, libc::SCHED_IDLE, LONGEST_TURN);
+    set_turn(0, &[libc::SCHED_IDLE], libc::SCHED_IDLE, LONGEST_TURN);
     is_idle
 }
 
@@ -155,5 +160,19 @@ mod tests {
         assert_eq!(prompt, (true, libc::SCHED_OTHER));
         let idle = std::thread::spawn(move || (be_idle(), policy(), be_prompt())).join().unwrap();
         assert_eq!(idle, (true, libc::SCHED_IDLE, false));
+    }
+
+    #[test]
+    fn who_takes_long_turns_interrupts_nobody() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let policy = |turn| {
+            let was_set = set_turn_of(child.id(), turn);
+            // SAFETY: the process is this one's child, and not waited for yet.
+            (was_set, unsafe { libc::sched_getscheduler(child.id() as libc::pid_t) })
+        };
+        let policies = [LONGEST_TURN, PROMPT_TURN].map(policy);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(policies, [(true, libc::SCHED_BATCH), (true, libc::SCHED_OTHER)]);
     }
 }

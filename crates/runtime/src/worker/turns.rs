@@ -3,7 +3,8 @@
 //! A worker begins with short ones ([`sys::thread::be_prompt`]), so that a keystroke does not wait for who has more to do.
 //! One that uses the processor all the time would by that be before everybody whose turns are longer, again and again: the
 //! threads of the kernel that hand on what a device says are such. So its broker, which no worker deceives, has it take the
-//! longer turns the more it uses: it gets as much as before, and makes way for who wakes and uses less.
+//! longer turns the more it uses: it gets as much as before, and makes way for who wakes and uses less. Nor does it interrupt
+//! one of those when it wakes itself ([`sys::thread::set_turn_of`]).
 
 use std::time::{Duration, Instant};
 use sys::thread::{LONGEST_TURN, PROMPT_TURN};
