@@ -260,8 +260,8 @@ pub(crate) struct Share {
     /// The only pipeline, device to application, that a peer may ask for
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) require: Option<String>,
-    /// Who may use it at once: `exclusive`, or `copy`, with ways=N, queue=N, slow=wait|drop behind it
-    /// [default: as its pipeline says]
+    /// Who may use it at once: `exclusive`, or `copy`, with ways=N, queue=N, slow=wait|drop, patience=TIME
+    /// behind it [default: as its pipeline says]
     #[arg(long, value_name = "POLICY")]
     pub(crate) hub: Option<String>,
     /// A peer that may see and open it, once for each [default: all that are paired (`outboard peers`)]

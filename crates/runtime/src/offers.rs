@@ -151,12 +151,20 @@ impl Shared {
         self.users.iter().any(|user| user.signs.heard < Some(asked))
     }
 
-    /// Notes what is known of each user; a silent one that keeps the others waiting loses the device.
+    /// Notes what is known of each user; one that keeps the others waiting loses the device: at once if it is silent, else if
+    /// it takes nothing for longer than they are patient.
     pub(crate) fn handle_signs(&mut self, signs: impl Fn(u64) -> Signs) {
         for user in &mut self.users {
             user.signs = signs(user.session);
-            if user.signs.heard.is_none() && self.hub.as_ref().is_some_and(|hub| hub.is_blocked(user.way)) {
-                user.taken = Some("the others waited for this one while it was silent");
+            let Some(hub) = &self.hub else { continue };
+            match hub.blocked_since(user.way) {
+                Some(_) if user.signs.heard.is_none() => {
+                    user.taken = Some("the others waited for this one while it was silent");
+                }
+                Some(since) if now().since(since) >= hub.patience() => {
+                    user.taken = Some("the others waited for this one, which took nothing");
+                }
+                _ => {}
             }
         }
     }

@@ -6,6 +6,7 @@ use contract::FlowClass;
 use netsim::relay::Relay;
 use runtime::{HubOptions, HubPolicy};
 use std::net::SocketAddr;
+use std::time::Duration;
 use support::{Handle, attach, join, share, share_via};
 
 const ANY: &str = "127.0.0.1:0";
@@ -150,6 +151,29 @@ fn a_silent_host_of_a_reliable_flow_is_let_go_once_the_others_wait_for_it() {
         device.say(body.clone());
     }
     quick.wait("everything", |bench| bench.pushed.len() == 41);
+    one.stop().unwrap();
+    two.stop().unwrap();
+    sharer.stop();
+}
+
+#[test]
+fn a_host_of_a_reliable_flow_that_takes_nothing_is_let_go_once_the_others_waited_long_enough() {
+    let device = Handle::new();
+    let patience = Duration::from_millis(200);
+    let policy = HubPolicy::Copy(HubOptions { queue: 4, patience, ..HubOptions::default() });
+    let sharer = share(&device, FlowClass::Reliable, any(), policy);
+    let (quick, idle) = (Handle::new(), Handle::new());
+    let one = attach(sharer.address, &quick, None);
+    let two = attach(sharer.address, &idle, None);
+    device.say("first");
+    idle.wait("the first message", |bench| !bench.pushed.is_empty());
+    idle.with(|bench| bench.full = true);
+    // More than is kept for a host that answers and takes nothing.
+    let body = vec![7; 1 << 20];
+    for _ in 0..80 {
+        device.say(body.clone());
+    }
+    quick.wait("everything", |bench| bench.pushed.len() == 81);
     one.stop().unwrap();
     two.stop().unwrap();
     sharer.stop();

@@ -16,7 +16,7 @@ use crate::worker::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, Pushed, Scope, Site,
+    OptionSpec, Partner, PartnerError, Pushed, Scope, Site, Time,
 };
 use pipeline::PairUse;
 use serde::de::Error as _;
@@ -37,7 +37,7 @@ const WAYS_MAX: i64 = 64;
 const BURST: usize = 64;
 
 /// Options of the policy `copy`.
-static OPTIONS: [OptionSpec; 3] = [
+static OPTIONS: [OptionSpec; 4] = [
     OptionSpec {
         name: "ways",
         kind: OptionKind::Integer { min: 1, max: WAYS_MAX },
@@ -58,6 +58,13 @@ static OPTIONS: [OptionSpec; 3] = [
         default: "wait",
         scope: Scope::Local,
         doc: "a host too slow for a reliable flow: the others wait for it, or it loses the newest",
+    },
+    OptionSpec {
+        name: "patience",
+        kind: OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(86_400) },
+        default: "10s",
+        scope: Scope::Local,
+        doc: "how long the others wait for a host that takes nothing at all; then it loses the device",
     },
 ];
 
@@ -82,16 +89,18 @@ pub struct HubOptions {
     pub queue: usize,
     /// A host too slow for a reliable flow loses the newest; else the others wait for it.
     pub may_drop: bool,
+    /// How long the others wait for a host that takes nothing at all; then it loses the device.
+    pub patience: Duration,
 }
 
 impl Default for HubOptions {
     fn default() -> Self {
-        HubOptions { ways: 8, queue: 64, may_drop: false }
+        HubOptions { ways: 8, queue: 64, may_drop: false, patience: Duration::from_secs(10) }
     }
 }
 
 impl HubPolicy {
-    /// Reads `exclusive` or `copy[,ways=N][,queue=N][,slow=wait|drop]`.
+    /// Reads `exclusive` or `copy[,ways=N][,queue=N][,slow=wait|drop][,patience=TIME]`.
     pub fn parse(text: &str) -> Result<HubPolicy, String> {
         let (policy, options) = text.split_once(',').unwrap_or((text, ""));
         match policy.trim() {
@@ -102,10 +111,12 @@ impl HubPolicy {
                     ways: options.count("ways") as u16,
                     queue: options.count("queue"),
                     may_drop: options.text("slow") == "drop",
+                    patience: options.duration("patience"),
                 }))
             }
             _ => Err(format!(
-                "`{text}` is no policy: write `exclusive`, or `copy` with ways=N, queue=N, slow=wait|drop behind it"
+                "`{text}` is no policy: write `exclusive`, or `copy` with ways=N, queue=N, slow=wait|drop, \
+                 patience=TIME behind it"
             )),
         }
     }
@@ -191,10 +202,14 @@ fn by_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u16,
     BTreeMap::deserialize(deserializer)?.into_iter().map(number).collect()
 }
 
+/// Those that the others wait for, by the numbers of their ways: what each was handed when it last took something, and since
+/// when it takes nothing.
+type Blocked = BTreeMap<u16, (u64, Time)>;
+
 #[derive(Default)]
 struct Shown {
     stats: HubStats,
-    blocked: Vec<u16>,
+    blocked: Blocked,
 }
 
 enum Command {
@@ -273,9 +288,14 @@ impl Hub {
         lock(&self.shown).stats.clone()
     }
 
-    /// Whether the others wait for the host on this way.
-    pub(crate) fn is_blocked(&self, way: u16) -> bool {
-        lock(&self.shown).blocked.contains(&way)
+    /// Since when the others wait for the host on this way, which takes nothing; `None` if they do not.
+    pub(crate) fn blocked_since(&self, way: u16) -> Option<Time> {
+        lock(&self.shown).blocked.get(&way).map(|(_, since)| *since)
+    }
+
+    /// How long the others wait for a host that takes nothing.
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.patience
     }
 
     fn send(&self, command: Command) {
@@ -323,7 +343,7 @@ struct Loop {
     /// Drops of hosts that left.
     drops: DropCounts,
     unflushed: bool,
-    was_blocked: bool,
+    blocked: Blocked,
     commands: Ring<Command>,
     wake: Event,
     shown: Arc<Mutex<Shown>>,
@@ -365,7 +385,7 @@ impl Loop {
             owner: None,
             drops: DropCounts::default(),
             unflushed: false,
-            was_blocked: false,
+            blocked: Blocked::new(),
             commands,
             wake,
             shown,
@@ -382,11 +402,26 @@ impl Loop {
                 }
                 self.handle(command);
             }
-            match self.turn() {
+            let turn = self.turn();
+            self.note_blocked();
+            match turn {
                 Ok(true) => {}
                 Ok(false) => self.sleep(),
                 Err(error) => self.lose_device(&error),
             }
+        }
+    }
+
+    /// Notes for whom the others wait. Those may have the hub take what they say meanwhile, and never sleep.
+    fn note_blocked(&mut self) {
+        let known = |(number, way): (&u16, &Way)| {
+            let before = self.blocked.get(number).filter(|(handed, _)| *handed == way.handed);
+            (*number, before.copied().unwrap_or_else(|| (way.handed, now())))
+        };
+        let blocked: Blocked = self.ways.iter().filter(|(_, way)| way.is_blocked()).map(known).collect();
+        if blocked != self.blocked {
+            lock(&self.shown).blocked.clone_from(&blocked);
+            self.blocked = blocked;
         }
     }
 
@@ -513,13 +548,6 @@ impl Loop {
     }
 
     fn sleep(&mut self) {
-        let blocked = self.ways.iter().filter(|(_, way)| way.is_blocked()).map(|(number, _)| *number);
-        if self.was_blocked || self.ways.values().any(Way::is_blocked) {
-            let mut shown = lock(&self.shown);
-            shown.blocked.clear();
-            shown.blocked.extend(blocked);
-            self.was_blocked = !shown.blocked.is_empty();
-        }
         let mut wake = Wake::default();
         self.poller.want(self.wake.as_fd(), true, false);
         if let Some(device) = self.device.as_deref() {
