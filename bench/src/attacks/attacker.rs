@@ -1,9 +1,10 @@
 //! The attacker: a process of its own, on the application's host or on this one, that attacks while it is told to.
-//! It runs when nothing else wants the processors (`SCHED_IDLE`), as if it had a machine of its own.
+//! It runs when nothing else wants the processors (`SCHED_IDLE`), as if it had a machine of its own, unless it is asked to
+//! be as everybody.
 
 use super::bomber::Bomber;
 use super::channel::{Channel, Own, identity, reason};
-use super::guests::{Chatter, Flicker, Opener};
+use super::guests::{Chatter, Flicker, Flooder, Opener};
 use super::middle::Middle;
 use super::packets::Replayer;
 use crate::Failure;
@@ -58,6 +59,10 @@ pub(crate) enum Attack {
     SlowOpens,
     /// A peer that pings without end
     Chatter,
+    /// A peer acknowledges, misses and asks anew what nobody sent, without end
+    Acknowledgements,
+    /// A peer wants other pipelines for its flows, without end
+    Changes,
     /// Handshakes as fast as they go
     Handshakes,
     /// Datagrams and connections of noise
@@ -70,6 +75,8 @@ pub(crate) enum Attack {
     Costly,
     /// A peer attaches what has always more to say, and reads nothing of it
     Stalled,
+    /// A peer attaches, beside the running flow, the device of which that comes, and reads nothing
+    Member,
     /// A peer opens and closes a device without end
     Flicker,
     /// Everything is too long
@@ -83,7 +90,8 @@ impl Attack {
             Attack::Removed => Who::Removed,
             Attack::Forbidden => Who::Restricted,
             Attack::Pipelines | Attack::Sessions | Attack::Oversized | Attack::Chatter => Who::Guest,
-            Attack::Costly | Attack::Stalled | Attack::Flicker => Who::Guest,
+            Attack::Acknowledgements | Attack::Changes => Who::Guest,
+            Attack::Costly | Attack::Stalled | Attack::Member | Attack::Flicker => Who::Guest,
             bombs if bombs.bomb_bytes().is_some() => Who::Guest,
             _ => Who::Stranger,
         }
@@ -107,8 +115,8 @@ impl Attack {
     fn threads(self) -> usize {
         match self {
             Attack::Nothing | Attack::Replay | Attack::Middle | Attack::SlowOpens => 1,
-            Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled => 1,
-            Attack::Chatter | Attack::Flicker => 1,
+            Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled | Attack::Member => 1,
+            Attack::Chatter | Attack::Acknowledgements | Attack::Changes | Attack::Flicker => 1,
             Attack::Noise | Attack::Forbidden | Attack::Pipelines => 2,
             Attack::Guesses => 8,
             _ => 16,
@@ -139,12 +147,15 @@ impl fmt::Display for Attack {
             Attack::Sessions => "sessions without end",
             Attack::SlowOpens => "slow opens",
             Attack::Chatter => "pings without end",
+            Attack::Acknowledgements => "acknowledgements and the like without end",
+            Attack::Changes => "changes of pipelines without end",
             Attack::Handshakes => "flood of handshakes",
             Attack::Noise => "flood of noise",
             Attack::Bombs => "decompression bombs, 64 MiB",
             Attack::Inflation => "decompression bombs, as large as may be",
             Attack::Costly => "costly pipeline",
             Attack::Stalled => "reader that reads nothing",
+            Attack::Member => "host of the same device that reads nothing",
             Attack::Flicker => "device opened and closed without end",
             Attack::Oversized => "oversized everything",
         })
@@ -187,10 +198,32 @@ pub(crate) struct AttackerSetting {
     pub(super) address: SocketAddr,
     /// Where a code is shown
     pub(super) pairing: SocketAddr,
+    /// The sharer of the running flow
+    pub(super) flow: SocketAddr,
     /// The attacker's own files
     pub(super) directory: PathBuf,
     /// The program `outboard`
     pub(super) program: PathBuf,
+    /// Its priority
+    pub(super) priority: Priority,
+}
+
+/// How an attacker's machine has the processor that it shares with the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Priority {
+    /// When nothing else wants it
+    Idle,
+    /// As everybody
+    Ordinary,
+}
+
+impl Priority {
+    /// The calling thread, and what it starts, has it from now on.
+    pub(super) fn take(self) {
+        if self == Priority::Idle {
+            sys::thread::be_idle();
+        }
+    }
 }
 
 /// What it tells at its end.
@@ -283,7 +316,7 @@ pub(super) trait Assault {
 
 /// Attacks as standard input says: `go`, `stop`, `code CODE`. At its end it tells what came of it.
 pub(crate) fn run(setting: &AttackerSetting) -> Result<(), Failure> {
-    sys::thread::be_idle();
+    setting.priority.take();
     let trust = Trust::at(&setting.directory)?;
     let own = identity(&setting.directory)?;
     let orders = Arc::<Orders>::default();
@@ -342,14 +375,16 @@ fn assault(
         Attack::Noise => {
             Box::new(Noise { address, socket: UdpSocket::bind("0.0.0.0:0")?, state: 1 + number as u64 })
         }
-        Attack::Replay => Box::new(ReplayAll(Replayer::new(address.port())?)),
+        Attack::Replay => Box::new(ReplayAll(Replayer::new(setting.flow.port(), address.port())?)),
         Attack::Guesses => Box::new(Guesser { trust: trust.clone(), address: setting.pairing, guess: 0 }),
         Attack::Middle => Box::new(Between {
             middle: Middle::new(setting.pairing, own)?,
             honest: Trust::at(&setting.directory.join("honest"))?,
             met: 0,
         }),
-        Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled => {
+        Attack::Acknowledgements => Box::new(Flooder::new(caller, false)),
+        Attack::Changes => Box::new(Flooder::new(caller, true)),
+        Attack::Bombs | Attack::Inflation | Attack::Costly | Attack::Stalled | Attack::Member => {
             Box::new(Bomber::new(setting))
         }
         Attack::Flicker => Box::new(Flicker { caller, channel: None }),

@@ -1,11 +1,15 @@
 //! A peer that attaches what it may, with the program itself, and makes the sharer work for it.
 
 use super::attacker::{Assault, Attack, AttackerSetting, Came, Orders, PAUSE};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// Where each bomb that was made leaves a byte, in the attacker's directory.
-pub(super) const BOMBS_MADE: &str = "bombs";
+/// Where each bomb that was made for this sharer leaves a byte, in the attacker's directory.
+pub(super) fn bombs_made(directory: &Path, sharer: SocketAddr) -> PathBuf {
+    directory.join(format!("bombs-{}", sharer.port()))
+}
 
 /// A peer whose messages become far larger when they are decompressed, who has its device's compressed at great cost, or who
 /// reads none of it.
@@ -24,7 +28,7 @@ impl Bomber {
         let length: String =
             (bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
         let created = r"\000".repeat(8);
-        let made = self.setting.directory.join(BOMBS_MADE);
+        let made = bombs_made(&self.setting.directory, self.setting.address);
         format!(
             r#"exec:while :; do printf "{length}{created}"; head -c {bytes} /dev/zero; printf . >>{}; done,frame=container,max=64MiB"#,
             made.display()
@@ -37,6 +41,7 @@ impl Bomber {
         let [name, application, option, pipeline] = match (setting.attack, setting.attack.bomb_bytes()) {
             (_, Some(bytes)) => ["toy", &self.bombs(bytes), "--via-back", "compress"],
             (Attack::Costly, None) => ["spring", "null", "--via", "compress(zstd, level=19)"],
+            (Attack::Member, None) => ["device", "exec:sleep 1000", "--via", "null"],
             _ => ["spring", "exec:sleep 1000", "--via", "null"],
         };
         let target = format!("{}/{name}", setting.address);

@@ -2,9 +2,11 @@
 //!
 //! The flow is that of [`victim`]; the attacker ([`attacker`]) is a process of its own, which runs only when nothing else
 //! wants the processors, as if it were another machine: what is measured is what the attack makes the sharer do. Times with
-//! and without the attack are taken in turns.
+//! and without the attack are taken in turns; over loopback also such in which another sharer is attacked, of which the flow
+//! feels what the attacker's own work takes of the machine.
 
 mod attacker;
+mod awake;
 mod bomber;
 mod channel;
 mod guests;
@@ -16,9 +18,10 @@ use crate::chapter6::{beside, progress};
 use crate::measure::{Times, median, ratio};
 use crate::reliability::hosts::Service;
 use crate::{Failure, processes};
+use attacker::Priority;
 use attacker::{Attack, Tally};
 pub(crate) use attacker::{AttackerSetting, run as run_attacker};
-use bomber::BOMBS_MADE;
+use bomber::bombs_made;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -28,10 +31,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::thread;
 use std::time::{Duration, Instant};
-use victim::Victim;
+use victim::{Sharer, Victim};
 
 /// How long an attack may take to begin, and what it left behind to go.
-const SETTLE: Duration = Duration::from_millis(300);
+const SETTLE: Duration = Duration::from_millis(200);
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a code is guessed at before another is shown: three guesses make it void.
@@ -74,6 +77,9 @@ pub(crate) struct AttacksSetting {
     /// Seconds of a turn
     #[arg(long, default_value_t = 0.8)]
     seconds: f64,
+    /// The attacker's priority
+    #[arg(long, value_enum, default_value = "idle")]
+    priority: Priority,
     /// Write the page to this file, Markdown
     #[arg(long)]
     page: Option<PathBuf>,
@@ -124,8 +130,9 @@ struct Outcome {
     place: Place,
     transport: String,
     tally: Tally,
-    /// Without it and during it.
+    /// Without it, while the attacker does the same elsewhere, and during it.
     calm: Turns,
+    elsewhere: Option<Turns>,
     during: Turns,
     /// Units of the running flow that did not come as they had to.
     wrong: u64,
@@ -136,16 +143,34 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// How much longer the median is during it, and the borders of the interval that this lies in.
-    fn ratio(&self) -> [f64; 3] {
-        ratio(&self.during.medians_us, &self.calm.medians_us, SEED)
+    /// How much longer the median is during it than in the turns of this kind, and the borders of the interval that this
+    /// lies in.
+    fn ratio_to(&self, others: &Turns) -> [f64; 3] {
+        ratio(&self.during.medians_us, &others.medians_us, SEED)
+    }
+
+    /// What it is compared with.
+    fn without(&self) -> &Turns {
+        self.elsewhere.as_ref().unwrap_or(&self.calm)
     }
 
     fn verdict(&self) -> Verdict {
         match self.tally.got_in.is_empty() && self.wrong == 0 {
-            true => judged(self.ratio()),
+            true => judged(self.ratio_to(self.without())),
             false => Verdict::Broken,
         }
+    }
+
+    /// What the turns of each kind came to, in words: a figure of each, of [`Turns::figures_us`].
+    fn figures(&self, which: usize) -> String {
+        let turns = [Some(&self.calm), self.elsewhere.as_ref(), Some(&self.during)];
+        let figures = turns.iter().flatten().map(|turns| format!("{:.0}", turns.figures_us()[which]));
+        figures.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The 99th percentile during it, in those that it is compared with.
+    fn p99_ratio(&self) -> f64 {
+        self.during.figures_us()[1] / self.without().figures_us()[1]
     }
 }
 
@@ -201,10 +226,48 @@ fn watch(
     let begun = Instant::now();
     while begun.elapsed().as_secs_f64() < seconds {
         thread::sleep(LOOK);
-        *most_bytes = most_bytes.max(processes::memory_bytes(&victim.processes()));
+        *most_bytes = most_bytes.max(processes::memory_bytes(&victim.sharer.processes()));
         look()?;
     }
     Ok(victim.take_times())
+}
+
+/// What came of a turn in which a sharer is attacked.
+struct Attacked {
+    times: Times,
+    /// How long it took, and the processor time of the running flow's sharer in that.
+    seconds: f64,
+    cpu_seconds: f64,
+}
+
+/// A turn in which `sharer` is attacked by `attacker`.
+fn attack_once(
+    (setting, attack): (&AttacksSetting, Attack),
+    victim: &Victim,
+    (sharer, attacker): (&Sharer, &mut Attacker),
+    most_bytes: &mut f64,
+) -> Result<Attacked, Failure> {
+    let mut shown = None;
+    if attack.wants_code() {
+        shown = Some((show(victim, sharer, attacker)?, Instant::now()));
+    }
+    let of = victim.sharer.processes();
+    let (cpu_before, begun) = (processes::cpu_seconds(&of), Instant::now());
+    attacker.order("be hostile")?;
+    thread::sleep(SETTLE);
+    let times = watch(victim, setting.seconds, most_bytes, || {
+        if let Some((shows, _)) = shown.take_if(|(_, since)| since.elapsed() >= CODE) {
+            drop(shows);
+            shown = Some((show(victim, sharer, attacker)?, Instant::now()));
+        }
+        Ok(())
+    })?;
+    let cpu_seconds = (processes::cpu_seconds(&victim.sharer.processes()) - cpu_before).max(0.0);
+    let seconds = begun.elapsed().as_secs_f64();
+    attacker.order("be calm")?;
+    drop(shown);
+    thread::sleep(SETTLE);
+    Ok(Attacked { times, seconds, cpu_seconds })
 }
 
 fn run_one(
@@ -213,49 +276,54 @@ fn run_one(
     directory: &Path,
     (attack, place, transport): (Attack, Place, &str),
 ) -> Result<Outcome, Failure> {
-    let attacker = AttackerSetting {
-        attack,
-        address: victim.address,
-        pairing: victim.pairing(),
-        directory: directory.join(attack.attacker().name()).join("outboard"),
-        program: beside("outboard")?,
+    let own = directory.join(attack.attacker().name()).join("outboard");
+    let program = beside("outboard")?;
+    let start = |sharer: &Sharer| {
+        let attacker = AttackerSetting {
+            attack,
+            address: sharer.address,
+            pairing: sharer.pairing(),
+            flow: victim.sharer.address,
+            directory: own.clone(),
+            program: program.clone(),
+            priority: setting.priority,
+        };
+        Attacker::start(victim, &attacker)
     };
-    let mut attacker = Attacker::start(victim, &attacker)?;
+    let mut attacker = start(&victim.sharer)?;
+    let mut decoy =
+        victim.decoy.as_ref().map(|decoy| Ok::<_, Failure>((decoy, start(decoy)?))).transpose()?;
     let (known, wrong) = (victim.known()?, victim.wrong());
-    let before = processes::memory_bytes(&victim.processes());
+    let before = processes::memory_bytes(&victim.sharer.processes());
     let (mut calm, mut during) = (Turns::default(), Turns::default());
+    let mut elsewhere = decoy.as_ref().map(|_| Turns::default());
     let (mut most, mut cpu_seconds, mut attacked) = (before, 0.0, 0.0);
     for round in 0..setting.rounds_max.max(setting.rounds) {
-        let is_shown = || judged(ratio(&during.medians_us, &calm.medians_us, SEED)) != Verdict::NotShown;
+        let is_shown = || {
+            let without = elsewhere.as_ref().unwrap_or(&calm);
+            judged(ratio(&during.medians_us, &without.medians_us, SEED)) != Verdict::NotShown
+        };
         if round >= setting.rounds && is_shown() {
             break;
         }
         calm.add(&watch(victim, setting.seconds, &mut most, || Ok(()))?);
-        let mut shown = None;
-        if attack.wants_code() {
-            shown = Some((show(victim, &mut attacker)?, Instant::now()));
+        if let (Some((decoy, attacker)), Some(elsewhere)) = (&mut decoy, &mut elsewhere) {
+            let turn = attack_once((setting, attack), victim, (decoy, attacker), &mut most)?;
+            elsewhere.add(&turn.times);
         }
-        let (cpu_before, begun) = (processes::cpu_seconds(&victim.processes()), Instant::now());
-        attacker.order("be hostile")?;
-        thread::sleep(SETTLE);
-        during.add(&watch(victim, setting.seconds, &mut most, || {
-            if let Some((shows, _)) = shown.take_if(|(_, since)| since.elapsed() >= CODE) {
-                drop(shows);
-                shown = Some((show(victim, &mut attacker)?, Instant::now()));
-            }
-            Ok(())
-        })?);
-        cpu_seconds += (processes::cpu_seconds(&victim.processes()) - cpu_before).max(0.0);
-        attacked += begun.elapsed().as_secs_f64();
-        attacker.order("be calm")?;
-        drop(shown);
-        thread::sleep(SETTLE);
+        let turn = attack_once((setting, attack), victim, (&victim.sharer, &mut attacker), &mut most)?;
+        during.add(&turn.times);
+        cpu_seconds += turn.cpu_seconds;
+        attacked += turn.seconds;
+    }
+    if let Some((_, attacker)) = decoy {
+        attacker.end()?;
     }
     let mut tally = attacker.end()?;
     if let Some(bytes) = attack.bomb_bytes() {
-        let made = fs::metadata(directory.join(attack.attacker().name()).join("outboard").join(BOMBS_MADE));
+        let made = fs::metadata(bombs_made(&own, victim.sharer.address));
         tally.tries = made.map(|made| made.len()).unwrap_or(0);
-        let gone_off = victim.swallowed() / bytes as u64;
+        let gone_off = victim.sharer.swallowed() / bytes as u64;
         match attack {
             Attack::Bombs if gone_off > 0 => tally.got_in.push(format!("{gone_off} went off")),
             _ => drop(tally.refused.insert("decompressed".into(), gone_off)),
@@ -270,6 +338,7 @@ fn run_one(
         transport: transport.into(),
         tally,
         calm,
+        elsewhere,
         during,
         wrong: victim.wrong() - wrong,
         cpu_percent: cpu_seconds / attacked * 100.0,
@@ -277,9 +346,9 @@ fn run_one(
     })
 }
 
-/// Shows a code at the sharer's host, which who attacks in the middle knows.
-fn show(victim: &Victim, attacker: &mut Attacker) -> Result<Service, Failure> {
-    let (shows, code) = victim.show_code()?;
+/// Shows a code at a sharer's host, which who attacks in the middle knows.
+fn show(victim: &Victim, sharer: &Sharer, attacker: &mut Attacker) -> Result<Service, Failure> {
+    let (shows, code) = victim.show_code(sharer)?;
     attacker.order(&format!("code {code}"))?;
     Ok(shows)
 }
@@ -350,7 +419,7 @@ fn attack_all(
         let name = attack.to_possible_value().ok_or("no such attack")?;
         let directory = directory.join(name.get_name());
         fs::create_dir_all(&directory)?;
-        let victim = Victim::start(place, transport, &directory)?;
+        let victim = Victim::start(place, transport, &directory, (*attack, setting.priority))?;
         thread::sleep(SETTLE);
         let outcome = run_one(setting, &victim, &directory, (*attack, place, transport))
             .map_err(|error| format!("{attack}, {place:?}, {transport}: {error}"))?;
@@ -368,20 +437,26 @@ fn answers(tally: &Tally) -> String {
     if words.is_empty() { "not answered".into() } else { words.join("; ") }
 }
 
+/// A ratio and the interval that it lies in.
+fn words([ratio, low, high]: [f64; 3]) -> String {
+    format!("{ratio:.2} [{low:.2}, {high:.2}]")
+}
+
 fn line(outcome: &Outcome) -> String {
     let Outcome { attack, place, transport, tally, wrong, cpu_percent, memory_bytes, .. } = outcome;
-    let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
-    let [ratio, low, high] = outcome.ratio();
     format!(
-        "{attack}, {place:?}, {transport}: {:?} after {} rounds; {} tries, got in: {:?}; {}; p50 {calm_p50:.0} -> {p50:.0} us \
-         ({ratio:.2} [{low:.2}, {high:.2}]), p99 {calm_p99:.0} -> {p99:.0} us ({:.2}); {wrong} units wrong; CPU \
-         {cpu_percent:.0} %; {:.1} -> {:.1} MiB",
+        "{attack}, {place:?}, {transport}: {:?} after {} rounds; {} tries, got in: {:?}; {}; p50 {} us ({}; without: {}), \
+         p99 {} us ({:.2}); {wrong} units wrong; CPU {cpu_percent:.0} %; {:.1} -> {:.1} MiB",
         outcome.verdict(),
         outcome.calm.medians_us.len(),
         tally.tries,
         tally.got_in.iter().take(3).collect::<Vec<_>>(),
         answers(tally),
-        p99 / calm_p99,
+        outcome.figures(0),
+        words(outcome.ratio_to(outcome.without())),
+        words(outcome.ratio_to(&outcome.calm)),
+        outcome.figures(1),
+        outcome.p99_ratio(),
         memory_bytes[0] / MIB,
         memory_bytes[1] / MIB,
     )
@@ -391,24 +466,27 @@ const MIB: f64 = (1u64 << 20) as f64;
 
 fn table(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
-        "| attack | network | flow over | tries | got in | answers | rounds | p50, µs: without, during | ratio, with 95 % | p99, µs: without, during | ratio | sharer's CPU, % | its MiB: before, most | |\n\
-         |---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|\n",
+        "| attack | network | flow over | tries | got in | answers | rounds | p50, µs: without, elsewhere, during | ratio, with 95 %: to without | to elsewhere | p99, µs: without, elsewhere, during | ratio | sharer's CPU, % | its MiB: before, most | |\n\
+         |---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for outcome in outcomes {
         let Outcome { attack, place, transport, tally, cpu_percent, memory_bytes, .. } = outcome;
         let place = format!("{place:?}").to_lowercase();
-        let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
-        let [ratio, low, high] = outcome.ratio();
+        let to_elsewhere = outcome.elsewhere.as_ref().map(|elsewhere| words(outcome.ratio_to(elsewhere)));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {attack} | {place} | {transport} | {} | {} | {} | {} | {calm_p50:.0}, {p50:.0} | {ratio:.2} [{low:.2}, {high:.2}] | \
-             {calm_p99:.0}, {p99:.0} | {:.2} | {cpu_percent:.0} | {:.1}, {:.1} | {} |",
+            "| {attack} | {place} | {transport} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2} | {cpu_percent:.0} | \
+             {:.1}, {:.1} | {} |",
             tally.tries,
             tally.got_in.len(),
             answers(tally).replace('|', "\\|"),
             outcome.calm.medians_us.len(),
-            p99 / calm_p99,
+            outcome.figures(0),
+            words(outcome.ratio_to(&outcome.calm)),
+            to_elsewhere.unwrap_or_default(),
+            outcome.figures(1),
+            outcome.p99_ratio(),
             memory_bytes[0] / MIB,
             memory_bytes[1] / MIB,
             outcome.verdict().word(),
@@ -418,17 +496,23 @@ fn table(outcomes: &[Outcome]) -> String {
 }
 
 fn row(outcome: &Outcome) -> Value {
-    let ([calm_p50, calm_p99], [p50, p99]) = (outcome.calm.figures_us(), outcome.during.figures_us());
+    let [p50, p99] = outcome.during.figures_us();
+    let elsewhere = outcome.elsewhere.as_ref();
     json!({
         "experiment": "attacks",
         "params": {
             "attack": outcome.attack.to_string(), "place": format!("{:?}", outcome.place).to_lowercase(),
             "transport": outcome.transport, "tries": outcome.tally.tries, "got_in": outcome.tally.got_in,
             "answers": outcome.tally.refused, "wrong": outcome.wrong,
-            "verdict": format!("{:?}", outcome.verdict()).to_lowercase(), "ratio": outcome.ratio(),
+            "verdict": format!("{:?}", outcome.verdict()).to_lowercase(),
+            "ratio": outcome.ratio_to(&outcome.calm),
+            "ratio_to_elsewhere": elsewhere.map(|elsewhere| outcome.ratio_to(elsewhere)),
             "sharer_cpu_percent": outcome.cpu_percent, "sharer_bytes": outcome.memory_bytes,
-            "calm_us": [calm_p50, calm_p99],
-            "turns_us": [&outcome.calm.medians_us, &outcome.during.medians_us],
+            "calm_us": outcome.calm.figures_us(), "elsewhere_us": elsewhere.map(Turns::figures_us),
+            "turns_us": [
+                Some(&outcome.calm.medians_us), elsewhere.map(|turns| &turns.medians_us),
+                Some(&outcome.during.medians_us),
+            ],
         },
         "unit": "us", "p50": p50, "p99": p99,
     })

@@ -30,6 +30,8 @@ pub(super) struct Replayer {
     ear: OwnedFd,
     mouth: OwnedFd,
     port: u16,
+    /// The port to and from which they are said.
+    to: u16,
     /// The last packets, the next to be replaced.
     heard: Vec<Vec<u8>>,
     at: usize,
@@ -38,8 +40,8 @@ pub(super) struct Replayer {
 }
 
 impl Replayer {
-    /// Of the packets from and to this port.
-    pub(super) fn new(port: u16) -> io::Result<Replayer> {
+    /// Of the packets from and to this port, said as if they were those of `to`.
+    pub(super) fn new(port: u16, to: u16) -> io::Result<Replayer> {
         let make = |family, kind, protocol| {
             let protocol = NonZeroU32::new(protocol).map(Protocol::from_raw);
             socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, protocol)
@@ -47,7 +49,16 @@ impl Replayer {
         // Without what is in front of IP.
         let ear = make(AddressFamily::PACKET, SocketType::DGRAM, IP)?;
         let mouth = make(AddressFamily::INET, SocketType::RAW, RAW)?;
-        Ok(Replayer { ear, mouth, port, heard: Vec::new(), at: 0, said: 0, bytes: vec![0; PACKET_BYTES_MAX] })
+        Ok(Replayer {
+            ear,
+            mouth,
+            port,
+            to,
+            heard: Vec::new(),
+            at: 0,
+            said: 0,
+            bytes: vec![0; PACKET_BYTES_MAX],
+        })
     }
 
     /// Hears what there is, and keeps the last of it.
@@ -74,6 +85,11 @@ impl Replayer {
             let Some(packet) = self.heard.get(index) else { continue };
             let mut packet = packet.clone();
             packet[MARK_AT].copy_from_slice(&MARK);
+            for at in [HEADER_BYTES, HEADER_BYTES + 2] {
+                if packet[at..at + 2] == self.port.to_be_bytes() {
+                    packet[at..at + 2].copy_from_slice(&self.to.to_be_bytes());
+                }
+            }
             // Where nothing could be damaged on the way, it had none.
             set_checksum(&mut packet);
             self.say(&packet);

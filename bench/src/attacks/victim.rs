@@ -2,13 +2,15 @@
 //! it attached. How long each of these took is noted, and that they came once, whole and in order.
 
 use super::Place;
-use super::attacker::{AttackerSetting, Who};
+use super::attacker::{Attack, AttackerSetting, Priority, Who};
+use super::awake::Awake;
 use crate::Failure;
 use crate::chapter6::{Lab, beside};
 use crate::measure::Times;
 use crate::processes;
 use crate::reliability::hosts::{ADDRESS_A, PORT, Service};
 use crate::reliability::port::{Port, Written, serial_port};
+use clap::ValueEnum;
 use runtime::trust::{PeerKey, Trust};
 use serde_json::json;
 use std::fs;
@@ -31,12 +33,29 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SHARER_CPU: usize = 0;
 const OTHER_CPU: usize = 1;
 
-/// Has what is started meanwhile run on the sharer's processor, where there are two.
-fn on_sharers_host<T>(start: impl FnOnce() -> T) -> T {
-    sys::thread::pin_to_cpu(SHARER_CPU);
-    let started = start();
-    sys::thread::pin_to_cpu(OTHER_CPU);
-    started
+/// Whose processor a sharer has, where there are two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seat {
+    /// That of the running flow's sharer.
+    Sharer,
+    /// The attacker's, with its priority.
+    Attacker(Priority),
+}
+
+impl Seat {
+    /// Has what is started meanwhile run there.
+    fn start<T: Send>(self, start: impl FnOnce() -> T + Send) -> T {
+        let here = || {
+            match self {
+                Seat::Sharer => drop(sys::thread::pin_to_cpu(SHARER_CPU)),
+                Seat::Attacker(priority) => priority.take(),
+            }
+            start()
+        };
+        // What is started has what the thread has that starts it.
+        thread::scope(|scope| scope.spawn(here).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,21 +140,92 @@ impl Drop for Probe {
     }
 }
 
+/// A sharer that may be attacked.
+pub(super) struct Sharer {
+    seat: Seat,
+    service: Service,
+    pub(super) address: SocketAddr,
+    /// Bytes that its toy was sent.
+    swallowed: Arc<AtomicU64>,
+}
+
+impl Sharer {
+    /// Shares this device, with attackers, too, where they need it, and what they may have or not; its own files are `name`'s.
+    fn start(
+        (place, lab): (Place, Option<&Lab>),
+        (directory, name): (&Path, &str),
+        (seat, priority): (Seat, Priority),
+        (device, attack): (&str, Attack),
+    ) -> Result<Sharer, Failure> {
+        let toy = directory.join(format!("{name}-toy"));
+        let swallowed = Arc::<AtomicU64>::default();
+        swallow(UnixListener::bind(&toy)?, swallowed.clone(), priority);
+        let listen = match place {
+            Place::Loopback => "127.0.0.1:0".into(),
+            Place::Lab => format!("{ADDRESS_A}:{PORT}"),
+        };
+        let (both, is_shared) = (["owner", Who::Guest.name()], attack == Attack::Member);
+        let text: String = [
+            ("device", device, if is_shared { &both[..] } else { &both[..1] }),
+            ("secret", "pattern:rate=1", &both[..1]),
+            ("toy", &format!("unix:{}", toy.display()), &both[1..]),
+            ("spring", "pattern:size=64KiB,rate=0", &both[1..]),
+        ]
+        .iter()
+        .map(|(name, device, allow)| {
+            let hub = if *name == "device" && is_shared { "copy" } else { "exclusive" };
+            format!(
+                "[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '{listen}'\nallow = {allow:?}\nhub = '{hub}'\n"
+            )
+        })
+        .collect();
+        let file = directory.join(format!("{name}.toml"));
+        fs::write(&file, text)?;
+        let mut command = command(lab, "a", directory, ("sharer", name))?;
+        command.arg("run").arg(&file);
+        let mut service = seat.start(|| Service::start(command).map_err(|error| error.to_string()))?;
+        let address = service.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
+        Ok(Sharer { seat, service, address, swallowed })
+    }
+
+    /// Where a code is shown, while one is.
+    pub(super) fn pairing(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), self.address.port() ^ 1)
+    }
+
+    /// Bytes that the toy was sent.
+    pub(super) fn swallowed(&self) -> u64 {
+        self.swallowed.load(Ordering::Relaxed)
+    }
+
+    /// It and its workers.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        processes::with_descendants(self.service.child.id())
+    }
+}
+
 /// See the module.
 pub(super) struct Victim {
     probe: Probe,
     _attach: Service,
-    share: Service,
-    pub(super) address: SocketAddr,
+    pub(super) sharer: Sharer,
+    /// One that nobody needs, with the processor and the priority of the attacker: what that does to the machine when it
+    /// attacks this one is nothing that the running flow's sharer has a part in. Over the lab network there is none.
+    pub(super) decoy: Option<Sharer>,
+    /// Over loopback alone: over the lab network what a processor takes to wake is little.
+    _awake: Option<Awake>,
     lab: Option<Lab>,
     directory: PathBuf,
-    /// Bytes that the toy was sent.
-    swallowed: Arc<AtomicU64>,
 }
 
 impl Victim {
     /// Makes them all, below `directory`, with the flow over `transport`.
-    pub(super) fn start(place: Place, transport: &str, directory: &Path) -> Result<Victim, Failure> {
+    pub(super) fn start(
+        place: Place,
+        transport: &str,
+        directory: &Path,
+        (attack, priority): (Attack, Priority),
+    ) -> Result<Victim, Failure> {
         // What a device is sent is not taken by the sharer's processor, nor is what is under way carried by it.
         sys::thread::pin_to_cpu(OTHER_CPU);
         let lab = match place {
@@ -147,7 +237,7 @@ impl Victim {
             fs::create_dir_all(directory.join(who))?;
             Ok(Trust::at(&of(who))?)
         };
-        let (sharer, owner) = (trust("sharer")?, trust("owner")?);
+        let (known_sharer, owner) = (trust("sharer")?, trust("owner")?);
         let mut known = vec![(owner.key(), "owner", None)];
         for who in Who::EVERY {
             let attacker = trust(who.name())?;
@@ -156,44 +246,30 @@ impl Victim {
                 Who::Removed | Who::Guest => known.push((attacker.key(), who.name(), None)),
                 Who::Restricted => known.push((attacker.key(), who.name(), Some(Vec::new()))),
             }
-            know(&attacker, &[(sharer.key(), "sharer", None)])?;
+            know(&attacker, &[(known_sharer.key(), "sharer", None)])?;
         }
-        know(&sharer, &known)?;
-        know(&owner, &[(sharer.key(), "sharer", None)])?;
-        sharer.edit(|peers| peers.remove(Who::Removed.name()))?;
+        know(&known_sharer, &known)?;
+        know(&owner, &[(known_sharer.key(), "sharer", None)])?;
+        known_sharer.edit(|peers| peers.remove(Who::Removed.name()))?;
 
         let (hardware, port) = serial_port()?;
-        let toy = directory.join("toy");
-        let swallowed = Arc::<AtomicU64>::default();
-        swallow(UnixListener::bind(&toy)?, swallowed.clone());
-        let listen = match place {
-            Place::Loopback => "127.0.0.1:0".into(),
-            Place::Lab => format!("{ADDRESS_A}:{PORT}"),
+        let device = format!("serial:{}", port.display());
+        let on = (place, lab.as_ref());
+        let sharer = Sharer::start(on, (directory, "sharer"), (Seat::Sharer, priority), (&device, attack))?;
+        let (decoy, awake) = match place {
+            Place::Loopback => {
+                let decoy = (directory, "decoy");
+                let seat = (Seat::Attacker(priority), priority);
+                let decoy = Sharer::start(on, decoy, seat, ("pattern:size=24,rate=125", attack))?;
+                (Some(decoy), Some(Awake::keep(SHARER_CPU, OTHER_CPU)))
+            }
+            Place::Lab => (None, None),
         };
-        let text: String = [
-            ("device", format!("serial:{}", port.display()), "owner"),
-            ("secret", "pattern:rate=1".into(), "owner"),
-            ("toy", format!("unix:{}", toy.display()), Who::Guest.name()),
-            ("spring", "pattern:size=64KiB,rate=0".into(), Who::Guest.name()),
-        ]
-        .iter()
-        .map(|(name, device, allow)| {
-            format!(
-                "[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '{listen}'\nallow = '{allow}'\n"
-            )
-        })
-        .collect();
-        let file = directory.join("run.toml");
-        fs::write(&file, text)?;
-        let mut command = command(lab.as_ref(), "a", directory, "sharer")?;
-        command.arg("run").arg(&file);
-        let mut share = on_sharers_host(|| Service::start(command))?;
-        let address: SocketAddr = share.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
         let out = directory.join("tty");
-        let mut command = self::command(lab.as_ref(), "b", directory, "owner")?;
+        let mut command = command(lab.as_ref(), "b", directory, ("owner", "owner"))?;
         command.args([
             "attach",
-            &format!("{transport}://{address}/device"),
+            &format!("{transport}://{}/device", sharer.address),
             "--as",
             &format!("pty:{}", out.display()),
         ]);
@@ -204,7 +280,7 @@ impl Victim {
             thread::sleep(Duration::from_millis(5));
         }
         let probe = Probe::start(Port::hardware(hardware), Port::application(&out)?);
-        Ok(Victim { probe, _attach: attach, share, address, lab, directory: directory.into(), swallowed })
+        Ok(Victim { probe, _attach: attach, sharer, decoy, _awake: awake, lab, directory: directory.into() })
     }
 
     /// Begins to note anew; what came since the last call.
@@ -212,19 +288,9 @@ impl Victim {
         std::mem::take(&mut lock(&self.probe.seen).times)
     }
 
-    /// Bytes that the toy was sent.
-    pub(super) fn swallowed(&self) -> u64 {
-        self.swallowed.load(Ordering::Relaxed)
-    }
-
     /// Units that were not what had to come next.
     pub(super) fn wrong(&self) -> u64 {
         lock(&self.probe.seen).wrong
-    }
-
-    /// The sharer and its workers.
-    pub(super) fn processes(&self) -> Vec<u32> {
-        processes::with_descendants(self.share.child.id())
     }
 
     /// Whom the sharer knows.
@@ -239,37 +305,42 @@ impl Victim {
             Some(lab) => lab.program("b", &program.display().to_string()),
             None => Command::new(program),
         };
-        let name = clap::ValueEnum::to_possible_value(&setting.attack).ok_or("no such attack")?;
-        command.arg("attacker").arg(name.get_name());
-        command.args([setting.address.to_string(), setting.pairing.to_string()]);
-        command.arg(&setting.directory).arg(&setting.program);
+        let value = |name: Option<clap::builder::PossibleValue>| {
+            name.map(|value| value.get_name().to_string()).ok_or("it has no name")
+        };
+        command.arg("attacker").arg(value(setting.attack.to_possible_value())?);
+        command.args([setting.address, setting.pairing, setting.flow].map(|address| address.to_string()));
+        command
+            .arg(&setting.directory)
+            .arg(&setting.program)
+            .arg(value(setting.priority.to_possible_value())?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Ok(command)
     }
 
-    /// Where a code is shown, while one is.
-    pub(super) fn pairing(&self) -> SocketAddr {
-        SocketAddr::new(self.address.ip(), self.address.port() ^ 1)
-    }
-
-    /// Shows a code at the sharer's host.
-    pub(super) fn show_code(&self) -> Result<(Service, String), Failure> {
-        let mut command = command(self.lab.as_ref(), "a", &self.directory, "sharer")?;
-        command.args(["pair", "--listen", &self.pairing().to_string()]).stderr(Stdio::null());
-        let mut shows = on_sharers_host(|| Service::start(command))?;
+    /// Shows a code at a sharer's host.
+    pub(super) fn show_code(&self, sharer: &Sharer) -> Result<(Service, String), Failure> {
+        let mut command = command(self.lab.as_ref(), "a", &self.directory, ("sharer", "sharer"))?;
+        command.args(["pair", "--listen", &sharer.pairing().to_string()]).stderr(Stdio::null());
+        let mut shows = sharer.seat.start(|| Service::start(command).map_err(|error| error.to_string()))?;
         let code = shows.wait("code")?["code"].as_str().unwrap_or_default().to_string();
         Ok((shows, code))
     }
 }
 
-/// The program, on a host, as one of the users.
-fn command(lab: Option<&Lab>, host: &str, directory: &Path, who: &str) -> Result<Command, Failure> {
+/// The program, on a host, as one of the users, with the files of a process of this name.
+fn command(
+    lab: Option<&Lab>,
+    host: &str,
+    directory: &Path,
+    (who, name): (&str, &str),
+) -> Result<Command, Failure> {
     let program = beside("outboard")?;
     let mut command = match lab {
         Some(lab) => lab.program(host, &program.display().to_string()),
         None => Command::new(program),
     };
-    let run = directory.join(who).join("run");
+    let run = directory.join(who).join(format!("run-{name}"));
     fs::create_dir_all(&run)?;
     command.env("XDG_STATE_HOME", directory.join(who)).env("XDG_RUNTIME_DIR", run);
     Ok(command)
@@ -290,11 +361,11 @@ fn know(trust: &Trust, known: &[(PeerKey, &str, Option<Vec<String>>)]) -> Result
     Ok(())
 }
 
-/// Takes what a device is sent, as long as this process lives, when nothing else wants the processor.
-fn swallow(listener: UnixListener, swallowed: Arc<AtomicU64>) {
+/// Takes what a device is sent, as long as this process lives, at an attacker's priority.
+fn swallow(listener: UnixListener, swallowed: Arc<AtomicU64>, priority: Priority) {
     thread::spawn(move || {
-        sys::thread::be_idle();
-        let mut bytes = vec![0; 1 << 20];
+        priority.take();
+        let mut bytes = vec![0; 64 << 10];
         for mut stream in listener.incoming().flatten() {
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
                 swallowed.fetch_add(count as u64, Ordering::Relaxed);
