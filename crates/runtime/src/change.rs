@@ -41,8 +41,8 @@ const WISHES_MAX: usize = 32;
 enum Asked {
     /// Somebody at this host's console, for this pipeline.
     Here { visitor: u64, pipeline: Pipeline },
-    /// The other host.
-    There,
+    /// The other host, for this one.
+    There { pipeline: Pipeline },
 }
 
 /// Changes under way, by flow.
@@ -115,7 +115,7 @@ impl Changes {
         }
         match agree::reconsider(plan, own, text) {
             Ok(pipeline) => {
-                self.asked.insert(flow, Asked::There);
+                self.asked.insert(flow, Asked::There { pipeline: pipeline.clone() });
                 Step::Command(Command::Change { driver: driver_of(flow), direction, pipeline })
             }
             Err(problem) => refuse(problem),
@@ -147,8 +147,11 @@ impl Changes {
     fn settle_flow(&mut self, flow: u32, result: Result<&Pipeline, &str>) -> Vec<Step> {
         let told = match (self.asked.get(&flow), result) {
             (None, _) => return Vec::new(),
-            // The other host changed it first; what was asked here is still to come.
+            // Another was begun before; what was asked for is still to come, or to be refused.
             (Some(Asked::Here { pipeline, .. }), Ok(other)) if pipeline != other => return Vec::new(),
+            (Some(Asked::There { pipeline }), Ok(other)) if pipeline.canonical() != other.canonical() => {
+                return Vec::new();
+            }
             (Some(Asked::Here { visitor, .. }), Ok(pipeline)) => {
                 Some(Step::Answer(*visitor, Answer::Changed { pipeline: pipeline.canonical().into() }))
             }
@@ -156,8 +159,8 @@ impl Changes {
                 Some(Step::Answer(*visitor, Answer::Refused { problem: problem.into() }))
             }
             // The other host sees for itself that the new epoch has begun.
-            (Some(Asked::There), Ok(_)) => None,
-            (Some(Asked::There), Err(problem)) => {
+            (Some(Asked::There { .. }), Ok(_)) => None,
+            (Some(Asked::There { .. }), Err(problem)) => {
                 Some(Step::Say(Control::Changed { flow, epoch: 0, refusal: Some(problem.into()) }))
             }
         };
@@ -225,4 +228,31 @@ pub(crate) fn no_such_flow(name: &str, back: bool) -> Answer {
 /// Whether a flow in this direction starts at the host that has this side of the driver.
 fn starts_at(direction: FlowDirection, role: Role) -> bool {
     (direction == FlowDirection::DeviceToApplication) == (role == Role::Device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::{FlowClass, Format, Site};
+
+    /// A worker that goes on says that the flow has begun anew when it was just asked for something else, which it refuses.
+    #[test]
+    fn who_asked_is_told_of_what_was_asked_for() {
+        let read = |text| Pipeline::parse(text, registry::pairs(), Origin::Local).expect("a pipeline");
+        let mut plan = FlowPlan {
+            flow: 0,
+            direction: FlowDirection::DeviceToApplication,
+            class: FlowClass::Reliable,
+            format: Format::Bytes,
+            pipeline: read("null"),
+            site: Site::default(),
+        };
+        let mut changes = Changes::default();
+        let asked = Control::Propose { flow: 0, pipeline: read("tap").canonical().into() };
+        let steps = changes.handle(&asked, &plan, &Pipelines::default());
+        assert!(matches!(steps[..], [Step::Command(Command::Change { .. })]));
+        assert!(changes.settle(&mut plan, &Ok(read("null"))).is_empty(), "still to come");
+        let steps = changes.settle(&mut plan, &Err("another is under way".into()));
+        assert!(matches!(steps[..], [Step::Say(Control::Changed { epoch: 0, refusal: Some(_), .. })]));
+    }
 }
