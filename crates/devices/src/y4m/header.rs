@@ -20,10 +20,14 @@ const COLOURS: &[(&str, PixelFormat)] = &[
 
 /// Reads the line, without its newline. Parameters that say nothing of where pixels lie are not looked at.
 pub(super) fn parse(line: &[u8]) -> Result<Geometry, String> {
-    let text = std::str::from_utf8(line).map_err(|_| "its first line is no text".to_string())?;
+    let no_beginning = || {
+        "it does not begin with YUV4MPEG2 (ffmpeg writes it with `-f yuv4mpegpipe`); where another has read the beginning, \
+         start again what writes it"
+    };
+    let text = std::str::from_utf8(line).map_err(|_| no_beginning())?;
     let mut words = text.split(' ');
     if words.next().map(str::as_bytes) != Some(MAGIC) {
-        return Err("it does not begin with YUV4MPEG2 (ffmpeg writes it with `-f yuv4mpegpipe`)".into());
+        return Err(no_beginning().into());
     }
     let (mut width, mut height, mut rate, mut pixels) = (None, None, (0, 1), PixelFormat::I420);
     for word in words.filter(|word| !word.is_empty()) {

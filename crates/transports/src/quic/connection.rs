@@ -2,7 +2,7 @@
 //! thread and makes no socket.
 //!
 //! A connection has a socket for each pair of addresses that it goes by, each connected, so that whoever runs it can
-//! reach its peer and nobody else. There are two while it moves from one to the other.
+//! reach its peer and nobody else. Once it has moved from one to another there are two, the older kept for what is late.
 
 use super::config::Beginning;
 use super::gate::{self, Owed};
