@@ -6,19 +6,17 @@
 //! indices are checked against its size, everything else can only make its writer's own flow wait.
 
 use super::entry::{ENTRY_WORDS, Entry, Line};
-use rustix::thread::futex;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
 use sys::memory::Words;
 
 /// Words of a cache line.
 const LINE: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 /// `OBSHM` and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x05");
 /// Words of the header: [`MAGIC`], six sizes, and whether there is a processor for everybody.
 const CALM: usize = 7;
 /// Words before a process's hold words, each in a cache line of its own.
@@ -219,7 +217,7 @@ impl Block {
         Entry::parse(&std::array::from_fn(|word| entry[word].load(Ordering::Relaxed)))
     }
 
-    /// Whether a process sleeps, and what a stage sleeps on.
+    /// Whether a process sleeps.
     #[inline]
     fn sleeps(&self, process: usize) -> &AtomicU32 {
         self.words.half(self.at(process, SLEEPS))
@@ -229,13 +227,6 @@ impl Block {
     pub fn go_to_sleep(&self, process: usize) {
         self.sleeps(process).store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-    }
-
-    /// A stage sleeps, unless it was woken since [`Block::go_to_sleep`], for so long at most.
-    pub fn sleep(&self, process: usize, timeout: Option<Duration>) {
-        let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
-        // Woken already, interrupted, or in time: whoever slept looks what there is.
-        let _ = futex::wait(self.sleeps(process), futex::Flags::empty(), 1, timeout.as_ref());
     }
 
     /// This process is awake; whether somebody wanted it so.
@@ -249,15 +240,6 @@ impl Block {
         fence(Ordering::SeqCst);
         let sleeps = self.sleeps(process);
         sleeps.load(Ordering::SeqCst) != 0 && sleeps.swap(0, Ordering::SeqCst) != 0
-    }
-
-    /// Wakes a stage, if it sleeps.
-    #[inline]
-    pub fn wake(&self, process: usize) {
-        if self.is_to_wake(process) {
-            // Fails only where there is no such word.
-            let _ = futex::wake(self.sleeps(process), futex::Flags::empty(), 1);
-        }
     }
 
     /// How often a stage was told something on its control descriptor.

@@ -1,6 +1,7 @@
 //! The host's end of a run: messages out to the first stage, in from the last.
 
 use super::arrival;
+use super::bell::Bell;
 use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
 use super::entry::{Entry, Line, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
@@ -95,6 +96,8 @@ pub(crate) struct Lane {
     /// Messages handed over.
     given: u64,
     bell: Event,
+    /// The stages', in their order.
+    bells: Vec<Bell>,
     /// Most messages that are on their way.
     pub(crate) window: usize,
     /// A message would go if the window had room.
@@ -120,15 +123,14 @@ impl Lane {
         let block_file = memory::create("outboard block", geometry.block_bytes())?;
         let block = Arc::new(Block::begin(Words::map(&block_file)?, geometry)?);
         let bell = Event::new()?;
+        let bells = (0..geometry.stages).map(|_| Bell::new()).collect::<io::Result<Vec<_>>>()?;
         let region = |_| memory::create("outboard stage", geometry.region_bytes());
         let files = (0..geometry.stages).map(region).collect::<io::Result<Vec<_>>>()?;
         let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
         let descriptors = (1..=geometry.stages).map(|process| {
-            let mut all = vec![copy(block_file.as_fd())?, copy(bell.as_fd())?, copy(slots.descriptor())?];
-            for file in &files[..process] {
-                all.push(copy(file.as_fd())?);
-            }
-            Ok(all)
+            let first = [block_file.as_fd(), bell.as_fd()].into_iter();
+            let regions = [slots.descriptor()].into_iter().chain(files[..process].iter().map(AsFd::as_fd));
+            first.chain(bells.iter().map(AsFd::as_fd)).chain(regions).map(copy).collect()
         });
         let descriptors = descriptors.collect::<io::Result<Vec<_>>>()?;
         let map = |file: &OwnedFd| Shared::map(file, Access::Read);
@@ -141,6 +143,7 @@ impl Lane {
             sent: VecDeque::new(),
             given: 0,
             bell,
+            bells,
             window: geometry.keeps,
             waits_for_window: false,
             memory: Recycler::new(RECYCLED.0, RECYCLED.1),
@@ -287,7 +290,7 @@ impl Lane {
     /// Wakes the first stage, if it sleeps, behind what was shown. The later the cheaper: its fence waits until that has
     /// gone.
     pub(crate) fn wake_next(&mut self) {
-        self.block.wake(1);
+        self.wake(1);
         // Its fence stands behind what was taken, too.
         if std::mem::take(&mut self.has_taken) {
             self.wake_waiting();
@@ -297,7 +300,15 @@ impl Lane {
     /// Has a stage, numbered from 0, read what it was told on its control descriptor.
     pub(crate) fn tell(&self, stage: usize) {
         self.block.told(stage + 1).fetch_add(1, Ordering::SeqCst);
-        self.block.wake(stage + 1);
+        self.wake(stage + 1);
+    }
+
+    /// Wakes a stage's process, if it sleeps.
+    #[inline]
+    fn wake(&self, process: usize) {
+        if self.block.is_to_wake(process) {
+            self.bells[process - 1].ring();
+        }
     }
 
     /// A slot for a copy: the first that is free, which is the warmest.
@@ -364,7 +375,7 @@ impl Lane {
     fn wake_waiting(&self) {
         (1..=self.geometry().stages)
             .filter(|process| self.block.wants_room(*process))
-            .for_each(|process| self.block.wake(process));
+            .for_each(|process| self.wake(process));
     }
 
     /// What lies in a stage's region is copied; of what lies in the host's, the host has the original.

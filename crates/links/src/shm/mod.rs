@@ -24,7 +24,7 @@
 //!   slot is nobody's to write as long as anybody holds it (`sys::memory::Slots`).
 //! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than keep to a latency
 //!   at the flow's rate, however many slots are free; of `slots=N` alone it uses all.
-//! - *Wake-ups.* Who sleeps says so, and is woken by a futex, the host by an eventfd; who is awake costs nobody a system call. Before it
+//! - *Wake-ups.* Who sleeps says so, and is woken by an eventfd of its own (`bell`); who is awake costs nobody a system call. Before it
 //!   sleeps it looks a moment longer where that has paid (`spin`). An entry is one cache line with its own number in it:
 //!   nothing else has to cross from processor to processor for a message to be taken.
 //! - *A stage that does nothing to messages* passes on entries, not messages (`pass`). The host knows by the entry that
@@ -49,6 +49,7 @@
 //! that is isolated is therefore a run of its own.
 
 mod arrival;
+mod bell;
 mod block;
 mod entry;
 mod lane;
@@ -63,5 +64,5 @@ pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_M
 pub use entry::{Entry, PIECES_MAX, Piece};
 pub(crate) use lane::{Given, Lane, geometry, slots};
 pub use pass::Passed;
-pub use seat::{Came, SEAT_DESCRIPTORS, Seat};
+pub use seat::{Came, Seat};
 pub(crate) use spin::may_look;

@@ -1,6 +1,7 @@
 //! A stage's end of a run: messages in from the process before, out to the one behind.
 
 use super::arrival::{self, Arrival};
+use super::bell::Bell;
 use super::block::{Block, Broken, Consumer, Geometry, Producer};
 use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
@@ -18,10 +19,6 @@ use sys::memory::{Access, Lent, Shared, Words};
 
 /// A body of at most so many bytes is copied out at once: that is quicker than to keep its slot.
 const SMALL_BYTES: usize = 512;
-
-/// How many descriptors a stage's end has besides regions. In this order from the first on: the block, the host's bell,
-/// and the regions from the host's to its own.
-pub const SEAT_DESCRIPTORS: usize = 2;
 
 /// What a process holds of the regions before its own, slot by slot.
 #[derive(Debug)]
@@ -122,8 +119,10 @@ pub struct Seat {
     pub(super) input: Consumer,
     pub(super) output: Producer,
     lender: Lender,
-    /// What wakes the host; stages wake each other by the block.
+    /// What wakes the host.
     bell: Event,
+    /// What wakes the stages, in their order.
+    bells: Vec<Bell>,
     /// What waits for room.
     waiting: VecDeque<Waiting>,
     /// What lies in entries that nobody sees yet.
@@ -136,23 +135,29 @@ pub struct Seat {
     gap_waits: bool,
     spin: Spin,
     pub(super) sleeps: bool,
+    /// Its bell was rung since, and it heard.
+    has_heard: bool,
     /// How often it was told something, as far as it heard.
     heard: u64,
 }
 
 impl Seat {
-    /// The end of process `process`, with descriptors in the order of [`SEAT_DESCRIPTORS`].
-    pub fn take(process: usize, descriptors: Vec<OwnedFd>) -> io::Result<Seat> {
+    /// The end of process `process`, with as many descriptors as it takes: the block, the host's bell, the stages' bells in
+    /// their order, and the regions from the host's to its own.
+    pub fn take(
+        process: usize,
+        mut descriptors: impl Iterator<Item = io::Result<OwnedFd>>,
+    ) -> io::Result<Seat> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
-        let regions = descriptors.len().saturating_sub(SEAT_DESCRIPTORS);
-        let mut descriptors = descriptors.into_iter();
-        let mut next = || descriptors.next().ok_or_else(|| wrong("too few descriptors for a place in a run"));
+        let mut next =
+            || descriptors.next().unwrap_or_else(|| Err(wrong("too few descriptors for a place in a run")));
         let block = Arc::new(Block::join(Words::map(next()?)?)?);
         let geometry = block.geometry();
-        if process == 0 || process > geometry.stages || regions != process + 1 {
+        if process == 0 || process > geometry.stages {
             return Err(wrong("no such place in this run"));
         }
         let bell = Event::from(next()?);
+        let bells = (0..geometry.stages).map(|_| next().map(Bell::from)).collect::<io::Result<Vec<_>>>()?;
         let lent = |_| Ok::<_, io::Error>(Arc::new(Lent::map(next()?)?));
         let regions = (0..process).map(lent).collect::<Result<Vec<_>, _>>()?;
         let own = Shared::map(next()?, Access::Write)?;
@@ -168,6 +173,7 @@ impl Seat {
             output: Producer::new(block.clone(), process),
             lender: Lender::new(block.clone(), process),
             bell,
+            bells,
             waiting: VecDeque::new(),
             unpublished: Vec::new(),
             covers_last: false,
@@ -175,6 +181,7 @@ impl Seat {
             gap_waits: false,
             spin: Spin::new(geometry.spins[1]),
             sleeps: false,
+            has_heard: false,
             heard: 0,
             block,
         })
@@ -405,10 +412,11 @@ impl Seat {
     }
 
     fn wake(&self, process: usize) {
-        match process {
-            0 if self.block.is_to_wake(0) => self.bell.signal(),
-            0 => {}
-            stage => self.block.wake(stage),
+        if self.block.is_to_wake(process) {
+            match process {
+                0 => self.bell.signal(),
+                stage => self.bells[stage - 1].ring(),
+            }
         }
     }
 
@@ -436,9 +444,9 @@ impl Seat {
     }
 
     /// Until it is woken, for so long at most.
-    pub fn sleep(&self, timeout: Option<Duration>) {
+    pub fn sleep(&mut self, timeout: Option<Duration>) {
         if self.sleeps && timeout != Some(Duration::ZERO) {
-            self.block.sleep(self.process, timeout);
+            self.has_heard |= self.bells[self.process - 1].wait(timeout);
         }
     }
 
@@ -458,8 +466,10 @@ impl Seat {
 
     /// After it.
     pub fn wake_up(&mut self, now: fn() -> Time) {
-        if std::mem::take(&mut self.sleeps) {
-            self.block.wake_up(self.process);
+        let has_heard = std::mem::take(&mut self.has_heard);
+        if std::mem::take(&mut self.sleeps) && self.block.wake_up(self.process) && !has_heard {
+            // Who found it asleep rings, and may not have yet: the next sleep is not to end by that.
+            while !self.bells[self.process - 1].wait(None) {}
         }
         self.spin.woke(now);
     }

@@ -155,7 +155,7 @@ fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
     lane.window = slots;
     let mut threads = Vec::new();
     for (index, (descriptors, stage)) in descriptors.into_iter().zip(stages).enumerate() {
-        let (seat, stage) = (Seat::take(index + 1, descriptors).unwrap(), *stage);
+        let (seat, stage) = (Seat::take(index + 1, descriptors.into_iter().map(Ok)).unwrap(), *stage);
         threads.push(std::thread::spawn(move || work(seat, stage)));
     }
     let mut poller = sys::poller::Poller::new().unwrap();
@@ -256,7 +256,7 @@ fn a_message_that_is_cut_short_or_has_no_end_is_passed_on_to_nobody() {
         let (_lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
         let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
         let (mut before, behind) = (Producer::new(block.clone(), 0), Consumer::new(block, 1));
-        let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+        let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
         for _ in 0..entries {
             before.write(&Entry { is_message: true, has_more: true, ..Entry::default() });
         }
@@ -272,7 +272,7 @@ fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
     let (mut lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
     let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
     let (mut before, mut behind) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
-    let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+    let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
     // Three entries a message: a ring's size is no multiple of that.
     let three = |before: &mut Producer| {
         for place in 0..3 {
@@ -363,7 +363,7 @@ fn what_passes_through_is_not_copied_and_what_is_made_in_place_neither() {
     let geometry = lane::geometry(1, 2, [true; 2]);
     let region = lane::slots(geometry).unwrap();
     let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
-    let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+    let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
     let elsewhere = Bytes::from(vec![5; 100_000]);
     let mut lease = lane.lease().unwrap();
     lease[..100_000].fill(6);
@@ -397,7 +397,7 @@ proptest! {
         let region = lane::slots(geometry).unwrap();
         let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
         let block = Words::map(&descriptors[0][0]).unwrap();
-        let mut seat = Seat::take(1, descriptors.remove(0)).unwrap();
+        let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
         let kept: Vec<Body> = sizes.iter().map(|size| body(*size, *size)).collect();
         let mut scribbles = scribbles.into_iter();
         'flow: for body in &kept {

@@ -28,7 +28,7 @@ use contract::{
 };
 use control::Control;
 use ends::Ends;
-use links::shm::{SEAT_DESCRIPTORS, Seat};
+use links::shm::Seat;
 use place::Place;
 use reader::Reader;
 use runner::{Nature, Runner, Talk};
@@ -192,10 +192,7 @@ fn prepare(
     options.push((SAYS_DONE.into(), "true".into()));
     control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
     if let Carried::Shared { number, first } = carried {
-        let count = SEAT_DESCRIPTORS + number + 1;
-        let inherited = |index| sys::descriptor::inherited(first + index as i32);
-        let seat =
-            (0..count).map(inherited).collect::<Result<_, _>>().and_then(|all| Seat::take(number, all));
+        let seat = Seat::take(number, (first..).map(sys::descriptor::inherited));
         let seat = seat.map_err(|error| RuntimeError::os("the descriptors of a place in a run", error))?;
         return Ok((made, Ways::Run(Box::new(seat), false)));
     }
@@ -226,7 +223,7 @@ pub enum Carried {
     Shared {
         /// Its number, from 1.
         number: usize,
-        /// The first of its descriptors (`links::shm::SEAT_DESCRIPTORS`).
+        /// The first of its descriptors (`links::shm::Seat::take`).
         first: i32,
     },
 }
