@@ -170,7 +170,7 @@ impl Words {
         Ok(Words { mapping: Mapping::new(descriptor.as_fd(), Access::Write)? })
     }
 
-    /// The first half of a word: what `futex(2)` takes. Such a word is nowhere used as a whole one.
+    /// The first half of a word. Such a word is nowhere used as a whole one.
     #[inline]
     pub fn half(&self, index: usize) -> &AtomicU32 {
         // SAFETY: a word that is there and aligned has a half that is.
