@@ -176,6 +176,33 @@ fn large_records_fill_a_thin_link_whole_and_the_queue_stays_short() {
     }
 }
 
+#[test]
+fn what_is_lost_by_chance_slows_nobody_down() {
+    for loss_percent in [10, 20, 30] {
+        for body_bytes in [2_000_000, 64 << 10, 1000] {
+            let params = link(&format!("delay=20ms,rate=20mbit,queue=100,loss={loss_percent}%"));
+            let mut flood = Flood::new(&params, body_bytes, loss_percent);
+            flood.run(Duration::from_secs(20), u64::MAX);
+            let used = flood.used(20e6, 20.0);
+            let what = format!("{body_bytes} B, loss {loss_percent}%: {used:.2}, {:?}", flood.sending.rate());
+            assert!(used > 0.8, "the link is not used: {what}");
+        }
+    }
+}
+
+#[test]
+fn what_a_short_queue_loses_is_not_taken_for_chance() {
+    for (queue, seed) in [(3, 1), (5, 2), (10, 3)] {
+        let params = link(&format!("delay=20ms,rate=20mbit,queue={queue}"));
+        let mut flood = Flood::new(&params, 64 << 10, seed);
+        flood.run(Duration::from_secs(20), u64::MAX);
+        let used = flood.used(20e6, 20.0);
+        let lost = flood.sending.counts.lost as f64 * PART_BYTES as f64 * 8.0 / (20e6 * 20.0);
+        let what = format!("queue {queue}: {used:.2}, lost {lost:.2}, {:?}", flood.sending.rate());
+        assert!(used > 0.8 && lost < 0.3, "{what}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(16) })]
 

@@ -4,8 +4,11 @@
 //! round trip is [`START_QUEUE`] longer than the shortest there was: that much data stand in a queue by then (or more than [`START_LOSS`] do
 //! not come, for the queue is full), and the rate at which the others arrive is the network's. From then on datagrams leave at that rate, a little less while the
 //! queue is longer than [`QUEUE_AIM`] and a little more while it is shorter. It is measured anew each round trip that it shows in, by what came and
-//! by the receiver's clock (BBR's delivery rate; LEDBAT, RFC 6817, has the delay). What is lost without a queue is none
-//! of the sender's doing, up to [`LOSS_MAX`]: so much more is sent. More than that is lost by a queue that is too short to show. Where no queue shows, nothing is paced.
+//! by the receiver's clock (BBR's delivery rate; LEDBAT, RFC 6817, has the delay). Where no queue shows, nothing is paced.
+//!
+//! What is lost without a queue is none of the sender's doing, up to [`LOSS_MAX`]: so much more is sent. More than that may
+//! be lost by a queue that is too short to show, or by chance. Sending only what arrives tells which, in a [`Trial`]:
+//! a queue is then lost nothing by any more, and chance takes its share of that, too. What chance takes is made good like the rest.
 
 use contract::Time;
 use std::time::Duration;
@@ -14,7 +17,7 @@ use std::time::Duration;
 const WINDOW: [usize; 2] = [46 << 10, 12 << 10];
 /// A queue of this is one.
 const START_QUEUE: Duration = Duration::from_millis(10);
-/// A share lost of more than this, of a queue that is full.
+/// More than this share lost is no chance until a trial says so.
 const START_LOSS: f64 = 0.2;
 /// How long a queue is aimed at; where it is shorter than the other, the link may have become wider.
 const QUEUE_AIM: Duration = Duration::from_millis(10);
@@ -30,8 +33,14 @@ const CLEAR_MIN: i32 = 3;
 const DOUBLINGS_MAX: i32 = 16;
 /// Largest share lost that is made good by sending more.
 const LOSS_MAX: f64 = 0.1;
-/// Over so many looks it is averaged.
-const LOSS_SMOOTHED: f64 = 6.0;
+/// Over so many bytes, and over so many looks, what is lost is averaged: soon to see it, and evenly to make it good.
+const LOST_LATELY_BYTES: f64 = 32_768.0;
+const LOST_LOOKS: f64 = 6.0;
+/// So much is sent in a trial, or as much as leaves in this time if that is less (but the smallest window).
+const TRIAL_BYTES: usize = 48 << 10;
+const TRIAL_LASTS: Duration = Duration::from_millis(500);
+/// Largest share lost that is taken for chance.
+const CHANCE_MAX: f64 = 0.5;
 /// Shortest time between two looks, and the shortest time by the receiver's clock that a rate is measured over.
 const LOOK: Duration = Duration::from_millis(20);
 const SPAN: Duration = Duration::from_millis(10);
@@ -84,6 +93,15 @@ struct Look {
     is_busy: bool,
 }
 
+/// How much is lost where only what arrives is sent.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    /// What is told of until then left before.
+    from: Time,
+    settled: usize,
+    lost: usize,
+}
+
 /// The rate of one connection.
 #[derive(Debug)]
 pub(super) struct Rate {
@@ -99,8 +117,11 @@ pub(super) struct Rate {
     look_from: Time,
     /// The highest rate that was seen before it was paced: much of the time nothing was under way.
     best: f64,
-    /// The share that is lost.
+    /// The share that is lost, that was lost lately, and that is lost by chance.
     lost: f64,
+    lost_lately: f64,
+    chance: f64,
+    trial: Option<Trial>,
     /// Looks in a row at which there was no queue.
     clear: i32,
     /// After a look that slowed down: what the round trip should be at the next if that helps.
@@ -123,6 +144,9 @@ impl Rate {
             look_from: Time::ZERO,
             best: 0.0,
             lost: 0.0,
+            lost_lately: 0.0,
+            chance: 0.0,
+            trial: None,
             clear: 0,
             hoped: None,
             futile: 0,
@@ -209,6 +233,10 @@ impl Rate {
         if self.pace.is_none() && sample.is_limited {
             self.window = self.window.saturating_add(sample.acknowledged).min(self.room);
         }
+        if let Some(trial) = self.trial.as_mut().filter(|trial| now >= trial.from) {
+            trial.settled += sample.acknowledged + sample.lost;
+            trial.lost += sample.lost;
+        }
         let least = sample.round_trip.unwrap_or(Duration::MAX);
         if now < self.look_from {
             self.look = None;
@@ -233,17 +261,22 @@ impl Rate {
     fn judge(&mut self, look: &Look, span: Duration, received_bytes: u64, now: Time) {
         let queue = look.least.saturating_sub(self.base.unwrap_or(look.least));
         let arrived = received_bytes.saturating_sub(look.received_bytes) as f64 / span.as_secs_f64();
-        let lost = look.lost as f64 / look.settled.max(1) as f64;
+        let settled = look.settled.max(1) as f64;
         // Of a hundred datagrams, those lost by chance are sometimes none and sometimes many.
-        self.lost += (lost - self.lost) / LOSS_SMOOTHED;
-        let is_lossy = self.lost > LOSS_MAX;
+        let lost = look.lost as f64 / settled;
+        let weight = settled / (settled + LOST_LATELY_BYTES);
+        self.lost_lately += (lost - self.lost_lately) * weight;
+        self.lost += (lost - self.lost) * weight.min(1.0 / LOST_LOOKS);
+        self.chance = self.chance.min(self.lost.max(self.lost_lately));
+        self.end_trial();
+        let is_lossy = self.lost_lately > LOSS_MAX + self.chance;
         let network = if is_lossy { arrived } else { arrived / (1.0 - self.lost) };
         let is_clear = queue < QUEUE_MIN && !is_lossy;
         if self.pace.is_none() {
             self.best = self.best.max(network);
         }
         let pace = match self.pace {
-            None if queue > START_QUEUE || lost > START_LOSS => {
+            None if queue > START_QUEUE || self.lost_lately > START_LOSS => {
                 // What arrives until then left as the window had it.
                 self.look_from = now.after(self.round_trip);
                 std::mem::take(&mut self.best)
@@ -251,9 +284,25 @@ impl Rate {
             None => return,
             // What the network takes shows only where it is asked for more.
             Some(pace) if look.is_busy => {
-                let from = if is_clear { pace.max(network) } else { network };
                 let more = self.more(queue, look.least);
-                from * (1.0 + if is_lossy { more.min(0.0) } else { more })
+                if is_lossy || self.trial.is_some() {
+                    // What is asked of the network is less for a while: no queue shows for that alone.
+                    self.clear = 0;
+                }
+                match &self.trial {
+                    None if is_lossy => {
+                        let from = now.after(self.round_trip);
+                        self.trial = Some(Trial { from, settled: 0, lost: 0 });
+                        network * (1.0 + more.min(0.0))
+                    }
+                    None => {
+                        let from = if is_clear { pace.max(network) } else { network };
+                        from * (1.0 + more)
+                    }
+                    // Of what the trial sends, what arrives says nothing new; but what stands in a queue is too much.
+                    Some(_) if queue <= QUEUE_AIM => pace,
+                    Some(_) => pace.min(network) * (1.0 + more),
+                }
             }
             Some(pace) if is_clear => pace.max(arrived * (1.0 + RISE_MAX[0])),
             Some(pace) if queue > 2 * QUEUE_AIM => pace * (1.0 - RISE_MAX[0]),
@@ -265,6 +314,15 @@ impl Rate {
             let lasts = self.round_trip.mul_f64(round_trips) + more;
             self.window = ((pace * lasts.as_secs_f64()) as usize).max(WINDOW[1]).min(self.room);
         }
+    }
+
+    /// What the trial says, once it has seen enough.
+    fn end_trial(&mut self) {
+        let enough = self.pace.map_or(0, |pace| (pace * TRIAL_LASTS.as_secs_f64()) as usize);
+        let enough = enough.clamp(WINDOW[1], TRIAL_BYTES);
+        let Some(trial) = self.trial.take_if(|trial| trial.settled >= enough) else { return };
+        self.lost_lately = trial.lost as f64 / trial.settled as f64;
+        self.chance = self.lost_lately.min(CHANCE_MAX);
     }
 
     /// How much more to send than the network has taken, as a share.
