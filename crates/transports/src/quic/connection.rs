@@ -2,7 +2,8 @@
 //! thread and makes no socket.
 //!
 //! A connection has a socket for each pair of addresses that it goes by, each connected, so that whoever runs it can
-//! reach its peer and nobody else. Once it has moved from one to another there are two, the older kept for what is late.
+//! reach its peer and nobody else. Once it has moved from one to another there are two, the older kept for what is late
+//! ([`LATE_MAX`]).
 
 use super::config::Beginning;
 use super::gate::{self, Owed};
@@ -24,6 +25,8 @@ use sys::net::SEGMENTS_MAX;
 
 /// Pairs of addresses that one connection goes by at once.
 const WAYS_MAX: usize = 2;
+/// Silence by a way that is in use no more after which nothing is waited for there.
+pub(super) const LATE_MAX: Duration = Duration::from_secs(3);
 /// Whatever comes in one call fits in this.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Memory that datagrams are received into, one behind the other.
@@ -74,6 +77,9 @@ struct Way {
     socket: OwnedFd,
     /// As the library knows it ([`known`]).
     peer: SocketAddr,
+    added: Instant,
+    /// When something last came by it.
+    heard: Option<Instant>,
 }
 
 /// An address as the library is told it: without the interface of one that holds on one link only (RFC 4007). It compares whole
@@ -117,7 +123,8 @@ impl QuicConnection {
     pub fn begin(socket: OwnedFd, beginning: Beginning) -> Result<QuicConnection, PartnerError> {
         let failed = |error| PartnerError::os("setting up QUIC", error);
         let name = peer_of(&socket)?.to_string();
-        let way = Way::new(socket)?;
+        let begun = Instant::now();
+        let way = Way::new(socket, begun)?;
         let config = Arc::new(beginning.endpoint().map_err(failed)?);
         let (server, client) = match beginning {
             Beginning::Client(config) => (None, Some(config)),
@@ -127,8 +134,8 @@ impl QuicConnection {
         let state = match client {
             None => None,
             Some(config) => {
-                let begun = endpoint.connect(Instant::now(), config, way.peer, crate::tls::SERVER_NAME);
-                Some(begun.map_err(|error| failed(io::Error::other(error)))?)
+                let state = endpoint.connect(begun, config, way.peer, crate::tls::SERVER_NAME);
+                Some(state.map_err(|error| failed(io::Error::other(error)))?)
             }
         };
         Ok(QuicConnection {
@@ -144,7 +151,7 @@ impl QuicConnection {
             owed: Owed::default(),
             news: true,
             timeout: None,
-            begun: Instant::now(),
+            begun,
             went_to: None,
             refused: false,
             over: None,
@@ -190,15 +197,17 @@ impl QuicConnection {
 
     /// The connection goes by another pair of addresses as soon as it can: this socket's.
     pub fn add_way(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
-        let way = Way::new(socket)?;
+        self.add_way_at(socket, Instant::now())
+    }
+
+    pub(super) fn add_way_at(&mut self, socket: OwnedFd, now: Instant) -> Result<(), PartnerError> {
+        let way = Way::new(socket, now)?;
         if self.ways.len() == WAYS_MAX {
             // The way that is in use stays until another is.
             let used = self.state.as_ref().map(|(_, connection)| connection.remote_address());
             let is_used = |way: &Way| Some(way.peer) == used;
             let unused = if is_used(&self.ways[0]) && !is_used(&self.ways[1]) { 1 } else { 0 };
-            self.ways.remove(unused);
-            // Whoever waited for it is told, as its number may come back as another file.
-            sys::poller::note_closed();
+            self.remove_way(unused);
         }
         self.ways.push(way);
         self.counts.moves += 1;
@@ -206,11 +215,26 @@ impl QuicConnection {
             && connection.side() == Side::Client
         {
             connection.local_address_changed();
-            connection.path_changed(Instant::now());
+            connection.path_changed(now);
             // What the old socket had no room for goes out by the new one.
-            self.turn_out();
+            self.turn_out_at(now);
         }
         Ok(())
+    }
+
+    fn remove_way(&mut self, index: usize) {
+        self.ways.remove(index);
+        // Whoever waited for it is told, as its number may come back as another file.
+        sys::poller::note_closed();
+    }
+
+    /// When nothing more is waited for by the older way: something came by the newer, which is in use.
+    fn late_until(&self) -> Option<Instant> {
+        let [older, newer] = &self.ways[..] else { return None };
+        let is_used =
+            self.state.as_ref().is_some_and(|(_, connection)| connection.remote_address() == newer.peer);
+        let since = older.heard.map_or(newer.added, |heard| heard.max(newer.added));
+        (is_used && newer.heard.is_some()).then(|| since + LATE_MAX)
     }
 
     /// The address of this end, by which it goes now.
@@ -264,9 +288,12 @@ impl QuicConnection {
         }
         self.transmit(now);
         self.acknowledge(now);
+        if self.late_until().is_some_and(|at| at <= now) {
+            self.remove_way(0);
+        }
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
         let shaken_by = shaken_by.filter(|_| self.over.is_none());
-        self.timeout = [timeout, self.owed.at(), shaken_by].into_iter().flatten().min();
+        self.timeout = [timeout, self.owed.at(), shaken_by, self.late_until()].into_iter().flatten().min();
     }
 
     /// Has something under way by a path that is another, before anything is done that is due. quinn-proto counts that by
@@ -333,7 +360,7 @@ impl QuicConnection {
             self.slab = BytesMut::with_capacity(SLAB_BYTES);
         }
         self.counts.receive_calls += 1;
-        let Way { socket, peer } = &self.ways[index];
+        let Way { socket, peer, .. } = &self.ways[index];
         let peer = *peer;
         let received = match sys::net::receive_datagrams(socket, &mut self.slab) {
             Ok(received) => received,
@@ -344,6 +371,7 @@ impl QuicConnection {
             }
         };
         self.refused = false;
+        self.ways[index].heard = Some(now);
         let mut datagrams = self.slab.split();
         if received.truncated {
             return true;
@@ -550,12 +578,12 @@ impl std::fmt::Debug for QuicConnection {
 }
 
 impl Way {
-    fn new(socket: OwnedFd) -> Result<Way, PartnerError> {
+    fn new(socket: OwnedFd, now: Instant) -> Result<Way, PartnerError> {
         let peer = known(peer_of(&socket)?);
         // Without either, datagrams stay small and are received one by one.
         let _ = sys::net::join_datagrams(&socket);
         let _ = sys::net::never_fragment(&socket);
-        Ok(Way { socket, peer })
+        Ok(Way { socket, peer, added: now, heard: None })
     }
 }
 

@@ -452,6 +452,53 @@ fn what_was_lost_before_the_peer_moved_is_sent_again() {
     assert_eq!(came, said);
 }
 
+/// The client's address changes. Both keep the socket for the older one until something came by the newer, and for a while
+/// of silence.
+#[test]
+fn where_a_connection_went_by_before_nothing_is_waited_for_in_the_end() {
+    use super::connection::LATE_MAX;
+    const STEP: Duration = Duration::from_millis(100);
+    let bound = |address: &str| {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).expect("a socket");
+        sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
+        let address: SocketAddr = address.parse().expect("an address");
+        rustix::net::bind(&socket, &address).expect("bind");
+        UdpSocket::from(socket)
+    };
+    let address = |socket: &UdpSocket| socket.local_addr().expect("an address");
+    let join = |one: &UdpSocket, other: &UdpSocket| one.connect(address(other)).expect("connect");
+    let [here, there, moved] = [(); 3].map(|()| bound("127.0.0.1:0"));
+    let there_too = bound(&address(&there).to_string());
+    for (one, other) in [(&here, &there), (&there, &here), (&moved, &there), (&there_too, &moved)] {
+        join(one, other);
+    }
+    let (mut ends, mut now) = established([here.into(), there.into()]);
+    let mut turn = |ends: &mut [QuicConnection; 2], duration: Duration| {
+        let until = now + duration;
+        while now < until {
+            now += STEP;
+            ends.iter_mut().for_each(|end| end.turn_at(now));
+        }
+        now
+    };
+    let waits_for = |ends: &[QuicConnection; 2]| {
+        ends.each_ref().map(|end| end.readiness().descriptors.into_iter().flatten().count())
+    };
+    let mut at = turn(&mut ends, STEP);
+    ends[0].add_way_at(moved.into(), at).expect("another socket");
+    at = turn(&mut ends, LATE_MAX + STEP);
+    assert_eq!(waits_for(&ends), [2, 1], "nothing came by the newer yet");
+    ends[1].add_way_at(there_too.into(), at).expect("another socket");
+    at = turn(&mut ends, LATE_MAX - STEP);
+    assert_eq!(waits_for(&ends)[1], 2, "something may be late");
+    ends[0].probe_at(at);
+    turn(&mut ends, LATE_MAX + STEP);
+    assert_eq!(waits_for(&ends), [1, 1]);
+    assert!(ends.iter().all(|end| end.over().is_none()));
+}
+
 /// Who has taken a stranger's first datagram waits for what the stranger will never say here, and its peer for an answer:
 /// neither waits longer than a handshake may.
 #[test]
