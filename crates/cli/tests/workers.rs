@@ -119,6 +119,34 @@ fn a_change_that_ends_with_a_worker_is_refused() {
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
+/// Pipelines come with stages in processes, go without, and come with them again.
+#[test]
+fn what_starts_stages_for_a_worker_ends_with_the_last_of_them() {
+    let scratch = Scratch::new();
+    let (share, address) = Service::share("pattern:size=100,rate=100", &["--name", "staged"]);
+    let (from, output) = (format!("{address}/staged"), format!("file:{}", scratch.path("out")));
+    let mut attach = Service::start(&["attach", &from, "--as", &output, "--via", "@pipe compress"]);
+    attach.wait("attached");
+    let brokers = [share.child.id(), attach.child.id()];
+    let wait_for = |count: usize| {
+        let is_warden =
+            |comm: &std::path::PathBuf| fs::read_to_string(comm).is_ok_and(|name| name == "warden\n");
+        let threads = |broker: &u32| fs::read_dir(format!("/proc/{broker}/task")).unwrap();
+        let names = || brokers.iter().flat_map(threads).map(|thread| thread.unwrap().path().join("comm"));
+        let since = Instant::now();
+        while names().filter(is_warden).count() != count {
+            assert!(since.elapsed() < PATIENCE, "there are not {count}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    wait_for(1);
+    for (via, count) in [("null", 0), ("@pipe compress", 1), ("compress", 0), ("@pipe null", 1)] {
+        outboard(&["change", "staged", "--via", via]).done();
+        wait_for(count);
+    }
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
 /// A socket that a device is opened by, or an application.
 fn socket(scratch: &Scratch, name: &str) -> (String, UnixListener) {
     let path = scratch.path(name);

@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 use sys::descriptor::send_with;
 
 /// What a warden says first of a process, or instead.
@@ -50,12 +50,12 @@ pub(super) const ORDER_BYTES_MAX: usize = 64 << 10;
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Who starts the processes of this one, if it cannot do so itself.
-static WARDEN: OnceLock<OwnedFd> = OnceLock::new();
+static WARDEN: RwLock<Option<OwnedFd>> = RwLock::new(None);
 
 /// From here on the processes of modules are started by the warden at the other end of this
-/// ([`Wardship::socket`](super::Wardship::socket)), and by nobody else. The first call counts.
+/// ([`Wardship::socket`](super::Wardship::socket)), and by nobody else. The last call counts.
 pub fn start_by(warden: OwnedFd) {
-    let _ = WARDEN.set(warden);
+    *WARDEN.write().unwrap_or_else(PoisonError::into_inner) = Some(warden);
 }
 
 /// What a warden is asked to start. Its bytes: which standard descriptors come with it, then the words, each with a `u32`
@@ -103,7 +103,7 @@ pub(super) enum Started {
 impl Started {
     /// Starts a process in a group of its own, so that whatever it starts can be ended with it. Gives its standard error.
     pub(super) fn start(start: Start<'_>, given: Vec<OwnedFd>) -> io::Result<(Started, OwnedFd)> {
-        match WARDEN.get() {
+        match &*WARDEN.read().unwrap_or_else(PoisonError::into_inner) {
             Some(warden) => Started::there(warden.as_fd(), start, given),
             None => {
                 let (errors, theirs) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -2,7 +2,9 @@
 
 use super::launch::{ANYWHERE, ENDED, Order, REFUSED, SAID_BYTES, STARTED, here, place, receive};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::ffi::OsString;
@@ -27,7 +29,7 @@ pub struct Allowed {
     pub environment: Option<Vec<(OsString, OsString)>>,
 }
 
-/// What a broker has of a warden; once it is dropped, and the worker gone, so is the warden, with all processes.
+/// What a broker has of a warden; once it is dropped, the warden ends, with all processes.
 #[derive(Debug)]
 pub struct Wardship {
     allowed: Arc<Mutex<Vec<Allowed>>>,
@@ -61,6 +63,13 @@ impl Wardship {
     /// For the worker: what [`start_by`](super::start_by) takes.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
+    }
+}
+
+impl Drop for Wardship {
+    /// For the worker's end, too.
+    fn drop(&mut self) {
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
@@ -264,6 +273,18 @@ mod tests {
         // A worker that is killed.
         drop(second.0);
         std::fs::File::from(second.1).read_to_end(&mut Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn a_warden_ends_with_its_broker_s_part_whatever_a_worker_still_holds() {
+        let wardship = Wardship::begin().unwrap();
+        let program = "echo up >&2; sleep 600";
+        wardship.allow(vec![Allowed { words: words(program), environment: None }]);
+        let (_started, errors) = start(&wardship, program).unwrap();
+        let workers = wardship.socket().unwrap();
+        drop(wardship);
+        std::fs::File::from(errors).read_to_end(&mut Vec::new()).unwrap();
+        assert!(send(&workers, b"?", SendFlags::NOSIGNAL).is_err(), "it still listens");
     }
 
     proptest! {

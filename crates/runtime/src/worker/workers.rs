@@ -10,6 +10,7 @@ use crate::junction::outlet;
 use crate::{isolation, kept, registry};
 use contract::{Half, Role};
 use links::process::{Allowed, Wardship};
+use pipeline::Pipeline;
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -89,8 +90,11 @@ pub(crate) struct Workers {
     limits: Limits,
     thread: Option<Worker>,
     process: Option<Process>,
-    /// Starts the processes of stages for it, if there are any.
+    /// Starts the processes of stages for it, while there are any.
     wardship: Option<Wardship>,
+    /// Pipelines that drivers were last asked to change to, by driver and the half's direction. One that is refused stands
+    /// here until the next is in place.
+    asked: BTreeMap<(u32, Half), Pipeline>,
     /// A process that is gone, until the poller was told.
     gone: Option<Process>,
     drivers: BTreeMap<u32, Place>,
@@ -120,6 +124,7 @@ impl Workers {
             thread: None,
             process: None,
             wardship: None,
+            asked: BTreeMap::new(),
             gone: None,
             drivers: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -194,11 +199,11 @@ impl Workers {
                 self.one(driver, Command::Partner { driver, origin });
             }
             Command::Change { driver, direction, pipeline } => {
-                self.allow(driver, isolation::programs(&pipeline, Half::Source));
+                self.ask(driver, Half::Source, &pipeline);
                 self.one(driver, Command::Change { driver, direction, pipeline });
             }
             Command::Prepare { driver, flow, epoch, pipeline } => {
-                self.allow(driver, isolation::programs(&pipeline, Half::Sink));
+                self.ask(driver, Half::Sink, &pipeline);
                 self.one(driver, Command::Prepare { driver, flow, epoch, pipeline });
             }
             // Only what follows from what a driver is.
@@ -213,7 +218,7 @@ impl Workers {
             }
             Command::Remove { driver } => {
                 self.one(driver, Command::Remove { driver });
-                self.drivers.remove(&driver);
+                self.forget_driver(driver);
             }
             Command::Move { driver, .. }
             | Command::Control { driver, .. }
@@ -260,9 +265,14 @@ impl Workers {
         }
     }
 
+    fn forget_driver(&mut self, driver: u32) -> Option<Place> {
+        self.asked.retain(|(asked, _), _| *asked != driver);
+        self.drivers.remove(&driver)
+    }
+
     /// The driver failed, and is over.
     fn give_up(&mut self, driver: u32) {
-        if let Some(Place::Process(charge)) = self.drivers.remove(&driver)
+        if let Some(Place::Process(charge)) = self.forget_driver(driver)
             && kept::has_legacy(&charge.memory, &self.limits)
         {
             self.inherit(driver, charge.memory.try_clone().ok());
@@ -394,6 +404,25 @@ impl Workers {
         }
     }
 
+    /// A driver is to change to this pipeline.
+    fn ask(&mut self, driver: u32, half: Half, pipeline: &Pipeline) {
+        if matches!(self.drivers.get(&driver), Some(Place::Process(_))) {
+            self.asked.insert((driver, half), pipeline.clone());
+            self.allow(driver, isolation::programs(pipeline, half));
+        }
+    }
+
+    /// Who starts the processes of stages ends where there are none, nor may be soon.
+    fn dismiss_warden(&mut self) {
+        let has_none = |place: &Place| match place {
+            Place::Process(charge) => charge.programs().is_empty(),
+            Place::Thread => true,
+        };
+        if self.asked.is_empty() && self.drivers.values().all(has_none) {
+            self.wardship = None;
+        }
+    }
+
     /// Has the process take a driver on.
     fn add(&mut self, driver: u32, charge: Box<Charge>) -> io::Result<()> {
         let (commands, programs) = (charge.commands(driver), charge.programs());
@@ -443,6 +472,11 @@ impl Workers {
                                 *pipeline = known;
                             }
                             plan.pipeline = pipeline.clone();
+                            let asked = (*driver, half_of(plan, charge.role));
+                            if self.asked.get(&asked) == Some(&*pipeline) {
+                                self.asked.remove(&asked);
+                            }
+                            self.dismiss_warden();
                         }
                     }
                     _ => {}
