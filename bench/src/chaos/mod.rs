@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use storm::{Held, Storm, name};
+use storm::{Held, KEEP, Storm, name};
 
 /// Units flow for so long before something goes wrong, and after all is well again.
 const CALM: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ fn run_case(
     }
     outcome.broken.append(&mut storm.change_back()?);
     thread::sleep(CALM);
-    look(&mut storm, before, &mut outcome);
+    look(&mut storm, &before, &mut outcome);
     let subjects = std::mem::take(&mut storm.subjects);
     for (device, (mut subject, recovery)) in subjects.into_iter().zip(recoveries).enumerate() {
         let class = subject.class();
@@ -166,17 +166,18 @@ fn run_case(
     Ok(outcome)
 }
 
-/// Whether hosts have open what they had.
-fn look(storm: &mut Storm, before: [Held; 2], outcome: &mut Outcome) {
+/// Whether hosts have open what they had. The session of an `attach` that was killed is kept for it to come back.
+fn look(storm: &mut Storm, before: &[Held; 2], outcome: &mut Outcome) {
     let begun = Instant::now();
+    let patience = if outcome.takes_the_store { KEEP + CLOSED } else { CLOSED };
     for (host, before) in Host::BOTH.into_iter().zip(before) {
         let mut now = storm.held(host);
-        while now != before && begun.elapsed() < CLOSED {
+        while now != *before && begun.elapsed() < patience {
             thread::sleep(Duration::from_millis(50));
             now = storm.held(host);
         }
-        if now != before {
-            outcome.broken.push(format!("{host:?} had {before:?} and has {now:?}"));
+        if now != *before {
+            outcome.broken.push(format!("{host:?} has open: {}", now.since(before)));
         }
     }
 }
@@ -277,10 +278,14 @@ fn table(outcomes: &[(u64, Outcome)], seconds: u64) -> String {
     let first = outcomes.first().map_or(0, |(seed, _)| *seed);
     let mut text = format!(
         "{TITLE}\n`outboard-bench chaos --seed {first} --runs {} --seconds {seconds}`: one to three devices (serial, file, video) through \
-         random pipelines and transports, with faults at random moments.\n\n\
+         random pipelines and transports, with faults at random moments. A host has to have open what it had before {} s after \
+         they end; where brokers are killed or begun anew, {} s, as sessions are kept for {} s there (`keep`).\n\n\
          | runs | | made | lost | repeated | out of order | torn | worst recovery, ms | broken |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        outcomes.len()
+        outcomes.len(),
+        CLOSED.as_secs(),
+        (KEEP + CLOSED).as_secs(),
+        KEEP.as_secs()
     );
     for (takes_the_store, what) in
         [(false, "no broker begun anew"), (true, "brokers killed or begun anew, too")]

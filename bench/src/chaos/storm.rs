@@ -6,7 +6,7 @@ use crate::reliability::fault::ip;
 use crate::reliability::hosts::{Host, Hosts, Use};
 use crate::reliability::subject::{Class, Disk, Made, Subject};
 use rustix::process::{Signal, kill_process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -20,11 +20,45 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// For what an application's new process is told to end.
 const END: Duration = Duration::from_secs(12);
 
-/// What a host has open: processes, and descriptors of the one that its user started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) processes: usize,
-    pub(super) descriptors: usize,
+/// How long a session without a connection is kept where a broker is begun anew: longer than any fault lasts.
+pub(super) const KEEP: Duration = Duration::from_secs(20);
+
+/// What a host has open, by kind, and how many of each: processes, and descriptors of the one that its user started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held(BTreeMap<String, usize>);
+
+impl Held {
+    fn count(all: impl Iterator<Item = String>) -> Held {
+        let mut counts = BTreeMap::new();
+        all.for_each(|kind| *counts.entry(kind).or_default() += 1);
+        Held(counts)
+    }
+
+    /// What there is more or less of than there was before.
+    pub(super) fn since(&self, before: &Held) -> String {
+        let count = |held: &Held, kind| held.0.get(kind).copied().unwrap_or_default();
+        let kinds: BTreeSet<_> = self.0.keys().chain(before.0.keys()).collect();
+        let changed = kinds.into_iter().map(|kind| (kind, count(before, kind), count(self, kind)));
+        let changed = changed.filter(|(_, before, now)| before != now);
+        let words = changed.map(|(kind, before, now)| format!("{kind}: {before} before, {now} now"));
+        words.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// What a descriptor leads to: a file by its path but for a terminal's number, anything else by its kind, of a socket the protocol.
+fn kind(descriptor: &Path) -> Option<String> {
+    let target = fs::read_link(descriptor).ok()?.display().to_string();
+    let Some((kind, number)) = target.split_once(":[") else {
+        return Some(target.trim_end_matches(|end: char| end.is_ascii_digit()).into());
+    };
+    let number = number.trim_end_matches(']');
+    let process = descriptor.parent()?.parent()?;
+    let has = |table: &&&str| {
+        let table = fs::read_to_string(process.join("net").join(table)).unwrap_or_default();
+        table.split_whitespace().any(|word| word == number)
+    };
+    let table = ["udp", "udp6", "tcp", "tcp6", "unix"].iter().find(has).copied().unwrap_or_default();
+    Some(format!("{kind} {table}").trim_end().into())
 }
 
 /// Both hosts and what is between them, with devices of a case.
@@ -67,7 +101,9 @@ impl Storm {
             made.push(one);
         }
         let mut hosts = Hosts::new(case.transport, netlab, directory, seed)?;
-        let nodes = hosts.begin_all(&uses, case.limits)?;
+        let keep = case.takes_the_store().then(|| format!("keep={}s", KEEP.as_secs()));
+        let limits = keep.iter().map(String::as_str).chain([case.limits]).filter(|limit| !limit.is_empty());
+        let nodes = hosts.begin_all(&uses, &limits.collect::<Vec<_>>().join(","))?;
         let subjects: Result<Vec<_>, _> =
             made.into_iter().zip(&nodes).map(|(one, node)| one.begin(node)).collect();
         let subjects = subjects?;
@@ -257,7 +293,11 @@ impl Storm {
     pub(super) fn held(&mut self, host: Host) -> Held {
         let processes = self.hosts.processes(host);
         let broker = processes.first().map_or(0, |broker| broker.as_raw_nonzero().get());
-        let descriptors = fs::read_dir(format!("/proc/{broker}/fd")).map_or(0, Iterator::count);
-        Held { processes: processes.len(), descriptors }
+        let names = processes.iter().filter_map(|process| {
+            let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+            Some(format!("process {}", name.trim_end()))
+        });
+        let descriptors = fs::read_dir(format!("/proc/{broker}/fd")).into_iter().flatten().flatten();
+        Held::count(names.chain(descriptors.filter_map(|descriptor| kind(&descriptor.path()))))
     }
 }

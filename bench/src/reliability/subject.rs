@@ -458,15 +458,24 @@ impl Disk {
 
     /// Leaves no room, or room again.
     pub(crate) fn fill(&self, full: bool) -> Result<(), Failure> {
-        let used_kib = match full {
-            true => {
-                let used = rustix::fs::statvfs(&self.path)?;
-                (used.f_blocks - used.f_bfree) * used.f_frsize / 1024
+        let remount =
+            |size: &str| mount(&["-o", &format!("remount,{size}"), &self.path.display().to_string()]);
+        if !full {
+            return remount(Disk::ROOM);
+        }
+        loop {
+            let used_kib = self.used_kib()?;
+            match remount(&format!("size={used_kib}k")) {
+                // Less than what is used by then is refused.
+                Err(_) if self.used_kib()? > used_kib => {}
+                done => return done,
             }
-            false => 0,
-        };
-        let size = if full { format!("size={used_kib}k") } else { Disk::ROOM.into() };
-        mount(&["-o", &format!("remount,{size}"), &self.path.display().to_string()])
+        }
+    }
+
+    fn used_kib(&self) -> Result<u64, Failure> {
+        let used = rustix::fs::statvfs(&self.path)?;
+        Ok((used.f_blocks - used.f_bfree) * used.f_frsize / 1024)
     }
 }
 
