@@ -356,21 +356,29 @@ pub struct StreamState {
     pub resent: u32,
     /// Waits for an acknowledgement in a row that ended without one; each is twice as long as the one before.
     pub waits: u32,
+    /// A wait for an acknowledgement ended without one: what is under way counts as lost (`TCP_CA_Loss`).
+    pub is_timed_out: bool,
+    /// How long ago the last acknowledgement came; in milliseconds.
+    pub silent: Duration,
     /// Bytes of a segment.
     pub segment_bytes: u32,
 }
 
 /// Bytes of the kernel's `tcp_info` that are read, and where in them these stand (`linux/tcp.h`, from Linux 4.6 on).
 const TCP_INFO_BYTES: usize = 152;
+const TCP_INFO_CONGESTION_STATE: usize = 1;
 const TCP_INFO_BACKOFF: usize = 4;
 const TCP_INFO_SEGMENT: usize = 16;
 const TCP_INFO_UNACKNOWLEDGED: usize = 24;
+const TCP_INFO_ACKNOWLEDGED_AGO: usize = 56;
 const TCP_INFO_ROUND_TRIP: usize = 68;
 const TCP_INFO_SLOW_START: usize = 76;
 const TCP_INFO_WINDOW: usize = 80;
 const TCP_INFO_RESENT: usize = 100;
 const TCP_INFO_ACKNOWLEDGED: usize = 120;
 const TCP_INFO_ROUND_TRIP_MIN: usize = 148;
+/// `TCP_CA_Loss` (`linux/tcp.h`).
+const STATE_LOSS: u8 = 4;
 
 /// Asks how a connected stream fares. `Unsupported` where the kernel does not tell all of it.
 pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
@@ -405,6 +413,8 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
         unacknowledged: word(TCP_INFO_UNACKNOWLEDGED),
         resent: word(TCP_INFO_RESENT),
         waits: info[TCP_INFO_BACKOFF].into(),
+        is_timed_out: info[TCP_INFO_CONGESTION_STATE] == STATE_LOSS,
+        silent: Duration::from_millis(word(TCP_INFO_ACKNOWLEDGED_AGO).into()),
         segment_bytes: word(TCP_INFO_SEGMENT),
     })
 }

@@ -15,6 +15,10 @@ use sys::net::StreamState;
 
 /// Waits in a row, each twice as long, that ended without an acknowledgement.
 const WAITS: u32 = 2;
+/// Nothing for so long, and so many round trips, after such a wait: the kernel's next is as long as the losses made it
+/// believe that the way is, and counts as the first again where little is under way (`sys::net::resend_soon`).
+const SILENT: Duration = Duration::from_millis(150);
+const SILENT_ROUND_TRIPS: u32 = 4;
 /// So many segments sent again, and of what arrived meanwhile at least one in so many, are a lossy network.
 const RESENT_MIN: u32 = 4;
 const ARRIVED_PER_RESENT: u64 = 20;
@@ -25,6 +29,8 @@ const CLEAN_SEGMENTS: u64 = 24;
 const WINDOW_FEW: u32 = 32;
 /// Shortest time between two new connections, so that they are no storm where nothing helps.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Shortest time between two looks.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What a stream has lost of late.
 #[derive(Debug, Default)]
@@ -35,9 +41,20 @@ pub(super) struct Held {
     resent: (u64, u32),
     /// Nobody is told again before.
     told_until: Time,
+    due: Time,
 }
 
 impl Held {
+    /// When it is time for another look.
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// There is nothing to look at: later there may be.
+    pub(super) fn put_off(&mut self, now: Time) {
+        self.due = now.after(LOOK);
+    }
+
     /// The network has taken everything.
     pub(super) fn rest(&mut self) {
         self.begun = None;
@@ -45,6 +62,7 @@ impl Held {
 
     /// A look at a stream with more to send than was taken; says whether a new connection would do better.
     pub(super) fn look(&mut self, stream: &StreamState, now: Time) -> bool {
+        self.put_off(now);
         let seen = (stream.acknowledged_bytes, stream.resent);
         let begun = *self.begun.get_or_insert_with(|| {
             self.resent = seen;
@@ -53,7 +71,9 @@ impl Held {
         if self.resent.1 != stream.resent {
             self.resent = seen;
         }
-        let is_waiting = stream.unacknowledged > 0 && stream.waits >= WAITS;
+        let silent = stream.silent >= SILENT + stream.round_trip_min * SILENT_ROUND_TRIPS;
+        let is_waiting =
+            stream.unacknowledged > 0 && (stream.waits >= WAITS || stream.is_timed_out && silent);
         if !is_waiting && !self.is_small_for_nothing(stream, begun) || now < self.told_until {
             return false;
         }
@@ -134,6 +154,23 @@ mod tests {
         assert!(held.look(&waits(4, 4), at(600)));
     }
 
+    #[test]
+    fn a_stream_that_is_silent_after_a_wait_is_found_whatever_the_kernel_waits_for() {
+        let mut held = Held::default();
+        let silent = |ms, is_timed_out| StreamState {
+            silent: Duration::from_millis(ms),
+            round_trip_min: Duration::from_millis(10),
+            unacknowledged: 3,
+            is_timed_out,
+            ..stream(100, 5, 1)
+        };
+        assert!(!held.look(&silent(900, false), at(0)), "nothing was lost");
+        assert!(!held.look(&silent(189, true), at(50)));
+        assert!(held.look(&silent(190, true), at(100)));
+        let long = StreamState { round_trip_min: Duration::from_millis(300), ..silent(900, true) };
+        assert!(!held.look(&long, at(700)), "the way is as long as that");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(50) })]
 
@@ -148,14 +185,16 @@ mod tests {
 
         /// Whatever a kernel says.
         #[test]
-        fn any_state_is_looked_at(states in prop::collection::vec((any::<u64>(), any::<[u32; 6]>()), 1..50)) {
+        fn any_state_is_looked_at(states in prop::collection::vec((any::<u64>(), any::<[u32; 7]>()), 1..50)) {
             let mut held = Held::default();
             let mut told = 0;
-            for (step, (acknowledged_bytes, [segment_bytes, resent, window, slow_start_until, unacknowledged, waits])) in
+            for (step, (acknowledged_bytes, [segment_bytes, resent, window, slow_start_until, unacknowledged, waits, silent])) in
                 (0..).zip(states)
             {
                 let state = StreamState {
                     acknowledged_bytes, segment_bytes, resent, window, slow_start_until, unacknowledged, waits,
+                    is_timed_out: silent % 2 == 1,
+                    silent: Duration::from_millis(silent.into()),
                     ..StreamState::default()
                 };
                 told += u64::from(held.look(&state, at(step * 50)));

@@ -251,14 +251,26 @@ impl TcpPartner {
     /// that does not tell how the stream fares, or does not pace it, does as it likes.
     fn look_at_stream(&mut self, is_busy: bool) {
         let now = Time(sys::clock::boot_ns());
-        if !self.pace.is_due(now) {
+        if now < self.next_look(is_busy) {
             return;
         }
-        let Ok(stream) = sys::net::stream_state(&self.socket) else { return self.pace.put_off(now) };
-        self.is_held_back |= is_busy && self.held.look(&stream, now);
-        if let Some(rate) = self.pace.look(&stream, now, is_busy) {
+        let Ok(stream) = sys::net::stream_state(&self.socket) else {
+            self.pace.put_off(now);
+            return self.held.put_off(now);
+        };
+        if is_busy && now >= self.held.due() {
+            self.is_held_back |= self.held.look(&stream, now);
+        }
+        if self.pace.is_due(now)
+            && let Some(rate) = self.pace.look(&stream, now, is_busy)
+        {
             let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, AHEAD_BYTES)));
         }
+    }
+
+    /// When the kernel is asked again how the stream fares.
+    fn next_look(&self, is_busy: bool) -> Time {
+        if is_busy { self.pace.due().min(self.held.due()) } else { self.pace.due() }
     }
 
     /// Finds the next record, and notes its flow.
@@ -422,6 +434,6 @@ impl Partner for TcpPartner {
 
     fn upkeep(&self) -> Readiness<'_> {
         // Where the network takes no more, somebody has to see why.
-        Readiness::never().or_at((!self.outgoing.is_empty()).then(|| self.pace.due()))
+        Readiness::never().or_at((!self.outgoing.is_empty()).then(|| self.next_look(true)))
     }
 }
