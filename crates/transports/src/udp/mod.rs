@@ -3,6 +3,7 @@
 mod fragment;
 #[cfg(test)]
 mod link_tests;
+mod loss;
 mod rate;
 mod reassembly;
 mod receipt;

@@ -6,10 +6,9 @@
 //! queue is longer than [`QUEUE_AIM`] and a little more while it is shorter. It is measured anew each round trip that it shows in, by what came and
 //! by the receiver's clock (BBR's delivery rate; LEDBAT, RFC 6817, has the delay). Where no queue shows, nothing is paced.
 //!
-//! What is lost without a queue is none of the sender's doing, up to [`LOSS_MAX`]: so much more is sent. More than that may
-//! be lost by a queue that is too short to show, or by chance. Sending only what arrives tells which, in a [`Trial`]:
-//! a queue is then lost nothing by any more, and chance takes its share of that, too. What chance takes is made good like the rest.
+//! What is lost without a queue is none of the sender's doing, as far as [`Loss`] says: so much more is sent.
 
+use super::loss::Loss;
 use contract::Time;
 use std::time::Duration;
 
@@ -31,18 +30,11 @@ const RISE_MAX: [f64; 2] = [0.25, 1.0];
 /// After so many looks in a row without a queue the rise doubles at each.
 const CLEAR_MIN: i32 = 3;
 const DOUBLINGS_MAX: i32 = 16;
-/// Largest share lost that is made good by sending more.
-const LOSS_MAX: f64 = 0.1;
-/// Over so many bytes, and over so many looks, what is lost is averaged: soon to see it, and evenly to make it good.
-const LOST_LATELY_BYTES: f64 = 32_768.0;
-const LOST_LOOKS: f64 = 6.0;
-/// So much is sent in a trial, or as much as leaves in this time if that is less (but the smallest window).
-const TRIAL_BYTES: usize = 48 << 10;
-const TRIAL_LASTS: Duration = Duration::from_millis(500);
-/// Largest share lost that is taken for chance.
-const CHANCE_MAX: f64 = 0.5;
 /// Shortest time between two looks, and the shortest time by the receiver's clock that a rate is measured over.
 const LOOK: Duration = Duration::from_millis(20);
+/// A look that has not seen so much lasts longer, up to so many round trips.
+const LOOK_BYTES: usize = 16 << 10;
+const LOOK_ROUND_TRIPS_MAX: u32 = 4;
 const SPAN: Duration = Duration::from_millis(10);
 /// After so many looks in a row at which slowing down had not helped, it is the way that has become longer, or
 /// somebody else's queue: more slowness would not help either.
@@ -93,15 +85,6 @@ struct Look {
     is_busy: bool,
 }
 
-/// How much is lost where only what arrives is sent.
-#[derive(Debug, Clone, Copy)]
-struct Trial {
-    /// What is told of until then left before.
-    from: Time,
-    settled: usize,
-    lost: usize,
-}
-
 /// The rate of one connection.
 #[derive(Debug)]
 pub(super) struct Rate {
@@ -117,11 +100,9 @@ pub(super) struct Rate {
     look_from: Time,
     /// The highest rate that was seen before it was paced: much of the time nothing was under way.
     best: f64,
-    /// The share that is lost, that was lost lately, and that is lost by chance.
-    lost: f64,
-    lost_lately: f64,
-    chance: f64,
-    trial: Option<Trial>,
+    loss: Loss,
+    /// The window that a trial interrupted the start at, and the share lost then.
+    interrupted: Option<(usize, f64)>,
     /// Looks in a row at which there was no queue.
     clear: i32,
     /// After a look that slowed down: what the round trip should be at the next if that helps.
@@ -143,10 +124,8 @@ impl Rate {
             look: None,
             look_from: Time::ZERO,
             best: 0.0,
-            lost: 0.0,
-            lost_lately: 0.0,
-            chance: 0.0,
-            trial: None,
+            loss: Loss::default(),
+            interrupted: None,
             clear: 0,
             hoped: None,
             futile: 0,
@@ -233,10 +212,8 @@ impl Rate {
         if self.pace.is_none() && sample.is_limited {
             self.window = self.window.saturating_add(sample.acknowledged).min(self.room);
         }
-        if let Some(trial) = self.trial.as_mut().filter(|trial| now >= trial.from) {
-            trial.settled += sample.acknowledged + sample.lost;
-            trial.lost += sample.lost;
-        }
+        let settled = sample.acknowledged + sample.lost;
+        self.loss.tell(settled, sample.lost, now);
         let least = sample.round_trip.unwrap_or(Duration::MAX);
         if now < self.look_from {
             self.look = None;
@@ -246,11 +223,14 @@ impl Rate {
             self.look = Some(Look::begin(sample, now, Duration::MAX));
             return;
         };
-        look.settled += sample.acknowledged + sample.lost;
+        look.settled += settled;
         look.lost += sample.lost;
         look.least = look.least.min(least);
         let span = sample.came.since(look.came);
-        let is_over = self.pace.is_none() || now.since(look.begun) >= self.round_trip.max(LOOK);
+        // What a few datagrams say of a rate is mostly when they happened to leave.
+        let (lasted, least) = (now.since(look.begun), self.round_trip.max(LOOK));
+        let is_over = lasted >= least && look.settled >= LOOK_BYTES || lasted >= least * LOOK_ROUND_TRIPS_MAX;
+        let is_over = is_over || self.pace.is_none();
         if span >= SPAN && is_over && look.least < Duration::MAX {
             let looked = *look;
             self.look = Some(Look::begin(sample, now, Duration::MAX));
@@ -261,47 +241,53 @@ impl Rate {
     fn judge(&mut self, look: &Look, span: Duration, received_bytes: u64, now: Time) {
         let queue = look.least.saturating_sub(self.base.unwrap_or(look.least));
         let arrived = received_bytes.saturating_sub(look.received_bytes) as f64 / span.as_secs_f64();
-        let settled = look.settled.max(1) as f64;
-        // Of a hundred datagrams, those lost by chance are sometimes none and sometimes many.
-        let lost = look.lost as f64 / settled;
-        let weight = settled / (settled + LOST_LATELY_BYTES);
-        self.lost_lately += (lost - self.lost_lately) * weight;
-        self.lost += (lost - self.lost) * weight.min(1.0 / LOST_LOOKS);
-        self.chance = self.chance.min(self.lost.max(self.lost_lately));
-        self.end_trial();
-        let is_lossy = self.lost_lately > LOSS_MAX + self.chance;
-        let network = if is_lossy { arrived } else { arrived / (1.0 - self.lost) };
+        let is_told = self.loss.look(look.settled, look.lost, self.pace);
+        if is_told
+            && let Some((window, lost)) = self.interrupted.take()
+            && self.loss.chance() > lost / 2.0
+        {
+            // It was not the window that was lost by.
+            (self.pace, self.window) = (None, window);
+        }
+        let is_lossy = self.loss.is_too_much();
+        let network = if is_lossy { arrived } else { arrived / (1.0 - self.loss.share()) };
         let is_clear = queue < QUEUE_MIN && !is_lossy;
         if self.pace.is_none() {
             self.best = self.best.max(network);
         }
         let pace = match self.pace {
-            None if queue > START_QUEUE || self.lost_lately > START_LOSS => {
+            None if queue > START_QUEUE || self.loss.lately() > START_LOSS.max(self.loss.most()) => {
                 // What arrives until then left as the window had it.
                 self.look_from = now.after(self.round_trip);
+                if queue <= START_QUEUE {
+                    self.begin_trial(now);
+                    self.interrupted = Some((self.window, self.loss.lately()));
+                }
                 std::mem::take(&mut self.best)
             }
             None => return,
             // What the network takes shows only where it is asked for more.
             Some(pace) if look.is_busy => {
                 let more = self.more(queue, look.least);
-                if is_lossy || self.trial.is_some() {
+                let is_on_trial = self.loss.is_on_trial();
+                if is_lossy || is_on_trial {
                     // What is asked of the network is less for a while: no queue shows for that alone.
                     self.clear = 0;
                 }
-                match &self.trial {
-                    None if is_lossy => {
-                        let from = now.after(self.round_trip);
-                        self.trial = Some(Trial { from, settled: 0, lost: 0 });
+                match is_on_trial {
+                    // Of what the trial sends, what arrives says nothing new; but what stands in a queue is too much.
+                    true if queue <= QUEUE_AIM => pace,
+                    true => pace.min(network) * (1.0 + more),
+                    false if is_lossy => {
+                        self.begin_trial(now);
                         network * (1.0 + more.min(0.0))
                     }
-                    None => {
+                    // As much as before the trial, less what a queue lost.
+                    false if is_told => pace / (1.0 - self.loss.chance()) * (1.0 + more.min(0.0)),
+                    false => {
                         let from = if is_clear { pace.max(network) } else { network };
                         from * (1.0 + more)
                     }
-                    // Of what the trial sends, what arrives says nothing new; but what stands in a queue is too much.
-                    Some(_) if queue <= QUEUE_AIM => pace,
-                    Some(_) => pace.min(network) * (1.0 + more),
                 }
             }
             Some(pace) if is_clear => pace.max(arrived * (1.0 + RISE_MAX[0])),
@@ -316,13 +302,9 @@ impl Rate {
         }
     }
 
-    /// What the trial says, once it has seen enough.
-    fn end_trial(&mut self) {
-        let enough = self.pace.map_or(0, |pace| (pace * TRIAL_LASTS.as_secs_f64()) as usize);
-        let enough = enough.clamp(WINDOW[1], TRIAL_BYTES);
-        let Some(trial) = self.trial.take_if(|trial| trial.settled >= enough) else { return };
-        self.lost_lately = trial.lost as f64 / trial.settled as f64;
-        self.chance = self.lost_lately.min(CHANCE_MAX);
+    fn begin_trial(&mut self, now: Time) {
+        // A loss is told of a little later than what comes.
+        self.loss.begin_trial(now.after(self.round_trip + self.lateness() + LOOK));
     }
 
     /// How much more to send than the network has taken, as a share.

@@ -17,8 +17,11 @@ use sys::net::SEGMENTS_MAX;
 pub(super) const BATCH_BYTES_MAX: usize = 65_507;
 /// A number that is missing is lost once so many behind it came, the newest of which left later by [`Rate::lateness`].
 const REORDER_NUMBERS: u64 = 3;
-/// Times that patience doubles while nothing is heard.
+/// Times that patience doubles while nothing is heard; and while so few bytes are under way that they burden nobody, and
+/// chance alone may lose them all.
 const DOUBLINGS_MAX: u32 = 5;
+const FEW_BYTES: usize = 6 << 10;
+const FEW_DOUBLINGS_MAX: u32 = 1;
 /// How long data that may wait to leave take to leave, where the rate is known.
 const WAITING_MAX: Duration = Duration::from_millis(100);
 /// Whole records that are remembered, and for how long: word that they were missing may have been on its way.
@@ -569,7 +572,8 @@ impl Sending {
     /// When word of what is under way is waited for no longer.
     pub(super) fn timeout(&self) -> Option<Time> {
         let is_waiting = self.minded > 0 || self.under_way > 0 && !self.is_empty();
-        is_waiting.then(|| self.heard.after(self.rate.patience() * (1 << self.starved.min(DOUBLINGS_MAX))))
+        let doublings_max = if self.under_way <= FEW_BYTES { FEW_DOUBLINGS_MAX } else { DOUBLINGS_MAX };
+        is_waiting.then(|| self.heard.after(self.rate.patience() * (1 << self.starved.min(doublings_max))))
     }
 
     /// What the time brings: what is not heard of was lost, and what was in vain for long is given up.
@@ -578,12 +582,14 @@ impl Sending {
             return;
         }
         let late = now.before(self.rate.patience());
+        let mut lost = 0;
         while let Some(run) = self.runs.pop_front_if(|run| run.sent <= late) {
-            self.lose(&run);
+            lost += self.lose(&run);
         }
         self.starved += 1;
         self.heard = now;
-        self.rate.starve(self.starved);
+        // Of a few datagrams chance alone may lose all, or the word of them.
+        self.rate.starve(if lost > FEW_BYTES { self.starved } else { 1 });
         self.give_up(now);
         self.forget();
     }
