@@ -95,7 +95,7 @@ impl Sharer {
         let most = setting.peers + 2;
         let bounds = format!(
             "sessions={most},sessions_per_peer={most},drivers={},connections_per_second=100000,greetings=4096,\
-             greetings_per_address=4096,handshakes_per_second=100000,store_bytes_of_all=1024GiB",
+             greetings_per_address=4096,handshakes_per_second=100000,control_percent_per_peer=0,store_bytes_of_all=1024GiB",
             setting.flows.max(1)
         );
         let mut share = |device: String, name: String| {

@@ -137,6 +137,40 @@ fn a_peer_keeps_to_its_share_of_the_processor() {
 }
 
 #[test]
+fn a_peer_that_speaks_without_end_is_heard_for_its_part_and_its_flows_go_on() {
+    let limit = ["--insecure", "--limit", "control_percent_per_peer=2"];
+    let (mut share, address) = Service::share("pattern:rate=250", &limit);
+    // Of a host that asks nobody for a key, both are one peer.
+    let mut flow = attach(&address, "pattern", &[]);
+    flow.wait("attached");
+    let mut talker = TcpStream::connect(&address).unwrap();
+    let hello = Control::Hello { host: "talker".into(), resume: None, received: 0, attempt: 1 };
+    talker.write_all(&[Preamble::Control.emit().to_vec(), hello.emit()].concat()).unwrap();
+    // Who goes on before it is welcomed is sent away.
+    assert!(talker.read(&mut [0; 64]).unwrap() > 0);
+    let ping = Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(1000);
+    let (mut listener, hangs_up) = (talker.try_clone().unwrap(), talker.try_clone().unwrap());
+    let messages = |flow: &mut Service| flow.wait("stats")["stats"]["incoming"]["messages"].as_u64();
+    std::thread::scope(|scope| {
+        scope.spawn(|| while talker.write_all(&ping).is_ok() {});
+        scope.spawn(|| while listener.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {});
+        let told = share.wait("warning")["problem"].take();
+        let used = || sys::clock::cpu_ns_of(share.child.id()).unwrap();
+        let (before, since, begun) = (used(), Instant::now(), messages(&mut flow));
+        while since.elapsed().as_secs() < 4 {
+            messages(&mut flow);
+        }
+        let (used, passed) = ((used() - before) as f64 / 1e9, since.elapsed().as_secs_f64());
+        hangs_up.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(told.as_str().unwrap().contains("--limit control_percent_per_peer=2"), "{told}");
+        // It has other work, too.
+        assert!(used < passed * 0.02 + 0.5, "{used} s of the processor in {passed} s");
+        assert!(messages(&mut flow) > begun, "it does not go on");
+    });
+    assert!(flow.seen.iter().all(|event| event["event"] != "link-lost"), "{:?}", flow.seen);
+}
+
+#[test]
 fn what_becomes_too_large_is_refused_before_it_is_made() {
     let scratch = Scratch::new();
     let file = scratch.path("in");

@@ -547,6 +547,12 @@ pub static LIMITS: &[OptionSpec] = &[
         "0",
         "processor time for the flows of one peer, per cent of one processor; 0: no bound",
     ),
+    limit(
+        "control_percent_per_peer",
+        PERCENT,
+        "10",
+        "processor time for what one peer says beside its flows, per cent of one processor; 0: no bound",
+    ),
     limit("drivers", COUNT, "64", "devices of one session"),
     limit("store_bytes", BYTES, "16MiB", "what one flow keeps to send again, bytes"),
     limit("store_messages", COUNT, "65536", "what one flow keeps to send again, messages"),
@@ -601,6 +607,7 @@ pub fn limits(given: Option<&str>) -> Result<Limits, RuntimeError> {
             session_messages: options.count("session_messages") as u64,
             session_bytes: options.size("session_bytes") as u64,
             cpu_percent_per_peer: options.count("cpu_percent_per_peer") as u64,
+            control_percent_per_peer: options.count("control_percent_per_peer") as u64,
         },
     })
 }

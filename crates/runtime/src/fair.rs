@@ -37,6 +37,11 @@ impl Bucket {
         self.free_at <= now
     }
 
+    /// From when on it is open.
+    pub(crate) fn free_at(&self) -> Time {
+        self.free_at
+    }
+
     /// `count` of them are used.
     pub(crate) fn take(&mut self, count: u64, now: Time) {
         if self.ns_each > 0.0 {

@@ -2,6 +2,7 @@
 //! devices, and hands descriptors to workers.
 
 mod admission;
+mod attention;
 mod carrier;
 mod datagrams;
 mod devices;
@@ -21,12 +22,13 @@ use crate::offers::{Offers, add_offer};
 use crate::registry;
 use crate::share_join::{Answer, Door, Request, Visit};
 use crate::share_quic::QuicDoor;
-use crate::share_session::{Session, Turn, Who};
+use crate::share_session::{Session, Who};
 use crate::trace::Tracing;
 use crate::trust::channel::{ControlStream, SecureStream};
 use crate::trust::{Known, Permit, Trust};
 use crate::worker::{Parting, TransportPlan};
-use admission::Admissions;
+use admission::{Admissions, whose};
+use attention::Attention;
 use carrier::Carrier;
 use contract::{Description, DeviceError, Partner, Role, Time};
 pub(crate) use orders::Orders;
@@ -149,6 +151,7 @@ pub struct Sharer {
     shared: Offers,
     next_session: u64,
     admissions: Admissions,
+    attention: Attention,
     /// When devices are attended to again at the earliest.
     devices_at: Time,
 }
@@ -175,6 +178,7 @@ impl Sharer {
         }
         let poller = Poller::new().map_err(|error| RuntimeError::os("epoll", error))?;
         let admissions = Admissions::new(&request.limits.admission);
+        let attention = Attention::new(request.limits.rates.control_percent_per_peer);
         Ok(Sharer {
             request,
             known,
@@ -193,6 +197,7 @@ impl Sharer {
             partings: Vec::new(),
             next_session: 1,
             admissions,
+            attention,
             devices_at: Time::ZERO,
         })
     }
@@ -234,6 +239,7 @@ impl Sharer {
                 self.refresh_known(tell);
                 self.admissions.tell_untold(tell);
                 self.divide_processor(tell);
+                self.attention.forget(now());
                 for device in self.shared.values() {
                     if let Some(hub) = device.hub_stats() {
                         tell(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
@@ -286,7 +292,8 @@ impl Sharer {
             at = at.min(greeting.due_at);
         }
         for session in self.sessions.values_mut() {
-            at = at.min(session.want(&mut self.poller));
+            let rests_until = self.attention.rests_until(|| whose(session), now());
+            at = at.min(rests_until.unwrap_or_else(|| session.want(&mut self.poller)));
         }
         for device in self.shared.values().filter(|device| !device.present) {
             at = at.min(device.reopen_at.max(self.devices_at));
@@ -683,21 +690,6 @@ impl Sharer {
                 session.link(said.driver, OwnedFd::from(stream), Some(keys));
             }
             (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", tell),
-        }
-    }
-
-    /// Serves the sessions that have something to do: with many peers, most have nothing.
-    fn serve(&mut self, tell: &mut dyn FnMut(Event)) {
-        let (poller, at) = (&self.poller, now());
-        let due = self.sessions.iter().filter(|(_, session)| session.is_due(poller, at));
-        let due: Vec<_> = due.map(|(id, _)| *id).collect();
-        for id in due {
-            let Some(session) = self.sessions.get_mut(&id) else { continue };
-            if let Turn::Over(reason) = session.serve(&mut self.shared, &mut self.poller, now(), tell)
-                && let Some(session) = self.sessions.remove(&id)
-            {
-                self.take_leave(session, &reason, tell);
-            }
         }
     }
 }

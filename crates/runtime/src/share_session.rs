@@ -180,6 +180,11 @@ impl Session {
         })
     }
 
+    /// The peer's name and address.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
     /// Whether this connection of the peer comes after all before; if so, later ones must come after it.
     pub(crate) fn is_newer(&mut self, attempt: u32) -> bool {
         let latest = self.attempt.max(attempt);

@@ -74,7 +74,7 @@ impl Default for Admittance {
 }
 
 /// What may be moved in a second, both ways together, and what moving it may take; 0 is no bound. What is over it waits.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rates {
     /// Messages of one device's flows.
     pub device_messages: u64,
@@ -86,6 +86,21 @@ pub struct Rates {
     pub session_bytes: u64,
     /// Processor time of all flows of a peer, per cent of one processor.
     pub cpu_percent_per_peer: u64,
+    /// Processor time of the broker for what a peer says over its control channels, per cent of one processor.
+    pub control_percent_per_peer: u64,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Rates {
+            device_messages: 0,
+            device_bytes: 0,
+            session_messages: 0,
+            session_bytes: 0,
+            cpu_percent_per_peer: 0,
+            control_percent_per_peer: 10,
+        }
+    }
 }
 
 impl Default for Limits {

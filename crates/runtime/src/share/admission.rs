@@ -113,14 +113,13 @@ impl Sharer {
         if percent == 0 {
             return;
         }
-        let of = |session: &Session| (session.key, session.key.is_none().then(|| network(session.address)));
         let mut counts = BTreeMap::<_, u64>::new();
-        self.sessions.values().for_each(|session| *counts.entry(of(session)).or_default() += 1);
+        self.sessions.values().for_each(|session| *counts.entry(whose(session)).or_default() += 1);
         let over: Vec<_> = self
             .sessions
             .iter_mut()
             .filter_map(|(id, session)| {
-                let sessions = counts.get(&of(session)).copied().unwrap_or(1);
+                let sessions = counts.get(&whose(session)).copied().unwrap_or(1);
                 (!session.allot(percent, sessions)).then_some(*id)
             })
             .collect();
@@ -152,6 +151,14 @@ impl Sharer {
         };
         (same >= of_peer).then(problem)
     }
+}
+
+/// Who is one peer: a key, or a network where nobody is asked for one.
+pub(super) type Whose = (Option<PeerKey>, Option<IpAddr>);
+
+/// Whose session this is.
+pub(super) fn whose(session: &Session) -> Whose {
+    (session.key, session.key.is_none().then(|| network(session.address)))
 }
 
 /// What one network counts as: an address, or 64 bits of one of IPv6.

@@ -77,7 +77,14 @@ impl Begin {
             drivers,
             admission: _,
             rates:
-                Rates { device_messages, device_bytes, session_messages, session_bytes, cpu_percent_per_peer },
+                Rates {
+                    device_messages,
+                    device_bytes,
+                    session_messages,
+                    session_bytes,
+                    cpu_percent_per_peer,
+                    control_percent_per_peer: _,
+                },
         } = &self.limits;
         let mut w = Writer::new();
         for count in [store_bytes, store_messages, held_records, held_bytes, message_bytes, control_bytes] {
@@ -121,6 +128,8 @@ impl Begin {
                 session_messages: r.u64("a rate")?,
                 session_bytes: r.u64("a rate")?,
                 cpu_percent_per_peer: r.u64("a rate")?,
+                // What is said beside the flows the broker hears.
+                ..Rates::default()
             },
             // Who may come in is the broker's own.
             admission: Admittance::default(),
