@@ -63,11 +63,26 @@ const SAMPLES: usize = 2000;
 /// certainty of 95 % (the percentile bootstrap; Efron, Tibshirani 1993: "An Introduction to the Bootstrap", chapter 13). A
 /// round's figures are drawn together: what drifted, drifted for both.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
-    let rounds = ours.len().min(theirs.len());
-    let of = |chosen: &[usize]| {
+    bootstrap(ours.len().min(theirs.len()), seed, |chosen| {
         let middle = |turns: &[f64]| median(&chosen.iter().map(|round| turns[*round]).collect::<Vec<_>>());
         middle(ours) / middle(theirs)
-    };
+    })
+}
+
+/// The median of the rounds' ratios of `ours` to `theirs`, otherwise as [`ratio`]: of rounds that differ more from each other
+/// than what is in one. Of two in the middle it is their geometric mean, so that nobody gains by who is divided by whom.
+pub(crate) fn paired_ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    bootstrap(ratios.len(), seed, |chosen| {
+        let mut drawn: Vec<f64> = chosen.iter().map(|round| ratios[*round]).collect();
+        drawn.sort_by(f64::total_cmp);
+        let (low, high) = (drawn.len().saturating_sub(1) / 2, drawn.len() / 2);
+        drawn.get(low).zip(drawn.get(high)).map_or(f64::NAN, |(low, high)| (low * high).sqrt())
+    })
+}
+
+/// What `of` makes of all rounds, and the borders that 95 % of what it makes of drawn ones lie between.
+fn bootstrap(rounds: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 3] {
     let mut rng = Rng::new(seed, rounds as u64);
     let mut sample =
         || -> Vec<usize> { (0..rounds).map(|_| rng.up_to((rounds - 1) as u64) as usize).collect() };

@@ -15,7 +15,7 @@ mod packets;
 mod victim;
 
 use crate::chapter6::{beside, progress};
-use crate::measure::{Times, median, ratio};
+use crate::measure::{Times, median, paired_ratio};
 use crate::reliability::hosts::Service;
 use crate::{Failure, processes};
 use attacker::Priority;
@@ -23,6 +23,7 @@ use attacker::{Attack, Tally};
 pub(crate) use attacker::{AttackerSetting, run as run_attacker};
 use bomber::bombs_made;
 use clap::{Args, ValueEnum};
+use netsim::Rng;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -33,8 +34,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use victim::{Sharer, Victim};
 
-/// How long an attack may take to begin, and what it left behind to go.
+/// How long an attack may take to begin.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How long what it left behind may take to go.
+const REST: Duration = Duration::from_millis(100);
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a code is guessed at before another is shown: three guesses make it void.
@@ -104,6 +107,23 @@ impl Verdict {
     }
 }
 
+/// The turns of a round.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Calm,
+    Elsewhere,
+    During,
+}
+
+/// In which order they are taken this time: what one leaves behind is not always the same one's.
+fn order(rng: &mut Rng) -> [Kind; 3] {
+    let mut kinds = [Kind::Calm, Kind::Elsewhere, Kind::During];
+    for last in 1..kinds.len() {
+        kinds.swap(last, rng.up_to(last as u64) as usize);
+    }
+    kinds
+}
+
 /// The running flow in the turns of one kind.
 #[derive(Default)]
 struct Turns {
@@ -113,8 +133,10 @@ struct Turns {
 }
 
 impl Turns {
-    fn add(&mut self, times: &Times) {
-        self.medians_us.push(times.percentile_us(0.5));
+    /// Those of one that took so long: one in which nothing came counts as if that were what a unit took.
+    fn add(&mut self, times: &Times, seconds: f64) {
+        let is_empty = times.count() == 0;
+        self.medians_us.push(if is_empty { seconds * 1e6 } else { times.percentile_us(0.5) });
         self.times.append(times);
     }
 
@@ -146,7 +168,7 @@ impl Outcome {
     /// How much longer the median is during it than in the turns of this kind, and the borders of the interval that this
     /// lies in.
     fn ratio_to(&self, others: &Turns) -> [f64; 3] {
-        ratio(&self.during.medians_us, &others.medians_us, SEED)
+        paired_ratio(&self.during.medians_us, &others.medians_us, SEED)
     }
 
     /// What it is compared with.
@@ -266,7 +288,7 @@ fn attack_once(
     let seconds = begun.elapsed().as_secs_f64();
     attacker.order("be calm")?;
     drop(shown);
-    thread::sleep(SETTLE);
+    thread::sleep(REST);
     Ok(Attacked { times, seconds, cpu_seconds })
 }
 
@@ -298,23 +320,34 @@ fn run_one(
     let (mut calm, mut during) = (Turns::default(), Turns::default());
     let mut elsewhere = decoy.as_ref().map(|_| Turns::default());
     let (mut most, mut cpu_seconds, mut attacked) = (before, 0.0, 0.0);
+    let mut rng = Rng::new(SEED, 1);
     for round in 0..setting.rounds_max.max(setting.rounds) {
         let is_shown = || {
             let without = elsewhere.as_ref().unwrap_or(&calm);
-            judged(ratio(&during.medians_us, &without.medians_us, SEED)) != Verdict::NotShown
+            judged(paired_ratio(&during.medians_us, &without.medians_us, SEED)) != Verdict::NotShown
         };
         if round >= setting.rounds && is_shown() {
             break;
         }
-        calm.add(&watch(victim, setting.seconds, &mut most, || Ok(()))?);
-        if let (Some((decoy, attacker)), Some(elsewhere)) = (&mut decoy, &mut elsewhere) {
-            let turn = attack_once((setting, attack), victim, (decoy, attacker), &mut most)?;
-            elsewhere.add(&turn.times);
+        for kind in order(&mut rng) {
+            match (kind, &mut decoy, &mut elsewhere) {
+                (Kind::Calm, ..) => {
+                    calm.add(&watch(victim, setting.seconds, &mut most, || Ok(()))?, setting.seconds)
+                }
+                (Kind::Elsewhere, Some((decoy, attacker)), Some(elsewhere)) => {
+                    let turn = attack_once((setting, attack), victim, (decoy, attacker), &mut most)?;
+                    elsewhere.add(&turn.times, setting.seconds);
+                }
+                (Kind::Elsewhere, ..) => {}
+                (Kind::During, ..) => {
+                    let sharer = (&victim.sharer, &mut attacker);
+                    let turn = attack_once((setting, attack), victim, sharer, &mut most)?;
+                    during.add(&turn.times, setting.seconds);
+                    cpu_seconds += turn.cpu_seconds;
+                    attacked += turn.seconds;
+                }
+            }
         }
-        let turn = attack_once((setting, attack), victim, (&victim.sharer, &mut attacker), &mut most)?;
-        during.add(&turn.times);
-        cpu_seconds += turn.cpu_seconds;
-        attacked += turn.seconds;
     }
     if let Some((_, attacker)) = decoy {
         attacker.end()?;
@@ -521,6 +554,14 @@ fn row(outcome: &Outcome) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_that_differ_say_nothing_of_their_turns() {
+        assert_eq!(paired_ratio(&[2.0, 400.0, 3.0], &[1.0, 200.0, 1.5], 1), [2.0; 3]);
+        let [forth, back] =
+            [paired_ratio(&[1.0, 4.0], &[1.0; 2], 1), paired_ratio(&[1.0; 2], &[1.0, 4.0], 1)];
+        assert_eq!((forth[0], back[0]), (2.0, 0.5));
+    }
 
     #[test]
     fn broken_is_what_is_certainly_so() {

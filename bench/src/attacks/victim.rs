@@ -1,9 +1,9 @@
 //! The two hosts that are attacked: a sharer with a serial port of which 24 bytes come 125 times a second, and who has
 //! it attached. How long each of these took is noted, and that they came once, whole and in order.
 
-use super::Place;
 use super::attacker::{Attack, AttackerSetting, Priority, Who};
 use super::awake::Awake;
+use super::{Place, SEED};
 use crate::Failure;
 use crate::chapter6::{Lab, beside};
 use crate::measure::Times;
@@ -11,6 +11,7 @@ use crate::processes;
 use crate::reliability::hosts::{ADDRESS_A, PORT, Service};
 use crate::reliability::port::{Port, Written, serial_port};
 use clap::ValueEnum;
+use netsim::Rng;
 use runtime::trust::{PeerKey, Trust};
 use serde_json::json;
 use std::fs;
@@ -24,8 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A keyboard's, or a mouse's.
-const INTERVAL: Duration = Duration::from_millis(8);
+/// A keyboard's, or a mouse's: 8 ms from one to the next, and up to 2 ms less or more, drawn anew for each. Of an even
+/// interval all units of a turn, or of many, would fall at one place of the kernel's 4 ms between its ticks.
+const INTERVAL_US: [u64; 2] = [6000, 10_000];
 /// When it was made, and its number.
 const UNIT_BYTES: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,18 +45,19 @@ enum Seat {
 }
 
 impl Seat {
-    /// Has what is started meanwhile run there.
-    fn start<T: Send>(self, start: impl FnOnce() -> T + Send) -> T {
+    /// Has this run there, and nothing that hears of it.
+    fn start(self, command: Command) -> Result<Service, Failure> {
         let here = || {
             match self {
                 Seat::Sharer => drop(sys::thread::pin_to_cpu(SHARER_CPU)),
                 Seat::Attacker(priority) => priority.take(),
             }
-            start()
+            Service::spawn(command)
         };
         // What is started has what the thread has that starts it.
-        thread::scope(|scope| scope.spawn(here).join())
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let started = thread::scope(|scope| scope.spawn(here).join());
+        let (child, tells) = started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Service::of(child, tells))
     }
 }
 
@@ -109,11 +112,13 @@ impl Probe {
             // It stands for hardware; without the right to it, it is late at times.
             sys::thread::be_urgent();
             let mut due = Instant::now();
+            let mut rng = Rng::new(SEED, 0);
             let mut number = 0u64;
             while !until.load(Ordering::Relaxed) {
                 let unit = format!("{:016x} {:06}\n", sys::clock::boot_ns(), number % 1_000_000);
                 number += u64::from(hardware.write(unit.as_bytes(), &until) == Written::All);
-                due += INTERVAL;
+                let [least, most] = INTERVAL_US;
+                due += Duration::from_micros(least + rng.up_to(most - least));
                 thread::sleep(due.saturating_duration_since(Instant::now()));
             }
         };
@@ -183,7 +188,7 @@ impl Sharer {
         fs::write(&file, text)?;
         let mut command = command(lab, "a", directory, ("sharer", name))?;
         command.arg("run").arg(&file);
-        let mut service = seat.start(|| Service::start(command).map_err(|error| error.to_string()))?;
+        let mut service = seat.start(command)?;
         let address = service.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
         Ok(Sharer { seat, service, address, swallowed })
     }
@@ -322,7 +327,7 @@ impl Victim {
     pub(super) fn show_code(&self, sharer: &Sharer) -> Result<(Service, String), Failure> {
         let mut command = command(self.lab.as_ref(), "a", &self.directory, ("sharer", "sharer"))?;
         command.args(["pair", "--listen", &sharer.pairing().to_string()]).stderr(Stdio::null());
-        let mut shows = sharer.seat.start(|| Service::start(command).map_err(|error| error.to_string()))?;
+        let mut shows = sharer.seat.start(command)?;
         let code = shows.wait("code")?["code"].as_str().unwrap_or_default().to_string();
         Ok((shows, code))
     }

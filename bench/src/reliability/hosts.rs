@@ -10,9 +10,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,15 +54,21 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts it with `--json`.
-    pub(crate) fn start(mut command: Command) -> Result<Service, Failure> {
+    pub(crate) fn start(command: Command) -> Result<Service, Failure> {
+        let (child, tells) = Service::spawn(command)?;
+        Ok(Service::of(child, tells))
+    }
+
+    /// Starts its process alone, with `--json`, and says where it tells events.
+    pub(crate) fn spawn(mut command: Command) -> io::Result<(Child, ChildStdout)> {
         let mut child = command
             .arg("--json")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()?;
-        let stdout = child.stdout.take().ok_or("it has no standard output")?;
-        Ok(Service::of(child, stdout))
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no standard output"))?;
+        Ok((child, stdout))
     }
 
     /// A process that tells events there.
