@@ -60,11 +60,14 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 const DATAGRAM_BYTES: &str = "1472";
 
 /// The links and ways of a flood over `udp`: the small records' transport.
-const OVER_UDP: [(&str, Way); 4] = [
+const OVER_UDP: [(&str, Way); 7] = [
     ("queue=100", Way::Udp),
     ("queue=100", Way::Quic(CONTROLS[0])),
     ("delay=50ms,queue=100", Way::Udp),
     ("delay=50ms,queue=100", Way::Quic(CONTROLS[0])),
+    ("queue=100,loss=5%", Way::Udp),
+    ("queue=100,loss=20%", Way::Udp),
+    ("delay=50ms,queue=100,loss=20%", Way::Udp),
 ];
 
 /// A transport, and its congestion control where that can be chosen.
@@ -143,15 +146,22 @@ fn connected(
     near.connect(relay.address())?;
     near.set_nonblocking(true)?;
     let mut near = partner(near.into(), End::Dialled, way, class)?;
-    push(near.as_mut(), 0, Body::default())?;
-    near.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
     // Its first word tells where it comes from, and is said again.
-    let (_, peer) = listener.recv_from(&mut [0; 2048])?;
+    let begun = now();
+    let peer = loop {
+        push(near.as_mut(), 0, Body::default())?;
+        near.ctl(FlowKey::DEFAULT, Ctl::Flush)?;
+        match listener.recv_from(&mut [0; 2048]) {
+            Ok((_, peer)) => break peer,
+            Err(error) if now().since(begun) > PATIENCE => return Err(error.into()),
+            Err(_) => {}
+        }
+    };
     let far = reusable(listener.local_addr()?)?;
     connect(&far, &peer)?;
     rustix::io::ioctl_fionbio(&far, true)?;
     let mut far = partner(far, End::Accepted, way, class)?;
-    let (begun, mut said) = (now(), now());
+    let mut said = now();
     loop {
         let mut poller = Poller::new()?;
         for end in [&mut near, &mut far] {
@@ -271,7 +281,7 @@ fn receive(mut ends: Vec<Box<dyn Partner>>, from: Time, until: Time) -> Result<C
 
 fn run_case(setting: &CongestionSetting, case: Case) -> Result<Came, Failure> {
     let listener = UdpSocket::from(reusable((Ipv4Addr::LOCALHOST, 0).into())?);
-    listener.set_read_timeout(Some(PATIENCE))?;
+    listener.set_read_timeout(Some(AGAIN))?;
     let mut params = Params::default();
     params.apply(LINK).and_then(|()| params.apply(case.link))?;
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
