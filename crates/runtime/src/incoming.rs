@@ -526,7 +526,11 @@ impl Incoming {
         self.trace_received(&mut record, &header, read);
         match self.sink.handle(&header, record) {
             Received::NewEpoch(record) => {
-                self.begin(header.epoch, now, notices);
+                // Its beginning is told behind the pipeline that it may need, which a worker before this one may have prepared.
+                let waits = self.plan.class == FlowClass::Reliable && self.sink.expect(header.epoch);
+                if !waits {
+                    self.begin(header.epoch, now, notices);
+                }
                 self.sink.handle(&header, record);
             }
             Received::Stale => self.drops.add("stale", 1),
@@ -677,7 +681,43 @@ fn made_at(created: u64, facts: LinkFacts, now: Time) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::Offset;
+    use contract::{Bytes, FlowDirection, Format, Offset, Site};
+    use wire::Container;
+
+    /// A worker was killed that had prepared the pipeline of an epoch, and the next one has its records before any word of it.
+    #[test]
+    fn records_of_an_epoch_wait_for_its_pipeline() {
+        let pipeline = |text| Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap();
+        let (now, notices) = (Time::ZERO, &mut Vec::new());
+        for goes_on in [false, true] {
+            let plan = FlowPlan {
+                flow: 7,
+                direction: FlowDirection::DeviceToApplication,
+                class: FlowClass::Reliable,
+                format: Format::Bytes,
+                pipeline: pipeline("compress"),
+                site: Site::default(),
+            };
+            let mut flow = Incoming::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+            let begins = |epoch, before, goes_on| Control::Epoch { flow: 7, epoch, before, goes_on };
+            flow.handle_control(&begins(1, (0, 0), false), now, notices);
+            let body = Bytes::from_static(b"as it is");
+            let container = Container { length: body.len() as u32, created: 0 };
+            let mut record = Body::from(body.clone());
+            let header = RecordHeader { flow: 7, epoch: 2, sequence: 0, container };
+            record.push_front(&header.emit());
+            flow.take_record(Message::new(now, record), None, LinkFacts::default(), now, notices).unwrap();
+            assert_eq!(flow.sink.epoch(), 1);
+            if goes_on {
+                flow.prepare(2, pipeline("null"), notices);
+            }
+            flow.handle_control(&begins(2, (1, 0), goes_on), now, notices);
+            assert_eq!(flow.go_on(None, now, notices), goes_on);
+            assert_eq!(flow.plan.pipeline.text(), if goes_on { "null" } else { "compress" });
+            let came = flow.sink.poll().map(|message| message.body.into_bytes());
+            assert_eq!((flow.sink.epoch(), came), (2, Some(body)));
+        }
+    }
 
     #[test]
     fn nothing_is_made_long_after_it_came() {
