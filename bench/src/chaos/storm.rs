@@ -6,7 +6,7 @@ use crate::reliability::fault::ip;
 use crate::reliability::hosts::{Host, Hosts, Use};
 use crate::reliability::subject::{Class, Disk, Made, Subject};
 use rustix::process::{Signal, kill_process};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -34,14 +34,12 @@ impl Held {
         Held(counts)
     }
 
-    /// What there is more or less of than there was before.
-    pub(super) fn since(&self, before: &Held) -> String {
-        let count = |held: &Held, kind| held.0.get(kind).copied().unwrap_or_default();
-        let kinds: BTreeSet<_> = self.0.keys().chain(before.0.keys()).collect();
-        let changed = kinds.into_iter().map(|kind| (kind, count(before, kind), count(self, kind)));
-        let changed = changed.filter(|(_, before, now)| before != now);
-        let words = changed.map(|(kind, before, now)| format!("{kind}: {before} before, {now} now"));
-        words.collect::<Vec<_>>().join("; ")
+    /// What there is more of than there was before.
+    pub(super) fn more_than(&self, before: &Held) -> Vec<String> {
+        let counts =
+            self.0.iter().map(|(kind, now)| (kind, before.0.get(kind).copied().unwrap_or_default(), now));
+        let more = counts.filter(|(_, before, now)| now > &before);
+        more.map(|(kind, before, now)| format!("{kind}: {before} before, {now} now")).collect()
     }
 }
 

@@ -153,9 +153,9 @@ impl Port {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            // What has come in its place takes no rest of it.
-            if done > 0 && begun.as_ref().is_some_and(|begun| !Arc::ptr_eq(begun, &end)) {
-                return Written::Part;
+            // What has come in its place takes no rest of it, and may have to be told something else first.
+            if begun.as_ref().is_some_and(|begun| !Arc::ptr_eq(begun, &end)) {
+                return if done == 0 { Written::Nothing } else { Written::Part };
             }
             begun = Some(end.clone());
             match end.write(&bytes[done..]) {
