@@ -358,7 +358,8 @@ impl Incoming {
     ) -> bool {
         let is_late = self.plan.class == FlowClass::Timely && self.over_at.is_some_and(|at| now >= at);
         let is_over = self.sink.is_over() || is_late && self.sink.is_followed();
-        if !is_over || !self.segment.drain(now) {
+        // The stages that a worker before this one had prepared went with it: the source asks for them again.
+        if !is_over || self.next.is_none() || !self.segment.drain(now) {
             return false;
         }
         if !self.segment.out.messages.is_empty() {
@@ -684,23 +685,47 @@ mod tests {
     use contract::{Bytes, FlowDirection, Format, Offset, Site};
     use wire::Container;
 
+    fn pipeline(text: &str) -> Pipeline {
+        Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap()
+    }
+
+    fn begins(epoch: u32, before: (u32, u64), goes_on: bool) -> Control {
+        Control::Epoch { flow: 7, epoch, before, goes_on }
+    }
+
+    fn in_its_first_epoch() -> Incoming {
+        let plan = FlowPlan {
+            flow: 7,
+            direction: FlowDirection::DeviceToApplication,
+            class: FlowClass::Reliable,
+            format: Format::Bytes,
+            pipeline: pipeline("compress"),
+            site: Site::default(),
+        };
+        let mut flow = Incoming::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        flow.handle_control(&begins(1, (0, 0), false), Time::ZERO, &mut Vec::new());
+        flow
+    }
+
+    /// It was killed when the epoch before was over.
+    #[test]
+    fn an_epoch_that_a_killed_worker_had_prepared_waits_for_its_pipeline() {
+        let (mut flow, notices) = (in_its_first_epoch(), &mut Vec::new());
+        // As a ticket has it.
+        assert!(flow.sink.expect(2));
+        flow.sink.expect_end(0);
+        assert!(!flow.go_on(None, Time::ZERO, notices));
+        flow.prepare(2, pipeline("null"), notices);
+        assert!(flow.go_on(None, Time::ZERO, notices));
+        assert_eq!((flow.sink.epoch(), flow.plan.pipeline.text()), (2, "null"));
+    }
+
     /// A worker was killed that had prepared the pipeline of an epoch, and the next one has its records before any word of it.
     #[test]
     fn records_of_an_epoch_wait_for_its_pipeline() {
-        let pipeline = |text| Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap();
         let (now, notices) = (Time::ZERO, &mut Vec::new());
         for goes_on in [false, true] {
-            let plan = FlowPlan {
-                flow: 7,
-                direction: FlowDirection::DeviceToApplication,
-                class: FlowClass::Reliable,
-                format: Format::Bytes,
-                pipeline: pipeline("compress"),
-                site: Site::default(),
-            };
-            let mut flow = Incoming::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
-            let begins = |epoch, before, goes_on| Control::Epoch { flow: 7, epoch, before, goes_on };
-            flow.handle_control(&begins(1, (0, 0), false), now, notices);
+            let mut flow = in_its_first_epoch();
             let body = Bytes::from_static(b"as it is");
             let container = Container { length: body.len() as u32, created: 0 };
             let mut record = Body::from(body.clone());
