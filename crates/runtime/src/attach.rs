@@ -603,6 +603,8 @@ impl Attacher {
         (flows, their_key): (&[AgreedFlow], &PublicKey),
         tell: &mut dyn FnMut(Event),
     ) -> Result<(), RuntimeError> {
+        // What was asked of its flows while it was away ends with them.
+        self.forget_changes(number);
         let Some(driver) = self.drivers.get_mut(number as usize) else { return Ok(()) };
         let Some(share) = driver.key_share.take() else { return Ok(()) };
         let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(RuntimeError::Peer)?;
