@@ -73,6 +73,11 @@ impl Drawn {
         }
     }
 
+    /// Of so few at a time a flow that goes on makes more than it carries.
+    fn carries_few(&self) -> bool {
+        self.pair.name() == "delay" && self.options.count("held_max") <= RANGE as usize
+    }
+
     /// A process of its own has one flow in and one out.
     fn may_be_isolated(&self) -> bool {
         self.pair.shape(&self.options) == Shape::Line && self.pair.side_ports().is_empty()
@@ -137,7 +142,9 @@ pub(crate) fn exact(seed: u64, format: &Format, count: u64) -> Result<String, St
         let pairs = drawing.fitting(format, count)?;
         if pairs.iter().any(|drawn| {
             // What keeps the rhythm of a flow keeps what stood still late.
-            drawn.pair.name() == "replay" || drawn.pair.promises(&drawn.options).may_reorder
+            drawn.pair.name() == "replay"
+                || drawn.carries_few()
+                || drawn.pair.promises(&drawn.options).may_reorder
         }) {
             continue;
         }
