@@ -261,8 +261,11 @@ impl Incoming {
                 if *epoch == self.sink.epoch() {
                     self.acknowledged = u64::MAX;
                 }
+                // The pipeline that it goes on with may have been prepared by a worker before this one: the source asks for it again.
+                let is_prepared = self.next.as_ref().is_some_and(|next| next.epoch == *epoch);
+                let may_wait = self.plan.class == FlowClass::Reliable && self.sink.epoch() > 0;
                 let is_ahead = *epoch > self.sink.epoch();
-                match is_ahead && *goes_on && self.next.as_ref().is_some_and(|next| next.epoch == *epoch) {
+                match is_ahead && *goes_on && (is_prepared || may_wait && self.sink.expect(*epoch)) {
                     true => self.follow(*before, now, notices),
                     false => {
                         self.sink.handle_past(before.0, before.1);
@@ -707,17 +710,23 @@ mod tests {
         flow
     }
 
-    /// It was killed when the epoch before was over.
+    /// It was killed when the epoch before was over, or before it was told that.
     #[test]
     fn an_epoch_that_a_killed_worker_had_prepared_waits_for_its_pipeline() {
-        let (mut flow, notices) = (in_its_first_epoch(), &mut Vec::new());
-        // As a ticket has it.
-        assert!(flow.sink.expect(2));
-        flow.sink.expect_end(0);
-        assert!(!flow.go_on(None, Time::ZERO, notices));
-        flow.prepare(2, pipeline("null"), notices);
-        assert!(flow.go_on(None, Time::ZERO, notices));
-        assert_eq!((flow.sink.epoch(), flow.plan.pipeline.text()), (2, "null"));
+        let (now, notices) = (Time::ZERO, &mut Vec::new());
+        for is_told in [false, true] {
+            let mut flow = in_its_first_epoch();
+            // As a ticket has it.
+            assert!(flow.sink.expect(2));
+            match is_told {
+                true => flow.sink.expect_end(0),
+                false => flow.handle_control(&begins(2, (1, 0), true), now, notices),
+            }
+            assert!(!flow.go_on(None, now, notices));
+            flow.prepare(2, pipeline("null"), notices);
+            assert!(flow.go_on(None, now, notices));
+            assert_eq!((flow.sink.epoch(), flow.plan.pipeline.text()), (2, "null"));
+        }
     }
 
     /// A worker was killed that had prepared the pipeline of an epoch, and the next one has its records before any word of it.
