@@ -637,7 +637,8 @@ impl Incoming {
             let readiness = partner.readiness(self.key, Direction::In);
             wake.add(poller, Readiness { now: readiness.now && blocked, ..readiness });
         }
-        if self.sink.is_followed() {
+        // Stages that are not there yet are waited for without a time.
+        if self.sink.is_followed() && self.next.is_some() {
             wake.add(poller, Readiness::never().or_at(self.segment.drain_timeout()));
         }
         let is_waiting = !self.lossy && self.sink.is_waiting();

@@ -258,10 +258,7 @@ impl Outgoing {
             (FlowClass::Reliable, _) | (FlowClass::State, Audience::Following) => {
                 self.unsent = None;
                 self.source.handle_link(around.now);
-                if let Some(switch) = &self.switch {
-                    switch.tell_again(around.notices);
-                }
-                self.tell_epoch(around.notices);
+                self.tell_change(around.notices);
             }
             _ => self.begin_anew(around),
         }
@@ -413,6 +410,9 @@ impl Outgoing {
         let facts = facts.unwrap_or_default();
         let mut moved = Moved { progress: self.segment.run_timeouts(now), ..Moved::default() };
         self.source.handle_timeout(now, facts.round_trip);
+        if transport.is_some() && self.switch.as_mut().is_some_and(|switch| switch.is_due(now)) {
+            self.tell_change(notices);
+        }
         let mut budget = MESSAGES_MAX;
         loop {
             let clear = match transport.as_mut() {
@@ -461,6 +461,19 @@ impl Outgoing {
         self.tell(transport.is_some(), notices);
         self.handle_taken(partner);
         Ok(moved)
+    }
+
+    /// Tells the sink in which epoch the flow is, and before that which pipeline it needs: a worker that had been told may be gone.
+    fn tell_change(&self, notices: &mut Vec<Notice>) {
+        let (flow, epoch) = ((self.plan.flow, self.plan.direction), self.source.epoch());
+        match &self.switch {
+            Some(switch) => switch.tell_again(notices),
+            None if self.source.goes_on() => {
+                Switch::resume(flow, epoch, self.plan.pipeline.clone()).tell_again(notices);
+            }
+            None => {}
+        }
+        self.tell_epoch(notices);
     }
 
     fn tell_epoch(&self, notices: &mut Vec<Notice>) {
@@ -610,6 +623,8 @@ impl Outgoing {
     ) {
         self.segment.want(poller, wake);
         wake.add(poller, contract::Readiness::never().or_at(self.source.poll_timeout(round_trip)));
+        let again_at = self.switch.as_ref().and_then(Switch::again_at).filter(|_| transport.is_some());
+        wake.add(poller, contract::Readiness::never().or_at(again_at));
         let drain_at = self.segment.drain_timeout().filter(|_| !self.drained);
         wake.add(poller, contract::Readiness::never().or_at(drain_at));
         if self.unsent.is_some() {
@@ -685,4 +700,59 @@ fn check_store(plan: &FlowPlan, pipeline: &Pipeline, store_full: StoreFull) -> R
 fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
     segment::build_chain(Half::Source, &plan.pipeline, &plan.format, &plan.site)
         .map_err(|error| DriverError::Pipeline(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+    use contract::{Format, Site};
+    use pipeline::{Origin, Pipeline};
+
+    fn around(notices: &mut Vec<Notice>) -> Surroundings<'_> {
+        Surroundings { partner: None, transport: None, facts: None, now: Time::from_millis(1), notices }
+    }
+
+    /// What is told of changes and epochs, by number.
+    fn told(notices: &mut Vec<Notice>) -> Vec<(&'static str, u32)> {
+        let number = |notice| match notice {
+            Notice::Control(Control::Change { epoch, .. }) => Some(("change", epoch)),
+            Notice::Control(Control::Epoch { epoch, .. }) => Some(("epoch", epoch)),
+            _ => None,
+        };
+        notices.drain(..).filter_map(number).collect()
+    }
+
+    /// A sink that was killed when it had begun the epoch may go on before that: it needs the pipeline again.
+    #[test]
+    fn with_each_link_the_sink_is_told_of_the_pipeline_that_the_flow_goes_on_with() {
+        let pipeline = |text| Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap();
+        let plan = FlowPlan {
+            flow: 7,
+            direction: FlowDirection::DeviceToApplication,
+            class: FlowClass::Reliable,
+            format: Format::Bytes,
+            pipeline: pipeline("compress"),
+            site: Site::default(),
+        };
+        let mut flow = Outgoing::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        let notices = &mut Vec::new();
+        flow.handle_link(around(notices));
+        let first = flow.source.epoch();
+        assert_eq!(told(notices), [("epoch", first)]);
+        flow.change(pipeline("null"), notices);
+        let epoch = flow.switch.as_ref().unwrap().epoch;
+        assert_eq!(told(notices), [("change", epoch)]);
+        flow.handle_control(&Control::Changed { flow: 7, epoch, refusal: None }, around(notices));
+        flow.run(around(notices)).unwrap();
+        assert_eq!(told(notices), [("epoch", epoch)]);
+        for is_begun in [false, true] {
+            if is_begun {
+                flow.handle_control(&Control::Begun { flow: 7, epoch }, around(notices));
+                assert!(flow.switch.is_none());
+            }
+            flow.handle_link(around(notices));
+            assert_eq!(told(notices), [("change", epoch), ("epoch", epoch)]);
+        }
+    }
 }

@@ -8,10 +8,13 @@ use crate::driver::Notice;
 use crate::segment::Segment;
 use contract::{FlowDirection, Time};
 use pipeline::Pipeline;
+use std::time::Duration;
 use wire::Control;
 
 /// How far ahead of the current epoch a change's stands: what restarts meanwhile has its epochs in between.
 const EPOCHS_AHEAD: u32 = 1024;
+/// The sink is told again so often until it has begun: what it was told, or has said, may have ended with a worker.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Most that new stages are told by their other halves before they begin.
 const EARLY_CONTROLS_MAX: usize = 1024;
 
@@ -39,6 +42,8 @@ pub(crate) struct Switch {
     /// Its stages, until they begin.
     segment: Option<Segment>,
     progress: Progress,
+    /// When the sink is told again.
+    again_at: Option<Time>,
 }
 
 impl Switch {
@@ -50,8 +55,8 @@ impl Switch {
         segment: Segment,
         notices: &mut Vec<Notice>,
     ) -> Switch {
-        let mut switch =
-            Switch { flow, direction, epoch, pipeline, segment: Some(segment), progress: Progress::Told };
+        let (segment, progress) = (Some(segment), Progress::Told);
+        let mut switch = Switch { flow, direction, epoch, pipeline, segment, progress, again_at: None };
         switch.tell(epoch, notices);
         switch
     }
@@ -59,7 +64,8 @@ impl Switch {
     /// A change to `epoch` that another worker made. Whether the sink has begun it, too, is not known.
     pub(crate) fn resume(flow: (u32, FlowDirection), epoch: u32, pipeline: Pipeline) -> Switch {
         let (flow, direction) = flow;
-        Switch { flow, direction, epoch, pipeline, segment: None, progress: Progress::Begun }
+        let (segment, progress) = (None, Progress::Begun);
+        Switch { flow, direction, epoch, pipeline, segment, progress, again_at: None }
     }
 
     /// Names the epoch, later than `epoch`, to the sink.
@@ -73,6 +79,20 @@ impl Switch {
     pub(crate) fn tell_again(&self, notices: &mut Vec<Notice>) {
         let (flow, epoch, pipeline) = (self.flow, self.epoch, self.pipeline.canonical().to_string());
         notices.push(Notice::Control(Control::Change { flow, epoch, pipeline }));
+    }
+
+    /// When the sink is to be told again, if it can be told.
+    pub(crate) fn again_at(&self) -> Option<Time> {
+        self.again_at
+    }
+
+    /// Whether it is time to tell the sink again.
+    pub(crate) fn is_due(&mut self, now: Time) -> bool {
+        let is_due = self.again_at.is_some_and(|at| now >= at);
+        if is_due || self.again_at.is_none() {
+            self.again_at = Some(now.after(AGAIN));
+        }
+        is_due
     }
 
     /// The sink's answer; says whether the change goes on.
@@ -160,5 +180,21 @@ impl Next {
             self.early_controls += 1;
             self.segment.handle_control(pair, body, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+    use pipeline::Origin;
+
+    #[test]
+    fn the_sink_is_told_again_each_second() {
+        let pipeline = Pipeline::parse("null", registry::pairs(), Origin::Local).unwrap();
+        let mut switch = Switch::resume((7, FlowDirection::DeviceToApplication), 2, pipeline);
+        let due = [0, 900, 1000, 1100, 2500, 3400, 3500].map(|ms| switch.is_due(Time::from_millis(ms)));
+        assert_eq!(due, [false, false, true, false, true, false, true]);
+        assert_eq!(switch.again_at(), Some(Time::from_millis(4500)));
     }
 }
