@@ -3,6 +3,7 @@
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -612,6 +613,56 @@ fn a_program_outlives_the_workers_that_write_to_it() {
     let lines: BTreeSet<u32> = written.lines().map(|line| line.parse().expect("a whole line")).collect();
     assert_eq!(lines.len() as u32, LINES, "lines that came");
     assert!(written.lines().count() as u64 <= u64::from(LINES) + in_doubt, "{in_doubt} in doubt");
+}
+
+/// A pseudo-terminal under this name, for a serial port: who plays the device, and what keeps it there.
+fn plug(name: &str) -> [fs::File; 2] {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let port = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = fs::OpenOptions::new().read(true).write(true).open(&port).unwrap();
+    std::os::unix::fs::symlink(port, name).unwrap();
+    [master.into(), slave]
+}
+
+/// So many lines are numbers from `first` on.
+fn assert_lines(device: &fs::File, first: u32, count: u32) {
+    let mut read = BufReader::with_capacity(1, device);
+    for number in first..first + count {
+        let mut line = String::new();
+        read.read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end().parse(), Ok(number), "{line:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_while_its_device_is_unplugged_goes_on_when_that_is_back() {
+    for transport in ["tcp", "udp", "quic"] {
+        let scratch = Scratch::new();
+        let (port, node) = (scratch.path("port"), scratch.path("node"));
+        let device = plug(&port);
+        let (mut share, address) = Service::share(&format!("serial:{port}"), &["--name", "port"]);
+        let from = format!("{transport}://{address}/port");
+        let mut attach = Service::start(&["attach", &from, "--as", &format!("pty:{node}")]);
+        attach.wait("attached");
+        let mut application = fs::OpenOptions::new().read(true).write(true).open(&node).unwrap();
+        let mut write =
+            |first: u32| (first..first + 100).for_each(|line| writeln!(application, "{line}").unwrap());
+        write(0);
+        assert_lines(&device[0], 0, 100);
+        fs::remove_file(&port).unwrap();
+        drop(device);
+        share.wait("device-gone");
+        write(100);
+        kill(worker_of(&share.child));
+        thread::sleep(Duration::from_millis(500));
+        write(200);
+        let device = plug(&port);
+        share.wait("worker");
+        assert_lines(&device[0], 100, 200);
+        assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+    }
 }
 
 #[test]

@@ -46,6 +46,18 @@ struct Charge {
     role: Role,
     flows: Vec<FlowPlan>,
     transport: TransportPlan,
+    /// The device is gone, and may come back.
+    is_away: bool,
+    /// Its worker has ended meanwhile: the next is started once the device is back.
+    waits: Option<Waiting>,
+}
+
+/// A driver without a worker.
+struct Waiting {
+    /// How its worker ended.
+    end: String,
+    /// The connection that came since, for the next one.
+    link: Option<Command>,
 }
 
 impl Drop for Charge {
@@ -170,7 +182,8 @@ impl Workers {
                 let added = match ports {
                     Some(ports) => {
                         let charge = self.memory_after(left).map(|memory| {
-                            Box::new(Charge { device: Some(origin), ports, memory, role, flows, transport })
+                            let (device, is_away, waits) = (Some(origin), false, None);
+                            Box::new(Charge { device, ports, memory, role, flows, transport, is_away, waits })
                         });
                         charge.and_then(|charge| self.add(driver, charge))
                     }
@@ -194,9 +207,17 @@ impl Workers {
             }
             Command::Partner { driver, origin } => {
                 if let Some(Place::Process(charge)) = self.drivers.get_mut(&driver) {
-                    charge.device = origin.try_clone();
+                    (charge.device, charge.is_away) = (origin.try_clone(), false);
+                    if let Some(waiting) = charge.waits.take() {
+                        return self.go_on(driver, waiting);
+                    }
                 }
                 self.one(driver, Command::Partner { driver, origin });
+            }
+            Command::Change { driver, direction, .. } if self.waiting(driver).is_some() => {
+                let result = Err("its device is gone, and its worker has ended".into());
+                self.reports
+                    .push_back(Report::Notice { driver, notice: Notice::Changed { direction, result } });
             }
             Command::Change { driver, direction, pipeline } => {
                 self.ask(driver, Half::Source, &pipeline);
@@ -214,7 +235,11 @@ impl Workers {
                 {
                     charge.transport = transport.clone();
                 }
-                self.one(driver, Command::Link { driver, transport, socket, keys });
+                let link = Command::Link { driver, transport, socket, keys };
+                match self.waiting(driver) {
+                    Some(waiting) => waiting.link = Some(link),
+                    None => self.one(driver, link),
+                }
             }
             Command::Remove { driver } => {
                 self.one(driver, Command::Remove { driver });
@@ -461,7 +486,7 @@ impl Workers {
                 let Some(Place::Process(charge)) = self.drivers.get_mut(driver) else { return };
                 match notice {
                     // Held open, what went away could not come back under its name.
-                    Notice::PartnerGone(_) => charge.device = None,
+                    Notice::PartnerGone(_) => (charge.device, charge.is_away) = (None, true),
                     // Nor would who reads what was written see its end.
                     Notice::FlowEnded(_) if charge.flows.len() == 1 => charge.device = None,
                     Notice::Changed { direction, result: Ok(pipeline) } => {
@@ -499,27 +524,56 @@ impl Workers {
         self.at_once = if self.started.elapsed() < AT_ONCE { self.at_once + 1 } else { 0 };
         self.restarts += 1;
         for (driver, place) in charges {
-            let Place::Process(charge) = place else { continue };
-            let is_seen = !charge.transport.class.is_datagram();
-            let added = match self.at_once < RESTARTS_MAX {
-                true => self.add(driver, charge),
-                false => {
+            let Place::Process(mut charge) = place else { continue };
+            match charge.is_away {
+                // What it keeps waits for the device, too.
+                true => {
+                    charge.waits.get_or_insert_with(|| Waiting { end: end.into(), link: None });
                     self.drivers.insert(driver, Place::Process(charge));
-                    Err(io::Error::other("it is not the first, and none lives"))
                 }
-            };
-            match added {
-                Ok(()) => {
-                    let notice = Notice::Restarted { end: end.into(), is_seen };
-                    self.reports.push_back(Report::Notice { driver, notice });
-                }
-                Err(error) => self.fail(driver, &format!("its worker {end}, and none goes on: {error}")),
+                false => self.start_again(driver, charge, end),
             }
         }
         if self.is_silent
             && let Some(process) = self.process.as_mut()
         {
             let _ = process.send(Command::Silence);
+        }
+    }
+
+    /// Another process takes a driver on whose worker ended so.
+    fn start_again(&mut self, driver: u32, charge: Box<Charge>, end: &str) {
+        let is_seen = !charge.transport.class.is_datagram();
+        let added = match self.at_once < RESTARTS_MAX {
+            true => self.add(driver, charge),
+            false => {
+                self.drivers.insert(driver, Place::Process(charge));
+                Err(io::Error::other("it is not the first, and none lives"))
+            }
+        };
+        match added {
+            Ok(()) => {
+                let notice = Notice::Restarted { end: end.into(), is_seen };
+                self.reports.push_back(Report::Notice { driver, notice });
+            }
+            Err(error) => self.fail(driver, &format!("its worker {end}, and none goes on: {error}")),
+        }
+    }
+
+    /// The device is back for which a driver without a worker waited.
+    fn go_on(&mut self, driver: u32, waiting: Waiting) {
+        let Some(Place::Process(charge)) = self.drivers.remove(&driver) else { return };
+        self.start_again(driver, charge, &waiting.end);
+        if let Some(link) = waiting.link {
+            self.one(driver, link);
+        }
+    }
+
+    /// The driver, if it waits for its device without a worker.
+    fn waiting(&mut self, driver: u32) -> Option<&mut Waiting> {
+        match self.drivers.get_mut(&driver) {
+            Some(Place::Process(charge)) => charge.waits.as_mut(),
+            _ => None,
         }
     }
 
