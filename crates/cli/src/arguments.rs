@@ -188,7 +188,8 @@ fn one_in(text: &str) -> Result<NonZeroU32, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Change {
-    /// Name of the device, as it is shared and attached (`outboard top` lists them)
+    /// Name of the device, as it is shared and attached (`outboard top` lists them); where both hosts are this one, the
+    /// attacher is asked
     pub(crate) name: String,
     /// The flow from the application to the device, not the other
     #[arg(long)]

@@ -18,7 +18,7 @@ struct Changed<'a> {
 
 /// `outboard change`.
 pub(crate) fn change(words: Change) -> Result<(), Failure> {
-    let console = find(&words.name, None)?;
+    let console = find(&words.name, true)?;
     let Change { name, back, edit, at, json } = words;
     let edit = match (edit.via, edit.insert, edit.remove, edit.set) {
         (Some(text), ..) => Edit::Via(text),
@@ -45,11 +45,13 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
     }
 }
 
-/// The console of a process that has this device in use, as a `share` or an `attach` where `role` says which.
-pub(crate) fn find(name: &str, role: Option<&str>) -> Result<PathBuf, Failure> {
+/// The console of a process that has this device in use: of the one that attached it, where there is one; of another
+/// only where `may_share`.
+pub(crate) fn find(name: &str, may_share: bool) -> Result<PathBuf, Failure> {
     let failed = |error| Failure::Failed(format!("looking for what runs here: {error}"));
     let mut names = Vec::new();
     let mut silent = String::new();
+    let mut sharer = None;
     for (console, answer) in ask_all(Operation::Stats {}, PATIENCE).map_err(failed)? {
         let status = match answer {
             Ok(Answer::Status(status)) => status,
@@ -59,19 +61,22 @@ pub(crate) fn find(name: &str, role: Option<&str>) -> Result<PathBuf, Failure> {
             }
             _ => continue,
         };
-        let Status { drivers, .. } = status;
-        if role.is_some_and(|role| role != status.role) {
-            continue;
+        let Status { role, drivers, .. } = status;
+        let has_it = drivers.iter().any(|driver| driver.name == name);
+        match role == "attach" {
+            true if has_it => return Ok(console),
+            // Both hosts may be this one, and whose stages run in processes is each one's own matter.
+            false if has_it && may_share => sharer = sharer.or(Some(console)),
+            false if !may_share => {}
+            _ => names.extend(drivers.into_iter().map(|driver| printable(&driver.name))),
         }
-        if drivers.iter().any(|driver| driver.name == name) {
-            return Ok(console);
-        }
-        names.extend(drivers.into_iter().map(|driver| printable(&driver.name)));
     }
-    let there = match names.is_empty() {
-        true => "nothing is in use".into(),
-        false => format!("there is: {}", names.join(", ")),
-    };
-    let role = role.unwrap_or("share or attach");
-    Err(Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}{silent}")))
+    sharer.ok_or_else(|| {
+        let there = match names.is_empty() {
+            true => "nothing is in use".into(),
+            false => format!("there is: {}", names.join(", ")),
+        };
+        let role = if may_share { "share or attach" } else { "attach" };
+        Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}{silent}"))
+    })
 }

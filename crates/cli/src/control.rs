@@ -16,7 +16,7 @@ struct Told<'a> {
 /// `outboard control`.
 pub(crate) fn control(words: Control) -> Result<(), Failure> {
     let Control { name, settings, json } = words;
-    let console = find(&name, Some("attach"))?;
+    let console = find(&name, false)?;
     let operation = Operation::Say { name: name.clone(), words: settings.join("\n") };
     let answer = ask(&console, &operation)
         .map_err(|error| Failure::Failed(format!("{}: no answer: {error}", console.display())))?;

@@ -136,7 +136,7 @@ fn what_starts_stages_for_a_worker_ends_with_the_last_of_them() {
         let names = || brokers.iter().flat_map(threads).map(|thread| thread.unwrap().path().join("comm"));
         let since = Instant::now();
         while names().filter(is_warden).count() != count {
-            assert!(since.elapsed() < PATIENCE, "there are not {count}");
+            assert!(since.elapsed() < PATIENCE, "{} instead of {count}", names().filter(is_warden).count());
             thread::sleep(Duration::from_millis(2));
         }
     };

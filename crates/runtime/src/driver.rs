@@ -398,9 +398,15 @@ impl Driver {
     }
 
     /// Builds the stages of a flow that ends here for an epoch to come.
-    pub fn prepare(&mut self, flow: u32, epoch: u32, pipeline: Pipeline, notices: &mut Vec<Notice>) {
+    pub fn prepare(
+        &mut self,
+        (flow, epoch): (u32, u32),
+        pipeline: Pipeline,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) {
         match self.incoming.as_mut().filter(|incoming| incoming.flow() == flow) {
-            Some(incoming) => incoming.prepare(epoch, pipeline, notices),
+            Some(incoming) => incoming.prepare(epoch, pipeline, now, notices),
             None => {
                 let refusal = Some("this flow does not end here".into());
                 notices.push(Notice::Control(Control::Changed { flow, epoch, refusal }));

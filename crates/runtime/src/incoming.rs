@@ -331,20 +331,33 @@ impl Incoming {
     }
 
     /// Builds the stages for an epoch to come.
-    pub(crate) fn prepare(&mut self, epoch: u32, pipeline: Pipeline, notices: &mut Vec<Notice>) {
-        let (flow, plan) = (self.plan.flow, &self.plan);
+    pub(crate) fn prepare(&mut self, epoch: u32, pipeline: Pipeline, now: Time, notices: &mut Vec<Notice>) {
+        let (flow, is_reliable) = (self.plan.flow, self.plan.class == FlowClass::Reliable);
+        let is_over = epoch <= self.sink.epoch();
         // The worker there that began it was killed before it heard that it has begun here.
-        if epoch == self.sink.epoch() {
+        if epoch == self.sink.epoch() && is_reliable || is_over && self.plan.pipeline == pipeline {
             return notices.push(Notice::Control(Control::Begun { flow, epoch }));
         }
-        let is_prepared = |next: &Next| next.epoch == epoch && next.pipeline == pipeline;
-        let refusal = match segment::build_chain(Half::Sink, &pipeline, &plan.format, &plan.site) {
-            _ if epoch <= self.sink.epoch() => Some("its epoch is over".into()),
+        if self.next.as_ref().is_some_and(|next| next.epoch == epoch && next.pipeline == pipeline) {
+            return notices.push(Notice::Control(Control::Changed { flow, epoch, refusal: None }));
+        }
+        let next = segment::build_chain(Half::Sink, &pipeline, &self.plan.format, &self.plan.site)
+            .map(|chain| Next::new(epoch, pipeline, Segment::new(chain)));
+        let refusal = match next {
             Err(error) => Some(error.to_string()),
+            // A worker before this one had prepared it, and it began with the pipeline before.
+            Ok(next) if is_over && !is_reliable => {
+                self.next = Some(next);
+                self.take_next(now, notices);
+                self.keep_begun();
+                self.give_up();
+                let epoch = self.sink.epoch();
+                return notices.push(Notice::Control(Control::Resync { flow, epoch }));
+            }
+            Ok(_) if is_over => Some("its epoch is over".into()),
             Ok(_) if !self.sink.expect(epoch) => Some("the change before it is not over".into()),
-            Ok(_) if self.next.as_ref().is_some_and(is_prepared) => None,
-            Ok(chain) => {
-                self.next = Some(Next::new(epoch, pipeline, Segment::new(chain)));
+            Ok(next) => {
+                self.next = Some(next);
                 None
             }
         };
@@ -697,11 +710,11 @@ mod tests {
         Control::Epoch { flow: 7, epoch, before, goes_on }
     }
 
-    fn in_its_first_epoch() -> Incoming {
+    fn in_its_first_epoch(class: FlowClass) -> Incoming {
         let plan = FlowPlan {
             flow: 7,
             direction: FlowDirection::DeviceToApplication,
-            class: FlowClass::Reliable,
+            class,
             format: Format::Bytes,
             pipeline: pipeline("compress"),
             site: Site::default(),
@@ -716,7 +729,7 @@ mod tests {
     fn an_epoch_that_a_killed_worker_had_prepared_waits_for_its_pipeline() {
         let (now, notices) = (Time::ZERO, &mut Vec::new());
         for is_told in [false, true] {
-            let mut flow = in_its_first_epoch();
+            let mut flow = in_its_first_epoch(FlowClass::Reliable);
             // As a ticket has it.
             assert!(flow.sink.expect(2));
             match is_told {
@@ -724,9 +737,31 @@ mod tests {
                 false => flow.handle_control(&begins(2, (1, 0), true), now, notices),
             }
             assert!(!flow.go_on(None, now, notices));
-            flow.prepare(2, pipeline("null"), notices);
+            flow.prepare(2, pipeline("null"), now, notices);
             assert!(flow.go_on(None, now, notices));
             assert_eq!((flow.sink.epoch(), flow.plan.pipeline.text()), (2, "null"));
+        }
+    }
+
+    /// The same, of a flow that waits for nothing: it begins with the pipeline before, and anew with its own.
+    #[test]
+    fn an_epoch_that_began_with_the_pipeline_before_begins_anew_with_its_own() {
+        let (now, notices) = (Time::ZERO, &mut Vec::new());
+        for (class, begun) in [FlowClass::State, FlowClass::Timely].into_iter().flat_map(|c| [(c, 2), (c, 3)])
+        {
+            let mut flow = in_its_first_epoch(class);
+            flow.handle_control(&begins(begun, (begun - 1, 0), begun == 2), now, notices);
+            assert_eq!((flow.sink.epoch(), flow.plan.pipeline.text()), (begun, "compress"));
+            notices.clear();
+            flow.prepare(2, pipeline("null"), now, notices);
+            assert_eq!(flow.plan.pipeline.text(), "null");
+            let [begun_here, changed, resync] = &notices[..] else { panic!("{notices:?}") };
+            assert!(matches!(begun_here, Notice::Control(Control::Begun { epoch, .. }) if *epoch == begun));
+            assert!(matches!(changed, Notice::Changed { result: Ok(_), .. }));
+            assert!(matches!(resync, Notice::Control(Control::Resync { epoch, .. }) if *epoch == begun));
+            notices.clear();
+            flow.prepare(2, pipeline("null"), now, notices);
+            assert!(matches!(notices[..], [Notice::Control(Control::Begun { epoch: 2, .. })]), "{notices:?}");
         }
     }
 
@@ -735,7 +770,7 @@ mod tests {
     fn records_of_an_epoch_wait_for_its_pipeline() {
         let (now, notices) = (Time::ZERO, &mut Vec::new());
         for goes_on in [false, true] {
-            let mut flow = in_its_first_epoch();
+            let mut flow = in_its_first_epoch(FlowClass::Reliable);
             let body = Bytes::from_static(b"as it is");
             let container = Container { length: body.len() as u32, created: 0 };
             let mut record = Body::from(body.clone());
@@ -744,7 +779,7 @@ mod tests {
             flow.take_record(Message::new(now, record), None, LinkFacts::default(), now, notices).unwrap();
             assert_eq!(flow.sink.epoch(), 1);
             if goes_on {
-                flow.prepare(2, pipeline("null"), notices);
+                flow.prepare(2, pipeline("null"), now, notices);
             }
             flow.handle_control(&begins(2, (1, 0), goes_on), now, notices);
             assert_eq!(flow.go_on(None, now, notices), goes_on);

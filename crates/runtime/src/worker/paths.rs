@@ -293,7 +293,7 @@ impl<D: Desk> Loop<D> {
             }
             Command::Prepare { driver, flow, epoch, pipeline } => {
                 let pipeline = self.led_out(driver, pipeline);
-                self.one(driver, |driver, notices| driver.prepare(flow, epoch, pipeline, notices));
+                self.one(driver, |driver, notices| driver.prepare((flow, epoch), pipeline, now, notices));
             }
             Command::Absence { driver } => {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));

@@ -431,8 +431,13 @@ impl Workers {
 
     /// A driver is to change to this pipeline.
     fn ask(&mut self, driver: u32, half: Half, pipeline: &Pipeline) {
-        if matches!(self.drivers.get(&driver), Some(Place::Process(_))) {
-            self.asked.insert((driver, half), pipeline.clone());
+        if let Some(Place::Process(charge)) = self.drivers.get(&driver) {
+            let is_its = |plan: &FlowPlan| half_of(plan, charge.role) == half && plan.pipeline == *pipeline;
+            match charge.flows.iter().any(is_its) {
+                // The other host asks again until it hears that it is in place.
+                true => self.asked.remove(&(driver, half)),
+                false => self.asked.insert((driver, half), pipeline.clone()),
+            };
             self.allow(driver, isolation::programs(pipeline, half));
         }
     }
