@@ -238,7 +238,8 @@ fn survives_this(mut bench: Bench, kills: usize, befall: impl FnOnce(&mut Bench)
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
     let writer = thread::spawn(move || {
         for line in 0..lines {
-            writeln!(device, "{line:063}").unwrap();
+            // In one piece: what is lost of it is the whole line.
+            device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
             thread::sleep(Duration::from_millis(1));
         }
         device.shutdown(std::net::Shutdown::Write).unwrap();
@@ -595,7 +596,8 @@ fn a_program_outlives_the_workers_that_write_to_it() {
     attach.wait("attached");
     let writer = thread::spawn(move || {
         for line in 0..LINES {
-            writeln!(device, "{line:063}").unwrap();
+            // In one piece: what is lost of it is the whole line.
+            device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
             thread::sleep(Duration::from_millis(1));
         }
         device.shutdown(std::net::Shutdown::Write).unwrap();
