@@ -25,6 +25,8 @@ use storm::{Held, KEEP, Storm, name};
 const CALM: Duration = Duration::from_secs(1);
 /// Longest time to recover, and for all that waits to come.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Of a run that took longer to recover, what was done and told is shown, too.
+const SLOW: Duration = Duration::from_secs(1);
 /// Longest time in which what was opened for a fault is closed again.
 const CLOSED: Duration = Duration::from_secs(5);
 /// What hosts say of a message that a worker was handing over when it was killed.
@@ -70,6 +72,12 @@ struct Outcome {
     takes_the_store: bool,
     /// What is not as promised.
     broken: Vec<String>,
+}
+
+impl Outcome {
+    fn is_slow(&self) -> bool {
+        self.seen.iter().any(|seen| seen.recovery.is_some_and(|recovery| recovery > SLOW))
+    }
 }
 
 impl Seen {
@@ -155,7 +163,7 @@ fn run_case(
         }
         outcome.seen.push(seen);
     }
-    if !outcome.broken.is_empty() {
+    if !outcome.broken.is_empty() || outcome.is_slow() {
         log.extend(Host::BOTH.into_iter().flat_map(|host| storm.hosts.log(host, storm.begun)));
     }
     outcome.answers = std::mem::take(&mut storm.answers);
@@ -220,11 +228,13 @@ pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
             Outcome { broken: vec![error.to_string()], takes_the_store, ..Outcome::default() }
         });
         progress(&words(&outcome));
+        if outcome.is_slow() || !outcome.broken.is_empty() {
+            eprintln!("{}", log.join("\n"));
+        }
         if outcome.broken.is_empty() {
             // A directory that stays is no harm.
             let _ = fs::remove_dir_all(&directory);
         } else {
-            eprintln!("{}", log.join("\n"));
             progress(&format!(
                 "BROKEN; logs: {}; again: outboard-bench chaos --seed {seed} --seconds {}",
                 directory.display(),

@@ -310,9 +310,7 @@ impl Attacher {
                 if self.is_served() && !is_silent { link_at } else { link_at.min(self.redial_at) }
             }
         });
-        if self.transport.is_quic() {
-            at = at.min(self.address_at);
-        }
+        at = at.min(self.address_at);
         if !is_silent && self.redial.is_none() {
             at = at.min(self.ways.want(&mut self.poller));
         }

@@ -8,6 +8,7 @@ use crate::trust::quic_stream::QuicStream;
 use contract::Time;
 use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 use sys::poller::Poller;
 use thiserror::Error;
@@ -153,6 +154,11 @@ impl ControlLink {
     /// Its connection, if it is one of QUIC.
     pub(crate) fn quic(&mut self) -> Option<&mut QuicStream> {
         self.stream.as_mut()?.quic()
+    }
+
+    /// This host's address, if the connection is one of TCP.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.stream.as_ref()?.address()
     }
 
     /// What seals the data connections; `None` if they are bare, or there is no connection.

@@ -336,3 +336,22 @@ impl Dialling {
         }
     }
 }
+
+/// Whether this host has the address now; nothing is sent.
+pub(crate) fn is_here(address: SocketAddr) -> bool {
+    let any_port = SocketAddr::new(address.ip(), 0);
+    !matches!(UdpSocket::bind(any_port), Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_its_own_addresses_and_not_those_of_others() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(is_here(listener.local_addr().unwrap()), "though the port is in use");
+        // RFC 5737: nobody's.
+        assert!(!is_here(([192, 0, 2, 1], 7845).into()));
+    }
+}

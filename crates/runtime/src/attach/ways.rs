@@ -2,7 +2,7 @@
 
 use super::redial::Otherwise;
 use super::{Attacher, CONNECT_TIMEOUT};
-use crate::dial::{Dialled, Dialling, address_towards, begin_quic, udp_towards};
+use crate::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
 use crate::error::RuntimeError;
 use crate::events::Event;
 use crate::share::now;
@@ -152,6 +152,13 @@ impl Attacher {
         last
     }
 
+    /// What goes over TCP from an address that this host has no more gets nowhere: it is made anew before it is missed.
+    fn leave_address(&mut self) {
+        if self.link.address().is_some_and(|address| !is_here(address)) {
+            self.link.disconnect(&mut self.poller);
+        }
+    }
+
     /// When this host has another address towards the other, what goes over QUIC goes on from there.
     pub(super) fn follow_address(&mut self) {
         if now() < self.address_at {
@@ -159,7 +166,7 @@ impl Attacher {
         }
         self.address_at = now().after(ADDRESS_INTERVAL);
         let peer = self.peer;
-        let Some(stream) = self.link.quic() else { return };
+        let Some(stream) = self.link.quic() else { return self.leave_address() };
         // Without a way there, nothing is better than what there is.
         let Ok(address) = address_towards(peer) else { return };
         if stream.local() == Some(address) {

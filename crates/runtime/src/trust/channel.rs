@@ -6,7 +6,7 @@ use crate::trust::{PeerKey, Trust};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +57,11 @@ impl ControlStream {
             ControlStream::Secure(stream) => Some(&stream.socket),
             ControlStream::Quic(_) => None,
         }
+    }
+
+    /// This host's address, if the connection is one of TCP: which has it for good.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.socket()?.local_addr().ok()
     }
 
     /// The connection, if it is one of QUIC.
