@@ -19,6 +19,7 @@ use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Readiness, Time,
 };
+use keep::Amount;
 use pipeline::{Chain, Origin, Pipeline, Point};
 use session::{Limits, Received, SinkFlow};
 use std::time::Duration;
@@ -47,10 +48,11 @@ pub(crate) struct Incoming {
     segment: Segment,
     sink: SinkFlow,
     lossy: bool,
-    acknowledge_bytes: usize,
+    /// So much is acknowledged before its time: an eighth of what the source may have to keep.
+    acknowledge_amount: Amount,
     /// Everything before this was acknowledged.
     acknowledged: u64,
-    unacknowledged_bytes: usize,
+    unacknowledged: Amount,
     acknowledge_at: Option<Time>,
     missing_at: Option<Time>,
     feedback: Teller,
@@ -122,9 +124,12 @@ impl Incoming {
             segment: Segment::new(chain),
             sink,
             lossy,
-            acknowledge_bytes: limits.store_bytes / 8,
+            acknowledge_amount: Amount {
+                bytes: limits.store_bytes.div_ceil(8),
+                messages: limits.store_messages.div_ceil(8),
+            },
             acknowledged: 0,
-            unacknowledged_bytes: 0,
+            unacknowledged: Amount::default(),
             acknowledge_at: None,
             missing_at: None,
             feedback: Teller::default(),
@@ -303,7 +308,7 @@ impl Incoming {
                 break;
             }
             if let Some(message) = self.sink.poll() {
-                self.unacknowledged_bytes += message.body.len();
+                self.unacknowledged.add(message.body.len());
                 self.segment.stamp(&message, Point::Ordered);
                 self.segment.feed(message, now);
                 continue;

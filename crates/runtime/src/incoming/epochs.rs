@@ -1,6 +1,6 @@
 //! One epoch of a flow follows another at its sink, with the stages of the same pipeline or of the next.
 
-use super::keep::partway;
+use super::keep::{Amount, partway};
 use super::{Incoming, LATE_WAIT, build_chain};
 use crate::driver::Notice;
 use crate::segment::{self, Segment};
@@ -32,7 +32,7 @@ impl Incoming {
         let held = self.sink.begin(epoch);
         self.drops.add("epoch given up", held);
         self.acknowledged = 0;
-        self.unacknowledged_bytes = 0;
+        self.unacknowledged = Amount::default();
         self.end = self.end.filter(|end| end.0 >= epoch);
         // The first epoch finds the stages as they were built, and what their halves said to them already.
         if !self.take_next(now, notices)
@@ -119,7 +119,7 @@ impl Incoming {
         self.take_next(now, notices);
         self.keep_begun();
         self.acknowledged = 0;
-        self.unacknowledged_bytes = 0;
+        self.unacknowledged = Amount::default();
         if self.plan.class != FlowClass::Timely {
             // The whole epoch before was taken.
             let (flow, epoch) = (self.plan.flow, self.sink.epoch());

@@ -20,6 +20,25 @@ use wire::ticket::FlowTicket;
 const ACKNOWLEDGE_WAIT: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(5)];
 const WAIT_PER_BYTE: Duration = Duration::from_nanos(10);
 
+/// Some messages of a flow.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Amount {
+    pub(super) bytes: usize,
+    pub(super) messages: usize,
+}
+
+impl Amount {
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.messages += 1;
+    }
+
+    /// Whether these are as many, or as large.
+    fn reaches(self, amount: Amount) -> bool {
+        self.bytes >= amount.bytes || self.messages >= amount.messages
+    }
+}
+
 impl Incoming {
     /// What the partner took of a reliable flow is kept with its taking.
     pub(super) fn keeps(&mut self) -> Option<&mut Kept> {
@@ -100,7 +119,7 @@ impl Incoming {
             wait = wait.max(WAIT_PER_BYTE * u32::try_from(self.checkpoint_bytes).unwrap_or(u32::MAX));
         }
         let due = *self.acknowledge_at.get_or_insert(now.after(wait));
-        now >= due || self.unacknowledged_bytes >= self.acknowledge_bytes
+        now >= due || self.unacknowledged.reaches(self.acknowledge_amount)
     }
 
     /// Another epoch begins, with stages that have taken nothing yet: kept before the partner is given anything of it.
@@ -148,7 +167,7 @@ impl Incoming {
             let (flow, epoch) = (self.plan.flow, self.sink.epoch());
             notices.push(Notice::Control(Control::Acknowledge { flow, epoch, next }));
             self.acknowledged = next;
-            self.unacknowledged_bytes = 0;
+            self.unacknowledged = Amount::default();
             self.acknowledge_at = None;
         }
     }
