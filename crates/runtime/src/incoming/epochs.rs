@@ -130,7 +130,7 @@ impl Incoming {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::driver::{FlowPlan, LinkFacts};
     use crate::registry;
@@ -147,7 +147,7 @@ mod tests {
         Control::Epoch { flow: 7, epoch, before, goes_on }
     }
 
-    fn in_its_first_epoch(class: FlowClass) -> Incoming {
+    pub(in crate::incoming) fn in_its_first_epoch(class: FlowClass) -> Incoming {
         let plan = FlowPlan {
             flow: 7,
             direction: FlowDirection::DeviceToApplication,

@@ -180,3 +180,23 @@ pub(super) fn partway(partner: &mut dyn Partner, key: FlowKey) -> Option<u64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::epochs::tests::in_its_first_epoch;
+    use super::*;
+    use session::Limits;
+
+    /// A source whose store is full takes nothing more until it hears of that.
+    #[test]
+    fn an_eighth_of_the_store_is_acknowledged_before_its_time_in_bytes_and_in_messages() {
+        let (store, now) = (Limits::default(), Time::ZERO);
+        for (bytes, messages) in [(store.store_bytes / 8, 1), (1, store.store_messages / 8)] {
+            let mut flow = in_its_first_epoch(FlowClass::Reliable);
+            (1..messages).for_each(|_| flow.unacknowledged.add(bytes));
+            assert!(!flow.is_due(now));
+            flow.unacknowledged.add(bytes);
+            assert!(flow.is_due(now));
+        }
+    }
+}
