@@ -176,7 +176,10 @@ fn run_cell(
     let recovery = wait_for(&subject, gone).map(|came| came.saturating_duration_since(gone));
     thread::sleep(CALM);
     let ended = subject.end(PATIENCE)?;
-    Ok(Outcome::Seen(Seen { ended, recovery, told: hosts.told(DEVICE, cell.class.unit()) }))
+    let mut told = hosts.told(DEVICE, cell.class.unit());
+    // The kernel keeps nothing for who has not opened yet what was plugged in.
+    told.is_unnumbered |= cell.fault == Fault::Unplug && cell.class == Class::Input;
+    Ok(Outcome::Seen(Seen { ended, recovery, told }))
 }
 
 /// Waits until something made after `since` is there, each way.
