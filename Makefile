@@ -4,6 +4,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SECONDS ?= 60
 PREFIX ?= /usr/local
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+# bench is a workspace of its own; its program stands beside the others.
+IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 
 .PHONY: demo test prove fuzz check install setup
 
@@ -24,14 +26,17 @@ prove: setup
 fuzz: setup
 	@ls fuzz/targets | sed 's/\.rs$$//' | xargs -n 1 -P "$$(nproc)" fuzz/run $(SECONDS)
 
-# Formatting and lints.
+# Formatting and lints, of the measurements too, and the rules for source, links and words.
 check: setup
 	cargo fmt --all --check
+	cargo test --quiet --locked -p outboard-testkit --test house --test docs --test words
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	cd bench && cargo fmt --check && $(IN_BENCH) cargo clippy --all-targets --locked -- --deny warnings
 
-# The program, what `outboard bench` needs, its manual page, its completions and its units, below PREFIX.
+# The program, the measurements (`outboard bench`), its manual page, its completions and its units, below PREFIX.
 install: setup
-	cargo build --release --locked -p outboard -p outboard-bench -p outboard-lab
+	cargo build --release --locked -p outboard -p outboard-lab
+	cd bench && $(IN_BENCH) cargo build --release --locked
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install $(addprefix $(TARGET)/release/,outboard outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
@@ -43,7 +48,7 @@ install: setup
 	install -m 644 packaging/systemd/outboard.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 	install -d $(DESTDIR)$(PREFIX)/share/doc/outboard
-	install -m 644 packaging/systemd/outboard.toml docs/service.md $(DESTDIR)$(PREFIX)/share/doc/outboard
+	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md $(DESTDIR)$(PREFIX)/share/doc/outboard
 	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/outboard.service
 	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/user/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/outboard.service
 

@@ -1,14 +1,14 @@
-//! The same work with a bare socket: what any program could reach.
+//! The same work with a plain socket and blocking calls.
 
-use crate::Failure;
 use crate::devices::{InFlight, Window};
 use crate::measure::Times;
+use crate::setting::Failure;
 use bytes::BytesMut;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
-/// Sends `size` bytes and waits until they are back, again and again.
+/// Sends `size` bytes and waits for the echo, `count` times. Returns half of each round trip.
 pub(crate) fn ping(
     mut socket: TcpStream,
     size: usize,
@@ -28,7 +28,7 @@ pub(crate) fn ping(
     Ok(times)
 }
 
-/// Sends back what comes, `size` bytes at a time, until the peer ends.
+/// Returns each message of `size` bytes until the peer closes the connection.
 pub(crate) fn echo(mut socket: TcpStream, size: usize) -> Result<(), Failure> {
     let mut buffer = vec![0; size];
     while socket.read_exact(&mut buffer).is_ok() {
@@ -46,7 +46,7 @@ pub(crate) fn flood(mut socket: TcpStream, size: usize, count: usize) -> Result<
     Ok(())
 }
 
-/// Receives messages of `size` bytes, each whole into the same memory, until the peer ends.
+/// Receives messages of `size` bytes into the same memory until the peer closes the connection.
 pub(crate) fn drain(mut socket: TcpStream, size: usize, window: &Window) -> Result<(), Failure> {
     let mut buffer = vec![0; size];
     let mut filled = 0;
@@ -61,8 +61,8 @@ pub(crate) fn drain(mut socket: TcpStream, size: usize, window: &Window) -> Resu
     }
 }
 
-/// Sends a message of `size` bytes `count` times, in datagrams of `datagram` bytes, as many in a call as the
-/// kernel cuts.
+/// Sends a message of `size` bytes `count` times in datagrams of `datagram` bytes. One call sends as many as the kernel
+/// splits (UDP_SEGMENT).
 pub(crate) fn flood_datagrams(
     socket: &UdpSocket,
     datagram: usize,
@@ -89,8 +89,8 @@ pub(crate) fn flood_datagrams(
     Ok(())
 }
 
-/// Receives messages of `size` bytes in datagrams, each whole into the same memory, until the sender is done and
-/// nothing comes any more.
+/// Receives messages of `size` bytes in datagrams into the same memory until the sender has finished and no datagram arrives
+/// for `pause`.
 pub(crate) fn drain_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -107,7 +107,7 @@ pub(crate) fn drain_datagrams(
         match sys::net::receive_datagrams(socket, &mut buffer) {
             Ok(received) => window.received(received.bytes),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                poller.want(std::os::fd::AsFd::as_fd(socket), true, false);
+                poller.register(std::os::fd::AsFd::as_fd(socket), true, false);
                 if !poller.wait(Some(pause))? && window.is_finished() {
                     return Ok(());
                 }

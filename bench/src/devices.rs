@@ -1,7 +1,7 @@
-//! The devices of the experiments: where messages come from and where they go.
+//! The devices of the experiments: sources and sinks of messages.
 
-use crate::Setting;
 use crate::measure::Times;
+use crate::setting::Setting;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Next, Partner, PartnerError,
     Pull, PullSlot, Pulled, Pushed, Readiness, Time,
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-/// The half of a partner that all of these share.
+/// The common part of these partners.
 macro_rules! partner {
     ($device:ty, $self:ident, next: $next:expr, take: |$message:ident| $take:expr, ready: $ready:expr) => {
         impl Partner for $device {
-            /// Called by the thread that runs the path: where it goes, the path goes.
+            /// Runs on the path's thread and pins it.
             fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-                self.place.settle();
+                self.processor.settle();
                 Ok(FlowKey::DEFAULT)
             }
 
@@ -29,9 +29,9 @@ macro_rules! partner {
                 Ok(Pushed::Taken)
             }
 
-            fn pull(&mut $self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+            fn pull(&mut $self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
                 let next = $next;
-                PullSlot::default().answer(flow, want, || Ok(next))
+                PullSlot::default().answer(flow, request, || Ok(next))
             }
 
             fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -49,16 +49,16 @@ macro_rules! partner {
     };
 }
 
-/// Which of the setting's processors a path runs on.
+/// The processor of a path: the first or the second one of the setting.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Processor {
     setting: Setting,
     which: usize,
 }
 
-impl Place {
+impl Processor {
     pub(crate) fn new(setting: &Setting, which: usize) -> Self {
-        Place { setting: setting.clone(), which }
+        Processor { setting: setting.clone(), which }
     }
 
     fn settle(&self) {
@@ -66,14 +66,14 @@ impl Place {
     }
 }
 
-/// Makes a message when the one before has come back, and notes how long it took, there and back.
+/// Sends a message after each echo and records half of the round trip.
 pub(crate) struct Ping {
-    place: Place,
+    processor: Processor,
     body: Body,
     left: usize,
-    /// How many of the first are not noted.
+    /// Messages at the start that are not recorded.
     warm_up: usize,
-    /// When the message that is under way was made.
+    /// Creation time of the message that waits for its echo.
     made: Option<u64>,
     times: Times,
     results: Sender<Times>,
@@ -81,14 +81,14 @@ pub(crate) struct Ping {
 
 impl Ping {
     pub(crate) fn new(
-        place: Place,
+        processor: Processor,
         body: Body,
         warm_up: usize,
         count: usize,
         results: Sender<Times>,
     ) -> Self {
         let times = Times::with_capacity(count);
-        Ping { place, body, left: warm_up + count, warm_up, made: None, times, results }
+        Ping { processor, body, left: warm_up + count, warm_up, made: None, times, results }
     }
 
     fn next(&mut self) -> Next {
@@ -109,7 +109,7 @@ impl Ping {
     fn back(&mut self, message: Message) {
         let now = sys::clock::boot_ns();
         let Some(made) = self.made.take() else { return };
-        assert_eq!(message.body.len(), self.body.len(), "what comes back is what went");
+        assert_eq!(message.body.len(), self.body.len(), "an echo has another length");
         match self.warm_up.checked_sub(1) {
             Some(left) => self.warm_up = left,
             None => self.times.add((now - made) / 2),
@@ -119,17 +119,17 @@ impl Ping {
 
 partner!(Ping, self, next: self.next(), take: |message| self.back(message), ready: self.made.is_none());
 
-/// Makes a message when the one before has come back, until the window is finished.
+/// Sends a message after each echo until the window is finished.
 pub(crate) struct Rally {
-    place: Place,
+    processor: Processor,
     body: Body,
     window: Window,
     is_away: bool,
 }
 
 impl Rally {
-    pub(crate) fn new(place: Place, body: Body, window: Window) -> Self {
-        Rally { place, body, window, is_away: false }
+    pub(crate) fn new(processor: Processor, body: Body, window: Window) -> Self {
+        Rally { processor, body, window, is_away: false }
     }
 
     fn next(&mut self) -> Next {
@@ -150,15 +150,15 @@ impl Rally {
 
 partner!(Rally, self, next: self.next(), take: |message| self.back(message), ready: !self.is_away);
 
-/// Gives back what it is given.
+/// Echoes each message.
 pub(crate) struct Echo {
-    place: Place,
+    processor: Processor,
     held: Option<Message>,
 }
 
 impl Echo {
-    pub(crate) fn new(place: Place) -> Self {
-        Echo { place, held: None }
+    pub(crate) fn new(processor: Processor) -> Self {
+        Echo { processor, held: None }
     }
 }
 
@@ -170,11 +170,11 @@ partner!(
     ready: self.held.is_some()
 );
 
-/// How much may be on its way where the transport itself sets no limit, as a session's acknowledgements would.
+/// The receiver's side of a window, for a transport without flow control. It replaces a session's acknowledgements.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Window {
     received_bytes: Arc<AtomicU64>,
-    /// When, on the boot clock.
+    /// Time of the last reception on the boot clock.
     received_ns: Arc<AtomicU64>,
     is_done: Arc<AtomicBool>,
 }
@@ -189,12 +189,12 @@ impl Window {
         self.received_bytes.load(Ordering::Acquire)
     }
 
-    /// When something was received last, nanoseconds.
+    /// Returns the time of the last reception in nanoseconds.
     pub(crate) fn received_ns(&self) -> u64 {
         self.received_ns.load(Ordering::Acquire)
     }
 
-    /// The sender has sent all.
+    /// Records that the sender has finished.
     pub(crate) fn finish(&self) {
         self.is_done.store(true, Ordering::Release);
     }
@@ -204,33 +204,33 @@ impl Window {
     }
 }
 
-/// What is on its way, as the sender knows it.
+/// The sender's side of a window.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     window: Window,
     bytes_max: u64,
     sent_bytes: u64,
-    /// Given up as lost.
+    /// Bytes considered lost.
     lost_bytes: u64,
-    /// What had been received when that last changed, and when that was.
+    /// The last change of the received bytes: value and time.
     seen: (u64, u64),
 }
 
 impl InFlight {
-    /// Without progress for so long, what is on its way is lost: longer than a busy machine lets a thread wait.
+    /// Bytes in flight are lost after this time without progress. A busy machine schedules every thread earlier.
     const PATIENCE_NS: u64 = 300_000_000;
 
     pub(crate) fn new(window: Window, bytes_max: u64) -> Self {
         InFlight { window, bytes_max, sent_bytes: 0, lost_bytes: 0, seen: (u64::MAX, 0) }
     }
 
-    /// Whether `bytes` more may be sent now.
+    /// Returns true if `bytes` more may be sent.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
         let received = self.window.received_bytes();
-        // What was given up may come after all.
+        // Bytes considered lost may arrive late.
         self.lost_bytes = self.lost_bytes.min(self.sent_bytes - received);
-        let on_their_way = self.sent_bytes - self.lost_bytes - received;
-        if on_their_way == 0 || on_their_way + bytes as u64 <= self.bytes_max {
+        let in_flight = self.sent_bytes - self.lost_bytes - received;
+        if in_flight == 0 || in_flight + bytes as u64 <= self.bytes_max {
             return true;
         }
         let now = sys::clock::boot_ns();
@@ -247,17 +247,17 @@ impl InFlight {
     }
 }
 
-/// Makes messages as long as there is room on the way.
+/// Sends messages while the window has room.
 pub(crate) struct Flood {
-    place: Place,
+    processor: Processor,
     body: Body,
     left: usize,
     in_flight: InFlight,
 }
 
 impl Flood {
-    pub(crate) fn new(place: Place, body: Body, count: usize, in_flight: InFlight) -> Self {
-        Flood { place, body, left: count, in_flight }
+    pub(crate) fn new(processor: Processor, body: Body, count: usize, in_flight: InFlight) -> Self {
+        Flood { processor, body, left: count, in_flight }
     }
 
     fn next(&mut self) -> Next {
@@ -276,15 +276,15 @@ impl Flood {
 
 partner!(Flood, self, next: self.next(), take: |message| drop(message), ready: true);
 
-/// Counts what it is given.
+/// Counts received bytes.
 pub(crate) struct Count {
-    place: Place,
+    processor: Processor,
     window: Window,
 }
 
 impl Count {
-    pub(crate) fn new(place: Place, window: Window) -> Self {
-        Count { place, window }
+    pub(crate) fn new(processor: Processor, window: Window) -> Self {
+        Count { processor, window }
     }
 }
 

@@ -1,11 +1,12 @@
-//! Messages of 1 MB as fast as they go: over TCP, and over UDP with a window as a session's
-//! acknowledgements would keep, beside bare sockets that do the same.
+//! Throughput of 1 MB messages over TCP, and over UDP with a window in place of a session's acknowledgements, beside bare
+//! sockets.
 
-use crate::devices::{Count, Flood, InFlight, Place, Window};
+use crate::bare;
+use crate::devices::{Count, Flood, InFlight, Processor, Window};
 use crate::latency::{connection, joined, number, tcp};
 use crate::measure::{Used, median, used};
 use crate::ours::{self, Host, Link};
-use crate::{Failure, Setting, bare};
+use crate::setting::{Failure, Setting};
 use contract::{Body, Format, Options, TransportClass};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -20,16 +21,16 @@ use wire::control::FlowClass;
 const MESSAGE_BYTES: usize = 1_000_000;
 const TCP_MESSAGES: usize = 1500;
 const UDP_MESSAGES: usize = 800;
-/// Payload of a datagram in both UDP rows: an Ethernet frame.
+/// Payload of a datagram in both rows of UDP: an Ethernet frame.
 const DATAGRAM_BYTES: usize = 1472;
-/// What may be on its way over UDP: well within the kernel's receive buffer.
+/// Most bytes in flight over UDP: well within the kernel's receive buffer.
 const WINDOW_BYTES: u64 = 3_000_000;
 /// Kernel buffers of the UDP sockets.
 const SOCKET_BYTES: usize = 4 << 20;
-/// How long a UDP receiver goes on when nothing comes and the sender is done.
+/// The UDP receiver stops after this time without a datagram.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What one turn brought.
+/// The result of one turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) nanoseconds: u64,
@@ -38,16 +39,16 @@ pub(crate) struct Turn {
     pub(crate) used: Used,
 }
 
-/// What is sent in a turn.
+/// The traffic of a turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) messages: usize,
     pub(crate) message_bytes: usize,
-    /// Most that may be on its way.
+    /// Most bytes in flight.
     pub(crate) window_bytes: u64,
 }
 
-/// Times a turn, from when everything is built (which `act` says by its argument) until the last byte came.
+/// Times a turn from the end of the setup, at which `act` calls its argument, until the last byte.
 fn turn(
     sent_bytes: usize,
     window: &Window,
@@ -63,7 +64,7 @@ fn turn(
     })
 }
 
-/// A turn of ours.
+/// Measures a turn of Outboard.
 pub(crate) fn our_turn(
     setting: &Setting,
     link: &Link,
@@ -73,20 +74,16 @@ pub(crate) fn our_turn(
     let window = Window::default();
     let in_flight = InFlight::new(window.clone(), load.window_bytes);
     let body = Body::from(vec![7; load.message_bytes]);
-    let flood = Flood::new(Place::new(setting, 0), body, load.messages, in_flight);
-    let count = Count::new(Place::new(setting, 1), window.clone());
+    let flood = Flood::new(Processor::new(setting, 0), body, load.messages, in_flight);
+    let count = Count::new(Processor::new(setting, 1), window.clone());
     let [near, far] = sockets;
     let hosts =
         [Host { device: Box::new(flood), socket: near }, Host { device: Box::new(count), socket: far }];
-    let begun = |begin: &dyn Fn()| {
-        setting.be_broker();
-        begin();
-    };
     let sent_bytes = load.messages * load.message_bytes;
-    turn(sent_bytes, &window, |begin| ours::run(link, hosts, || begun(begin)).map(drop))
+    turn(sent_bytes, &window, |begin| ours::run(link, hosts, begin).map(drop))
 }
 
-/// A turn of bare sockets: `sender` and `receiver` on a processor each.
+/// Measures a turn of bare sockets with `sender` and `receiver` on a processor each.
 fn bare_turn(
     setting: &Setting,
     messages: usize,
@@ -142,7 +139,7 @@ pub(crate) fn datagram_pair() -> Result<(UdpSocket, UdpSocket), Failure> {
     Ok((near, far))
 }
 
-/// UDP with datagrams of an Ethernet frame.
+/// Returns UDP with datagrams of an Ethernet frame.
 pub(crate) fn udp(both_ways: bool) -> Result<Link, Failure> {
     let (datagram, bytes) = (DATAGRAM_BYTES.to_string(), SOCKET_BYTES.to_string());
     let given = [("datagram", datagram.as_str()), ("socket_bytes", bytes.as_str())];
@@ -157,7 +154,7 @@ pub(crate) fn udp(both_ways: bool) -> Result<Link, Failure> {
     })
 }
 
-/// QUIC, its records in a stream.
+/// Returns QUIC with records in a stream.
 pub(crate) fn quic(both_ways: bool) -> Result<Link, Failure> {
     let options = Options::defaults(Quic.options())?;
     Ok(Link {
@@ -205,7 +202,7 @@ fn figures(turns: &[Turn]) -> Value {
     })
 }
 
-/// Measures and prints; gives the figures.
+/// Runs `flood`.
 pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
     println!(
         "Messages of {MESSAGE_BYTES} bytes; UDP in datagrams of {DATAGRAM_BYTES}; CPU of both ends together"
@@ -218,15 +215,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
     let transports: [(&str, Side, Side); 2] = [("tcp", our_tcp, bare_tcp), ("udp", our_udp, bare_udp)];
     let mut rows = Vec::new();
     for (name, our_side, bare_side) in transports {
-        if setting.transport.as_ref().is_some_and(|only| only != name) {
-            continue;
-        }
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..setting.rounds {
             ours.push(our_side(setting)?);
-            if !setting.only_ours {
-                bare.push(bare_side(setting)?);
-            }
+            bare.push(bare_side(setting)?);
         }
         let speed = |turn: &Turn| turn.received_bytes as f64 / turn.nanoseconds as f64;
         let ratios: Vec<_> = ours.iter().zip(&bare).map(|(ours, bare)| speed(ours) / speed(bare)).collect();
@@ -252,7 +244,6 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
         "window_bytes": WINDOW_BYTES,
         "congestion": setting.congestion,
         "rounds": setting.rounds,
-        "urgent": setting.urgent,
         "rows": rows,
     }))
 }

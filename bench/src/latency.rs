@@ -1,10 +1,11 @@
-//! One-way time of a message: from the source's pull, through the (empty) chain, over loopback TCP, to the
-//! sink's push; echoed and halved.
+//! One-way time of a message over loopback TCP: from the source's pull, through the empty chain, to the sink's push. Each
+//! message is echoed, and the round trip is halved.
 
-use crate::devices::{Echo, Ping, Place};
+use crate::bare;
+use crate::devices::{Echo, Ping, Processor};
 use crate::measure::{Times, Used, median, used};
 use crate::ours::{self, Host, Link};
-use crate::{Failure, Setting, bare};
+use crate::setting::{Failure, Setting, SizedSetting};
 use contract::{Body, Format, Options, TransportClass};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
@@ -14,11 +15,11 @@ use std::thread;
 use transports::tcp::Tcp;
 use wire::control::FlowClass;
 
-/// Message sizes, and how many are measured in a turn.
+/// Message sizes, and measured messages of a turn.
 const SIZES: [(usize, usize); 3] = [(24, 3000), (1000, 3000), (1_000_000, 300)];
 const WARM_UP: usize = 100;
 
-/// Two ends of a connection over loopback.
+/// Returns both ends of a connection over loopback.
 pub(crate) fn connection(setting: &Setting) -> Result<(TcpStream, TcpStream), Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -30,7 +31,7 @@ pub(crate) fn connection(setting: &Setting) -> Result<(TcpStream, TcpStream), Fa
     Ok((near, far))
 }
 
-/// TCP with the setting's congestion control.
+/// Returns TCP with the setting's congestion control.
 pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
     let options = Options::check(Tcp.options(), [("congestion", setting.congestion.as_str())])?;
     let format = Format::Bytes;
@@ -44,7 +45,7 @@ pub(crate) fn tcp(setting: &Setting, both_ways: bool) -> Result<Link, Failure> {
     })
 }
 
-/// What a thread of ours left behind.
+/// Returns the result of a thread.
 pub(crate) fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     handle.join().map_err(|_| "a thread panicked")?
 }
@@ -53,13 +54,13 @@ fn ours(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure> 
     our_turn(setting, &tcp(setting, true)?, size, count)
 }
 
-/// A turn of ours.
+/// Measures a turn of Outboard.
 pub(crate) fn our_turn(setting: &Setting, link: &Link, size: usize, count: usize) -> Result<Times, Failure> {
     let (near, far) = connection(setting)?;
     our_turn_over(setting, link, [near.into(), far.into()], size, count)
 }
 
-/// A turn of ours over these sockets.
+/// Measures a turn of Outboard over these sockets.
 pub(crate) fn our_turn_over(
     setting: &Setting,
     link: &Link,
@@ -68,10 +69,10 @@ pub(crate) fn our_turn_over(
     count: usize,
 ) -> Result<Times, Failure> {
     let (results, times) = std::sync::mpsc::channel();
-    let ping = Ping::new(Place::new(setting, 0), Body::from(vec![7; size]), WARM_UP, count, results);
-    let echo = Echo::new(Place::new(setting, 1));
+    let ping = Ping::new(Processor::new(setting, 0), Body::from(vec![7; size]), WARM_UP, count, results);
+    let echo = Echo::new(Processor::new(setting, 1));
     let hosts = [Host { device: Box::new(ping), socket: near }, Host { device: Box::new(echo), socket: far }];
-    ours::run(link, hosts, || setting.be_broker())?;
+    ours::run(link, hosts, || ())?;
     Ok(times.recv()?)
 }
 
@@ -79,7 +80,7 @@ fn theirs(setting: &Setting, size: usize, count: usize) -> Result<Times, Failure
     bare_turn_over(setting, connection(setting)?, size, count)
 }
 
-/// A turn of bare sockets, over this connection.
+/// Measures a turn of bare sockets over this connection.
 pub(crate) fn bare_turn_over(
     setting: &Setting,
     (near, far): (TcpStream, TcpStream),
@@ -119,7 +120,7 @@ impl Side {
 
     fn figures(&self) -> Value {
         let turns = self.used.len().max(1);
-        // Each message there and back is two.
+        // A round trip is two messages.
         let messages = 2 * (self.times.count() + turns * WARM_UP);
         let cpu_ns: u64 = self.used.iter().map(|used| used.cpu_ns).sum();
         json!({
@@ -131,8 +132,9 @@ impl Side {
     }
 }
 
-/// Measures and prints; gives the figures.
-pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
+/// Runs `latency`.
+pub(crate) fn run(sized: &SizedSetting) -> Result<Value, Failure> {
+    let setting = &sized.turns;
     println!(
         "One-way time over loopback TCP ({}), echoed and halved; CPU of both ends together",
         setting.congestion
@@ -142,16 +144,11 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
         "bytes", "p50 us", "bare p50", "ratio", "p99 us", "bare p99", "cpu us/msg (bare)", "peak KiB (bare)"
     );
     let mut rows = Vec::new();
-    for (size, count) in SIZES {
-        if setting.size.is_some_and(|only| only != size) {
-            continue;
-        }
+    for (size, count) in SIZES.into_iter().filter(|(size, _)| sized.includes(*size)) {
         let (mut our_side, mut bare_side) = (Side::default(), Side::default());
         for _ in 0..setting.rounds {
             our_side.add(used(|| ours(setting, size, count))?);
-            if !setting.only_ours {
-                bare_side.add(used(|| theirs(setting, size, count))?);
-            }
+            bare_side.add(used(|| theirs(setting, size, count))?);
         }
         let ratios: Vec<_> = our_side.medians.iter().zip(&bare_side.medians).map(|(a, b)| a / b).collect();
         let ratio = median(&ratios);
@@ -173,12 +170,11 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
         "experiment": "latency",
         "congestion": setting.congestion,
         "rounds": setting.rounds,
-        "urgent": setting.urgent,
         "rows": rows,
     }))
 }
 
-/// A figure for the table; 0 where it was not measured.
+/// Returns a figure for the table, 0 where it was not measured.
 pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }

@@ -1,7 +1,7 @@
-//! What crossing a host and a network costs, beside the bare socket in the same run, and beside the papers.
+//! The cost of crossing a host and a network, beside a bare socket in the same run and beside the papers.
 //!
-//! `outboard-bench EXPERIMENT [--json FILE]`, or `outboard bench`. Ours and the bare mechanism take turns, on the same two
-//! processors, with the same congestion control, so that what drifts drifts for both.
+//! `outboard-bench EXPERIMENT [--json FILE]`, or `outboard bench`. Outboard and the bare mechanism take turns on the
+//! same two processors with the same congestion control: a drift of the machine affects both alike.
 
 mod attacks;
 mod auto;
@@ -13,24 +13,22 @@ mod congestion;
 mod devices;
 mod display;
 mod flood;
-mod isolate;
-mod jitter;
+mod lab;
 mod latency;
-mod links_chain;
-mod links_judge;
-mod links_relay;
+mod links;
 mod load;
 mod measure;
 mod multiplex;
 mod ours;
-mod ours_links;
 mod pairs;
 mod partner;
 mod plot;
 mod processes;
+mod programs;
+mod provenance;
 mod reliability;
-mod rivals;
 mod seal_cost;
+mod setting;
 mod skew;
 mod soak;
 mod trace_cost;
@@ -38,173 +36,202 @@ mod tunnels;
 mod viewer;
 
 use chapter6::ChapterSetting;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use provenance::Provenance;
 use serde_json::Value;
+use setting::{Failure, Setting, SizedSetting};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Errors go to a person: what was tried is in them.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The name of the program, for its help and its errors.
+const PROGRAM: &str = "outboard-bench";
+const EXAMPLES: &str = "\
+Examples:
+  outboard bench latency                     compare with a bare ping-pong over loopback TCP
+  outboard bench links --size 100            compare the links between stages, messages of 100 bytes
+  outboard bench end-to-end --json all.json  also write each point to a file
+  sudo outboard bench attacks                run an experiment that needs root
 
+`outboard bench` runs this program.";
+
+/// Measures Outboard beside bare sockets, other programs and published figures.
+///
+/// Sections and figures are those of the dissertation "Networked Device Driver Architecture (2012)". Measure on a quiet
+/// machine with two processors or more. The programs `outboard` and `netlab` must be beside this one.
 #[derive(Parser)]
-#[command(name = experiments::PROGRAM, about = "What crossing a host and a network costs, beside the bare socket")]
+#[command(name = PROGRAM, version, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     experiment: Experiment,
-    /// Write the figures to this file as JSON too
+    /// Also write the figures to this file as JSON
     #[arg(long, global = true)]
     json: Option<PathBuf>,
+    /// Print a section of a Markdown page with this title: date, commit, machine, command and output
+    #[arg(long, global = true, value_name = "TITLE")]
+    section: Option<String>,
 }
 
-/// What they are for stands in the list of experiments.
 #[derive(Subcommand)]
 enum Experiment {
+    /// Sections 6.1 to 6.9 in one run: tables, pictures and a page (without root: loopback only)
     All(chapter6::AllSetting),
+    /// Section 6.1: time of a message between two hosts, 1,000 to 1,024,000 bytes
     EndToEnd(ChapterSetting),
+    /// Section 6.2: time from making a message until right before the write to the network
     SingleMachine(ChapterSetting),
+    /// Section 6.3: throughput of the whole system in MB/s, timed by one acknowledgement
     Throughput(ChapterSetting),
+    /// Section 6.4: a 3D mouse at 62.5 Hz: time at the device, in the network and at the application
     Device(ChapterSetting),
+    /// Sections 6.5 and 6.6: frame rate of a screen, beside TigerVNC, x11vnc and GStreamer
     Screen(chapter6::ScreenSetting),
-    Jitter(jitter::JitterSetting),
+    /// Section 6.7: rhythm of a device over a network with jitter, with and without pairs (needs root)
+    Jitter(chapter6::JitterSetting),
+    /// Section 6.8: cost of 0 to 8 pairs, as calls and as processes over pipes and shared memory
     Stages(ChapterSetting),
+    /// Section 6.9.1: time between frames of 100 to 700 pixels, 0 to 8 pairs
     Video(ChapterSetting),
+    /// Section 6.9.2: time of a frame on a single machine, 0 to 8 pairs
     VideoSingle(ChapterSetting),
+    /// Section 6.9.2: time of a frame on a single machine, 1 to 10 slots of shared memory
     Batching(ChapterSetting),
+    /// A VNC viewer over a thin network: response to keys and clicks, beside TigerVNC's server
     Viewer(viewer::ViewerSetting),
-    Latency(Setting),
+    /// One-way time of a message over loopback TCP, beside a bare ping-pong
+    Latency(SizedSetting),
+    /// Throughput of 1 MB messages over TCP and UDP, beside bare sockets
     Flood(Setting),
-    TraceCost(Setting),
+    /// Cost of `outboard trace`: off, one message in 64, and every message, in turns
+    TraceCost(SizedSetting),
+    /// Cost of encryption: TCP and UDP with and without it, and QUIC with secret and with public keys
     SealCost(Setting),
+    /// Tunnels of OpenSSH and of WireGuard in user space, beside Outboard and bare TCP
     Tunnels(Setting),
+    /// QUIC and UDP over a thin and lossy link: a flood and small records beside it, by congestion control
     Congestion(congestion::CongestionSetting),
+    /// Cost of faults, for each class of device: cut links, killed processes, full disks and more (needs root)
     Reliability(reliability::ReliabilitySetting),
+    /// Random faults from a seed on random devices, pipelines and transports (needs root)
     Chaos(chaos::ChaosSetting),
+    /// Effect of attacks on a device host and on a running flow (needs root)
     Attacks(attacks::AttacksSetting),
+    /// "The Partner architecture (2002)", tables 3 and 4: cost of the partner vector
     Partner,
-    Isolate,
-    Links(links_chain::LinksSetting),
+    /// Cost of passing a message to a stage: by a call, through pipes and in shared memory, beside bare mechanisms
+    Links(links::LinksSetting),
+    /// Messages through stages on shared memory while random stages are killed; checks each byte
     SoakShm(soak::SoakSetting),
+    /// One device of 62.5 updates a second at four hosts near and far, beside one host alone
     Multiplex(multiplex::MultiplexSetting),
+    /// Each pair under loss, reordering, corruption, extreme sizes, restarts and kills
     Pairs(pairs::PairsSetting),
+    /// Random pipelines of pairs between two hosts over a bad network
     Compose(compose::ComposeSetting),
+    /// Figure 4.5: two devices with drifting clocks at one sink
     Skew(skew::SkewSetting),
+    /// Adaptive pairs beside fixed settings on six networks, in virtual time
     Auto(auto::AutoSetting),
+    /// Time and ratio of each level of `compress`, by content: the constants behind `level=auto`
     Efforts,
+    /// Age of messages in 1,000 flows from 100 peers, alone and beside 500 Mbit/s, and in one flow
     Load(load::LoadSetting),
+    #[command(flatten)]
+    Helper(Helper),
+}
+
+/// The processes that experiments and scripts start.
+#[derive(Subcommand)]
+enum Helper {
+    /// Print date, commit and machine of another command's measurement
+    #[command(hide = true)]
+    Provenance {
+        /// The command
+        command: String,
+    },
     /// The attacker of `attacks`
     #[command(hide = true)]
     Attacker(attacks::AttackerSetting),
-    /// The application's host of `reliability`, which sleeps
+    /// The application host of `reliability` that suspends
     #[command(hide = true)]
     Sleeper(reliability::SleeperSetting),
-    /// Who sends what `load` compares with
+    /// The bare senders of `load`
     #[command(hide = true)]
     LoadSenders(load::SendersSetting),
     /// One process of a bare chain of `links`
     #[command(hide = true)]
-    LinksRelay(links_relay::Relay),
+    LinksRelay(links::Relay),
     /// One host of `jitter`
     #[command(hide = true)]
-    JitterSource {
-        /// Updates
-        updates: usize,
-    },
+    JitterSource(chapter6::JitterHostSetting),
     /// The other host of `jitter`
     #[command(hide = true)]
-    JitterSink {
-        /// Device to application
-        pipeline: String,
-    },
+    JitterSink(chapter6::JitterHostSetting),
     /// The far host of the experiments of chapter 6
     #[command(hide = true)]
     FarHost(chapter6::FarSetting),
-    /// A program that only hands on what it reads
+    /// A relay that copies its input to its output
     #[command(hide = true)]
     Relay,
 }
 
-/// What both sides of a comparison share.
-#[derive(Args, Debug, Clone)]
-struct Setting {
-    /// Turns that ours and the bare socket take
-    #[arg(long, default_value_t = 10)]
-    rounds: usize,
-    /// Congestion control of every TCP socket
-    #[arg(long, default_value = "cubic")]
-    congestion: String,
-    /// The two processors
-    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [0, 1])]
-    cpus: Vec<usize>,
-    /// Real-time priority, for a machine that others use too (needs a privilege)
-    #[arg(long)]
-    urgent: bool,
-    /// Measure one message size only, bytes
-    #[arg(long)]
-    size: Option<usize>,
-    /// Measure one transport only: tcp, udp or quic
-    #[arg(long)]
-    transport: Option<String>,
-    /// Measure for a profiler: only ours
-    #[arg(long)]
-    only_ours: bool,
-}
-
-impl Setting {
-    /// What carries between hosts must not wait for what it serves: it may run on either processor.
-    fn be_broker(&self) {
-        if self.urgent {
-            sys::thread::be_urgent();
-        }
+impl Experiment {
+    /// Returns true if the output is Markdown, not aligned text.
+    fn prints_markdown(&self) -> bool {
+        matches!(
+            self,
+            Experiment::Jitter(_)
+                | Experiment::Multiplex(_)
+                | Experiment::Skew(_)
+                | Experiment::Auto(_)
+                | Experiment::Pairs(_)
+                | Experiment::Compose(_)
+                | Experiment::Reliability(_)
+                | Experiment::Attacks(_)
+                | Experiment::Viewer(_)
+        )
     }
-
-    /// Takes its place on processor 0 or 1 of the setting.
-    fn settle(&self, which: usize) {
-        if let Some(cpu) = self.cpus.get(which) {
-            sys::thread::pin_to_cpu(*cpu);
-        }
-        if self.urgent {
-            sys::thread::be_urgent();
-        }
-    }
-}
-
-/// The program that runs modules, which is built beside this one.
-fn program() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?.with_file_name("outboard");
-    match program.is_file() {
-        true => Ok(program),
-        false => Err(format!("{} is not built: cargo build --release -p outboard", program.display()).into()),
-    }
-}
-
-/// The command line, with what the list of experiments says of each.
-fn command() -> clap::Command {
-    experiments::EXPERIMENTS.iter().fold(Arguments::command(), |command, experiment| {
-        command.mut_subcommand(experiment.name, |subcommand| subcommand.about(experiment.summary))
-    })
 }
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}", experiments::PROGRAM);
+            eprintln!("{}: {error}", PROGRAM);
             ExitCode::FAILURE
         }
     }
 }
 
 fn run() -> Result<(), Failure> {
-    let matches = command().get_matches();
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let figures: Value = match &arguments.experiment {
+    let arguments = Arguments::parse();
+    let fence = arguments.section.is_some() && !arguments.experiment.prints_markdown();
+    if let Some(title) = &arguments.section {
+        println!("## {title}\n\n{}\n", Provenance::of_this_run());
+    }
+    if fence {
+        println!("```text");
+    }
+    let figures = measure(&arguments.experiment)?;
+    if fence {
+        println!("```");
+    }
+    if let Some(file) = arguments.json {
+        std::fs::write(&file, serde_json::to_string_pretty(&figures)?)
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs an experiment and returns its figures.
+fn measure(experiment: &Experiment) -> Result<Value, Failure> {
+    Ok(match experiment {
         Experiment::All(setting) => chapter6::run_all(setting)?,
         Experiment::EndToEnd(setting) => chapter6::run(setting, chapter6::end_to_end)?,
         Experiment::SingleMachine(setting) => chapter6::run(setting, chapter6::single_machine)?,
         Experiment::Throughput(setting) => chapter6::run(setting, chapter6::throughput)?,
         Experiment::Device(setting) => chapter6::run(setting, chapter6::device)?,
         Experiment::Screen(setting) => chapter6::run(&setting.chapter, |_| chapter6::screen(setting))?,
-        Experiment::Jitter(setting) => jitter::run(setting)?,
+        Experiment::Jitter(setting) => chapter6::run_jitter(setting)?,
         Experiment::Stages(setting) => chapter6::run(setting, chapter6::stages)?,
         Experiment::Video(setting) => chapter6::run(setting, chapter6::video)?,
         Experiment::VideoSingle(setting) => chapter6::run(setting, chapter6::video_single)?,
@@ -220,28 +247,34 @@ fn run() -> Result<(), Failure> {
         Experiment::Chaos(setting) => chaos::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,
         Experiment::Partner => partner::run(),
-        Experiment::Isolate => isolate::run()?,
         Experiment::Multiplex(setting) => multiplex::run(setting)?,
-        Experiment::Links(setting) => links_chain::run(setting)?,
+        Experiment::Links(setting) => links::run(setting)?,
         Experiment::SoakShm(setting) => soak::run(setting)?,
-        Experiment::Attacker(setting) => return attacks::run_attacker(setting),
-        Experiment::Sleeper(setting) => return reliability::sleep(setting),
-        Experiment::LoadSenders(setting) => return load::send(setting),
-        Experiment::LinksRelay(relay) => return links_relay::relay(relay),
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::Efforts => auto::efforts::run()?,
         Experiment::Load(setting) => load::run(setting)?,
-        Experiment::JitterSource { updates } => return jitter::source(*updates),
-        Experiment::JitterSink { pipeline } => return jitter::sink(pipeline),
-        Experiment::FarHost(setting) => return chapter6::run_far(setting),
-        Experiment::Relay => return chapter6::run_relay(),
-    };
-    if let Some(file) = arguments.json {
-        std::fs::write(&file, serde_json::to_string_pretty(&figures)?)
-            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        Experiment::Helper(helper) => {
+            help(helper)?;
+            Value::Null
+        }
+    })
+}
+
+/// Runs one of the processes that experiments start.
+fn help(helper: &Helper) -> Result<(), Failure> {
+    match helper {
+        Helper::Provenance { command } => println!("{}", Provenance::of(command)),
+        Helper::Attacker(setting) => attacks::run_attacker(setting)?,
+        Helper::Sleeper(setting) => reliability::sleep(setting)?,
+        Helper::LoadSenders(setting) => load::send(setting)?,
+        Helper::LinksRelay(relay) => links::relay(relay)?,
+        Helper::JitterSource(setting) => chapter6::jitter_source(setting)?,
+        Helper::JitterSink(setting) => chapter6::jitter_sink(setting)?,
+        Helper::FarHost(setting) => chapter6::run_far(setting)?,
+        Helper::Relay => chapter6::run_relay()?,
     }
     Ok(())
 }
@@ -249,15 +282,14 @@ fn run() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
-    /// `mut_subcommand` makes what it does not find, so a name without an experiment shows up without a parser.
     #[test]
-    fn the_list_of_experiments_is_the_command_line() {
-        let offered = Arguments::command();
-        let offered: Vec<&str> =
-            offered.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name).collect();
-        let listed: Vec<&str> = experiments::EXPERIMENTS.iter().map(|one| one.name).collect();
-        assert_eq!(offered, listed);
-        command().debug_assert();
+    fn every_experiment_has_a_summary() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        for experiment in command.get_subcommands() {
+            assert!(experiment.get_about().is_some(), "{}", experiment.get_name());
+        }
     }
 }

@@ -1,18 +1,18 @@
 //! Percentiles, processor time and peak memory.
 
-use crate::Failure;
+use crate::setting::Failure;
 use netsim::Rng;
 use std::fs;
 use std::time::Duration;
 
-/// Times of one kind, nanoseconds.
+/// A series of times in nanoseconds.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Times {
     nanoseconds: Vec<u64>,
 }
 
 impl Times {
-    /// With room for so many, so that measuring allocates nothing.
+    /// Reserves memory, so that measuring does not allocate.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Times { nanoseconds: Vec::with_capacity(count) }
     }
@@ -29,12 +29,12 @@ impl Times {
         self.nanoseconds.len()
     }
 
-    /// Mean, microseconds; 0 of none.
+    /// Returns the mean in microseconds, 0 without times.
     pub(crate) fn mean_us(&self) -> f64 {
         self.nanoseconds.iter().sum::<u64>() as f64 / 1e3 / self.nanoseconds.len().max(1) as f64
     }
 
-    /// The time that `share` of all lie below, microseconds; 0 of none.
+    /// Returns a percentile in microseconds, 0 without times.
     pub(crate) fn percentile_us(&self, share: f64) -> f64 {
         let mut sorted = self.nanoseconds.clone();
         sorted.sort_unstable();
@@ -43,12 +43,12 @@ impl Times {
     }
 }
 
-/// The middle of a few figures; 0 of none.
+/// Returns the median, 0 without figures.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     percentile(figures, 0.5)
 }
 
-/// The figure that `share` of all lie below; 0 of none.
+/// Returns a percentile, 0 without figures.
 pub(crate) fn percentile(figures: &[f64], share: f64) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -56,12 +56,12 @@ pub(crate) fn percentile(figures: &[f64], share: f64) -> f64 {
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
-/// Samples of rounds.
+/// Samples of the bootstrap.
 const SAMPLES: usize = 2000;
 
-/// The ratio of the medians of `ours` and `theirs`, one figure a round, and the borders of the interval that it lies in with a
-/// certainty of 95 % (the percentile bootstrap; Efron, Tibshirani 1993: "An Introduction to the Bootstrap", chapter 13). A
-/// round's figures are drawn together: what drifted, drifted for both.
+/// Returns the ratio of the medians of `ours` and `theirs`, with one figure a round each, and its 95 % confidence interval (the
+/// percentile bootstrap; Efron, Tibshirani 1993: "An Introduction to the Bootstrap", chapter 13). The two figures of a round
+/// are drawn together, so that a drift of the machine affects both.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
     bootstrap(ours.len().min(theirs.len()), seed, |chosen| {
         let middle = |turns: &[f64]| median(&chosen.iter().map(|round| turns[*round]).collect::<Vec<_>>());
@@ -69,8 +69,9 @@ pub(crate) fn ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
     })
 }
 
-/// The median of the rounds' ratios of `ours` to `theirs`, otherwise as [`ratio`]: of rounds that differ more from each other
-/// than what is in one. Of two in the middle it is their geometric mean, so that nobody gains by who is divided by whom.
+/// Returns the median of the rounds' ratios of `ours` to `theirs` with its confidence interval, for rounds that differ more from
+/// each other than their two figures. Of two middle ratios it takes the geometric mean, which is independent of the order of
+/// division.
 pub(crate) fn paired_ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     bootstrap(ratios.len(), seed, |chosen| {
@@ -81,7 +82,7 @@ pub(crate) fn paired_ratio(ours: &[f64], theirs: &[f64], seed: u64) -> [f64; 3] 
     })
 }
 
-/// What `of` makes of all rounds, and the borders that 95 % of what it makes of drawn ones lie between.
+/// Returns `of` all rounds and the interval of 95 % of its values for drawn rounds.
 fn bootstrap(rounds: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 3] {
     let mut rng = Rng::new(seed, rounds as u64);
     let mut sample =
@@ -91,7 +92,7 @@ fn bootstrap(rounds: usize, seed: u64, of: impl Fn(&[usize]) -> f64) -> [f64; 3]
     [of(&all), percentile(&samples, 0.025), percentile(&samples, 0.975)]
 }
 
-/// Median, 99th percentile and largest, milliseconds.
+/// Returns median, 99th percentile and maximum in milliseconds.
 pub(crate) fn percentiles_ms(durations: impl Iterator<Item = Duration>) -> [f64; 3] {
     let mut durations: Vec<Duration> = durations.collect();
     durations.sort_unstable();
@@ -100,15 +101,15 @@ pub(crate) fn percentiles_ms(durations: impl Iterator<Item = Duration>) -> [f64;
         .map(|index| durations.get(index).map_or(f64::NAN, |duration| duration.as_secs_f64() * 1e3))
 }
 
-/// What one turn used.
+/// The resources of one turn.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) cpu_ns: u64,
-    /// Peak of resident memory above what there was before, KiB.
+    /// Peak of resident memory above that before the turn, KiB.
     pub(crate) memory_kib: u64,
 }
 
-/// Runs one turn and says what it used.
+/// Runs one turn and measures its resources.
 pub(crate) fn used<T>(turn: impl FnOnce() -> Result<T, Failure>) -> Result<(T, Used), Failure> {
     // "5" resets the peak (proc_pid_clear_refs(5)); without the right to, the peak is that of the whole run.
     let _ = fs::write("/proc/self/clear_refs", "5");

@@ -1,14 +1,14 @@
-//! One device of 62.5 updates a second that four hosts use at a time through `multiplex`, over networks that differ:
-//! when each host has what the device said, and in what rhythm, beside a host that has such a device alone.
+//! One device of 62.5 updates a second at four hosts through `multiplex`, over different networks: delay and rhythm at each
+//! host, beside a host with such a device alone.
 
-use crate::Failure;
-use crate::compose::hosts::{Bench, Running, any, attach, share};
+use crate::compose::hosts::{Ends, Running, any, attach, share};
 use crate::measure::percentiles_ms;
 use crate::plot::{Chart, Line, Scale};
+use crate::setting::Failure;
 use clap::Args;
 use contract::{FlowClass, Format, Time};
+use modules::Pipelines;
 use netsim::relay::Relay;
-use runtime::Pipelines;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 /// The dissertation's period: 62.5 updates a second.
 const PERIOD: Duration = Duration::from_millis(16);
-/// One point of the picture stands for so many updates.
+/// Updates of one point of the picture.
 const POINT: usize = 32;
-/// Longer than a busy machine takes beyond the flow itself.
+/// A bound on every wait besides the flow itself.
 const WATCHDOG: Duration = Duration::from_secs(60);
 const VIA: &str = "multiplex(all, ways=4, join=false)";
-/// Each host's network: what it is called, and what it does.
+/// Name and description of each host's network.
 const NETWORKS: [(&str, &str); 4] = [
     ("same host", ""),
     ("10 to 12 ms", "delay=10ms,jitter=2ms"),
@@ -29,7 +29,7 @@ const NETWORKS: [(&str, &str); 4] = [
     ("100 ms", "delay=100ms"),
 ];
 
-/// What to measure.
+/// The settings of `multiplex`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct MultiplexSetting {
     /// Seconds of each run
@@ -40,15 +40,15 @@ pub(crate) struct MultiplexSetting {
     picture: Option<PathBuf>,
 }
 
-/// From the device's saying to the host's having, of each update, and when that was said.
+/// Creation time and delay of each update.
 type Delays = Vec<(Time, Duration)>;
 
-/// Runs the experiment and prints its table.
+/// Runs `multiplex`.
 pub(crate) fn run(setting: &MultiplexSetting) -> Result<Value, Failure> {
     println!(
-        "One device, an update every 16 ms for {} s, a reliable flow over TCP, attached by four hosts through\n`{VIA}`, each over a network of its own; \
-         and each of them with such a device alone. Delay: from the\ndevice's saying to the application's having. Rhythm: how far the time between two \
-         updates is from what it was at the\ndevice. Milliseconds.\n",
+        "One device with an update every 16 ms for {} s, a reliable flow over TCP, at four hosts through\n`{VIA}`, each over its own network; \
+         and each host with such a device alone. Delay:\nfrom the device to the application. Rhythm: difference between the times from one \
+         update to the next at the application\nand at the device. Milliseconds.\n",
         setting.seconds
     );
     println!("| network | host | updates | median delay | 99 % | largest | median rhythm | 99 % |");
@@ -72,21 +72,22 @@ pub(crate) fn run(setting: &MultiplexSetting) -> Result<Value, Failure> {
         lines.push(Line::solid(*network, points(&together[number])));
     }
     if let Some(file) = &setting.picture {
-        let title = "One device of 62.5 Hz at four hosts: largest delay of half a second";
+        let title = "One device of 62.5 Hz at four hosts: largest delay in half a second";
         let svg = Chart { title, axes: ["time, s", "delay, ms"], scales: [Scale::Linear; 2], lines }.svg();
         std::fs::write(file, svg).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!("\n![{title}]({})", file.file_name().unwrap_or_default().display());
     }
     Ok(Value::Array(rows))
 }
 
-/// Runs four hosts at a time: of one device, or with a device each.
+/// Runs four hosts at the same time: with one device, or with a device each.
 fn carry(setting: &MultiplexSetting, via: Option<&str>) -> Result<Vec<Delays>, Failure> {
     let count = setting.seconds * 1_000_000 / PERIOD.as_micros() as u64;
-    let to_say: VecDeque<(Duration, Vec<u8>)> =
+    let to_send: VecDeque<(Duration, Vec<u8>)> =
         (0..count).map(|number| (PERIOD * number as u32, number.to_le_bytes().to_vec())).collect();
     let mut devices = Vec::new();
     for _ in 0..if via.is_some() { 1 } else { NETWORKS.len() } {
-        let device = Bench::new(to_say.clone())?;
+        let device = Ends::new(to_send.clone())?;
         let pipelines = Pipelines::parse(via, None, None)?;
         let (running, address) = share(&device, (&Format::Bytes, FlowClass::Reliable), pipelines)?;
         devices.push((device, running, address));
@@ -95,8 +96,8 @@ fn carry(setting: &MultiplexSetting, via: Option<&str>) -> Result<Vec<Delays>, F
     for (number, (_, network)) in NETWORKS.iter().enumerate() {
         let (_, _, address) = &devices[number % devices.len()];
         let relay = Relay::start(any(), *address, network.parse()?, 1 + number as u64)?;
-        let application = Bench::new(VecDeque::new())?;
-        application.may_end();
+        let application = Ends::new(VecDeque::new())?;
+        application.allow_end();
         let running = attach(&application, relay.address(), "tcp", Pipelines::default())?;
         hosts.push((application, running, relay));
     }
@@ -108,7 +109,7 @@ fn carry(setting: &MultiplexSetting, via: Option<&str>) -> Result<Vec<Delays>, F
     for (number, (application, mut running, _)) in hosts.into_iter().enumerate() {
         running.result()?;
         let (device, ..) = &devices[number % devices.len()];
-        delays.push(delays_of(&device.said(), &application.arrivals())?);
+        delays.push(delays_of(&device.sent_at(), &application.arrivals())?);
     }
     Ok(delays)
 }
@@ -124,21 +125,18 @@ fn wait(done: impl Fn() -> bool, patience: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each update must have come, once and in order.
-fn delays_of(said: &[Time], arrivals: &[(Time, Vec<u8>)]) -> Result<Delays, Failure> {
+/// Checks that each update arrived once and in order, and returns the delays.
+fn delays_of(sent: &[Time], arrivals: &[(Time, Vec<u8>)]) -> Result<Delays, Failure> {
     let is_next = |(number, (_, body)): (u64, &(Time, Vec<u8>))| body.as_slice() == number.to_le_bytes();
-    if said.len() != arrivals.len() || !(0..).zip(arrivals).all(is_next) {
-        return Err(format!(
-            "{} updates were said, and {} came, or not in order",
-            said.len(),
-            arrivals.len()
-        )
-        .into());
+    if sent.len() != arrivals.len() || !(0..).zip(arrivals).all(is_next) {
+        return Err(
+            format!("{} updates were sent; {} arrived, or not in order", sent.len(), arrivals.len()).into()
+        );
     }
-    Ok(said.iter().zip(arrivals).map(|(said, (came, _))| (*said, came.since(*said))).collect())
+    Ok(sent.iter().zip(arrivals).map(|(sent, (received, _))| (*sent, received.since(*sent))).collect())
 }
 
-/// The largest delay of every few updates.
+/// Returns the largest delay of each group of [`POINT`] updates.
 fn points(delays: &[(Time, Duration)]) -> Vec<[f64; 2]> {
     let Some((begun, _)) = delays.first() else { return Vec::new() };
     let point = |part: &[(Time, Duration)]| {

@@ -1,39 +1,42 @@
-//! Two hosts of ours in one process: a worker each, with the product's own paths between a device and a
-//! connected socket. This thread is the broker of both, and carries what would cross the control channel.
+//! Two hosts of Outboard in one process: a worker each, with the product's own paths between a device and a connected
+//! socket. This thread is the broker of both and passes the control messages.
 
-use crate::Failure;
+use crate::setting::Failure;
 use contract::{Format, Options, Partner, Role, SealKeys, Secret, Site, TransportClass};
+use flow::DriverStats;
+use flow::{FlowPlan, LinkFacts, Notice};
+use hub::PartnerOrigin;
+use modules::TransportPlan;
 use pipeline::Pipeline;
-use runtime::driver::{FlowPlan, LinkFacts, Notice};
-use runtime::worker::{Command, PartnerOrigin, Report, TransportPlan, Worker};
-use runtime::{DriverStats, Limits};
+use session::Limits;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::control::{FlowClass, FlowDirection};
+use worker::{Command, Report, Worker};
 
-/// The one driver of each host.
+/// The only driver of each host.
 const DRIVER: u32 = 0;
-/// Longer than any turn takes.
+/// A bound on every turn.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// One host: what it has, and its end of the data connection.
+/// One host: its device and its end of the data connection.
 pub(crate) struct Host {
     pub(crate) device: Box<dyn Partner>,
     pub(crate) socket: OwnedFd,
 }
 
-/// How the hosts are joined.
+/// The connection between the hosts.
 pub(crate) struct Link {
-    /// The near host's transport and the far one's.
+    /// Transports of the near host and of the far host.
     pub(crate) transports: [&'static dyn TransportClass; 2],
     pub(crate) options: Options,
     pub(crate) format: Format,
     pub(crate) class: FlowClass,
-    /// Whether the far host's device answers.
+    /// True if the far host's device answers.
     pub(crate) both_ways: bool,
-    /// Records are sealed, as between hosts that know each other.
+    /// True for sealed records, as between paired hosts.
     pub(crate) sealed: bool,
 }
 
@@ -49,21 +52,21 @@ impl Link {
             pipeline: Pipeline::default(),
             site: Site::default(),
         };
-        (1..).zip(directions).take(count).map(plan).collect()
+        // The numbers of driver 0 (`flow::driver_of`).
+        (0..).zip(directions).take(count).map(plan).collect()
     }
 }
 
-/// What one message in so many is traced of next, on both hosts, from now on and for so long; none at the end of
-/// the last turn.
+/// Returns the next turn: the traced share of messages (one in so many, or none) and the duration. `None` ends the turns.
 pub(crate) type NextTurn<'a> = dyn FnMut() -> Option<(Option<NonZeroU32>, Duration)> + 'a;
 
-/// Moves messages until the near host's device has no more and the far host has them; calls `begun` when
-/// everything is built. Gives the figures of both hosts' drivers.
+/// Moves messages until the near host's device has no more and the far host has received them. Calls `begun` after the
+/// setup. Returns the statistics of both hosts' drivers.
 pub(crate) fn run(link: &Link, hosts: [Host; 2], begun: impl FnOnce()) -> Result<[DriverStats; 2], Failure> {
     run_in_turns(link, hosts, begun, &mut || None)
 }
 
-/// The same, traced in turns.
+/// [`run`] with tracing in turns.
 pub(crate) fn run_in_turns(
     link: &Link,
     hosts: [Host; 2],
@@ -76,7 +79,7 @@ pub(crate) fn run_in_turns(
     for (((worker, role), host), class) in workers.iter().zip(roles).zip(hosts).zip(link.transports) {
         let transport = TransportPlan { class, options: link.options.clone() };
         let origin = PartnerOrigin::Ready(host.device);
-        // Both hosts are this one: there is no offset between their clocks.
+        // Both hosts are this process: their clocks have no offset.
         ask(worker, Command::Facts(LinkFacts::default()))?;
         ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
         sockets.push((worker, host.socket));
@@ -100,7 +103,7 @@ fn ask(worker: &Worker, command: Command) -> Result<(), Failure> {
     if worker.send(command) { Ok(()) } else { Err("a worker hangs".into()) }
 }
 
-/// What stands between the two workers.
+/// The broker of both workers.
 struct Broker<'a> {
     workers: &'a [Worker; 2],
     poller: Poller,
@@ -110,7 +113,7 @@ struct Broker<'a> {
 }
 
 impl Broker<'_> {
-    /// Fetches what was traced, as `outboard trace` does in the end, and begins the next turn. Gives its end.
+    /// Fetches the traces, as `outboard trace` does, and starts the next turn. Returns its end.
     fn turn(&mut self) -> Result<Option<Instant>, Failure> {
         if self.traced.is_some() {
             self.trace(self.traced)?;
@@ -130,16 +133,16 @@ impl Broker<'_> {
         self.workers.iter().try_for_each(|worker| ask(worker, Command::Trace { driver: DRIVER, one_in }))
     }
 
-    /// Carries messages between the hosts until `done`.
+    /// Passes messages between the hosts until `done`.
     fn carry(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let mut until = self.turn()?;
         while !done(self) {
             for worker in self.workers {
-                self.poller.want(worker.wakes(), true, false);
+                self.poller.register(worker.wakes(), true, false);
             }
             let patience = until.map_or(WATCHDOG, |until| until.saturating_duration_since(Instant::now()));
             if !self.poller.wait(Some(patience))? && until.is_none() {
-                return Err("nothing moves any more".into());
+                return Err("no progress".into());
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 until = self.turn()?;
@@ -157,18 +160,18 @@ impl Broker<'_> {
     fn handle(&mut self, here: usize, report: Report) -> Result<(), Failure> {
         let there = 1 - here;
         match report {
-            Report::Notice { notice: Notice::Control(message), .. } => {
-                ask(&self.workers[there], Command::Control { driver: DRIVER, message })
+            Report::Notice { notice: Notice::Flow { flow, message }, .. } => {
+                ask(&self.workers[there], Command::Flow { flow, message })
             }
             Report::Notice { notice: Notice::FlowEnded(FlowDirection::DeviceToApplication), .. }
                 if here == 1 =>
             {
                 self.workers.iter().try_for_each(|worker| ask(worker, Command::Stats))
             }
-            // A full store slows the source down, which is measured.
+            // A full store slows down the source. That is part of the measurement.
             Report::Notice { notice: Notice::FlowEnded(_) | Notice::StoreFull(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
-            Report::Trace { .. } | Report::Said { .. } | Report::Heard(_) | Report::Warning(_) => Ok(()),
+            Report::Trace { .. } | Report::Said { .. } | Report::Received(_) | Report::Warning(_) => Ok(()),
             Report::Stats(mut stats) => {
                 self.stats[here] = stats.remove(&DRIVER);
                 Ok(())

@@ -1,4 +1,4 @@
-//! Tables 3 and 4 of the Partner paper: 1200 bytes in one to four chunks, from other representations to the
+//! "The Partner architecture (2002)", tables 3 and 4: 1200 bytes in one to four chunks, from other representations to the
 //! partner vector and back, with and without a copy, and the indirect call alone.
 
 use buffers::Body;
@@ -16,7 +16,7 @@ const MESSAGE_BYTES: usize = 1200;
 const OPERATIONS: u32 = 200_000;
 const TURNS: usize = 15;
 
-/// A partner that does nothing: what is left is the call.
+/// A partner that does nothing. Only the call remains.
 struct Nothing {
     calls: u64,
 }
@@ -48,7 +48,7 @@ impl Partner for Nothing {
     }
 }
 
-/// Nanoseconds of one operation: the fastest of some turns, as the paper ran its code alone and undisturbed.
+/// Returns the nanoseconds of one operation in the fastest turn: the paper's code ran alone and undisturbed.
 fn cost_ns(mut operation: impl FnMut()) -> f64 {
     let mut turn = || {
         let begun = sys::clock::boot_ns();
@@ -58,14 +58,14 @@ fn cost_ns(mut operation: impl FnMut()) -> f64 {
     (0..TURNS).map(|_| turn()).fold(f64::INFINITY, f64::min)
 }
 
-/// One row: what we cost with 1 to 4 chunks, and what the paper says.
+/// One row: Outboard's times with 1 to 4 chunks, and the paper's.
 struct Row {
     name: &'static str,
     ours_ns: [f64; 4],
     paper_ns: Option<[f64; 4]>,
 }
 
-/// Memory that lives as long as the program, as a driver's buffers do: an iovec only points at it.
+/// Static memory, like a driver's buffers: an iovec only points to it.
 static MEMORY: [u8; MESSAGE_BYTES] = [7; MESSAGE_BYTES];
 
 fn chunks(count: usize) -> impl Iterator<Item = &'static [u8]> {
@@ -188,7 +188,7 @@ fn figures(rows: &[Row]) -> Value {
         .collect()
 }
 
-/// Measures and prints; gives the figures.
+/// Runs `partner`.
 pub(crate) fn run() -> Value {
     println!("{MESSAGE_BYTES} bytes; the paper's machine ran at 1.5 GHz (12 cycles are 8 ns)");
     println!(

@@ -1,76 +1,94 @@
-//! Charts as SVG, for the figures in `docs`.
+//! Charts as SVG.
 
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 400.0;
-/// Room for titles and numbers: left, top, right, bottom; for a row of names, and for a letter of one.
+/// Margins for titles and numbers (left, top, right, bottom), height of a row of names, width of a letter.
 const MARGINS: [f64; 4] = [66.0, 28.0, 20.0, 50.0];
 const NAME_HEIGHT: f64 = 16.0;
 const LETTER_WIDTH: f64 = 6.6;
-/// Told apart by anyone, on white and on black (Okabe and Ito, and three more).
+/// Colours for everyone, on white and on black (Okabe and Ito, and three more).
 const COLOURS: [&str; 9] =
     ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f", "#bcbd22"];
-/// Lines of the grid along an axis from 0, about.
+/// Approximate number of grid lines of an axis.
 const TICKS: f64 = 6.0;
-/// Of a bar that shows a deviation.
+/// Half the width of a deviation's bar.
 const BAR_HALF_WIDTH: f64 = 3.0;
 
-/// How a line is drawn: whose figures it shows.
+/// The stroke of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stroke {
-    /// Ours.
     Solid,
-    /// The limit's.
+    DashDotted,
     Dashed,
-    /// The paper's.
     Dotted,
 }
 
-/// How an axis counts.
+impl Stroke {
+    /// Returns the name for a caption.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Stroke::Solid => "solid",
+            Stroke::DashDotted => "dash-dotted",
+            Stroke::Dashed => "dashed",
+            Stroke::Dotted => "dotted",
+        }
+    }
+
+    fn attribute(self) -> &'static str {
+        match self {
+            Stroke::Solid => "",
+            Stroke::DashDotted => " stroke-dasharray=\"8 3 2 3\"",
+            Stroke::Dashed => " stroke-dasharray=\"7 4\"",
+            Stroke::Dotted => " stroke-dasharray=\"2 4\"",
+        }
+    }
+}
+
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// From 0, evenly.
+    /// Linear from 0.
     Linear,
-    /// In powers of ten. What is not above 0 is left out.
+    /// Powers of ten. Values that are not above 0 are omitted.
     Logarithmic,
 }
 
 /// A line of a chart.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// What it belongs to: lines of one group have one colour and one name.
+    /// Lines of one group share a colour and a name.
     pub(crate) group: String,
     pub(crate) stroke: Stroke,
     pub(crate) points: Vec<[f64; 2]>,
-    /// How far up and down a bar goes at each point; empty without bars.
+    /// Half the height of the bar at each point; empty without bars.
     pub(crate) deviations: Vec<f64>,
 }
 
 impl Line {
-    /// A line of ours, without bars.
+    /// Returns a solid line without bars.
     pub(crate) fn solid(group: impl Into<String>, points: Vec<[f64; 2]>) -> Line {
         Line { group: group.into(), stroke: Stroke::Solid, points, deviations: Vec::new() }
     }
 }
 
-/// Lines over one pair of axes.
+/// A chart: lines over one pair of axes.
 pub(crate) struct Chart<'a> {
-    /// What it shows.
     pub(crate) title: &'a str,
-    /// Names of the axes, with their units.
+    /// Titles of the axes with their units.
     pub(crate) axes: [&'a str; 2],
     pub(crate) scales: [Scale; 2],
     pub(crate) lines: Vec<Line>,
 }
 
-/// From values to places on the picture, along one axis.
+/// Maps the values of an axis to positions on the picture.
 struct Axis {
     scale: Scale,
     /// The values at both ends.
     ends: [f64; 2],
     step: f64,
-    /// The places of both ends.
+    /// The positions of both ends.
     places: [f64; 2],
 }
 
@@ -84,7 +102,7 @@ impl Axis {
             }
             Scale::Logarithmic => {
                 let smallest = values.filter(|value| *value > 0.0).fold(largest, f64::min);
-                // It ends where the values do; numbers stand at the powers below.
+                // The axis ends at the largest value. Only powers of ten have numbers.
                 let [from, to] = [smallest.log10().floor(), largest.log10()];
                 let to = if to < from + 1.0 { from + 1.0 } else { to };
                 Axis { scale, ends: [from, to], step: 1.0, places }
@@ -101,7 +119,7 @@ impl Axis {
         self.places[0] + share * (self.places[1] - self.places[0])
     }
 
-    /// Values that get a number and, up the picture, a line.
+    /// Returns the values with a number and, on the vertical axis, a grid line.
     fn ticks(&self) -> impl Iterator<Item = f64> {
         let count = ((self.ends[1] - self.ends[0]) / self.step + 1e-9).floor() as u32;
         (0..=count).map(move |number| {
@@ -112,7 +130,7 @@ impl Axis {
 }
 
 impl Chart<'_> {
-    /// Names of the groups, in order.
+    /// Returns the names of the groups in order.
     fn groups(&self) -> Vec<&str> {
         let mut groups: Vec<&str> = Vec::new();
         for line in &self.lines {
@@ -123,7 +141,7 @@ impl Chart<'_> {
         groups
     }
 
-    /// The picture.
+    /// Draws the chart.
     pub(crate) fn svg(&self) -> String {
         let [left, above, right, bottom] = MARGINS;
         let groups = self.groups();
@@ -158,66 +176,62 @@ impl Chart<'_> {
         }
         for line in &self.lines {
             let group = groups.iter().position(|name| *name == line.group).unwrap_or(0);
-            let colour = COLOURS[group % COLOURS.len()];
-            let dashes = match line.stroke {
-                Stroke::Solid => "",
-                Stroke::Dashed => " stroke-dasharray=\"7 4\"",
-                Stroke::Dotted => " stroke-dasharray=\"2 4\"",
-            };
-            let is_there = |point: &&[f64; 2]| {
-                (0..2).all(|axis| self.scales[axis] == Scale::Linear || point[axis] > 0.0)
-            };
-            let path: Vec<String> = line
-                .points
-                .iter()
-                .filter(is_there)
-                .map(|[across, up]| format!("{:.1} {:.1}", x.at(*across), y.at(*up)))
-                .collect();
-            match &path[..] {
-                [] => {}
-                [_] => line.points.iter().filter(is_there).for_each(|[across, up]| {
-                    let (cx, cy) = (x.at(*across), y.at(*up));
-                    put.element(format!(
-                        "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2.5\" fill=\"{colour}\"/>"
-                    ));
-                }),
-                path => put.element(format!(
-                    "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dashes}/>",
-                    path.join("L")
-                )),
-            }
-            for ([across, up], deviation) in line.points.iter().zip(&line.deviations) {
-                let (at, low, high) = (x.at(*across), y.at((up - deviation).max(0.0)), y.at(up + deviation));
-                let [from, to] = [at - BAR_HALF_WIDTH, at + BAR_HALF_WIDTH];
-                put.element(format!(
-                    "<path d=\"M{from:.1} {low:.1}H{to:.1}M{at:.1} {low:.1}V{high:.1}M{from:.1} {high:.1}H{to:.1}\" \
-                     fill=\"none\" stroke=\"{colour}\"/>"
-                ));
-            }
+            self.draw(line, COLOURS[group % COLOURS.len()], [&x, &y], &mut put);
         }
         put.finish()
     }
+
+    /// Draws one line with its bars.
+    fn draw(&self, line: &Line, colour: &str, [x, y]: [&Axis; 2], put: &mut Picture) {
+        let dashes = line.stroke.attribute();
+        let is_there =
+            |point: &&[f64; 2]| (0..2).all(|axis| self.scales[axis] == Scale::Linear || point[axis] > 0.0);
+        let path: Vec<String> = line
+            .points
+            .iter()
+            .filter(is_there)
+            .map(|[across, up]| format!("{:.1} {:.1}", x.at(*across), y.at(*up)))
+            .collect();
+        match &path[..] {
+            [] => {}
+            [_] => line.points.iter().filter(is_there).for_each(|[across, up]| {
+                let (cx, cy) = (x.at(*across), y.at(*up));
+                put.element(format!("<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2.5\" fill=\"{colour}\"/>"));
+            }),
+            path => put.element(format!(
+                "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dashes}/>",
+                path.join("L")
+            )),
+        }
+        for ([across, up], deviation) in line.points.iter().zip(&line.deviations) {
+            let (at, low, high) = (x.at(*across), y.at((up - deviation).max(0.0)), y.at(up + deviation));
+            let [from, to] = [at - BAR_HALF_WIDTH, at + BAR_HALF_WIDTH];
+            put.element(format!(
+                "<path d=\"M{from:.1} {low:.1}H{to:.1}M{at:.1} {low:.1}V{high:.1}M{from:.1} {high:.1}H{to:.1}\" \
+                 fill=\"none\" stroke=\"{colour}\"/>"
+            ));
+        }
+    }
 }
 
-/// Bars that lie below each other, each of the same parts, one behind the other.
+/// Horizontal bars of the same parts.
 pub(crate) struct Stack<'a> {
-    /// What it shows.
     pub(crate) title: &'a str,
-    /// Name of the axis, with its unit.
+    /// Title of the axis with its unit.
     pub(crate) axis: &'a str,
     pub(crate) parts: &'a [&'a str],
-    /// A bar's name, and how long its parts are.
+    /// Name of each bar and the lengths of its parts.
     pub(crate) bars: Vec<(String, Vec<f64>)>,
 }
 
-/// Of a bar, with the space to the next.
+/// Height of a bar with the gap to the next.
 const BAR_HEIGHT: f64 = 28.0;
 const BAR_GAP: f64 = 6.0;
-/// Room for the names of bars.
+/// Width of the bars' names.
 const BAR_NAMES_WIDTH: f64 = 170.0;
 
 impl Stack<'_> {
-    /// The picture.
+    /// Draws the bars.
     pub(crate) fn svg(&self) -> String {
         let [_, above, right, bottom] = MARGINS;
         let top = above + NAME_HEIGHT;
@@ -255,7 +269,7 @@ impl Stack<'_> {
     }
 }
 
-/// A picture that is being written.
+/// An unfinished picture.
 struct Picture {
     svg: String,
 }
@@ -287,18 +301,18 @@ impl Picture {
     }
 }
 
-/// A tick's number, short.
+/// Formats the number of a tick.
 fn number(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{}M", value / 1e6),
         value if value >= 1e4 => format!("{}k", value / 1e3),
         value if value < 0.001 && value > 0.0 => format!("{value:e}"),
-        // Powers of ten come out of a logarithm.
+        // Powers of ten come from a logarithm and are not exact.
         value => ((value * 1e6).round() / 1e6).to_string(),
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `least`.
+/// Returns 1, 2 or 5 times a power of ten, at least `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least);
@@ -341,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_ten_stand_evenly_and_zero_is_left_out() {
+    fn powers_of_ten_are_evenly_spaced_and_zero_is_omitted() {
         let points = vec![[100.0, 0.0], [1000.0, 3.0], [100_000.0, 300.0]];
         let line = Line { stroke: Stroke::Dotted, ..Line::solid("one", points) };
         let svg =

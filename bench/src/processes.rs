@@ -1,12 +1,12 @@
-//! What processes use, as the kernel counts it.
+//! Processor time and memory of processes, as the kernel counts them.
 
 use std::fs;
 use std::path::Path;
 
-/// Kernel's ticks of `/proc/PID/stat` in a second (`USER_HZ`, the same on every machine).
+/// Ticks a second of `/proc/PID/stat` (`USER_HZ`, the same on every machine).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A process and all that it started, oldest first.
+/// Returns a process and its descendants, oldest first.
 pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     let mut all = vec![process];
     let mut at = 0;
@@ -22,18 +22,18 @@ pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     all
 }
 
-/// Processor time of processes until now. Of those that have ended nothing is known any more.
+/// Returns the processor time of running processes so far.
 pub(crate) fn cpu_seconds(processes: &[u32]) -> f64 {
     let ticks = |process: &u32| {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name of the program may have spaces; what follows its bracket has none.
+        // The program's name may contain spaces; the fields after its bracket do not.
         let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
         Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
     };
     processes.iter().filter_map(ticks).sum::<f64>() / TICKS_PER_SECOND
 }
 
-/// What processes have of the machine's memory, what they share counted once.
+/// Returns the memory of processes. Shared memory counts once.
 pub(crate) fn memory_bytes(processes: &[u32]) -> f64 {
     processes.iter().filter_map(|process| pss_bytes(Path::new(&format!("/proc/{process}")))).sum()
 }

@@ -1,9 +1,9 @@
-//! Paper N, figure 4.5: two devices whose clocks drift, over networks with jitter, and how far apart what they made
-//! at the same moment is at one sink, before and after `synchronize`. In virtual time, so always the same.
+//! "Networked Device Driver Architecture (2012)", figure 4.5: two devices with drifting clocks over networks with jitter, and
+//! the skew of simultaneous updates at one sink, before and after `synchronize`. Virtual time: every run is the same.
 
-use crate::Failure;
 use crate::measure::percentiles_ms;
 use crate::plot::{Chart, Line, Scale};
+use crate::setting::Failure;
 use clap::Args;
 use contract::Time;
 use netsim::Params;
@@ -12,20 +12,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 use testkit::joint::{self, JointRun, JointSetting, Passage};
 
-/// The paper's period: 62.5 updates a second.
+/// The dissertation's period: 62.5 updates a second.
 const PERIOD: Duration = Duration::from_millis(16);
-/// What comes before is left out of the figures: clocks are compared, and delays found.
+/// The start of a run that does not count: clocks are compared and delays are learnt.
 const SETTLE: Duration = Duration::from_secs(30);
-/// One point of the picture stands for this long.
+/// Duration of one point of the picture.
 const POINT: Duration = Duration::from_secs(5);
 
-/// What to measure.
+/// The settings of `skew`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SkewSetting {
     /// Jitter of every network, each way, milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [20, 80, 160])]
     jitter_ms: Vec<u64>,
-    /// How much faster the second device's clock goes, milliseconds a minute
+    /// Lead of the second device's clock, milliseconds a minute
     #[arg(long, default_value_t = 3)]
     drift_ms: i64,
     /// Minutes of each run
@@ -34,13 +34,13 @@ pub(crate) struct SkewSetting {
     /// Seed of the networks
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draw 80 ms of jitter, or the only one that is measured, to this file (SVG)
+    /// Draw the run with 80 ms of jitter, or the first one, to this file (SVG)
     #[arg(long)]
     picture: Option<PathBuf>,
 }
 
-/// One line of the table: its name, the options of `synchronize`, whether sessions compare the clocks, and where the
-/// skew is read.
+/// One line of the table: its name, the options of `synchronize`, true if sessions compare the clocks, and the time of an update
+/// for the skew.
 struct Row {
     name: &'static str,
     given: &'static [(&'static str, &'static str)],
@@ -52,7 +52,7 @@ const ALIGN: &[(&str, &str)] = &[("align", "true"), ("apart", "true"), ("wait", 
 const ORDER: &[(&str, &str)] = &[("apart", "true"), ("wait", "400ms")];
 
 static ROWS: [Row; 4] = [
-    Row { name: "as they come", given: ORDER, compares_clocks: true, when: |passage| passage.came },
+    Row { name: "order of arrival", given: ORDER, compares_clocks: true, when: |passage| passage.came },
     Row { name: "synchronize", given: ORDER, compares_clocks: true, when: |passage| passage.left },
     Row {
         name: "synchronize(align=true), clocks not compared",
@@ -77,7 +77,7 @@ impl SkewSetting {
             ..Params::default()
         };
         JointSetting {
-            // A millisecond a minute is a sixtieth of a thousandth.
+            // One millisecond a minute is 1000/60 ppm.
             drifts_ppm: vec![0, self.drift_ms * 1000 / 60],
             period: PERIOD,
             updates: self.minutes * 60_000 / PERIOD.as_millis() as u64,
@@ -88,19 +88,21 @@ impl SkewSetting {
     }
 }
 
-/// Runs the experiment and prints its table.
+/// Runs `skew`.
 pub(crate) fn run(setting: &SkewSetting) -> Result<Value, Failure> {
-    let pairs = runtime::registry::pairs();
+    let pairs = modules::registry::pairs();
     let pair = *pairs.iter().find(|pair| pair.name() == "synchronize").ok_or("there is no `synchronize`")?;
     println!(
         "Two devices, an update every 16 ms of each for {} minutes, the second clock {} ms a minute fast; every packet",
         setting.minutes, setting.drift_ms
     );
     println!(
-        "takes 20 ms and 0 to J ms more, in order; seed {}. Skew: how far apart what was made at the",
+        "takes 20 ms and 0 to J ms more, in order; seed {}. Skew: the time at the sink between updates of the",
         setting.seed
     );
-    println!("same moment is at the sink, milliseconds. Delay: from making to leaving, both devices.\n");
+    println!(
+        "two devices that were made at the same time, in milliseconds. Delay: from making to leaving, both devices.\n"
+    );
     println!("| J | at the sink | median skew | 99 % | largest | median delay |");
     println!("|---|---|---|---|---|---|");
     let drawn =
@@ -126,17 +128,18 @@ pub(crate) fn run(setting: &SkewSetting) -> Result<Value, Failure> {
         let chart = Chart { title: &title, axes: ["time, s", "skew, ms"], scales: [Scale::Linear; 2], lines };
         let svg = chart.svg();
         std::fs::write(file, svg).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!("\n![{title}]({})", file.file_name().unwrap_or_default().display());
     }
     Ok(Value::Array(rows))
 }
 
-/// From making to where the row reads.
+/// Returns the delays from creation to the row's time.
 fn delays<'a>(run: &'a JointRun, row: &'a Row) -> impl Iterator<Item = Duration> + 'a {
     let passages = run.passages.iter().flatten();
     passages.filter_map(|passage| Some((row.when)(passage)?.since(passage.made)))
 }
 
-/// The 99th percentile of every few seconds.
+/// Returns the 99th percentile of each [`POINT`].
 fn points(skew: &[(Time, Duration)]) -> Vec<[f64; 2]> {
     let Some((started, _)) = skew.first() else { return Vec::new() };
     let seconds = |at: Time| at.since(*started).as_secs_f64();

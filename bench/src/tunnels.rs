@@ -1,16 +1,17 @@
-//! The same bytes through tunnels that people use: a port that OpenSSH forwards, and WireGuard in user space
-//! (wireguard-go); beside bare TCP and ours over the same network.
+//! The same messages through other programs' tunnels: a port forwarded by OpenSSH, and WireGuard in user space (wireguard-go),
+//! beside bare TCP and Outboard over the same network.
 //!
-//! OpenSSH runs over loopback; WireGuard joins two network namespaces by a veth pair of 1,500 bytes, since within
-//! one the kernel would not ask it.
+//! OpenSSH runs over loopback. WireGuard joins two network namespaces with a veth pair of 1,500 bytes: within one namespace the
+//! kernel would not use it.
 
-use crate::chapter6::in_namespace;
+use crate::bare;
 use crate::devices::Window;
 use crate::flood::{self, Load};
+use crate::lab::in_namespace;
 use crate::latency::{self, joined};
 use crate::measure::{Times, median};
 use crate::ours::Link;
-use crate::{Failure, Setting, bare};
+use crate::setting::{Failure, Setting};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -21,34 +22,34 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Messages there and back a turn, and bytes of each.
+/// Round trips of a turn and bytes of each message.
 const PINGS: [(usize, usize); 2] = [(1000, 24), (50, 1_000_000)];
-/// Messages a turn and bytes of each, as fast as they go.
+/// Messages of a turn and bytes of each, for throughput.
 const LOADS: [(usize, usize); 2] = [(50_000, 1000), (200, 1_000_000)];
-/// How long a tunnel may take to stand.
+/// The longest start of a tunnel.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How the bytes go.
+/// The route of the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Route {
     Bare,
     Tunnel,
     Tcp,
     Quic,
 }
 
-const WAYS: [Way; 4] = [Way::Bare, Way::Tunnel, Way::Tcp, Way::Quic];
+const ROUTES: [Route; 4] = [Route::Bare, Route::Tunnel, Route::Tcp, Route::Quic];
 
-/// A network, and the tunnel that runs over it.
+/// A network with its tunnel.
 trait Network {
     fn name(&self) -> &'static str;
 
     fn tunnel(&self) -> &'static str;
 
-    /// Two ends of a connection, the second of them at the other host.
+    /// Returns both ends of a connection, the other host's second.
     fn connection(&self, through_tunnel: bool) -> Result<(TcpStream, TcpStream), Failure>;
 
-    /// The same of datagrams, past the tunnel.
+    /// Returns both ends for datagrams without the tunnel, the other host's second.
     fn datagrams(&self) -> Result<(UdpSocket, UdpSocket), Failure>;
 }
 
@@ -64,20 +65,20 @@ fn run_program(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn wait_until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+fn wait_until<T>(program: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failure> {
     let begun = Instant::now();
     loop {
         if let Some(done) = attempt() {
             return Ok(done);
         }
         if begun.elapsed() > PATIENCE {
-            return Err(format!("{what} does not stand within {} s", PATIENCE.as_secs()).into());
+            return Err(format!("{program} is not ready within {} s", PATIENCE.as_secs()).into());
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A directory of this process's own; removed when dropped.
+/// A temporary directory. Dropping the value removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -98,7 +99,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Processes that end with this.
+/// Processes that stop when the value is dropped.
 #[derive(Default)]
 struct Processes(Vec<Child>);
 
@@ -120,11 +121,11 @@ impl Drop for Processes {
     }
 }
 
-/// A port forwarded by OpenSSH over loopback, with its usual cipher.
+/// A port forwarded by OpenSSH over loopback with the default cipher.
 struct Ssh {
     _processes: Processes,
     _scratch: Scratch,
-    /// Where the forwarded port leads.
+    /// The destination of the forwarded port.
     listener: TcpListener,
     forwarded: SocketAddr,
 }
@@ -137,7 +138,7 @@ impl Ssh {
             run_program("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", key])?;
         }
         std::fs::copy(format!("{user}.pub"), &allowed)?;
-        // Where sshd puts itself away before it knows who is there.
+        // The directory for sshd's privilege separation.
         std::fs::create_dir_all("/run/sshd")?;
         let free = || Ok::<_, Failure>(TcpListener::bind("127.0.0.1:0")?.local_addr()?);
         let (server, forwarded) = (free()?, free()?);
@@ -197,7 +198,7 @@ struct WireGuard {
     names: [String; 2],
 }
 
-/// Addresses of the two hosts on the network, and in the tunnel.
+/// Addresses of the two hosts on the network and in the tunnel.
 const PLAIN: [&str; 2] = ["10.231.7.1", "10.231.7.2"];
 const TUNNELLED: [&str; 2] = ["10.232.7.1", "10.232.7.2"];
 const WIREGUARD_PORT: &str = "51820";
@@ -206,7 +207,7 @@ impl WireGuard {
     fn start() -> Result<WireGuard, Failure> {
         let scratch = Scratch::new("wireguard")?;
         let names = ["a", "b"].map(|host| format!("outboard-{}-{host}", std::process::id()));
-        // Made first, so that what was begun is taken away whatever fails.
+        // Created first: dropping it removes the namespaces after any failure.
         let mut made = WireGuard { _processes: Processes::default(), names };
         let ip = |words: String| run_program("ip", &words.split_whitespace().collect::<Vec<_>>());
         let [a, b] = made.names.clone();
@@ -227,10 +228,10 @@ impl WireGuard {
             wait_until("wireguard-go", || Path::new(&control).exists().then_some(()))?;
             let private = Command::new("wg").arg("genkey").output()?.stdout;
             std::fs::write(scratch.path(&devices[host]), &private)?;
-            let mut told =
+            let mut wg =
                 Command::new("wg").arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-            told.stdin.take().ok_or("wg without an input")?.write_all(&private)?;
-            public.push(String::from_utf8(told.wait_with_output()?.stdout)?.trim().to_string());
+            wg.stdin.take().ok_or("wg without an input")?.write_all(&private)?;
+            public.push(String::from_utf8(wg.wait_with_output()?.stdout)?.trim().to_string());
         }
         for (host, name) in made.names.iter().enumerate() {
             let (device, other) = (&devices[host], 1 - host);
@@ -294,14 +295,14 @@ impl Drop for WireGuard {
     }
 }
 
-/// Ours, and the sockets it runs over.
+/// Returns Outboard's link and the sockets for it.
 fn ours(
     setting: &Setting,
     network: &dyn Network,
-    way: Way,
+    route: Route,
     both_ways: bool,
 ) -> Result<(Link, [OwnedFd; 2]), Failure> {
-    if way == Way::Quic {
+    if route == Route::Quic {
         let (near, far) = network.datagrams()?;
         return Ok((flood::quic(both_ways)?, [near.into(), far.into()]));
     }
@@ -324,36 +325,36 @@ fn connection(
     Ok((near, far))
 }
 
-/// One message at a time: its time one way, nanoseconds, in the median.
+/// Measures the median one-way time in nanoseconds, one message at a time.
 fn ping(
     setting: &Setting,
     network: &dyn Network,
-    way: Way,
+    route: Route,
     (count, size): (usize, usize),
 ) -> Result<f64, Failure> {
-    let times: Times = match way {
-        Way::Bare | Way::Tunnel => {
-            let sockets = connection(setting, network, way == Way::Tunnel)?;
+    let times: Times = match route {
+        Route::Bare | Route::Tunnel => {
+            let sockets = connection(setting, network, route == Route::Tunnel)?;
             latency::bare_turn_over(setting, sockets, size, count)?
         }
-        Way::Tcp | Way::Quic => {
-            let (link, sockets) = ours(setting, network, way, true)?;
+        Route::Tcp | Route::Quic => {
+            let (link, sockets) = ours(setting, network, route, true)?;
             latency::our_turn_over(setting, &link, sockets, size, count)?
         }
     };
     Ok(times.percentile_us(0.5) * 1e3)
 }
 
-/// As fast as they go: time a message, nanoseconds.
+/// Measures the time of a message in nanoseconds at full throughput.
 fn stream(
     setting: &Setting,
     network: &dyn Network,
-    way: Way,
+    route: Route,
     (messages, size): (usize, usize),
 ) -> Result<f64, Failure> {
-    let nanoseconds = match way {
-        Way::Bare | Way::Tunnel => {
-            let (near, far) = connection(setting, network, way == Way::Tunnel)?;
+    let nanoseconds = match route {
+        Route::Bare | Route::Tunnel => {
+            let (near, far) = connection(setting, network, route == Route::Tunnel)?;
             let (window, begun_ns) = (Window::default(), sys::clock::boot_ns());
             thread::scope(|scope| {
                 let drain = scope.spawn(|| {
@@ -369,8 +370,8 @@ fn stream(
             })?;
             window.received_ns().saturating_sub(begun_ns)
         }
-        Way::Tcp | Way::Quic => {
-            let (link, sockets) = ours(setting, network, way, false)?;
+        Route::Tcp | Route::Quic => {
+            let (link, sockets) = ours(setting, network, route, false)?;
             let load = Load { messages, message_bytes: size, window_bytes: u64::MAX };
             flood::our_turn(setting, &link, sockets, load)?.nanoseconds
         }
@@ -378,14 +379,14 @@ fn stream(
     Ok(nanoseconds as f64 / messages as f64)
 }
 
-/// Measures and prints; gives the figures.
+/// Runs `tunnels`.
 pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
     println!(
-        "Time a message, ns, and how many times bare TCP's that is ({}), {} rounds",
+        "Nanoseconds per message, and the ratio to bare TCP ({}); {} rounds",
         setting.congestion, setting.rounds
     );
     println!(
-        "{:<14} {:<18} {:>8} {:>10} {:>22} {:>18} {:>18}",
+        "{:<14} {:<20} {:>8} {:>10} {:>22} {:>18} {:>18}",
         "", "", "bytes", "bare", "tunnel", "ours, tcp sealed", "ours, quic"
     );
     type Start = fn() -> Result<Box<dyn Network>, Failure>;
@@ -399,29 +400,31 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
                 continue;
             }
         };
-        type Turn = fn(&Setting, &dyn Network, Way, (usize, usize)) -> Result<f64, Failure>;
-        let pings = PINGS.iter().map(|load| ("one way (p50)", *load, ping as Turn));
-        let loads = LOADS.iter().map(|load| ("as fast as they go", *load, stream as Turn));
-        for (what, load, turn) in pings.chain(loads) {
-            let mut times: [Vec<f64>; WAYS.len()] = Default::default();
+        type Turn = fn(&Setting, &dyn Network, Route, (usize, usize)) -> Result<f64, Failure>;
+        let pings = PINGS.iter().map(|load| ("one-way delay (p50)", *load, ping as Turn));
+        let loads = LOADS.iter().map(|load| ("full throughput", *load, stream as Turn));
+        for (load_name, load, turn) in pings.chain(loads) {
+            let mut times: [Vec<f64>; ROUTES.len()] = Default::default();
             for round in 0..setting.rounds {
-                // Each way begins in turn.
-                for index in 0..WAYS.len() {
-                    let way = (index + round) % WAYS.len();
-                    times[way].push(turn(setting, network.as_ref(), WAYS[way], load)?);
+                // Each route is first in turn.
+                for index in 0..ROUTES.len() {
+                    let route = (index + round) % ROUTES.len();
+                    times[route].push(turn(setting, network.as_ref(), ROUTES[route], load)?);
                 }
             }
             let [bare, tunnel, tcp, quic] = times.map(|times| median(&times));
             let (place, by, size) = (network.name(), network.tunnel(), load.1);
             let against = |time: f64| format!("{time:.0} {:6.2}", time / bare);
             println!(
-                "{place:<14} {what:<18} {size:>8} {bare:>10.0} {:>22} {:>18} {:>18}",
+                "{place:<14} {load_name:<20} {size:>8} {bare:>10.0} {:>22} {:>18} {:>18}",
                 format!("{by} {}", against(tunnel)),
                 against(tcp),
                 against(quic)
             );
-            rows.push(json!({ "network": place, "tunnel": by, "what": what, "bytes": size, "bare_ns": bare,
-                              "tunnel_ns": tunnel, "tcp_sealed_ns": tcp, "quic_ns": quic }));
+            rows.push(
+                json!({ "network": place, "tunnel": by, "load": load_name, "bytes": size, "bare_ns": bare,
+                              "tunnel_ns": tunnel, "tcp_sealed_ns": tcp, "quic_ns": quic }),
+            );
         }
     }
     Ok(

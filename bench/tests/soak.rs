@@ -1,10 +1,10 @@
-//! The soak of stages on shared memory, briefly.
+//! A short `soak-shm`.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn stages_that_are_killed_at_random_lose_no_slot_and_change_no_byte() {
+fn killed_stages_lose_no_slot_and_change_no_byte() {
     let program = Path::new(env!("CARGO_BIN_EXE_outboard-bench"));
     if !program.with_file_name("outboard").is_file() {
         eprintln!("SKIPPED: `outboard` is not built: cargo build -p outboard");
@@ -15,6 +15,6 @@ fn stages_that_are_killed_at_random_lose_no_slot_and_change_no_byte() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(told.contains("20000 messages") && told.contains("not given back: 0"), "{told}");
+    let output = String::from_utf8_lossy(&output.stdout);
+    assert!(output.contains("20000 messages") && output.contains("not released: 0"), "{output}");
 }

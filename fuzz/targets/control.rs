@@ -1,4 +1,4 @@
-//! Frames of the control channel: each has one way to be written.
+//! Frames of the control channel. Each message has one encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(message.emit(), left[..length]);
         left = &left[length..];
     }
-    // The message alone, so that a length need not be guessed.
+    // Parse the message alone, so that the fuzzer need not guess its length.
     if let Ok(message) = Control::parse(bytes) {
         assert_eq!(message.emit()[4..], *bytes);
     }

@@ -1,4 +1,4 @@
-//! What a stranger says that a device is to be set to, and that a camera is.
+//! Descriptions and settings of a camera, from the network.
 #![no_main]
 
 use devices::v4l2::Properties;

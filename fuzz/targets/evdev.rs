@@ -1,4 +1,4 @@
-//! What a stranger says of an input device, and what it says happened on one.
+//! Descriptions and events of an input device, from the network.
 #![no_main]
 
 use devices::evdev::Properties;
@@ -8,7 +8,7 @@ use wire::formats::evdev::Update;
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(properties) = Properties::parse(bytes) {
         let written = properties.to_bytes();
-        let again = Properties::parse(&written).expect("what a host writes, a host reads");
+        let again = Properties::parse(&written).expect("a written text parses");
         assert_eq!(again.to_bytes(), written);
     }
     if let Ok(update) = Update::parse(bytes) {

@@ -1,4 +1,4 @@
-//! A film that somebody made: the first byte says of which kind, the rest is the file.
+//! Film files: the first byte selects the format, the rest is the file.
 #![no_main]
 
 use contract::{Attributes, Direction, FlowClass, FlowTemplate, Format, Pull, Pulled, Role};

@@ -1,5 +1,5 @@
-//! Two whole hosts: what may happen to a flow between them, its control channel and its clocks, in any order. What the
-//! flow promises holds all the time, and when the bad luck ends everything comes to its end.
+//! Two whole hosts: events of a flow between them, its control channel and its clocks, in any order. The
+//! promises of the flow hold all the time, and without further faults everything comes to its end.
 #![no_main]
 
 use contract::{FlowClass, Time};
@@ -14,21 +14,22 @@ use wire::{Control, Reader, WireError};
 const TOKEN: SessionToken = SessionToken([7; 16]);
 /// The sink's clock is ahead of the source's by this.
 const AHEAD: Duration = Duration::from_secs(1000);
-/// Rounds of good luck after which everything has come to its end.
+/// Without faults, everything is finished after this many rounds.
 const ROUNDS_MAX: usize = 10_000;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = Reader::new(bytes);
     let Ok(mut hosts) = Hosts::new(&mut reader) else { return };
-    // The story ends where the bytes do.
+    // The run ends with the input.
     while hosts.play(&mut reader).is_ok() {}
     hosts.settle();
 });
 
-/// One host besides its half of the flow: 0 is the source's, a sharer; 1 the sink's, an attacher.
+/// The parts of a host besides its half of the flow. Number 0 is the source's, a device host; number 1 is the
+/// sink's, an application host.
 struct Host {
     channel: ControlChannel,
-    /// Words that came and that no process was there for.
+    /// Control messages that arrived while there was no process.
     inbox: VecDeque<Control>,
     clock: ClockEstimator,
     liveness: Liveness,
@@ -38,7 +39,7 @@ struct Host {
 struct Hosts {
     world: World,
     hosts: [Host; 2],
-    /// Bytes under way to each.
+    /// Bytes in flight to each host.
     pipes: [VecDeque<u8>; 2],
     attempt: u32,
     now: Time,
@@ -48,13 +49,13 @@ impl Hosts {
     fn new(reader: &mut Reader<'_>) -> Result<Hosts, WireError> {
         let class = [FlowClass::Reliable, FlowClass::State][usize::from(reader.u8("class")? % 2)];
         let lossy = reader.u8("lossy")? % 2 == 0;
-        // A state flow's store is not full for long: it is given up.
+        // The store of a state flow is not full for long: its content is abandoned.
         let full = match class {
             FlowClass::State => StoreFull::Block,
             _ => [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close]
                 [usize::from(reader.u8("full")? % 3)],
         };
-        let mut scope = Scope::boundless(class, lossy, full);
+        let mut scope = Scope::unlimited(class, lossy, full);
         scope.store_messages = 1 + usize::from(reader.u8("store")? % 8);
         scope.held_records = 1 + usize::from(reader.u8("held")? % 8);
         let limits = Limits::default();
@@ -93,26 +94,27 @@ impl Hosts {
     }
 
     fn step(&mut self, made: Move) {
-        // Words and links are the hosts' own affair.
-        let ours = matches!(made, Move::HearAtSink | Move::HearAtSource | Move::Acknowledged(_) | Move::Join);
+        // This target drives control messages and links itself.
+        let ours =
+            matches!(made, Move::ReceiveAtSink | Move::ReceiveAtSource | Move::Acknowledged(_) | Move::Join);
         if !ours {
             self.world.step(made).unwrap_or_else(|broken| panic!("{broken}"));
-            self.hear_waiting();
-            self.say();
+            self.deliver_waiting();
+            self.send_messages();
         }
         if !self.world.is_up() {
             self.pipes.iter_mut().for_each(VecDeque::clear);
         }
     }
 
-    /// What the halves say goes into the control channel, which keeps it while there is no link.
-    fn say(&mut self) {
-        let (to_sink, to_source) = self.world.take_words();
-        for (host, words) in [to_sink, to_source].into_iter().enumerate() {
-            for word in words {
+    /// Passes control messages of the halves to the control channel, which retains them while there is no link.
+    fn send_messages(&mut self) {
+        let (to_sink, to_source) = self.world.take_controls();
+        for (host, messages) in [to_sink, to_source].into_iter().enumerate() {
+            for message in messages {
                 let channel = &mut self.hosts[host].channel;
-                let said = if self.world.is_up() { channel.send(&word) } else { channel.keep(&word) };
-                said.expect("there is room");
+                let result = if self.world.is_up() { channel.send(&message) } else { channel.keep(&message) };
+                result.expect("there is room");
             }
         }
     }
@@ -132,7 +134,7 @@ impl Hosts {
         self.now.after(AHEAD * host as u32)
     }
 
-    /// So many bytes leave, and as many come.
+    /// Sends this many bytes and delivers as many.
     fn carry(&mut self, to: usize, bytes: usize) {
         if !self.world.is_up() {
             return;
@@ -148,20 +150,20 @@ impl Hosts {
         let count = self.pipes[to].len().min(bytes);
         let came: Vec<u8> = self.pipes[to].drain(..count).collect();
         self.hosts[to].channel.handle_bytes(&came);
-        while let Some(word) = self.hosts[to].channel.poll().expect("both keep to the protocol") {
-            self.hear(to, word);
+        while let Some(message) = self.hosts[to].channel.poll().expect("both keep to the protocol") {
+            self.receive(to, message);
         }
-        self.hear_waiting();
-        self.say();
+        self.deliver_waiting();
+        self.send_messages();
     }
 
-    fn hear(&mut self, at: usize, word: Control) {
+    fn receive(&mut self, at: usize, message: Control) {
         let now = self.time(at);
         let host = &mut self.hosts[at];
         host.liveness.handle_heard(self.now);
-        match word {
+        match message {
             Control::Ping { id, sent, received } => {
-                host.channel.handle_received(received).expect("the other host counts what came");
+                host.channel.handle_received(received).expect("the other host counts its messages");
                 let pong = Control::Pong { id, sent, received: now.0, replied: now.0 };
                 host.channel.send(&pong).expect("there is room");
             }
@@ -172,22 +174,22 @@ impl Hosts {
                 let offset = host.clock.offset().expect("an answer came").0;
                 assert!(offset.abs_diff(truth) <= host.clock.error_ns().expect("an answer came"));
             }
-            word => host.inbox.push_back(word),
+            message => host.inbox.push_back(message),
         }
     }
 
-    /// What came is heard in order, once there is a process to hear it.
-    fn hear_waiting(&mut self) {
+    /// Delivers arrived messages in order, once there is a process.
+    fn deliver_waiting(&mut self) {
         let (at_source, at_sink) = self.world.is_alive();
-        while let Some(word) = self.hosts[0].inbox.pop_front_if(|_| at_source) {
-            self.world.hear_at_source(&word);
+        while let Some(message) = self.hosts[0].inbox.pop_front_if(|_| at_source) {
+            self.world.receive_at_source(&message);
         }
-        while let Some(word) = self.hosts[1].inbox.pop_front_if(|_| at_sink) {
-            self.world.hear_at_sink(&word);
+        while let Some(message) = self.hosts[1].inbox.pop_front_if(|_| at_sink) {
+            self.world.receive_at_sink(&message);
         }
     }
 
-    /// A new connection resumes the session: what the other side missed is said again before anything new.
+    /// A new connection resumes the session: missed messages are retransmitted before any new one.
     fn join(&mut self) {
         if self.world.is_up() || self.world.is_alive() != (true, true) {
             return;
@@ -197,28 +199,28 @@ impl Hosts {
         let handshake = Handshake::new("sink", Some(TOKEN), received, self.attempt);
         let Control::Hello { received, resume, .. } = across(&handshake.hello()) else { panic!("no hello") };
         assert_eq!(resume, Some(TOKEN));
-        let sharer = &mut self.hosts[0].channel;
+        let device_host = &mut self.hosts[0].channel;
         let welcome = Control::Welcome {
             host: "source".into(),
             session: TOKEN,
             resumed: true,
-            received: sharer.received(),
+            received: device_host.received(),
         };
-        sharer.resume(received, Some(&welcome)).expect("the sink counts what came");
-        let first = sharer.front().to_vec();
-        sharer.handle_sent(first.len());
+        device_host.resume(received, Some(&welcome)).expect("the sink counts its messages");
+        let first = device_host.front().to_vec();
+        device_host.handle_sent(first.len());
         let (answer, _) = Control::parse_frame(&first).expect("our own").expect("a whole frame");
         let welcomed = handshake.handle(answer).expect("a welcome");
         assert!(welcomed.resumed);
-        self.hosts[1].channel.resume(welcomed.received, None).expect("the source counts what came");
+        self.hosts[1].channel.resume(welcomed.received, None).expect("the source counts its messages");
         self.world.step(Move::Join).unwrap_or_else(|broken| panic!("{broken}"));
         self.hosts.iter_mut().for_each(|host| host.liveness.handle_heard(self.now));
-        self.say();
+        self.send_messages();
     }
 
-    /// From here on nothing goes wrong, and nothing new is made: everything comes to its end.
+    /// From here on nothing goes wrong and no message is made, so everything comes to its end.
     fn settle(&mut self) {
-        self.world.stop_making();
+        self.world.stop_device();
         for _ in 0..ROUNDS_MAX {
             if self.world.is_done() {
                 return;
@@ -236,7 +238,7 @@ impl Hosts {
     }
 }
 
-/// A message as the other side reads it.
+/// Converts a message to bytes and back.
 fn across(message: &Control) -> Control {
     Control::parse_frame(&message.emit()).expect("our own").expect("a whole frame").0
 }

@@ -1,4 +1,4 @@
-//! Frames of module processes: header, then body; each has one way to be written.
+//! Frames of module processes: header, then body. Each has one encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +8,7 @@ use wire::{ModuleFrame, ModuleHeader, WireError};
 fuzz_target!(|bytes: &[u8]| match ModuleHeader::parse(bytes) {
     Ok(header) => {
         assert!(header.length as usize <= MODULE_FRAME_BYTES_MAX);
-        // Whatever its length says: so that it need not be guessed.
+        // Ignore the length in the header, so that the fuzzer need not guess it.
         let body = &bytes[MODULE_HEADER_BYTES..];
         match ModuleFrame::parse(header.kind, body) {
             Ok(ModuleFrame::Unknown(kind)) => assert_eq!(kind, header.kind),

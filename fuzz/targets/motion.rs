@@ -1,4 +1,4 @@
-//! What a stranger says happened on a 3D mouse.
+//! Events of a 3D mouse, from the network.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What two hosts say that get to know each other.
+//! Messages of two hosts that pair.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! What a peer's half says to ours: messages and words that the other half of a pair never makes, changed ones that it
-//! does make, in any order, to either half. A line of text first, a pipeline as a peer writes one, of which the first pair is
-//! taken; then a byte for the flow's format; then steps.
+//! Input of a pair's half from a malicious peer: messages and control messages that the other half never makes,
+//! or changed ones, in any order, to either half. The input starts with a line of text, a pipeline as a peer
+//! writes it, of which the first pair is used; then a byte for the flow's format; then steps.
 #![no_main]
 
 use contract::{Format, Message, Outbox, Port, Secret, Site, Stage, Time};
@@ -19,7 +19,7 @@ const FORMATS: [Format; 8] = [
     Format::Controls,
     Format::Audio,
 ];
-/// Most timers that run out at one moment before a half counts as stuck.
+/// The most timeouts at one moment; a half that needs more counts as stuck.
 const TIMERS_MAX: usize = 20_000;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -46,13 +46,13 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 enum Step<'a> {
-    /// To the half that undoes, as it is.
+    /// To the undoing half, unchanged.
     Made(Port, &'a [u8]),
-    /// To the half that transforms, whose messages go on to the other, each with one byte changed, if any is.
+    /// To the transforming half. Its messages go on to the other half, each with at most one byte changed.
     Honest(&'a [u8], Option<(u8, u8)>),
-    SaidToSink(&'a [u8]),
-    SaidToSource(&'a [u8]),
-    /// Of what the other half was, at the end of a process.
+    ControlToSink(&'a [u8]),
+    ControlToSource(&'a [u8]),
+    /// A checkpoint of another process.
     Restore(&'a [u8]),
     Pause(u8),
     Gap,
@@ -80,8 +80,8 @@ impl<'a> Step<'a> {
         Some(match kind % 8 {
             0 => Step::Made(Port(u16::from(kind / 128)), body),
             1 => Step::Honest(body, (kind > 127).then(|| Some((byte(steps)?, byte(steps)?))).flatten()),
-            2 => Step::SaidToSink(body),
-            3 => Step::SaidToSource(body),
+            2 => Step::ControlToSink(body),
+            3 => Step::ControlToSource(body),
             _ => Step::Restore(body),
         })
     }
@@ -96,7 +96,7 @@ struct Halves {
 impl Halves {
     fn take(&mut self, step: Step<'_>) {
         let (now, mut out) = (self.now, Outbox::default());
-        // Whatever is refused is refused in words.
+        // Every refusal has a text.
         let result = match step {
             Step::Made(port, body) => self.sink.handle(port, Message::new(now, body.to_vec()), now, &mut out),
             Step::Honest(body, change) => {
@@ -105,8 +105,8 @@ impl Halves {
                 self.pass(made, change, &mut out);
                 result
             }
-            Step::SaidToSink(said) => self.sink.handle_control(said, now, &mut out),
-            Step::SaidToSource(said) => self.source.handle_control(said, now, &mut out),
+            Step::ControlToSink(control) => self.sink.handle_control(control, now, &mut out),
+            Step::ControlToSource(control) => self.source.handle_control(control, now, &mut out),
             Step::Restore(from) => self.sink.restore(from.to_vec().into()),
             Step::Pause(ms) => {
                 self.now = now.after(Duration::from_millis(ms.into()));
@@ -131,8 +131,8 @@ impl Halves {
             }
             let _ = self.sink.handle(port, Message::new(message.created, bytes), self.now, out);
         }
-        for said in made.controls {
-            let _ = self.sink.handle_control(&said, self.now, out);
+        for control in made.controls {
+            let _ = self.sink.handle_control(&control, self.now, out);
         }
     }
 

@@ -1,5 +1,5 @@
-//! A pipeline from a stranger, against every pair there is: a refusal that can be shown, or a pipeline
-//! without local options whose canonical text gives the same again.
+//! Pipelines from the network, checked against every pair. The result is a printable error, or a pipeline
+//! without local options whose canonical text parses to the same pipeline.
 #![no_main]
 
 use contract::Scope;
@@ -14,15 +14,15 @@ fuzz_target!(|text: &str| {
                 assert!(used.pair.options().iter().all(|option| option.scope != Scope::Local));
                 assert!(used.link.is_none());
             }
-            let again = Pipeline::parse(parsed.canonical(), PAIRS, Origin::Peer)
-                .expect("what a host writes, a host reads");
+            let again =
+                Pipeline::parse(parsed.canonical(), PAIRS, Origin::Peer).expect("a written text parses");
             assert!(again == parsed && again.canonical() == parsed.canonical());
             let accepted = Requirement::new(again).accept(text, PAIRS);
             assert!(accepted.is_ok(), "a proposal is refused by its own requirement");
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    // What the user of this host writes.
+    // A pipeline from the local user.
     if let Err(error) = Pipeline::parse(text, PAIRS, Origin::Local) {
         assert!(!error.to_string().is_empty());
     }

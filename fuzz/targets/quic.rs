@@ -1,28 +1,33 @@
-//! QUIC's accepting end: datagrams of a stranger before any handshake, and what a peer may do that has the keys and no
-//! manners: streams, datagrams and bytes in any order.
+//! The accepting side of QUIC: datagrams from anybody before the handshake, and a malicious peer that has the
+//! keys: streams, datagrams and bytes in any order.
 #![no_main]
 
 use contract::{
     Attributes, Body, Ctl, Direction, End, FlowClass, FlowKey, FlowTemplate, Format, Message, Options,
-    Partner, Pull, Pulled, SealKeys, Secret, Time,
-};
+    Partner, Pull, Pulled, SealKeys, Secret, Time, TransportCtl};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, UdpSocket};
 use transports::quic::{
-    AddressCheck, Beginning, Checked, Congestion, Dir, QuicConnection, StreamId, Tuning, VarInt, arrival,
+    AddressValidator, Congestion, ConnectionConfig, Dir, QuicConnection, StreamId, Tuning, Validation,
+    VarInt, classify,
 };
 use wire::{BODY_BYTES_MAX, Container, Reader, RecordHeader, WireError};
 
-const TUNING: Tuning =
-    Tuning { window: 1 << 20, streams: 4, datagram: 1200, is_known: false, congestion: Congestion::Cubic };
-/// Datagrams there and back that a handshake needs at most, with room to spare.
+const TUNING: Tuning = Tuning {
+    window: 1 << 20,
+    streams: 4,
+    datagram: 1200,
+    is_size_known: false,
+    congestion: Congestion::Cubic,
+};
+/// More datagrams than a handshake needs in both directions.
 const ROUNDS_MAX: usize = 64;
-/// Streams that the peer writes to.
+/// The number of streams that the peer uses.
 const STREAMS_MAX: usize = 8;
 
-/// Inputs that one connection with the keys serves, as a handshake takes longer than all that follows: what is found may
-/// need what came before it.
+/// The inputs that one connection serves, because a handshake takes longer than an input. So a finding may
+/// depend on earlier inputs.
 const INPUTS_MAX: u32 = 64;
 
 thread_local! {
@@ -39,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A peer that has the keys, and who takes what it does.
+/// A peer that has the keys, and the partner that it is connected to.
 struct Connected {
     peer: Peer,
     ours: Box<dyn Partner>,
@@ -62,7 +67,7 @@ fn after(reader: &mut Reader<'_>, class: FlowClass) {
     connected.inputs += 1;
     let Connected { peer, ours, .. } = &mut connected;
     peer.begin();
-    // The story ends where the bytes do.
+    // The run ends with the input.
     while peer.act(reader, ours.as_mut()).is_ok() {
         if !take(ours.as_mut()) {
             return;
@@ -97,12 +102,12 @@ fn ours(socket: UdpSocket, class: FlowClass) -> Box<dyn Partner> {
     ours
 }
 
-/// What a stranger sends to a connection's socket, each two bytes of length first.
+/// Datagrams from anybody to a connection's socket; each starts with a length of two bytes.
 fn before(reader: &mut Reader<'_>) {
     let (near, far) = sockets();
     let mut ours = ours(far, FlowClass::Reliable);
     while let Ok(datagram) = piece(reader) {
-        let _ = arrival(datagram);
+        let _ = classify(datagram);
         let _ = near.send(datagram);
         if !take(ours.as_mut()) {
             return;
@@ -110,13 +115,13 @@ fn before(reader: &mut Reader<'_>) {
     }
 }
 
-/// What a stranger sends to the port.
+/// Datagrams from anybody to the port.
 fn check(reader: &mut Reader<'_>) {
     let [_, keys] = keys();
-    let server = Beginning::data(End::Accepted, Some(&keys), &TUNING).expect("a server");
-    let mut check = AddressCheck::new(&server).expect("a check");
+    let server = ConnectionConfig::data(End::Accepted, Some(&keys), &TUNING).expect("a server");
+    let mut check = AddressValidator::new(&server).expect("a check");
     while let Ok(datagram) = piece(reader) {
-        if let Checked::Answer(answer) = check.look(datagram, (Ipv4Addr::LOCALHOST, 1).into()) {
+        if let Validation::Answer(answer) = check.check(datagram, (Ipv4Addr::LOCALHOST, 1).into()) {
             assert!(answer.len() <= datagram.len(), "{} bytes for {}", answer.len(), datagram.len());
         }
     }
@@ -127,9 +132,9 @@ fn piece<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], WireError> {
     reader.bytes("bytes", length)
 }
 
-/// Takes what came; whether the connection goes on.
+/// Pulls all messages; returns true while the connection is open.
 fn take(ours: &mut dyn Partner) -> bool {
-    let _ = ours.ctl(FlowKey::DEFAULT, Ctl::Heard);
+    let _ = ours.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
     loop {
         match ours.pull(FlowKey::DEFAULT, Pull::Yours) {
             Ok(Pulled::Message(_, record)) => {
@@ -150,7 +155,7 @@ fn record(length: u16) -> Vec<u8> {
     record
 }
 
-/// A peer that has the keys and no manners.
+/// A malicious peer that has the keys.
 struct Peer {
     connection: QuicConnection,
     raw: UdpSocket,
@@ -160,15 +165,15 @@ struct Peer {
 impl Peer {
     fn new(socket: UdpSocket) -> Peer {
         let [keys, _] = keys();
-        let beginning = Beginning::data(End::Dialled, Some(&keys), &TUNING).expect("a client");
+        let beginning = ConnectionConfig::data(End::Dialled, Some(&keys), &TUNING).expect("a client");
         let raw = socket.try_clone().expect("a socket");
-        let connection = QuicConnection::begin(socket.into(), beginning).expect("a connection");
+        let connection = QuicConnection::new(socket.into(), beginning).expect("a connection");
         Peer { connection, raw, streams: Vec::new() }
     }
 
     fn shake_hands(&mut self, ours: &mut dyn Partner) {
         for _ in 0..ROUNDS_MAX {
-            self.connection.turn();
+            self.connection.drive();
             if self.connection.is_established() {
                 return;
             }
@@ -177,7 +182,7 @@ impl Peer {
         panic!("no handshake");
     }
 
-    /// Gives up the streams of the input before.
+    /// Abandons the streams of the last input.
     fn begin(&mut self) {
         let Some(connection) = self.connection.state() else { return };
         for stream in self.streams.drain(..) {
@@ -185,12 +190,12 @@ impl Peer {
         }
     }
 
-    /// Does the next thing that the bytes say.
+    /// Performs the next action of the input.
     fn act(&mut self, reader: &mut Reader<'_>, ours: &mut dyn Partner) -> Result<(), WireError> {
-        let (what, which) = (reader.u8("what")?, usize::from(reader.u8("which")?));
+        let (action, which) = (reader.u8("action")?, usize::from(reader.u8("which")?));
         let stream = self.streams.get(which % self.streams.len().max(1)).copied();
         let Some(connection) = self.connection.state() else { return Ok(()) };
-        match (what % 9, stream) {
+        match (action % 9, stream) {
             (0, _) if self.streams.len() < STREAMS_MAX => {
                 self.streams.extend(connection.streams().open(Dir::Uni));
             }
@@ -214,7 +219,7 @@ impl Peer {
             }
             _ => {}
         }
-        self.connection.turn();
+        self.connection.drive();
         Ok(())
     }
 }

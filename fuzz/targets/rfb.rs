@@ -1,4 +1,4 @@
-//! What a VNC viewer says to our server, and what a VNC server says to our client.
+//! Messages of a VNC viewer to the server, and of a VNC server to the client.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What a stranger sends on a sealed connection: nothing of it opens, whatever it is. Pieces of the input, each two
-//! bytes of length first.
+//! Records from anybody on an encrypted connection: none is accepted. Each piece of the input starts with a
+//! length of two bytes.
 #![no_main]
 
 use contract::{End, FlowKey, Options, Pull, Pulled, SealKeys, Secret};

@@ -1,4 +1,4 @@
-//! Both halves of a flow and the control channel, with a peer that says anything in any order.
+//! Both halves of a flow and the control channel, with a peer that sends anything in any order.
 #![no_main]
 
 use contract::{FlowClass, Message, Time};
@@ -10,11 +10,11 @@ use wire::{Container, Control, Reader, RecordHeader, WireError};
 const MESSAGES_MAX: usize = 8;
 
 fuzz_target!(|bytes: &[u8]| {
-    // The story ends where the bytes do.
+    // The run ends with the input.
     let _ = play(&mut Reader::new(bytes));
 });
 
-/// Mostly small numbers, sometimes any.
+/// Usually a small number, sometimes any.
 fn number(reader: &mut Reader<'_>) -> Result<u64, WireError> {
     match reader.u8("number")? {
         255 => reader.u64("number"),
@@ -55,7 +55,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
                 source.handle_missing(epoch, &sink.missing());
             }
             4 => {
-                if let Some(record) = source.poll_resend(now) {
+                if let Some(record) = source.poll_retransmit(now) {
                     held += hand_in(&mut sink, record);
                 }
             }
@@ -76,7 +76,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
                 held += hand_in(&mut sink, message);
             }
             9 => {
-                sink.give_up();
+                sink.abandon();
                 held = 0;
             }
             10 => held -= sink.begin(number(reader)? as u32) as usize,
@@ -100,7 +100,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
             18 => {
                 let _ = channel.resume(number(reader)?, None);
             }
-            19 => sink.handle_past(number(reader)? as u32, number(reader)?),
+            19 => sink.handle_epoch_end(number(reader)? as u32, number(reader)?),
             _ => {
                 let _ = channel.handle_received(number(reader)?);
             }
@@ -112,7 +112,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
     }
 }
 
-/// Hands a record in as it came off the network; gives how many more the sink then holds.
+/// Passes a record to the sink, as from the network; returns the number of newly buffered records.
 fn hand_in(sink: &mut SinkFlow, mut record: Message) -> usize {
     let bytes = record.body.take_front::<{ RecordHeader::BYTES }>().expect("a record has a header");
     let header = RecordHeader::parse(&bytes, usize::MAX).expect("a header of our own");

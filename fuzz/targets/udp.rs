@@ -1,4 +1,4 @@
-//! Datagrams from a stranger, put together to records: pieces of the input, each two bytes of length first.
+//! Datagrams from anybody, reassembled to records. Each piece of the input starts with a length of two bytes.
 #![no_main]
 
 use contract::{End, FlowKey, Options, Pull, Pulled};

@@ -1,4 +1,4 @@
-//! A picture, parts of one, boxes in one, or a pointer's shape, from a stranger.
+//! Pictures, parts of pictures, boxes in pictures, and shapes of the pointer, from the network.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

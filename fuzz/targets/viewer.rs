@@ -1,4 +1,4 @@
-//! What a stranger says that somebody did at a screen.
+//! Events of a viewer, from the network.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -3,13 +3,13 @@
 # Source it in a shell test, or run it as a command from any other program:
 #
 #   . "$LAB/netns.sh"            "$LAB/netns.sh" hosts delay 20ms
-#   hosts delay 20ms 5ms loss 1%     make them; the words are netem's, and may be left out
+#   hosts delay 20ms 5ms loss 1%     create them; optional words are for netem
 #   on a outboard share ...          run a command in a host; a is 10.9.0.1, b is 10.9.0.2
-#   link delay 50ms                  from now on the link does this, both ways (no words: nothing)
-#   link_from a rate 256kbit         the same, one way
-#   cut; cut a                       nothing comes through; nothing that a sends comes through
-#   restore                          the link does again what it did
-#   hosts_end                        take them away
+#   link delay 50ms                  set the properties of the link, both ways (no words: none)
+#   link_from a rate 256kbit         set them one way
+#   cut; cut a                       drop everything; drop everything that a sends
+#   restore                          restore the earlier properties
+#   hosts_end                        remove them
 
 lab_state=/run/outboard-lab
 
@@ -24,7 +24,7 @@ hosts() {
   for host in a b; do
     address=10.9.0.1/24; [ $host = b ] && address=10.9.0.2/24
     ip -n $host addr add $address dev wan-$host || return
-    # A program may connect as soon as this returns: nothing is left to negotiate on a veth pair.
+    # A program may connect as soon as this returns: a veth pair needs no negotiation.
     ip -n $host link set wan-$host up || return
     tc -n $host qdisc add dev wan-$host root netem || return
   done
@@ -38,7 +38,7 @@ link() { link_from a "$@" && link_from b "$@"; }
 link_from() {
   host=$1; shift
   echo "$*" >"$lab_state/$host"
-  # Many packets may be under way on a long link.
+  # Many packets may be in flight on a long link.
   tc -n "$host" qdisc change dev "wan-$host" root netem limit 10000 "$@"
 }
 
@@ -51,7 +51,7 @@ cut() {
 restore() {
   for host in a b; do
     read -r words <"$lab_state/$host"
-    # The words were given one by one, and are read so again.
+    # Split the words again as they were given.
     link_from $host $words || return
   done
 }

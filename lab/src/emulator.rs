@@ -1,4 +1,4 @@
-//! The emulator process: one TUN device inside each host's namespace, one thread per host that carries what
+//! The emulator process: one TUN device in each host's namespace, one thread per host that carries the packets that
 //! this host sends, and a control socket.
 
 use crate::gso::{Frame, Piece};
@@ -18,20 +18,19 @@ use sys::tun::{HEADER_BYTES, open_device};
 
 /// Name of the device in each host.
 const DEVICE: &str = "wan0";
-/// Frames taken from a host before due packets are delivered again.
+/// Frames read from a host before due packets are delivered.
 const BURST_FRAMES: usize = 32;
-/// A large segment is cut so that sending a piece takes the link at most this long, for it arrives as a
-/// whole when its last bit does.
+/// Longest transmission time of a piece of a large segment: a piece arrives all at once, when its last bit does.
 const PIECE_NS: u64 = 200_000;
 /// Most packets in a piece.
 const PIECE_PACKETS_MAX: u32 = 64;
-/// What one direction may hold: 1 Gbit/s over several seconds.
+/// Capacity of one direction: 1 Gbit/s over several seconds.
 const HELD_MAX_BYTES: u64 = 1 << 30;
-/// One request on the control socket.
+/// Longest request on the control socket.
 const REQUEST_MAX_BYTES: u64 = 4096;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is fixed when a lab is made.
+/// Fixed properties of a lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) hosts: usize,
@@ -41,15 +40,15 @@ pub(crate) struct Setup {
     /// Take large TCP segments from the hosts.
     pub(crate) large_segments: bool,
     pub(crate) seed: u64,
-    /// What all links do at first.
+    /// Initial parameters of all links.
     pub(crate) params: Params,
 }
 
-/// One host, as the threads share it.
+/// A host, shared by the threads.
 struct Host {
     tun: File,
     state: Mutex<State>,
-    /// Tells the host's thread that the parameters in `state` are new.
+    /// Wakes the host's thread after a change of the parameters in `state`.
     wake: Event,
 }
 
@@ -60,9 +59,9 @@ struct State {
     counters: Counters,
     held_packets: u64,
     held_bytes: u64,
-    /// Frames that were no IP packets.
+    /// Frames that were not IP packets.
     invalid: u64,
-    /// Pieces for no host of the lab, or that the receiving device would not take.
+    /// Pieces without a destination in the lab, or rejected by the receiving device.
     undeliverable: u64,
 }
 
@@ -81,8 +80,8 @@ fn explain(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error 
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Settings of the namespace that the thread is in: windows for gigabits over hundreds of milliseconds, and
-/// no memory of earlier connections, which would make runs depend on each other.
+/// Sets properties of the thread's namespace: TCP windows for gigabits over hundreds of milliseconds, and no
+/// metrics of earlier connections, which would make runs depend on each other.
 fn tune(congestion_control: &str) -> io::Result<()> {
     for (key, value) in [
         ("tcp_rmem", "4096 131072 268435456"),
@@ -95,8 +94,8 @@ fn tune(congestion_control: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A namespace may default only to algorithms on the machine's list of those that need no privilege. Adds to
-/// that list: the one change made outside the lab.
+/// Adds the algorithm to the host's list of those that need no privilege: a namespace may default only to these. It
+/// is the only change outside the lab.
 fn allow(congestion_control: &str) -> io::Result<()> {
     let path = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
     let list = fs::read_to_string(path)?;
@@ -107,7 +106,7 @@ fn allow(congestion_control: &str) -> io::Result<()> {
         .map_err(explain(format!("congestion control {congestion_control}")))
 }
 
-/// Makes a host's device and gives it its addresses.
+/// Creates a host's device and sets its addresses.
 fn make_host(lab: &Lab, index: usize, setup: &Setup) -> io::Result<Host> {
     let home = File::open("/proc/thread-self/ns/net")?;
     let namespace = lab.namespace(index);
@@ -118,7 +117,7 @@ fn make_host(lab: &Lab, index: usize, setup: &Setup) -> io::Result<Host> {
     enter_namespace(&home)?;
     let tun = tun?;
     let n = namespace.as_str();
-    // No link-local address: the host then sends nothing that no program asked for.
+    // No link-local address: then the host sends only packets that a program asked for.
     ip(&["-n", n, "link", "set", DEVICE, "addrgenmode", "none"])?;
     ip(&["-n", n, "link", "set", DEVICE, "mtu", &setup.mtu.to_string(), "txqueuelen", "10000", "up"])?;
     ip(&["-n", n, "addr", "add", &format!("10.77.0.{}/24", index + 1), "dev", DEVICE])?;
@@ -129,7 +128,7 @@ fn make_host(lab: &Lab, index: usize, setup: &Setup) -> io::Result<Host> {
     Ok(Host { tun, state: Mutex::new(state), wake: Event::new()? })
 }
 
-/// Runs the emulator until told to quit. Prints `ready` once the lab is usable.
+/// Runs the emulator until it receives `quit`. Prints `ready` once the lab is usable.
 pub(crate) fn serve(lab: &Lab, setup: &Setup) -> io::Result<()> {
     allow(&setup.congestion_control)?;
     let hosts: io::Result<Vec<Host>> = (0..setup.hosts).map(|index| make_host(lab, index, setup)).collect();
@@ -139,7 +138,7 @@ pub(crate) fn serve(lab: &Lab, setup: &Setup) -> io::Result<()> {
         let hosts = hosts.clone();
         let link = Link::new(setup.params.clone(), setup.seed.wrapping_add(index as u64));
         std::thread::Builder::new().name(format!("from-{}", host_letter(index))).spawn(move || {
-            // So that busy hosts do not make the link late. Without the privilege it is only less punctual.
+            // Keeps the link punctual on a busy machine. Without the privilege it is only less punctual.
             sys::thread::be_urgent();
             sys::thread::be_punctual();
             let error = carry(index, &hosts, link.hold_at_most(HELD_MAX_BYTES));
@@ -149,13 +148,13 @@ pub(crate) fn serve(lab: &Lab, setup: &Setup) -> io::Result<()> {
     }
     println!("ready");
     for stream in control.incoming().flatten() {
-        // A client that goes away amid its request concerns only itself.
+        // An error of one client does not affect the others.
         let _ = answer(&stream, &hosts);
     }
     Ok(())
 }
 
-/// Carries everything that a host sends, until its device fails.
+/// Carries all packets that a host sends, until its device fails.
 fn carry(me: usize, hosts: &[Host], mut link: Link<Piece>) -> io::Error {
     let host = &hosts[me];
     let (mut invalid, mut undeliverable) = (0, 0);
@@ -191,23 +190,23 @@ fn carry(me: usize, hosts: &[Host], mut link: Link<Piece>) -> io::Error {
     }
 }
 
-/// Until the host sends, its parameters change, or the time has come.
+/// Waits until the host sends, its parameters change, or the time is reached.
 fn sleep(host: &Host, until_ns: Option<u64>) {
     let left = until_ns.map(|until_ns| Duration::from_nanos(until_ns.saturating_sub(boot_ns())));
     let left =
         left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
     let mut waited = [PollFd::new(&host.tun, PollFlags::IN), PollFd::new(&host.wake, PollFlags::IN)];
-    // An interrupted sleep is a short one.
+    // A signal only shortens the sleep.
     let _ = poll(&mut waited, left.as_ref());
 }
 
-/// Draws the losses among the frame's packets, cuts what is left into pieces and queues them.
+/// Draws the losses among the frame's packets, cuts the rest into pieces and queues them.
 fn send(link: &mut Link<Piece>, now_ns: u64, frame: &Frame<'_>) {
     let params = link.params();
     let one_by_one = params.jitter_ns > 0 || params.duplicate_ppm > 0 || params.corrupt_ppm > 0;
     if one_by_one {
         for packet in 0..frame.packets {
-            // The link counts what it drops.
+            // The link counts its drops.
             let _ = link.push(now_ns, frame.piece(packet, 1), frame.bytes(packet, 1));
         }
         return;
@@ -237,8 +236,8 @@ fn send(link: &mut Link<Piece>, now_ns: u64, frame: &Frame<'_>) {
     }
 }
 
-/// Writes a piece to the host it is addressed to; between two hosts everything (multicast as well) goes to
-/// the other one. Says whether it went.
+/// Writes a piece to its destination; between two hosts, everything (with multicast) goes to the other one. Returns
+/// true on success.
 fn deliver(me: usize, hosts: &[Host], piece: &Piece) -> bool {
     let to = match hosts.len() {
         2 => 1 - me,
@@ -247,7 +246,7 @@ fn deliver(me: usize, hosts: &[Host], piece: &Piece) -> bool {
     hosts.get(to).filter(|_| to != me).is_some_and(|host| (&host.tun).write(piece.bytes()).is_ok())
 }
 
-/// Answers one request: a line of words with tabs between.
+/// Handles one request: a line of words separated by tabs.
 fn answer(stream: &UnixStream, hosts: &[Host]) -> io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut line = String::new();
@@ -268,7 +267,7 @@ fn answer(stream: &UnixStream, hosts: &[Host]) -> io::Result<()> {
     }
 }
 
-/// Changes one host's outgoing link, or, for no host, all.
+/// Changes one host's outgoing link, or all if no host is named.
 fn set(from: &str, text: &str, hosts: &[Host]) -> Result<(), String> {
     let chosen = match from {
         "" => hosts,

@@ -1,9 +1,9 @@
-//! Large TCP segments as they come from a TUN device: one read hands over up to 64 KiB that stand for many
-//! packets on the wire. Carrying them whole is what makes gigabits cheap; here the packets in them are counted
-//! and pieces are cut out, so that loss, queue and rate still work on wire packets.
+//! Large TCP segments of a TUN device: one read returns up to 64 KiB that represent many packets on the wire.
+//! Carrying them as one frame makes gigabits cheap. This module counts the packets in a segment and cuts pieces
+//! from it, so loss, queue and rate still apply to wire packets.
 //!
 //! The header in front of each packet is `struct virtio_net_hdr` (virtio 1.2, 5.1.6): flags, kind of segment,
-//! length of all headers, payload of one packet, where the checksum begins and where it is stored.
+//! length of all headers, payload of one packet, start of the checksummed data, offset of the checksum.
 
 use netsim::Packet;
 use sys::tun::HEADER_BYTES;
@@ -13,16 +13,16 @@ const ONE_PACKET: u8 = 0;
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 
-/// What was read from the device, taken apart.
+/// A parsed frame from the device.
 pub(crate) struct Frame<'a> {
     buffer: &'a [u8],
     /// Length of the IP and TCP headers; 0 when the frame is not a large segment.
     headers_bytes: usize,
-    /// TCP payload in each wire packet but the last.
+    /// TCP payload of each wire packet except the last.
     payload_bytes: usize,
-    /// Where the TCP header begins, from the IP header.
+    /// Offset of the TCP header from the IP header.
     tcp_at: usize,
-    /// Packets that it is on the wire.
+    /// Number of wire packets.
     pub(crate) packets: u32,
 }
 
@@ -34,7 +34,7 @@ fn write_u16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The virtio header has the machine's own byte order.
+/// The virtio header uses the machine's byte order.
 fn read_native_u16(bytes: &[u8], at: usize) -> usize {
     u16::from_ne_bytes([bytes[at], bytes[at + 1]]).into()
 }
@@ -52,7 +52,7 @@ fn fold(mut sum: u32) -> u16 {
 }
 
 impl<'a> Frame<'a> {
-    /// `None` when it is no IP packet that can be carried.
+    /// Returns `None` if the frame is not an IP packet that can be carried.
     pub(crate) fn parse(buffer: &'a [u8]) -> Option<Frame<'a>> {
         let ip = buffer.get(HEADER_BYTES..)?;
         if !matches!((ip.first()? >> 4, ip.len()), (4, 20..) | (6, 40..)) {
@@ -73,20 +73,20 @@ impl<'a> Frame<'a> {
         Some(Frame { headers_bytes, payload_bytes, tcp_at, packets, ..whole })
     }
 
-    /// Bytes that `count` packets from `first` on take on the wire, from the IP header up.
+    /// Size on the wire of `count` packets beginning with `first`, from the IP header up.
     pub(crate) fn bytes(&self, first: u32, count: u32) -> u32 {
         let (begin, end) = self.payload(first, count);
         (end - begin + count as usize * self.headers_bytes) as u32
     }
 
-    /// Bounds of the payload of `count` packets from `first` on, within the payload.
+    /// Range of the payload of `count` packets beginning with `first`.
     fn payload(&self, first: u32, count: u32) -> (usize, usize) {
         let total = self.buffer.len() - HEADER_BYTES - self.headers_bytes;
         let at = |packet: u32| (packet as usize * self.payload_bytes).min(total);
         (at(first), at(first + count))
     }
 
-    /// A frame of its own that holds `count` packets from `first` on.
+    /// Cuts `count` packets beginning with `first` out as a frame.
     pub(crate) fn piece(&self, first: u32, count: u32) -> Piece {
         if count == self.packets {
             return Piece(self.buffer.into());
@@ -126,8 +126,8 @@ impl<'a> Frame<'a> {
         if first > 0 {
             tcp[13] &= !0x80; // CWR belongs to the first
         }
-        // The checksum field holds the sum of the pseudo header so far (the rest is left to
-        // checksum offload); of that only the length has changed.
+        // The checksum field holds the sum of the pseudo header (checksum offload completes it); only the length in
+        // it has changed.
         let partial =
             u32::from(read_u16(tcp, 16)) + u32::from(!(old_tcp_bytes as u16)) + new_tcp_bytes as u32;
         write_u16(tcp, 16, fold(partial));
@@ -135,29 +135,29 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// One or more packets under way, with the virtio header.
+/// One or more packets in flight, with the virtio header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece(Box<[u8]>);
 
 impl Piece {
-    /// What to write to the receiving device.
+    /// Bytes to write to the receiving device.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The last byte of the destination's address: the host's number from 1.
+    /// Last byte of the destination address: the host's number, from 1.
     pub(crate) fn destination(&self) -> u8 {
         let ip = &self.0[HEADER_BYTES..];
         if ip[0] >> 4 == 4 { ip[19] } else { ip[39] }
     }
 
-    /// Stores the checksum that was left open, so that the receiver checks it.
+    /// Completes an offloaded checksum, so that the receiver verifies it.
     fn complete_checksum(&mut self) {
         let from = HEADER_BYTES + read_native_u16(&self.0, 6);
         let at = from + read_native_u16(&self.0, 8);
         if self.0[0] & NEEDS_CHECKSUM != 0 && at + 2 <= self.0.len() {
             let checksum = !sum(&self.0[from..]);
-            // Zero would mean no checksum in UDP (RFC 768).
+            // In UDP, zero means no checksum (RFC 768).
             write_u16(&mut self.0, at, if checksum == 0 { 0xffff } else { checksum });
         }
         self.0[0] = 0;
@@ -165,7 +165,7 @@ impl Piece {
 }
 
 impl Packet for Piece {
-    /// As on a wire: the checksum is that of the packet before it was damaged. Only for a piece of one packet.
+    /// Damages the packet but keeps its checksum, like a wire. Only for a piece of one packet.
     fn corrupt(&mut self, random: u64) {
         self.complete_checksum();
         let bits = (self.0.len() - HEADER_BYTES) as u64 * 8;

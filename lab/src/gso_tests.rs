@@ -1,4 +1,4 @@
-//! Pieces of large segments must be packets that a host would have sent itself.
+//! A piece of a large segment must equal packets that a host would have sent.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A lab's life: its namespaces, its files, the emulator process, and the end of all of them.
+//! The life cycle of a lab: its namespaces, files and emulator process.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File, TryLockError};
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where labs keep their files.
+/// Directory of the labs' files.
 const STATE: &str = "/run/outboard-netlab";
 const NAME_MAX_BYTES: usize = 32;
-/// One for each letter.
+/// One host for each letter.
 pub(crate) const HOSTS_MAX: usize = 26;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the emulator, and processes told to end, are given.
+/// Timeout for the emulator, and for processes that are asked to end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A lab's name and its files: `lock` (held locked by the emulator for as long as it lives; holds its pid),
-/// `hosts` (how many), `control` (a socket), `log`.
+/// A lab's name and its files: `lock` (locked by the emulator while it lives; holds its pid), `hosts` (their
+/// number), `control` (a socket), `log`.
 pub(crate) struct Lab {
     name: String,
 }
@@ -34,7 +34,7 @@ pub(crate) fn host_index(letter: &str) -> Option<usize> {
     matches!(letter.as_bytes(), [b'a'..=b'z']).then(|| usize::from(letter.as_bytes()[0] - b'a'))
 }
 
-/// Runs iproute2's `ip`; hands back what it printed.
+/// Runs iproute2's `ip`; returns its output.
 pub(crate) fn ip(args: &[&str]) -> io::Result<String> {
     let run = Command::new("ip").args(args).output();
     let out = run.map_err(|error| io::Error::new(error.kind(), format!("ip (package iproute2): {error}")))?;
@@ -45,7 +45,7 @@ pub(crate) fn ip(args: &[&str]) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into())
 }
 
-/// Polls until `done` or the time is up; says which.
+/// Polls until `done` returns true, or the time limit. Returns the last result.
 pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     while !done() {
@@ -69,7 +69,7 @@ impl Lab {
         Ok(Lab { name: name.into() })
     }
 
-    /// The labs that have files, alive or not.
+    /// All labs that have files, running or not.
     pub(crate) fn all() -> Vec<Lab> {
         let entries = fs::read_dir(STATE).into_iter().flatten().flatten();
         entries.filter_map(|entry| Lab::new(&entry.file_name().to_string_lossy()).ok()).collect()
@@ -88,14 +88,14 @@ impl Lab {
         format!("{}-{}", self.name, host_letter(index))
     }
 
-    /// The namespace of a host that the lab has.
+    /// Opens the namespace of one of the lab's hosts.
     pub(crate) fn open_namespace(&self, host: &str) -> Result<File> {
         let index = host_index(host).filter(|index| *index < self.hosts());
         let index = index.ok_or_else(|| format!("lab {} has no host {host}, or is not up", self.name))?;
         Ok(File::open(format!("/run/netns/{}", self.namespace(index)))?)
     }
 
-    /// The lock, if no emulator of this lab lives.
+    /// Takes the lock, unless an emulator of this lab is running.
     fn lock(&self) -> Result<Option<File>> {
         fs::create_dir_all(self.path(""))?;
         let file =
@@ -112,7 +112,7 @@ impl Lab {
         text.trim().parse().ok().filter(|count| *count <= HOSTS_MAX).unwrap_or(0)
     }
 
-    /// Asks the emulator; hands back its answer.
+    /// Sends a request to the emulator; returns the answer.
     pub(crate) fn request(&self, words: &[&str]) -> Result<String> {
         let stream = UnixStream::connect(self.path("control"));
         let mut stream = stream.map_err(|_| format!("lab {} is not up", self.name))?;
@@ -126,8 +126,7 @@ impl Lab {
         }
     }
 
-    /// Makes the lab; `arguments` are for its emulator. What one that died left behind under this name goes
-    /// first.
+    /// Creates the lab; `arguments` are for its emulator. First removes the remains of a crashed lab of this name.
     pub(crate) fn up(&self, hosts: usize, arguments: &[String]) -> Result<()> {
         let Some(mut lock) = self.lock()? else {
             return Err(format!("lab {} is already up", self.name).into());
@@ -176,7 +175,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Ends what runs in the lab, then the lab. Not being up is no error.
+    /// Ends the processes in the lab, then the lab. Succeeds if it does not run.
     pub(crate) fn down(&self) -> Result<()> {
         if !self.path("").exists() {
             return Ok(());
@@ -195,7 +194,7 @@ impl Lab {
         self.clean()
     }
 
-    /// Removes namespaces and files of a lab whose emulator is gone.
+    /// Removes namespaces and files of a lab whose emulator has ended.
     fn clean(&self) -> Result<()> {
         self.end_processes()?;
         for name in (0..self.hosts()).map(|index| self.namespace(index)) {
@@ -206,7 +205,7 @@ impl Lab {
         Ok(fs::remove_dir_all(self.path(""))?)
     }
 
-    /// Processes in the lab's hosts, but for this one.
+    /// All processes in the lab's hosts, except this one.
     pub(crate) fn processes(&self) -> Vec<i32> {
         let me = std::process::id() as i32;
         let of = |index| ip(&["netns", "pids", &self.namespace(index)]).unwrap_or_default();
@@ -226,7 +225,7 @@ impl Lab {
     }
 }
 
-/// A process that has gone already needs no signal.
+/// The process may have ended already.
 fn end(pid: i32, signal: Signal) {
     let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
 }

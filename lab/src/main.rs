@@ -1,10 +1,10 @@
-//! netlab: emulated hosts in network namespaces, joined by an emulated link, on any Linux kernel: the link's
-//! model is the one of `netsim`, in user space, between TUN devices. For tests and benchmarks of network programs.
+//! netlab: hosts in network namespaces, joined by an emulated link, on any Linux kernel. The model of the link is
+//! that of `netsim`; it runs in user space between TUN devices. For tests and benchmarks of network programs.
 //!
-//! This file is the command line; `lab` is a lab's life, `emulator` the process that carries the packets.
+//! This file is the command line; `lab` manages the life cycle of a lab, `emulator` carries the packets.
 //!
-//! Read `status` after a measurement: a busy machine is a late link, and `late_over_200us` counts how often.
-//! An undisturbed packet takes about 0.05 ms more than the delay, each way.
+//! Read `status` after a measurement: on a busy machine the link is late, and `late_over_200us` counts such
+//! packets. An undisturbed packet takes about 0.05 ms more than the delay, each way.
 
 mod emulator;
 mod gso;
@@ -35,14 +35,14 @@ LINK: delay=20ms jitter=5ms reorder|in-order loss=0.1% burst=1%/8 duplicate=0.1%
 Host a is 10.77.0.1 and fd77::1, b is 10.77.0.2 and fd77::2, and so on; namespaces NAME-a, NAME-b, ...
 Needs root, /dev/net/tun and iproute2.";
 
-/// What the user interrupted ends with, as in a shell.
+/// Exit status after an interrupt by the user, as in a shell.
 const INTERRUPTED: u8 = 130;
-/// Between the starts of the commands of `run`.
+/// Pause between the starts of the commands of `run`.
 const START_GAP: Duration = Duration::from_millis(300);
-/// For commands to end by themselves once the last one has.
+/// After the last command of `run` has ended, time for the others to end.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Takes `flag` and its value out of `args`.
+/// Removes `flag` and its value from `args`.
 fn option(args: &mut Vec<String>, flag: &str) -> Result<Option<String>> {
     let Some(at) = args.iter().position(|arg| arg == flag) else { return Ok(None) };
     if at + 1 == args.len() {
@@ -52,7 +52,7 @@ fn option(args: &mut Vec<String>, flag: &str) -> Result<Option<String>> {
     Ok(Some(args.remove(at)))
 }
 
-/// Takes `flag` out of `args`; says whether it was there.
+/// Removes `flag` from `args`. Returns true if it was there.
 fn switch(args: &mut Vec<String>, flag: &str) -> bool {
     let before = args.len();
     args.retain(|arg| arg != flag);
@@ -65,7 +65,7 @@ fn number(args: &mut Vec<String>, flag: &str, default: u64, range: RangeInclusiv
     value.ok_or_else(|| format!("{flag} {text}: give {} to {}", range.start(), range.end()).into())
 }
 
-/// Reads what `up` takes; nothing else may be left over.
+/// Parses the arguments of `up`; rejects any others.
 fn read_setup(mut args: Vec<String>) -> Result<Setup> {
     let by_chance = u64::from(std::process::id()) ^ sys::clock::boot_ns();
     Ok(Setup {
@@ -83,7 +83,7 @@ fn up(lab: &Lab, args: &[String]) -> Result<()> {
     lab.up(setup.hosts, args)
 }
 
-/// Becomes the command, in a host of the lab. Returns only if that fails.
+/// Executes the command in a host of the lab. Returns only on an error.
 fn exec(lab: &Lab, host: &str, argv: &[String]) -> Result<u8> {
     let (program, args) = argv.split_first().ok_or("no command given after --")?;
     enter_namespace(&lab.open_namespace(host)?)?;
@@ -91,8 +91,8 @@ fn exec(lab: &Lab, host: &str, argv: &[String]) -> Result<u8> {
     Err(format!("{program}: {error}").into())
 }
 
-/// `LINK... -- a: COMMAND -- b: COMMAND`: the commands start in that order; soon after the last one has ended
-/// the lab goes, with whatever still runs in it.
+/// `LINK... -- a: COMMAND -- b: COMMAND`: starts the commands in order. Soon after the last one has ended, removes
+/// the lab with all processes that still run in it.
 fn run(lab: &Lab, options: &[String], commands: &[String]) -> Result<u8> {
     let mut parsed = Vec::new();
     for part in commands.split(|word| word == "--").skip(1) {
@@ -147,7 +147,7 @@ fn run_commands(lab: &Lab, commands: &[(&str, &[String])], termination: Terminat
 
 fn dispatch(mut args: Vec<String>) -> Result<u8> {
     let verb = if args.is_empty() { String::new() } else { args.remove(0) };
-    // Options end at the first `--`; what follows belongs to the command to run.
+    // Options end at the first `--`; the rest is the command to run.
     let tail = args.split_off(args.iter().position(|arg| arg == "--").unwrap_or(args.len()));
     let default = if verb == "run" { format!("run-{}", std::process::id()) } else { "lab".into() };
     let lab = Lab::new(&option(&mut args, "--name")?.unwrap_or(default))?;

@@ -1,26 +1,26 @@
-//! One direction of a link, as pure logic on times passed in:
+//! One direction of a link, as pure logic; time is an argument.
 //!
 //! ```text
 //! push -> loss -> bottleneck queue (rate, queue) -> delay line (delay, jitter) -> pop
 //! ```
 //!
-//! Times are nanoseconds of any one clock. All scheduling is done on the link's own virtual times: a
-//! caller who comes late never makes the link slower, it only gets a packet later than it was due.
-//! Every draw is made when a packet goes in, so what happens to it does not depend on when `pop` is called.
+//! Times are nanoseconds of any one clock. The link schedules in its own virtual time: a caller that is late
+//! receives a packet late, but does not make the link slower. All random numbers are drawn in `push`, so the
+//! fate of a packet does not depend on the times of `pop`.
 
 use crate::params::{ALL_PPM, Params, burst_chance};
 use crate::rng::Rng;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The bytes that one direction holds unless told otherwise ([`Link::hold_at_most`]): a second of
-/// half a gigabit. It bounds memory where a fast sender meets a long delay and no rate.
+/// The default memory limit of one direction ([`Link::hold_at_most`]), in bytes: a second of half a gigabit. It
+/// matters for a fast sender on a link with a long delay and no rate.
 pub const HELD_MAX_BYTES: u64 = 64 << 20;
 
-/// A unit that comes out this long after its time counts as late.
+/// A unit is late if it is popped this long after it was due.
 pub const LATE_NS: u64 = 200_000;
 
-/// What a link can carry.
+/// A packet that a link can carry.
 pub trait Packet: Clone {
     /// Flips one bit, chosen by `random`.
     fn corrupt(&mut self, random: u64);
@@ -38,7 +38,7 @@ impl Packet for Box<[u8]> {
     }
 }
 
-/// A packet that is nothing but its number, for simulations.
+/// A packet that consists only of its number, for simulations.
 impl Packet for u64 {
     fn corrupt(&mut self, random: u64) {
         *self ^= 1 << (random % 64);
@@ -52,10 +52,10 @@ fn flip(bytes: &mut [u8], random: u64) {
     }
 }
 
-/// Why a packet does not arrive.
+/// The reason that a packet does not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Drawn as lost, by itself or in a burst.
+    /// A random loss, single or in a burst.
     Lost,
     /// The bottleneck queue, or the link's memory, was full.
     Overflowed,
@@ -63,7 +63,7 @@ pub enum Fate {
     Cut,
 }
 
-/// A packet that does not arrive, handed back with the reason.
+/// A packet that does not arrive, returned with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped<T> {
     /// The reason.
@@ -72,36 +72,36 @@ pub struct Dropped<T> {
     pub packet: T,
 }
 
-/// What has become of all packets so far.
-/// `sent + duplicated` is `lost + overflowed + cut + delivered` and what the link holds.
+/// Counters of all packets so far. `sent + duplicated` equals `lost + overflowed + cut + delivered` plus the
+/// packets in the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that went in.
+    /// Packets pushed.
     pub sent: u64,
-    /// Bytes that went in.
+    /// Bytes pushed.
     pub sent_bytes: u64,
-    /// Drawn as lost.
+    /// Packets lost at random.
     pub lost: u64,
-    /// Come to a full queue.
+    /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Pushed while the link was down, or in it when it went down.
+    /// Packets pushed while the link was down, or inside when it went down.
     pub cut: u64,
-    /// Made a second time.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Changed by a bit.
+    /// Packets with a flipped bit.
     pub corrupted: u64,
-    /// Come out.
+    /// Packets popped.
     pub delivered: u64,
-    /// How long after their time units came out, added up: the caller's lateness, not the link's.
+    /// The sum of delays between due time and `pop`: the caller's lateness, not the link's.
     pub late_ns: u64,
-    /// The latest of them.
+    /// The longest of these delays.
     pub late_max_ns: u64,
-    /// Units that came out more than [`LATE_NS`] after their time. Where these are more than a
-    /// percent or two the machine was busy: distrust what was measured.
+    /// Units popped more than [`LATE_NS`] after they were due. If this exceeds a percent or two, the machine
+    /// was too busy and the measurement is unreliable.
     pub late_units: u64,
 }
 
-/// Waiting for, or in, transmission: `packets` of `bytes` in all that travel as one unit.
+/// Waiting for transmission, or in transmission: `packets` of `bytes` in total that travel as one unit.
 struct Queued<T> {
     item: T,
     packets: u32,
@@ -109,7 +109,8 @@ struct Queued<T> {
     jitter_ns: u64,
 }
 
-/// In the delay line. Ordered so that a heap's top is the earliest due, and of equals the first in.
+/// A unit in the delay line. The order makes a heap return the earliest due first, and among equals the first
+/// pushed.
 struct InFlight<T> {
     due_ns: u64,
     order: u64,
@@ -136,23 +137,23 @@ impl<T> PartialEq for InFlight<T> {
 
 impl<T> Eq for InFlight<T> {}
 
-/// One direction of a link. [`push`](Link::push) packets in, [`pop`](Link::pop) them when due.
+/// One direction of a link. [`push`](Link::push) packets in, and [`pop`](Link::pop) them when they are due.
 pub struct Link<T> {
     params: Params,
     queue: VecDeque<Queued<T>>,
-    /// Packets in `queue`, the one in transmission included.
+    /// Packets in `queue`, including the one in transmission.
     queue_packets: u32,
-    /// When the unit at the head of `queue` will have been transmitted.
+    /// The time at which the transmission of the first unit in `queue` ends.
     head_done_ns: u64,
     line: BinaryHeap<InFlight<T>>,
-    /// The latest due time given out so far: keeps packets in order.
+    /// The latest due time assigned so far. It keeps packets in order.
     last_due_ns: u64,
     entered: u64,
     held_packets: u64,
     held_bytes: u64,
     held_max_bytes: u64,
     in_burst: bool,
-    /// Draws what becomes of packets, apart from what draws how late they are.
+    /// Draws the fates of packets, separately from their delays.
     fates: Rng,
     jitters: Rng,
     counters: Counters,
@@ -179,18 +180,18 @@ impl<T: Packet> Link<T> {
         }
     }
 
-    /// Changes how many bytes the link may hold, which is [`HELD_MAX_BYTES`] at first.
+    /// Sets the memory limit in bytes, [`HELD_MAX_BYTES`] by default.
     pub fn hold_at_most(mut self, bytes: u64) -> Link<T> {
         self.held_max_bytes = bytes;
         self
     }
 
-    /// What the link does now.
+    /// The current parameters.
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// What has become of all packets so far.
+    /// The counters of all packets so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -200,8 +201,8 @@ impl<T: Packet> Link<T> {
         (self.held_packets, self.held_bytes)
     }
 
-    /// Changes the link from `now_ns` on. What is in the delay line keeps its time; what still waits
-    /// for the rate goes at the new one. A link that goes down loses what it holds, and hands it back.
+    /// Changes the parameters from `now_ns` on. Packets in the delay line keep their due time; packets in the
+    /// queue use the new rate. A link that goes down loses its packets and returns them.
     pub fn configure(&mut self, now_ns: u64, params: Params) -> Vec<T> {
         self.advance(now_ns);
         if !self.queue.is_empty() && params.rate_bps != self.params.rate_bps {
@@ -222,7 +223,7 @@ impl<T: Packet> Link<T> {
         line.chain(self.queue.drain(..)).map(|unit| unit.item).collect()
     }
 
-    /// Sends one packet that is `bytes` long on the wire. One that will not arrive comes back.
+    /// Sends one packet that is `bytes` long on the wire. Returns a packet that will not arrive.
     pub fn push(&mut self, now_ns: u64, mut packet: T, bytes: u32) -> Result<(), Dropped<T>> {
         if let Some(fate) = self.draw(bytes) {
             return Err(Dropped { fate, packet });
@@ -240,8 +241,8 @@ impl<T: Packet> Link<T> {
         self.carry(now_ns, packet, 1, bytes)
     }
 
-    /// Decides, for a caller who then [carries](Link::carry) several packets as one unit, whether the
-    /// next packet is lost before it reaches the queue. Counts it as sent either way.
+    /// Decides if the next packet is lost before it reaches the queue, for a caller that then
+    /// [carries](Link::carry) several packets as one unit. Counts the packet as sent in both cases.
     pub fn draw(&mut self, bytes: u32) -> Option<Fate> {
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(bytes);
@@ -260,7 +261,7 @@ impl<T: Packet> Link<T> {
         lost.then_some(Fate::Lost)
     }
 
-    /// How many more packets the bottleneck queue takes at `now_ns`.
+    /// The number of packets that the bottleneck queue accepts at `now_ns`.
     pub fn room(&mut self, now_ns: u64) -> u32 {
         self.advance(now_ns);
         if self.held_bytes >= self.held_max_bytes {
@@ -269,14 +270,14 @@ impl<T: Packet> Link<T> {
         self.params.queue_packets.saturating_sub(self.queue_packets)
     }
 
-    /// When there will next be room for a packet, if there is none for lack of rate.
+    /// The time at which the full queue accepts a packet again; `None` if it is not full.
     pub fn room_at(&self) -> Option<u64> {
         (self.queue_packets >= self.params.queue_packets && !self.queue.is_empty())
             .then_some(self.head_done_ns)
     }
 
-    /// Puts a unit of `packets`, already [drawn](Link::draw), into the queue. It travels as a whole,
-    /// arrives when its last bit does, and shares one jitter.
+    /// Puts a unit of `packets`, already [drawn](Link::draw), into the queue. It travels as a whole, arrives
+    /// with its last bit, and has one jitter.
     pub fn carry(&mut self, now_ns: u64, item: T, packets: u32, bytes: u32) -> Result<(), Dropped<T>> {
         if self.room(now_ns) < packets {
             self.counters.overflowed += u64::from(packets);
@@ -294,7 +295,7 @@ impl<T: Packet> Link<T> {
         Ok(())
     }
 
-    /// The next unit due by `now_ns`, with the time at which it was due.
+    /// Returns the next unit due by `now_ns`, with its due time.
     pub fn pop(&mut self, now_ns: u64) -> Option<(u64, T)> {
         self.advance(now_ns);
         if self.line.peek()?.due_ns > now_ns {
@@ -311,8 +312,8 @@ impl<T: Packet> Link<T> {
         Some((due_ns, unit.item))
     }
 
-    /// When `pop` is next worth a call; it may still find nothing. The bottleneck needs no wake-up of
-    /// its own, for nothing it sends can be due before the delay has passed as well.
+    /// The time of the next useful `pop`; it may still return nothing. The bottleneck needs no timer: a packet
+    /// that it transmits is due only after the delay.
     pub fn deadline(&self) -> Option<u64> {
         let line = self.line.peek().map(|flying| flying.due_ns);
         let queue = self.queue.front().map(|_| self.head_done_ns.saturating_add(self.params.delay_ns));
@@ -325,7 +326,7 @@ impl<T: Packet> Link<T> {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// Moves everything transmitted by `now_ns` from the bottleneck to the delay line.
+    /// Moves all units transmitted by `now_ns` from the bottleneck to the delay line.
     fn advance(&mut self, now_ns: u64) {
         while self.head_done_ns <= now_ns
             && let Some(unit) = self.queue.pop_front()

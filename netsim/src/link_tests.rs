@@ -1,4 +1,4 @@
-//! The link against its arithmetic, and against what must hold for any use of it.
+//! Compares the link with its arithmetic, and checks properties of any use.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn drain(link: &mut Link<u64>) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn delays_by_exactly_the_delay() {
+fn every_packet_has_exactly_the_delay() {
     let mut link = link("delay=20ms");
     link.push(5, 1, 1500).unwrap();
     assert_eq!(link.deadline(), Some(5 + 20 * MS));
@@ -24,7 +24,7 @@ fn delays_by_exactly_the_delay() {
 }
 
 #[test]
-fn rate_spaces_a_burst_and_a_late_caller_loses_nothing() {
+fn the_rate_spaces_a_burst_even_for_a_late_caller() {
     // 1250 bytes at 10 Mbit/s take 1 ms each.
     let mut link = link("rate=10mbit,delay=7ms");
     for i in 0..3 {
@@ -35,7 +35,7 @@ fn rate_spaces_a_burst_and_a_late_caller_loses_nothing() {
 }
 
 #[test]
-fn an_idle_link_saves_up_no_credit() {
+fn an_idle_link_accumulates_no_credit() {
     let mut link = link("rate=10mbit");
     link.push(0, 0, 1250).unwrap();
     link.push(100 * MS, 1, 1250).unwrap();
@@ -44,7 +44,7 @@ fn an_idle_link_saves_up_no_credit() {
 }
 
 #[test]
-fn a_full_queue_drops_the_tail_and_says_when_there_is_room() {
+fn a_full_queue_drops_the_tail_and_tells_when_it_has_room() {
     let mut link = link("rate=10mbit,queue=4,delay=500ms");
     for i in 0..6 {
         let dropped = link.push(0, i, 1250).err();
@@ -90,7 +90,7 @@ fn jitter_is_uniform_and_in_order_by_default() {
 }
 
 #[test]
-fn bursts_are_as_frequent_and_as_long_as_they_say() {
+fn bursts_have_the_right_frequency_and_length() {
     let mut link = link("burst=5%/8");
     let fates: Vec<bool> = (0..400_000).map(|i| link.push(i, i, 100).is_err()).collect();
     let lost = fates.iter().filter(|lost| **lost).count();
@@ -118,7 +118,7 @@ fn duplicates_and_bit_flips() {
 }
 
 #[test]
-fn a_cut_loses_what_is_in_the_link_and_what_comes() {
+fn a_cut_loses_packets_in_the_link_and_later_ones() {
     let mut link = link("delay=20ms,rate=10mbit");
     for i in 0..3 {
         link.push(0, i, 1250).unwrap();
@@ -134,11 +134,11 @@ fn a_cut_loses_what_is_in_the_link_and_what_comes() {
 }
 
 #[test]
-fn new_rate_applies_to_what_waits() {
+fn a_new_rate_applies_to_the_queue() {
     let mut link = link("rate=10mbit");
     link.push(0, 0, 1250).unwrap();
     link.push(0, 1, 1250).unwrap();
-    // Half of the first is out; the rest goes ten times faster.
+    // Half of the first packet is sent; the rest is sent ten times faster.
     link.configure(MS / 2, "rate=100mbit".parse().unwrap());
     assert_eq!(drain(&mut link), [(550_000, 0), (650_000, 1)]);
     link.configure(MS, "rate=1kbit".parse().unwrap());
@@ -191,15 +191,15 @@ fn any_link() -> impl Strategy<Value = Params> {
     prop::collection::vec(word, 0..8).prop_map(|words| words.join(",").parse().unwrap())
 }
 
-/// Packets sent this long after one another.
+/// The times between pushed packets.
 fn any_gaps() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0..3 * MS, 0..200)
 }
 
 proptest! {
-    /// Every packet ends somewhere and is counted there, whatever the link does and however it changes.
+    /// Every packet is delivered or counted as dropped, on any link with any changes.
     #[test]
-    fn nothing_is_lost_in_silence(plans in prop::collection::vec((any_link(), any_gaps()), 1..4), seed: u64) {
+    fn every_packet_is_delivered_or_counted(plans in prop::collection::vec((any_link(), any_gaps()), 1..4), seed: u64) {
         let mut link: Link<u64> = Link::new(Params::default(), seed).hold_at_most(50_000);
         let (mut now, mut out, mut fell) = (0, 0, 0);
         for (params, gaps) in plans {
@@ -222,9 +222,10 @@ proptest! {
         prop_assert!(c.lost + c.cut + c.overflowed >= fell);
     }
 
-    /// When the caller asks does not matter, only what it sends: the same seed, the same fates and times.
+    /// The times of `pop` do not matter, only those of `push`: the same seed gives the same fates and due
+    /// times.
     #[test]
-    fn a_late_caller_sees_the_same_link(params in any_link(), gaps in any_gaps(), seed: u64, eager: bool) {
+    fn late_pops_do_not_change_the_link(params in any_link(), gaps in any_gaps(), seed: u64, eager: bool) {
         let run = |eager: bool| {
             let mut link: Link<u64> = Link::new(params.clone(), seed);
             let (mut now, mut out) = (0, Vec::new());
@@ -241,7 +242,7 @@ proptest! {
         prop_assert_eq!(run(eager), run(!eager));
     }
 
-    /// Without reordering, packets leave in the order they came, never early, never above the rate.
+    /// Without reordering, packets leave in the order of arrival, never early, and never above the rate.
     #[test]
     fn order_delay_and_rate_hold(mut params in any_link(), gaps in any_gaps(), seed: u64) {
         (params.reorder, params.duplicate_ppm) = (false, 0);

@@ -1,55 +1,55 @@
-//! What a link does to its packets, and how that is written.
+//! The parameters of a link, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest delay and the widest jitter, an hour: far beyond any link, and far from overflow.
+/// The longest delay and the widest jitter: an hour, far beyond any link, and far from overflow.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
-/// Below 1 kbit/s one packet would hold the link for over ten seconds.
+/// Below 1 kbit/s a single packet would occupy the link for over ten seconds.
 const RATE_MIN_BPS: u64 = 1_000;
 const RATE_MAX_BPS: u64 = 1_000_000_000_000;
-/// One in a million is the unit of every probability here: `loss=0.0001%`.
+/// Probabilities are in parts per million: `loss=0.0001%` is one.
 pub(crate) const ALL_PPM: u32 = 1_000_000;
 
-/// What one direction of a link does to its packets. The default does nothing.
+/// The behaviour of one direction of a link. The default is a perfect link.
 ///
-/// Written as words joined by commas (or blanks), each of which may be left out:
+/// The text form is a list of words, separated by commas or blanks. Every word is optional.
 ///
 /// | word | meaning |
 /// |---|---|
 /// | `delay=20ms` | one-way propagation delay; units `ns`, `us`, `ms`, `s` |
-/// | `jitter=5ms` | each packet takes longer by a time uniform in 0 to 5 ms |
-/// | `reorder`, `in-order` | whether jitter may change the order of packets |
-/// | `loss=0.1%` | each packet is lost with this probability, on its own |
+/// | `jitter=5ms` | a random extra delay of each packet, uniform in 0 to 5 ms |
+/// | `reorder`, `in-order` | lets jitter reorder packets, or not |
+/// | `loss=0.1%` | each packet is lost with this probability, independently |
 /// | `burst=1%/8` | 1 % of packets are lost in bursts, 8 long on average (Gilbert-Elliott) |
 /// | `duplicate=0.1%` | a packet arrives twice |
 /// | `corrupt=0.1%` | one bit of a packet is flipped |
-/// | `rate=10mbit` | bits of packet per second; `kbit`, `mbit`, `gbit`, or `unlimited` |
-/// | `queue=100` | packets that may wait for the rate; what comes to a full queue is dropped |
-/// | `down`, `up` | whether the link is cut |
+/// | `rate=10mbit` | bits of packets a second; `kbit`, `mbit`, `gbit`, or `unlimited` |
+/// | `queue=100` | packets that may wait for the rate; a packet that finds the queue full is dropped |
+/// | `down`, `up` | cuts or restores the link |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
     /// One-way propagation delay.
     pub delay_ns: u64,
-    /// Each packet gets a further delay, uniform in `0..=jitter_ns`.
+    /// A random extra delay of each packet, uniform in `0..=jitter_ns`.
     pub jitter_ns: u64,
-    /// Let jitter, and a delay that shrinks, change the order of packets.
+    /// Jitter, or a delay that becomes shorter, may reorder packets.
     pub reorder: bool,
-    /// Packets lost independently, in a million.
+    /// Independent losses, in parts per million of packets.
     pub loss_ppm: u32,
-    /// Packets lost in bursts, in a million.
+    /// Losses in bursts, in parts per million of packets.
     pub burst_loss_ppm: u32,
-    /// Mean length of those bursts, in packets.
+    /// The mean length of a burst, in packets.
     pub burst_packets: u32,
-    /// Packets that arrive twice, in a million.
+    /// Duplicated packets, in parts per million.
     pub duplicate_ppm: u32,
-    /// Packets of which a bit is flipped, in a million.
+    /// Packets with a flipped bit, in parts per million.
     pub corrupt_ppm: u32,
-    /// Bits of packet per second; 0 is unlimited.
+    /// Bits a second; 0 is unlimited.
     pub rate_bps: u64,
-    /// Packets that may wait for the rate before the tail is dropped.
+    /// The length of the bottleneck queue in packets. A packet that finds it full is dropped.
     pub queue_packets: u32,
-    /// The link is cut: nothing comes through.
+    /// The link is cut: no packet passes.
     pub down: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Changes what `text` names and leaves the rest alone; on an error, everything.
+    /// Applies the words of `text` and keeps all other parameters. After an error nothing is changed.
     pub fn apply(&mut self, text: &str) -> Result<(), ParamsError> {
         let mut changed = self.clone();
         for word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
@@ -112,7 +112,8 @@ impl FromStr for Params {
     }
 }
 
-/// The canonical form, which parses back to the same: the delay, then all that is not the default.
+/// The canonical form: the delay, then all parameters that differ from the default. Parsing it gives the same
+/// parameters.
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Params::default();
@@ -146,7 +147,7 @@ impl fmt::Display for Params {
     }
 }
 
-/// A word that says nothing about a link.
+/// An invalid word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamsError {
     word: String,
@@ -156,7 +157,7 @@ impl fmt::Display for ParamsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "link parameter {:?} is not understood; write words such as \
+            "link parameter {:?} is unknown; write words such as \
              delay=20ms,jitter=5ms,reorder,loss=0.1%,burst=1%/8,duplicate=0.1%,corrupt=0.1%,\
              rate=10mbit,queue=100,down",
             self.word
@@ -166,7 +167,7 @@ impl fmt::Display for ParamsError {
 
 impl std::error::Error for ParamsError {}
 
-/// A number as it is written, exactly: `digits` without their point, in units of 10^-`places`.
+/// Parses a decimal number exactly: `digits` without the point, in units of 10^-`places`.
 fn parse_decimal(text: &str) -> Option<(u64, u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -175,7 +176,7 @@ fn parse_decimal(text: &str) -> Option<(u64, u32, &str)> {
     Some((digits, u32::try_from(fraction.len()).ok()?, unit))
 }
 
-/// `digits * scale / 10^places`, to the nearest.
+/// `digits * scale / 10^places`, rounded to the nearest integer.
 fn scaled(digits: u64, places: u32, scale: u64) -> Option<u64> {
     let unit = 10u128.checked_pow(places)?;
     u64::try_from((u128::from(digits) * u128::from(scale) + unit / 2) / unit).ok()
@@ -204,7 +205,7 @@ fn parse_ppm(text: &str) -> Option<u32> {
     u32::try_from(ppm).ok().filter(|ppm| *ppm <= ALL_PPM)
 }
 
-/// `1%/8`. A burst starts at most once a packet, so short bursts cannot make up a large share.
+/// Parses `1%/8`. At most one burst starts at a packet, so short bursts cannot make up a large share.
 fn parse_burst(text: &str) -> Option<(u32, u32)> {
     let (share, length) = text.split_once('/').unwrap_or((text, "1"));
     let (ppm, packets): (u32, u32) = (parse_ppm(share)?, length.parse().ok()?);
@@ -212,8 +213,8 @@ fn parse_burst(text: &str) -> Option<(u32, u32)> {
     (packets > 0 && part <= whole).then_some((ppm, packets))
 }
 
-/// With what chance (a part of a whole) a burst begins at a packet, for bursts of `packets` to take
-/// `share_ppm` of all packets: a share is enter / (enter + leave), and leave is 1 / `packets`.
+/// The probability, as part of a whole, that a burst starts at a packet, such that bursts of `packets` lose
+/// `share_ppm` of all packets: the share is enter / (enter + leave), and leave is 1 / `packets`.
 pub(crate) fn burst_chance(share_ppm: u32, packets: u32) -> (u64, u64) {
     (u64::from(share_ppm), u64::from(ALL_PPM.saturating_sub(share_ppm)) * u64::from(packets))
 }
@@ -235,7 +236,7 @@ fn parse_rate_bps(text: &str) -> Option<u64> {
     scaled(digits, places, scale).filter(|bps| *bps == 0 || limited(bps))
 }
 
-/// Nanoseconds in the largest unit that keeps them whole to three places.
+/// Nanoseconds, written in the largest unit that needs at most three decimal places.
 struct Time(u64);
 
 impl fmt::Display for Time {
@@ -272,7 +273,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// `value / unit_size` in decimal, exactly; `unit_size` is a power of ten.
+/// Writes `value / unit_size` in decimal, exactly; `unit_size` is a power of ten.
 fn write_fraction(f: &mut fmt::Formatter<'_>, value: u64, unit_size: u64, unit: &str) -> fmt::Result {
     let (whole, rest) = (value / unit_size, value % unit_size);
     if rest == 0 {
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_nonsense_and_names_it() {
+    fn errors_name_the_invalid_word() {
         for bad in [
             "delay",
             "delay=",
@@ -374,7 +375,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(params in any_params()) {
+        fn the_text_form_parses_back(params in any_params()) {
             prop_assert_eq!(params.to_string().parse(), Ok(params));
         }
 

@@ -1,18 +1,18 @@
-//! The generator behind every draw: small, seeded, and the same on every machine.
+//! The random number generator: small, seeded, and equal on every machine.
 
-/// SplitMix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators").
-/// Good enough for drawing losses and jitter; not for secrets.
+/// SplitMix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators"). It is good enough
+/// for losses and jitter, but not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator for one `purpose`. Purposes do not disturb each other: the same packets are
-    /// lost whether or not there is jitter as well.
+    /// A generator for one `purpose`. Purposes are independent: the same packets are lost with and without
+    /// jitter.
     pub fn new(seed: u64, purpose: u64) -> Rng {
         Rng(Rng(seed ^ purpose.rotate_left(32)).draw())
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -21,12 +21,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..=max`.
+    /// Returns a number uniform in `0..=max`.
     pub fn up_to(&mut self, max: u64) -> u64 {
         ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
     }
 
-    /// True with a probability of `part` in `whole`.
+    /// Returns true with a probability of `part` in `whole`.
     pub fn chance(&mut self, part: u64, whole: u64) -> bool {
         part > 0 && self.up_to(whole.saturating_sub(1)) < part
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chances_come_true_as_often_as_they_say() {
+    fn chances_have_the_right_frequency() {
         let mut rng = Rng::new(7, 0);
         let hits = (0..1_000_000).filter(|_| rng.chance(1, 1_000)).count();
         assert!((880..1120).contains(&hits), "{hits}");

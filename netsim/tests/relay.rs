@@ -1,5 +1,5 @@
-//! The relay between real sockets: what comes out is what went in, no sooner than the link allows.
-//! Times are only bounded from below: a busy machine may make anything late.
+//! The relay between real sockets: the output equals the input and is never early. Times have only lower
+//! bounds, because a busy machine may delay anything.
 
 use netsim::relay::{Direction, Relay, WINDOW_BYTES};
 use std::io::{ErrorKind, Read, Write};
@@ -8,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// How long a test waits for something that must come.
+/// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn relay(target: SocketAddr, params: &str) -> Relay {
     Relay::start(ANY, target, params.parse().unwrap(), 1).unwrap()
 }
 
-/// A client joined to a server through a relay.
+/// A client connected to a server through a relay.
 fn connection(params: &str) -> (Relay, TcpStream, TcpStream) {
     let listener = TcpListener::bind(ANY).unwrap();
     let relay = relay(listener.local_addr().unwrap(), params);
@@ -38,7 +38,7 @@ fn datagrams(params: &str) -> (Relay, UdpSocket, UdpSocket) {
     (relay, client, server)
 }
 
-/// Bytes without a pattern that a swapped or doubled segment could hide in.
+/// Bytes without any pattern that could hide a swapped or duplicated segment.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 88172645463325252u64;
     let mut next = || {
@@ -50,10 +50,10 @@ fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_until(event: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "timeout: {event}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -99,7 +99,7 @@ fn a_byte_takes_the_delay_each_way() {
 }
 
 #[test]
-fn a_lost_segment_is_late_and_holds_up_what_follows() {
+fn a_lost_segment_delays_all_that_follow() {
     let (relay, mut client, mut server) = connection("loss=100%");
     let begin = Instant::now();
     client.write_all(b"first").unwrap();
@@ -113,7 +113,7 @@ fn a_lost_segment_is_late_and_holds_up_what_follows() {
 }
 
 #[test]
-fn over_a_cut_link_bytes_wait() {
+fn bytes_wait_while_the_link_is_cut() {
     let (relay, mut client, mut server) = connection("delay=30ms");
     client.write_all(b"in flight").unwrap();
     wait_until("the segment", || relay.traffic(Direction::ToTarget).held_packets == 1);
@@ -131,12 +131,12 @@ fn over_a_cut_link_bytes_wait() {
 }
 
 #[test]
-fn a_receiver_that_does_not_read_holds_the_sender_back() {
+fn a_receiver_that_does_not_read_stops_the_sender() {
     let (_relay, mut client, mut server) = connection("delay=1ms");
     client.set_write_timeout(Some(Duration::from_millis(700))).unwrap();
     let block = noise(1 << 20);
     let mut sent = 0;
-    // Each socket's buffer takes some megabytes as well.
+    // Each socket's buffer accepts some megabytes as well.
     let refused = loop {
         match client.write(&block) {
             Ok(count) => sent += count,
@@ -152,7 +152,7 @@ fn a_receiver_that_does_not_read_holds_the_sender_back() {
 }
 
 #[test]
-fn each_side_ends_by_itself_and_a_refusal_is_passed_on() {
+fn sides_end_independently_and_a_refusal_is_forwarded() {
     let (_relay, mut client, mut server) = connection("delay=2ms");
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(server.read(&mut [0; 9]).unwrap(), 0);
@@ -203,7 +203,7 @@ fn datagrams_go_both_ways_for_several_clients() {
 }
 
 #[test]
-fn lost_and_cut_datagrams_are_gone_and_counted() {
+fn lost_datagrams_are_counted() {
     let (relay, client, server) = datagrams("loss=30%,jitter=3ms,reorder");
     for i in 0..200u32 {
         client.send(&i.to_le_bytes()).unwrap();

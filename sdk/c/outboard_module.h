@@ -1,4 +1,4 @@
-/* A module of Outboard in C: containers in, containers out (docs/modules.md).
+/* A module of Outboard in C: containers in, containers out (docs/reference/modules.md).
  *
  *     #include "outboard_module.h"
  *
@@ -34,37 +34,37 @@
 #define OB_VERSION 1
 #define OB_BODY_BYTES_MAX ((size_t)64 << 20)
 #define OB_FRAME_BYTES_MAX ((size_t)1 << 20)
-/* Most options of a hello that are kept. */
+/* The most options of a hello. */
 #define OB_OPTIONS_MAX 64
 
-/* What a handler returns, and ob_send and the like. */
+/* Results of handlers, and of ob_send and similar functions. */
 typedef enum {
     OB_OK = 0,
-    OB_PROTOCOL = -1, /* what came is no container, or no control frame */
-    OB_CLOSED = -2,   /* whoever read the containers, or spoke to the module, has gone */
+    OB_PROTOCOL = -1, /* the input is no container, or no control frame */
+    OB_CLOSED = -2,   /* the reader of the containers, or the runner, has gone */
     OB_SYSTEM = -3,   /* the system refused */
     OB_FAILED = -4    /* the module's own work failed: see ob_fail */
 } ob_error;
 
 typedef struct ob_module ob_module;
 
-/* What a module does. Only `message` must be given; each returns OB_OK, or an error that ends the module. */
+/* The handlers of a module. Only `message` is required; each returns OB_OK, or an error that ends the module. */
 typedef struct {
-    /* One message; its body may be changed in place, and is the module's until it returns. `created`:
+    /* Handles one message. It may change the body in place, and owns it until it returns. `created`:
      * nanoseconds of the source host's boot clock. */
     int (*message)(ob_module *module, unsigned char *body, size_t length, uint64_t created);
-    /* Role, format and options are known; in a shell line they stay as they are. */
+    /* Role, format and options are known; a shell line keeps the defaults. */
     int (*start)(ob_module *module);
-    /* The other half of this pair says something. */
-    int (*peer)(ob_module *module, const unsigned char *said, size_t length);
-    /* Something was lost before the next message. */
+    /* Handles a control message from the other half of the pair. */
+    int (*peer)(ob_module *module, const unsigned char *control, size_t length);
+    /* Messages were lost before the next one. */
     int (*gap)(ob_module *module);
-    /* The flow ends, or changes its pipeline, here: send what is held. */
+    /* The flow ends, or changes its pipeline, here: send all held messages. */
     int (*flush)(ob_module *module);
-    /* Whether any message is kept back: while one is, nothing is said to be done, so that after a crash it
-     * comes again. */
+    /* Returns whether a message is held back. Meanwhile nothing is reported as done, so that after a crash it
+     * is repeated. */
     int (*held)(ob_module *module);
-    /* The module's own. */
+    /* For the module's own use. */
     void *user;
 } ob_handlers;
 
@@ -101,22 +101,22 @@ static uint64_t ob_get(const unsigned char *from, int bytes) {
     return value;
 }
 
-static int ob_problem(ob_module *module, int error, const char *what) {
-    snprintf(module->problem, sizeof module->problem, "%s", what);
+static int ob_problem(ob_module *module, int error, const char *problem) {
+    snprintf(module->problem, sizeof module->problem, "%s", problem);
     return error;
 }
 
-/* Says why the module cannot go on: `return ob_fail(module, "no such table");`. */
-static inline int ob_fail(ob_module *module, const char *what) { return ob_problem(module, OB_FAILED, what); }
+/* Reports an error that ends the module: `return ob_fail(module, "no such table");`. */
+static inline int ob_fail(ob_module *module, const char *problem) { return ob_problem(module, OB_FAILED, problem); }
 
-/* The value of an option, or `otherwise` if it was not given. */
+/* Returns the value of an option, or `otherwise` without one. */
 static inline const char *ob_option(const ob_module *module, const char *name, const char *otherwise) {
     for (size_t i = 0; i < module->options; i++)
         if (strcmp(module->option_names[i], name) == 0) return module->option_values[i];
     return otherwise;
 }
 
-/* Room for `bytes` more behind what is there. */
+/* Makes room for `bytes` more at the end. */
 static int ob_reserve(ob_module *module, ob_buffer *buffer, size_t bytes) {
     if (buffer->start == buffer->end) buffer->start = buffer->end = 0;
     if (buffer->room - buffer->end >= bytes) return OB_OK;
@@ -145,7 +145,7 @@ static int ob_write_all(ob_module *module, int descriptor, struct iovec *slices,
                 continue;
             }
             if (errno == EPIPE || errno == ECONNRESET)
-                return ob_problem(module, OB_CLOSED, "whoever read from this module has gone");
+                return ob_problem(module, OB_CLOSED, "the reader of this module has gone");
             return ob_problem(module, OB_SYSTEM, strerror(errno));
         }
         while (count > 0 && (size_t)written >= slices->iov_len) {
@@ -167,7 +167,7 @@ static int ob_write(ob_module *module) {
     return slice.iov_len ? ob_write_all(module, 1, &slice, 1) : OB_OK;
 }
 
-/* One message goes on. The body is written or copied before this returns. */
+/* Sends one message. The body is written or copied before this returns. */
 static inline int ob_send(ob_module *module, const void *body, size_t length, uint64_t created) {
     if (length > OB_BODY_BYTES_MAX) return ob_problem(module, OB_FAILED, "a message over the limit of 64 MiB");
     unsigned char header[OB_CONTAINER];
@@ -187,7 +187,7 @@ static inline int ob_send(ob_module *module, const void *body, size_t length, ui
     return module->out.end >= OB_BURST_BYTES ? ob_write(module) : OB_OK;
 }
 
-static int ob_say(ob_module *module, int kind, const void *body, size_t length) {
+static int ob_send_frame(ob_module *module, int kind, const void *body, size_t length) {
     if (module->control < 0) return OB_OK;
     unsigned char header[OB_FRAME];
     ob_put(header, length, 4);
@@ -199,14 +199,14 @@ static int ob_say(ob_module *module, int kind, const void *body, size_t length) 
     return error == OB_CLOSED ? OB_OK : error;
 }
 
-/* Says something to the other half of this pair; nobody hears it in a shell line. */
-static inline int ob_tell(ob_module *module, const void *said, size_t length) {
+/* Sends a control message to the other half of the pair; has no effect in a shell line. */
+static inline int ob_send_to_peer(ob_module *module, const void *control, size_t length) {
     if (length > OB_FRAME_BYTES_MAX) return ob_problem(module, OB_FAILED, "a control message over the limit of 1 MiB");
-    int error = ob_write(module); /* what was made before must be on its way before */
-    return error ? error : ob_say(module, OB_PEER, said, length);
+    int error = ob_write(module); /* earlier output precedes the control message */
+    return error ? error : ob_send_frame(module, OB_PEER, control, length);
 }
 
-/* A message ended here, on purpose, and is counted for this reason. */
+/* Drops a message on purpose, and counts it under this reason. */
 static inline int ob_drop(ob_module *module, const char *reason) {
     module->dropped++;
     snprintf(module->drop_reason, sizeof module->drop_reason, "%s", reason);
@@ -215,10 +215,10 @@ static inline int ob_drop(ob_module *module, const char *reason) {
     ob_put(body, 1, 8);
     ob_put(body + 8, length, 4);
     memcpy(body + 12, reason, length);
-    return ob_say(module, OB_DROP, body, 12 + length);
+    return ob_send_frame(module, OB_DROP, body, 12 + length);
 }
 
-static int ob_say_done(ob_module *module, int always) {
+static int ob_report_done(ob_module *module, int always) {
     int is_new = !module->said_done || module->inputs != module->done_inputs || module->outputs != module->done_outputs;
     if (!always && (!is_new || (module->handlers->held && module->handlers->held(module)))) return OB_OK;
     unsigned char body[16];
@@ -227,10 +227,10 @@ static int ob_say_done(ob_module *module, int always) {
     module->said_done = 1;
     module->done_inputs = module->inputs;
     module->done_outputs = module->outputs;
-    return ob_say(module, OB_DONE, body, sizeof body);
+    return ob_send_frame(module, OB_DONE, body, sizeof body);
 }
 
-/* Takes a text off the front; a null ends it in `module->texts`. */
+/* Takes a text from the front, and copies it with a final null to `module->texts`. */
 static const char *ob_text(unsigned char **from, unsigned char *end, char **into) {
     if (end - *from < 4) return NULL;
     size_t length = (size_t)ob_get(*from, 4);
@@ -243,7 +243,7 @@ static const char *ob_text(unsigned char **from, unsigned char *end, char **into
     return text;
 }
 
-/* Writes a text at `at`; where it ends. */
+/* Writes a text at `at`; returns its end. */
 static size_t ob_put_text(unsigned char *into, size_t at, const char *text) {
     size_t length = strlen(text);
     ob_put(into + at, length, 4);
@@ -278,10 +278,10 @@ static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
     size_t at = ob_put_text(answer, ob_put_text(answer, 2, role), format);
     ob_put(answer + at, 1, 2);
     at = ob_put_text(answer, ob_put_text(answer, at + 2, "done"), "true");
-    return ob_say(module, OB_HELLO, answer, at);
+    return ob_send_frame(module, OB_HELLO, answer, at);
 }
 
-/* Reads control frames: those there are, or with `wait` at least something. */
+/* Reads the available control frames; with `wait`, waits for some. */
 static int ob_receive_frames(ob_module *module, int wait) {
     while (module->control >= 0) {
         int error = ob_reserve(module, &module->frames, OB_READ_BYTES);
@@ -300,7 +300,7 @@ static int ob_receive_frames(ob_module *module, int wait) {
     return OB_OK;
 }
 
-/* The first frame, if it came whole and its place has come: 1, else 0, or an error. */
+/* Handles the first frame if it is complete and its place has come: 1, else 0, or an error. */
 static int ob_next_frame(ob_module *module, int *kind, unsigned char **body, size_t *length) {
     unsigned char *frame = module->frames.bytes + module->frames.start;
     size_t left = module->frames.end - module->frames.start;
@@ -326,9 +326,9 @@ static int ob_handle_frames(ob_module *module) {
         if (kind == OB_FLUSH) {
             if (handlers->flush) error = handlers->flush(module);
             if (!error) error = ob_write(module);
-            if (!error) error = ob_say_done(module, 1);
+            if (!error) error = ob_report_done(module, 1);
         }
-        /* What a later version says is passed over. */
+        /* Frames of a later version are ignored. */
     }
     return error;
 }
@@ -354,7 +354,7 @@ static int ob_handle_all(ob_module *module) {
 }
 
 static int ob_receive(ob_module *module) {
-    /* As much again as there is, so that what a container announces costs nothing until it comes. */
+    /* Double the buffer at most, so that an announced length costs nothing until its bytes arrive. */
     size_t held = module->in.end - module->in.start;
     int error = ob_reserve(module, &module->in, held > OB_READ_BYTES ? held : OB_READ_BYTES);
     if (error) return error;
@@ -384,24 +384,24 @@ static int ob_run_to_end(ob_module *module) {
     int error;
     if (module->control >= 0 && (error = ob_greet(module)) != OB_OK) return error;
     if (handlers->start && (error = handlers->start(module)) != OB_OK) return error;
-    if ((error = ob_say_done(module, 0)) != OB_OK) return error;
+    if ((error = ob_report_done(module, 0)) != OB_OK) return error;
     while (!module->at_end) {
         struct pollfd ready[2] = {{0, POLLIN, 0}, {module->control, POLLIN, 0}};
         if (module->control < 0) ready[0].revents = POLLIN; /* nothing else to wait for */
         else if (poll(ready, 2, -1) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
-        /* Data first, control next: a frame that was written before a container is seen before it. */
+        /* Read data before control: a frame that precedes a container is then seen before it. */
         if (ready[0].revents && (error = ob_receive(module)) != OB_OK) return error;
         if ((error = ob_receive_frames(module, 0)) != OB_OK) return error;
         if ((error = ob_handle_all(module)) != OB_OK) return error;
         if ((error = ob_write(module)) != OB_OK) return error;
-        if ((error = ob_say_done(module, 0)) != OB_OK) return error;
+        if ((error = ob_report_done(module, 0)) != OB_OK) return error;
     }
     if (handlers->flush && (error = handlers->flush(module)) != OB_OK) return error;
     if ((error = ob_write(module)) != OB_OK) return error;
-    return ob_say_done(module, 1);
+    return ob_report_done(module, 1);
 }
 
-/* Runs a module until its input ends. The exit status of the process: 0, or 1 after saying what went wrong. */
+/* Runs a module until its input ends. Returns the exit status of the process: 0, or 1 after an error message. */
 static inline int ob_run(const ob_handlers *handlers) {
     ob_module module;
     memset(&module, 0, sizeof module);
@@ -409,11 +409,11 @@ static inline int ob_run(const ob_handlers *handlers) {
     module.role = "source";
     module.format = "bytes";
     struct stat found;
-    /* The control channel is a socket on descriptor 3: anything else there came by accident. */
+    /* Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
     module.control = fstat(3, &found) == 0 && S_ISSOCK(found.st_mode) ? 3 : -1;
     signal(SIGPIPE, SIG_IGN);
 #ifdef F_SETPIPE_SZ
-    fcntl(0, F_SETPIPE_SZ, 1 << 20); /* pipes that hold more change hands less often */
+    fcntl(0, F_SETPIPE_SZ, 1 << 20); /* larger pipes need fewer switches between processes */
     fcntl(1, F_SETPIPE_SZ, 1 << 20);
 #endif
     int has_control = module.control >= 0, error = ob_run_to_end(&module);
@@ -421,7 +421,7 @@ static inline int ob_run(const ob_handlers *handlers) {
         fprintf(stderr, "module: %llu dropped (%s)\n", (unsigned long long)module.dropped, module.drop_reason);
     if (error) {
         if (!module.problem[0]) ob_problem(&module, error, "a handler failed");
-        ob_say(&module, OB_ERROR, module.problem, strlen(module.problem));
+        ob_send_frame(&module, OB_ERROR, module.problem, strlen(module.problem));
         fprintf(stderr, "module: %s\n", module.problem);
     }
     free(module.in.bytes), free(module.out.bytes), free(module.frames.bytes), free(module.texts);

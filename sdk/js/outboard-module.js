@@ -1,5 +1,5 @@
 'use strict';
-// A module of Outboard in JavaScript: containers in, containers out (docs/modules.md).
+// A module of Outboard in JavaScript: containers in, containers out (docs/reference/modules.md).
 //
 //     const outboard = require('outboard-module');
 //     outboard.run((body, created) => body);
@@ -22,16 +22,16 @@ const SLICES_MAX = 1000;
 const JOIN_BYTES = 4096;
 const REASONS_MAX = 16;
 
-/** Why a module cannot go on. */
+/** An error that ends the module. */
 class ModuleError extends Error {}
-/** What came is no container, or no control frame. */
+/** The input is no container, or no control frame. */
 class ProtocolError extends ModuleError {}
-/** Whoever read the containers, or spoke to the module, has gone. */
+/** The reader of the containers, or the runner, has gone. */
 class Closed extends ModuleError {}
-/** Thrown by a handler: this message ends here, on purpose, and is counted for this reason. */
+/** Thrown by a handler to drop the message on purpose; it is counted under this reason. */
 class Drop extends Error {
   constructor(reason) {
-    // It is no fault: where it was thrown is not worth the time to find out.
+    // It is no fault, so the time for a stack trace would be wasted.
     const { stackTraceLimit } = Error;
     Error.stackTraceLimit = 0;
     super(reason);
@@ -40,38 +40,38 @@ class Drop extends Error {
 }
 
 /**
- * What a module does; only `message` must be given. Messages are returned: nothing, a body (Buffer, Uint8Array or
- * string), `{body, created}`, or an array of these. Without a time of its own a message has that of the one that
- * is being handled. Handlers are synchronous.
+ * The handlers of a module; only `message` is required. They return messages: nothing, a body (Buffer, Uint8Array or
+ * string), `{body, created}`, or an array of these. A message without a time of its own gets that of the handled
+ * message. Handlers are synchronous.
  */
 class Module {
   role = 'source'; // or 'sink'
   format = 'bytes';
   options = {}; // names and values, as the user wrote them
 
-  /** `role`, `format` and `options` are known. In a shell line they stay as they are. */
+  /** `role`, `format` and `options` are known. A shell line keeps the defaults. */
   start() {}
-  /** One message: a Buffer, and when it was created (a BigInt, nanoseconds of the source host's boot clock). */
+  /** Handles one message: a Buffer, and its creation time (a BigInt, nanoseconds of the source host's boot clock). */
   message(body, created) {
     throw new ModuleError(`${this.constructor.name} has no message(body, created)`);
   }
-  /** The other half of this pair says something (a Buffer). Messages may be returned. */
-  peer(said) {}
-  /** Something was lost before the next message. Messages may be returned. */
+  /** Handles a control message (a Buffer) from the other half of the pair. May return messages. */
+  peer(control) {}
+  /** Messages were lost before the next one. May return messages. */
   gap() {}
-  /** The flow ends, or changes its pipeline, here: return what is held. */
+  /** The flow ends, or changes its pipeline, here: return all held messages. */
   flush() {}
-  /** Whether any message is kept back: while one is, nothing is said to be done, so that after a crash it comes again. */
+  /** Returns whether a message is held back. Meanwhile nothing is reported as done, so that after a crash it is repeated. */
   held() {
     return false;
   }
-  /** Says something to the other half of this pair; nobody hears it in a shell line. */
-  tell(said) {
-    this.runner.tell(Buffer.from(said));
+  /** Sends a control message to the other half of the pair; has no effect in a shell line. */
+  sendToPeer(control) {
+    this.runner.sendToPeer(Buffer.from(control));
   }
 }
 
-/** Bytes that come in pieces, taken off the front. */
+/** Bytes that arrive in pieces and are taken from the front. */
 class Inbox {
   pieces = [];
   bytes = 0;
@@ -81,7 +81,7 @@ class Inbox {
     this.bytes += piece.length;
   }
 
-  /** The first `count` bytes, which stay; there must be so many. */
+  /** Returns the first `count` bytes without taking them; they must be there. */
   peek(count) {
     if (this.pieces[0].length < count) {
       let [used, bytes] = [0, 0];
@@ -137,7 +137,7 @@ class Runner {
     });
   }
 
-  /** Handles what came once everything that is there was read: a frame that was written before a container is
+  /** Handles the input after everything available was read: a frame that precedes a container is
    * then seen before it. */
   schedule() {
     if (this.isScheduled) return;
@@ -149,9 +149,9 @@ class Runner {
     try {
       work();
     } catch (error) {
-      const what = error instanceof ModuleError ? error.message : `${error.name}: ${error.message}`;
-      this.say(ERROR, Buffer.from(what).subarray(0, 4096));
-      console.error(error instanceof ModuleError ? `module: ${what}` : error);
+      const problem = error instanceof ModuleError ? error.message : `${error.name}: ${error.message}`;
+      this.sendFrame(ERROR, Buffer.from(problem).subarray(0, 4096));
+      console.error(error instanceof ModuleError ? `module: ${problem}` : error);
       process.exit(1);
     }
   }
@@ -162,18 +162,18 @@ class Runner {
     if (!this.isGreeted && !this.greet()) return;
     this.handleAll();
     this.write();
-    if (!this.atEnd) return this.sayDone();
+    if (!this.atEnd) return this.reportDone();
     if (this.data.bytes > 0) throw new ProtocolError(`the data ends ${this.data.bytes} bytes into a container`);
     this.emit(this.module.flush());
     this.write();
-    this.sayDone(true);
+    this.reportDone(true);
     for (const [reason, count] of this.dropped) console.error(`module: ${count} dropped (${reason})`);
     process.exit(0);
   }
 
   start() {
     this.module.start();
-    this.sayDone();
+    this.reportDone();
   }
 
   handleAll() {
@@ -227,7 +227,7 @@ class Runner {
     this.unwritten = [];
     this.unwrittenBytes = 0;
     if (pieces.length > 1 && pieces.every((piece) => piece.length < JOIN_BYTES)) pieces = [Buffer.concat(pieces)];
-    if (!writeAll(1, pieces)) throw new Closed('whoever read the containers has gone');
+    if (!writeAll(1, pieces)) throw new Closed('the reader of the containers has gone');
   }
 
   cutFrames() {
@@ -256,7 +256,7 @@ class Runner {
     }
     Object.assign(this.module, { role, format, options });
     const answer = [number(VERSION, 2), text(role), text(format), number(1, 2), text('done'), text('true')];
-    this.say(HELLO, Buffer.concat(answer));
+    this.sendFrame(HELLO, Buffer.concat(answer));
     this.isGreeted = true;
     this.start();
     return true;
@@ -268,9 +268,9 @@ class Runner {
     else if (kind === FLUSH) {
       this.emit(this.module.flush());
       this.write();
-      this.sayDone(true);
+      this.reportDone(true);
     }
-    // What a later version says is passed over.
+    // Frames of a later version are ignored.
   }
 
   loseControl() {
@@ -278,34 +278,34 @@ class Runner {
     this.schedule();
   }
 
-  say(kind, body) {
+  sendFrame(kind, body) {
     if (!this.hasControl) return;
     const header = Buffer.concat([number(body.length, 4), Buffer.from([kind]), number(this.outputs, 8)]);
     if (!writeAll(3, [header, body])) this.hasControl = false;
   }
 
-  tell(said) {
-    // What was made before must be on its way before.
+  sendToPeer(control) {
+    // Earlier output precedes the control message.
     this.write();
-    this.say(PEER, said);
+    this.sendFrame(PEER, control);
   }
 
-  sayDone(always = false) {
+  reportDone(always = false) {
     const state = `${this.inputs} ${this.outputs}`;
     if (!always && (state === this.done || this.module.held())) return;
     this.done = state;
-    this.say(DONE, Buffer.concat([number(this.inputs, 8), number(this.outputs, 8)]));
+    this.sendFrame(DONE, Buffer.concat([number(this.inputs, 8), number(this.outputs, 8)]));
   }
 
-  /** Tells the runner; in a shell line, the user at the end. Reasons are few: what is over is "other". */
+  /** Reports a drop to the runner; in a shell line, to the user at the end. Further reasons count as "other". */
   sayDropped(reason) {
-    if (this.hasControl) return this.say(DROP, Buffer.concat([number(1, 8), text(reason.slice(0, 64))]));
+    if (this.hasControl) return this.sendFrame(DROP, Buffer.concat([number(1, 8), text(reason.slice(0, 64))]));
     const name = this.dropped.has(reason) || this.dropped.size < REASONS_MAX ? reason : 'other';
     this.dropped.set(name, (this.dropped.get(name) || 0) + 1);
   }
 }
 
-/** The control channel is a socket on descriptor 3: anything else there came by accident. */
+/** Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
 function isSocket(descriptor) {
   try {
     return fs.fstatSync(descriptor).isSocket();
@@ -314,7 +314,7 @@ function isSocket(descriptor) {
   }
 }
 
-/** Writes all pieces, waiting for room; false if nobody reads them any more. */
+/** Writes all pieces, and waits for room; returns false if the reader has gone. */
 function writeAll(descriptor, pieces) {
   for (let first = 0; first < pieces.length; ) {
     let count;
@@ -363,8 +363,8 @@ function parseHello(body) {
 }
 
 /**
- * Runs `handler`, a Module or a function of body and creation time, until its input ends; then the process does.
- * What goes wrong is said on standard error, and to the runner: exit status 1.
+ * Runs `handler`, a Module or a function of body and creation time, until its input ends; then ends the process.
+ * Reports an error on standard error and to the runner, with exit status 1.
  */
 function run(handler) {
   const module = handler instanceof Module ? handler : Object.assign(new Module(), { message: handler });

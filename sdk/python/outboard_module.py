@@ -1,4 +1,4 @@
-"""A module of Outboard in Python: containers in, containers out (docs/modules.md).
+"""A module of Outboard in Python: containers in, containers out (docs/reference/modules.md).
 
     import outboard_module
     outboard_module.run(lambda body, created: body.upper())
@@ -31,53 +31,53 @@ _F_SETPIPE_SZ, _PIPE_BYTES = 1031, 1 << 20
 
 
 class ModuleError(Exception):
-    """Why a module cannot go on."""
+    """An error that ends the module."""
 
 
 class ProtocolError(ModuleError):
-    """What came is no container, or no control frame."""
+    """The input is no container, or no control frame."""
 
 
 class Closed(ModuleError):
-    """Whoever read the containers, or spoke to the module, has gone."""
+    """The reader of the containers, or the runner, has gone."""
 
 
 class Drop(Exception):
-    """Raised by a handler: this message ends here, on purpose, and is counted for this reason."""
+    """Raised by a handler to drop the message on purpose; it is counted under this reason."""
 
 
 class Module:
-    """What a module does; only `message` must be given. Messages are returned: `None`, a body, `(body, created)`,
-    or any iterable of these. Without a time of its own a message has that of the one that is being handled."""
+    """The handlers of a module; only `message` is required. They return messages: `None`, a body, `(body, created)`,
+    or any iterable of these. A message without a time of its own gets that of the handled message."""
 
     role = "source"  # or "sink"
     format = "bytes"
     options = {}  # names and values, as the user wrote them
 
     def start(self):
-        """`role`, `format` and `options` are known. In a shell line they stay as they are."""
+        """`role`, `format` and `options` are known. A shell line keeps the defaults."""
 
     def message(self, body, created):
-        """One message: bytes, and when it was created (nanoseconds of the source host's boot clock)."""
+        """Handles one message: bytes, and its creation time (nanoseconds of the source host's boot clock)."""
         raise NotImplementedError
 
-    def peer(self, said):
-        """The other half of this pair says something (bytes). Messages may be returned."""
+    def peer(self, control):
+        """Handles a control message (bytes) from the other half of the pair. May return messages."""
 
     def gap(self):
-        """Something was lost before the next message. Messages may be returned."""
+        """Messages were lost before the next one. May return messages."""
 
     def flush(self):
-        """The flow ends, or changes its pipeline, here: return what is held."""
+        """The flow ends, or changes its pipeline, here: return all held messages."""
 
     def held(self):
-        """Whether any message is kept back. While one is, nothing is said to be done, so that after a crash
-        it comes again."""
+        """Returns whether a message is held back. Meanwhile nothing is reported as done, so that after a crash
+        it is repeated."""
         return False
 
-    def tell(self, said):
-        """Says something (bytes) to the other half of this pair; nobody hears it in a shell line."""
-        self._runner.tell(said)
+    def send_to_peer(self, control):
+        """Sends a control message (bytes) to the other half of the pair; has no effect in a shell line."""
+        self._runner.send_to_peer(control)
 
 
 class _Function(Module):
@@ -86,8 +86,8 @@ class _Function(Module):
 
 
 def run(handler):
-    """Runs `handler`, a `Module` or a function of body and creation time, until its input ends; then the
-    process does. What goes wrong is said on standard error, and to the runner: exit status 1."""
+    """Runs `handler`, a `Module` or a function of body and creation time, until its input ends; then ends the
+    process. Reports an error on standard error and to the runner, with exit status 1."""
     module = handler if isinstance(handler, Module) else _Function(handler)
     runner = None
     try:
@@ -96,12 +96,12 @@ def run(handler):
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        what = str(error) if isinstance(error, ModuleError) else "%s: %s" % (type(error).__name__, error)
+        problem = str(error) if isinstance(error, ModuleError) else "%s: %s" % (type(error).__name__, error)
         if runner:
-            runner.say_error(what)
+            runner.say_error(problem)
         if not isinstance(error, ModuleError):
             raise
-        sys.exit("%s: %s" % (_name(), what))
+        sys.exit("%s: %s" % (_name(), problem))
 
 
 def _name():
@@ -129,15 +129,15 @@ class _Runner:
         if self.control:
             self.greet()
         self.module.start()
-        self.say_done()
+        self.report_done()
         poller = select.poll()
         poller.register(self.data_in, select.POLLIN)
         if self.control:
             poller.register(self.control, select.POLLIN)
         while not self.at_end:
-            # Without control there is nothing else to wait for.
+            # Without control, data is the only event.
             ready = poller.poll() if self.control else [(self.data_in, 0)]
-            # Data first, control next: a frame that was written before a container is seen before it.
+            # Read data before control: a frame that precedes a container is then seen before it.
             if any(descriptor == self.data_in for descriptor, _ in ready):
                 self.receive()
             if self.control:
@@ -146,10 +146,10 @@ class _Runner:
                     poller.unregister(3)
             self.handle_all()
             self.write()
-            self.say_done()
+            self.report_done()
         self.emit(self.module.flush())
         self.write()
-        self.say_done(True)
+        self.report_done(True)
         for reason, count in self.dropped.items():
             print("%s: %d dropped (%s)" % (_name(), count, reason), file=sys.stderr)
 
@@ -159,7 +159,7 @@ class _Runner:
         if self.start == self.filled:
             self.start = self.filled = 0
         elif self.filled == len(self.buffer):
-            # A container that does not fit: make room in front, then behind, as much as has come.
+            # A container does not fit: make room in front, then at the end, by the amount that has arrived.
             rest = self.buffer[self.start : self.filled]
             self.buffer = rest + bytearray(max(len(rest), _READ_BYTES))
             self.start, self.filled = 0, len(rest)
@@ -238,7 +238,7 @@ class _Runner:
                 if count:
                     pieces[first] = memoryview(pieces[first])[count:]
         except BrokenPipeError:
-            raise Closed("whoever read the containers has gone") from None
+            raise Closed("the reader of the containers has gone") from None
 
     # Control.
 
@@ -256,7 +256,7 @@ class _Runner:
         self.module.role, self.module.format, self.module.options = role, format_, options
         answer = struct.pack("<H", VERSION) + _text(role) + _text(format_)
         answer += struct.pack("<H", 1) + _text("done") + _text("true")
-        self.say(_HELLO, answer)
+        self.send_frame(_HELLO, answer)
 
     def receive_frames(self, flags):
         while self.control:
@@ -290,42 +290,42 @@ class _Runner:
         elif kind == _FLUSH:
             self.emit(self.module.flush())
             self.write()
-            self.say_done(True)
-        # What a later version says is passed over.
+            self.report_done(True)
+        # Frames of a later version are ignored.
 
-    def say(self, kind, body):
+    def send_frame(self, kind, body):
         if self.control:
             try:
                 self.control.sendall(_FRAME.pack(len(body), kind, self.outputs) + body)
             except (BrokenPipeError, ConnectionResetError):
                 self.control = None
 
-    def tell(self, said):
-        # What was made before must be on its way before.
+    def send_to_peer(self, control):
+        # Earlier output precedes the control message.
         self.write()
-        self.say(_PEER, bytes(said))
+        self.send_frame(_PEER, bytes(control))
 
-    def say_done(self, always=False):
+    def report_done(self, always=False):
         state = (self.inputs, self.outputs)
         if self.control and (always or (state != self.done and not self.module.held())):
             self.done = state
-            self.say(_DONE, struct.pack("<QQ", *state))
+            self.send_frame(_DONE, struct.pack("<QQ", *state))
 
     def say_dropped(self, reason):
-        """Tells the runner; in a shell line, the user at the end. Reasons are few: what is over is "other"."""
+        """Reports a drop to the runner; in a shell line, to the user at the end. Further reasons count as "other"."""
         if self.control:
-            self.say(_DROP, struct.pack("<Q", 1) + _text(reason[:64]))
+            self.send_frame(_DROP, struct.pack("<Q", 1) + _text(reason[:64]))
             return
         if reason not in self.dropped and len(self.dropped) >= _REASONS_MAX:
             reason = "other"
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
-    def say_error(self, what):
-        self.say(_ERROR, what.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
+    def say_error(self, problem):
+        self.send_frame(_ERROR, problem.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
 
 
 def _control(number):
-    """The control channel is a socket on descriptor 3: anything else there came by accident."""
+    """Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file."""
     try:
         if stat.S_ISSOCK(os.fstat(number).st_mode):
             return socket.socket(fileno=number)
@@ -335,7 +335,7 @@ def _control(number):
 
 
 def _widen(descriptor):
-    """Lets a pipe hold more, so that its two ends change places less often."""
+    """Enlarges a pipe, for fewer switches between processes."""
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-//! Time that moves only when it is told to.
+//! A clock that advances only on request.
 
 use contract::Time;
 use std::time::Duration;
@@ -15,17 +15,17 @@ impl VirtualClock {
         VirtualClock { now }
     }
 
-    /// What it shows.
+    /// The current time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Moves it on by `time`.
+    /// Advances the clock by `time`.
     pub fn advance(&mut self, time: Duration) {
         self.now = self.now.after(time);
     }
 
-    /// Moves it on to `moment`; it never goes back.
+    /// Advances the clock to `moment`; it never goes back.
     pub fn advance_to(&mut self, moment: Time) {
         self.now = self.now.max(moment);
     }

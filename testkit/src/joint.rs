@@ -1,8 +1,9 @@
-//! Several devices whose clocks drift, each over a network of its own, and one sink at which their flows meet: how
-//! far apart what they made at the same moment is there, before and after a pair (paper N, figure 4.5).
+//! Several devices with drifting clocks, each behind its own network, whose flows are joined at one sink.
+//! Measures the skew of updates made at the same moment, before and after a pair (Networked Device Driver
+//! Architecture (2012), figure 4.5).
 //!
-//! Virtual time, the sink's. Each device's times are translated as a session does it: by pings over the same kind of
-//! network.
+//! Time is virtual and is the sink's. The times of each device are translated as in a session: by pings over
+//! the same kind of network.
 
 use crate::stage::{options, site};
 use contract::{Format, Half, Message, Outbox, Pair, Port, Report, Time};
@@ -10,51 +11,51 @@ use netsim::{Link, Params};
 use session::ClockEstimator;
 use std::time::Duration;
 
-/// Time between two pings, as a session's.
+/// The time between two pings, as in a session.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// When the first updates are made: the clocks have been compared by then.
+/// The time of the first updates. By then the clocks have been compared.
 const STARTED: Time = Time::from_millis(10_000);
 
-/// What meets.
+/// The setting of a run.
 #[derive(Debug, Clone)]
 pub struct JointSetting {
-    /// How much faster than the sink's each device's clock goes, in a million.
+    /// The drift of each device's clock against the sink's, in parts per million.
     pub drifts_ppm: Vec<i64>,
-    /// Time between two updates of each device; all are made at the same moments.
+    /// The time between two updates of a device. All devices update at the same moments.
     pub period: Duration,
-    /// Updates of each device.
+    /// The number of updates of each device.
     pub updates: u64,
-    /// Every network, both ways.
+    /// The network of each device, in both directions.
     pub link: Params,
-    /// Whether times are translated by what pings say, or only once, at the start.
+    /// Translate times by pings; otherwise only once, at the start.
     pub compares_clocks: bool,
-    /// Seed of the networks.
+    /// The seed of the networks.
     pub seed: u64,
 }
 
 /// One update at the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
-    /// When it was made, by the sink's clock.
+    /// Creation time on the sink's clock.
     pub made: Time,
-    /// When it came to the sink half.
+    /// Arrival at the sink half.
     pub came: Option<Time>,
-    /// When it left the sink half.
+    /// Departure from the sink half.
     pub left: Option<Time>,
 }
 
-/// What became of all updates.
+/// The result of a run.
 #[derive(Debug)]
 pub struct JointRun {
-    /// By device, then by number.
+    /// Indexed by device, then by number.
     pub passages: Vec<Vec<Passage>>,
-    /// Figures of the sink half at the end.
+    /// The statistics of the sink half at the end.
     pub report: Vec<Report>,
 }
 
 impl JointRun {
-    /// For each moment at which updates were made: how far apart those of all devices came, or left. Moments of
-    /// which one device's update did not, or is a moment before `from`, are left out.
+    /// For each moment of updates: the difference between the first and the last device, in arrival or
+    /// departure. Moments before `from`, and moments with a missing update, are left out.
     pub fn skew(&self, from: Duration, when: impl Fn(&Passage) -> Option<Time>) -> Vec<(Time, Duration)> {
         let updates = self.passages.iter().map(Vec::len).min().unwrap_or(0);
         let spread = |number: usize| {
@@ -68,18 +69,18 @@ impl JointRun {
     }
 }
 
-/// One device and the way to it.
+/// One device and its network.
 struct Device {
     drift_ppm: i64,
     data: Link<u64>,
-    /// When each update was made by its own clock.
+    /// The creation time of each update on its own clock.
     made: Vec<Time>,
-    /// When each ping was sent by the sink's clock, and answered by its own.
+    /// For each ping: the time of sending on the sink's clock, and of the answer on its own.
     pinged: Vec<[u64; 2]>,
     pings: Link<u64>,
     pongs: Link<u64>,
     clock: ClockEstimator,
-    /// All its updates have come.
+    /// All its updates have arrived.
     ended: bool,
 }
 
@@ -97,7 +98,7 @@ impl Device {
         }
     }
 
-    /// What its clock says at a time of the sink's: it was started at another moment, and drifts.
+    /// The reading of its clock at a time of the sink's: it has an offset and drifts.
     fn reads(&self, at: Time) -> Time {
         let drift = i128::from(at.0) * i128::from(self.drift_ppm) / 1_000_000;
         Time(at.0.saturating_add_signed(drift as i64) + (self.drift_ppm.unsigned_abs() + 1) * 10_000_000_000)
@@ -127,7 +128,7 @@ impl Device {
     }
 }
 
-/// Lets the devices' updates meet in the sink half of `pair`, which must keep flows apart.
+/// Joins the updates of the devices in the sink half of `pair`, which must keep flows separate.
 pub fn run(pair: &dyn Pair, given: &[(&str, &str)], setting: &JointSetting) -> JointRun {
     let mut sink = pair.half(Half::Sink, &options(pair, given), &Format::Bytes, &site(1)).unwrap();
     let seeds = (0..).map(|number| setting.seed.wrapping_add(number << 32));

@@ -1,6 +1,7 @@
-//! What every partner promises (paper P, sections 3.2 and 5.2), as checks that every implementation runs.
+//! The contract of a partner (The Partner architecture (2002), 3.2 and 5.2), as checks that every
+//! implementation runs.
 //!
-//! [`conforms`] takes a function that makes a fresh [`Harness`]: a partner, and a hand on its far side.
+//! [`conforms`] takes a function that makes a fresh [`Harness`]: a partner, with access to its far side.
 
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Partner,
@@ -10,19 +11,19 @@ use std::sync::mpsc;
 use std::time::Duration;
 use sys::poller::Poller;
 
-/// A whole conformance run may take no longer: a partner that blocks is found out by this.
-const WATCHDOG: Duration = Duration::from_secs(60);
+/// The time limit of a whole run. It detects a partner that blocks.
+const WATCHDOG: Duration = Duration::from_secs(600);
 
-/// A partner may take so long to make progress that it was promised.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit for progress that a partner has announced.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a partner may be found without progress after it said that there would be some.
+/// How often a partner may announce progress without making any.
 const FALSE_ALARMS_MAX: usize = 1000;
 
-/// Messages pushed at a far side that takes nothing, to fill the partner.
+/// Messages pushed to fill the partner while the far side does not read.
 const FLOOD_MESSAGES: u64 = 40_000;
 
-/// When the messages that are pushed were created.
+/// The creation time of pushed messages.
 pub const CREATED: Time = Time(12345);
 
 /// A partner and its far side.
@@ -30,35 +31,35 @@ pub trait Harness {
     /// The partner.
     fn partner(&mut self) -> &mut dyn Partner;
 
-    /// The flow it has in this direction, if it has one.
+    /// The flow in this direction, if the partner has one.
     fn template(&self, direction: Direction) -> Option<FlowTemplate>;
 
-    /// Makes the next message available at the far side and says what a pull has to give; `None` if this
-    /// partner never gives any.
+    /// Makes the next message available at the far side. Returns the bytes that a pull must return; `None` if
+    /// this partner never produces any.
     fn feed(&mut self) -> Option<Vec<u8>>;
 
-    /// Lets the far side end, so that the flow out ends behind what was fed; `false` if it cannot.
+    /// Ends the far side, so that the outgoing flow ends after the messages fed before; `false` if it cannot.
     fn end(&mut self) -> bool;
 
     /// The body of a message to push, different for every number, of at least 2 bytes.
     fn body(&self, number: u64) -> Vec<u8>;
 
-    /// What of a pushed message's body the far side gets to see.
+    /// The part of a pushed body that the far side receives.
     fn seen(&self, body: &[u8]) -> Vec<u8> {
         body.to_vec()
     }
 
-    /// What the far side got since it was asked last. `None` if it cannot tell.
+    /// Returns the bytes that the far side has received since the last call; `None` if it cannot tell.
     fn taken(&mut self) -> Option<Vec<u8>>;
 }
 
-/// What a partner promises, and the check of it.
+/// A promise, and its check.
 type Check<H> = (&'static str, fn(H));
 
-/// Runs every check on a fresh harness each, under a watchdog.
+/// Runs every check on its own fresh harness, with a time limit.
 ///
 /// # Panics
-/// If the partner does not do what it must; the check's name is printed before.
+/// If the partner breaks a promise. The name of the check is printed before.
 pub fn conforms<H: Harness>(make: impl Fn() -> H + Send + 'static) {
     let (done, finished) = mpsc::channel();
     let run = std::thread::spawn(move || {
@@ -67,9 +68,9 @@ pub fn conforms<H: Harness>(make: impl Fn() -> H + Send + 'static) {
             ("flows open and close", open_and_close),
             ("the four cases of pull answer alike", four_pulls),
             ("an idle partner is not ready", idle),
-            ("what is pushed arrives", pushes_arrive),
-            ("a full partner gives back, and goes on", flood),
-            ("finishing leaves nothing behind", finish),
+            ("pushed messages arrive", pushes_arrive),
+            ("a full partner returns messages, and continues", flood),
+            ("finishing delivers everything", finish),
             ("an end is for ever", end),
             ("control operations are answered", control),
         ];
@@ -84,7 +85,7 @@ pub fn conforms<H: Harness>(make: impl Fn() -> H + Send + 'static) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("a partner blocks: no end after {WATCHDOG:?}"),
         Err(mpsc::RecvTimeoutError::Disconnected) => match run.join() {
             Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => unreachable!("the run ended without saying so"),
+            Ok(()) => unreachable!("the run ended without a result"),
         },
     }
 }
@@ -104,15 +105,15 @@ fn message(body: &[u8]) -> Message {
     Message { created: CREATED, attributes, body: Body::from(body.to_vec()) }
 }
 
-/// Nothing may be done with a flow that is not open, and a message is not lost on it.
+/// Every operation on a closed flow fails, and a push returns its message.
 fn refuses(partner: &mut dyn Partner, flow: FlowKey) {
     let sent = message(b"\0kept");
     match partner.push(flow, sent.clone()) {
         Err((PartnerError::NoFlow(named), back)) => assert_eq!((named, back), (flow, sent)),
         other => panic!("a push to a flow that is not open: {other:?}"),
     }
-    for want in [Pull::Ask, Pull::Yours, Pull::Mine(&mut [0; 8]), Pull::Vector(&mut Body::new())] {
-        let answer = partner.pull(flow, want);
+    for request in [Pull::Ask, Pull::Yours, Pull::Mine(&mut [0; 8]), Pull::Vector(&mut Body::new())] {
+        let answer = partner.pull(flow, request);
         assert!(matches!(answer, Err(PartnerError::NoFlow(_))), "a pull: {answer:?}");
     }
     let answer = partner.ctl(flow, Ctl::Report);
@@ -144,7 +145,7 @@ fn open_and_close<H: Harness>(mut harness: H) {
     }
 }
 
-/// Waits for what a partner says it is ready at.
+/// Waits for the readiness of a partner.
 fn wait(readiness: Readiness<'_>) {
     if readiness.now {
         return;
@@ -153,15 +154,15 @@ fn wait(readiness: Readiness<'_>) {
     let mut waits = readiness.at.is_some();
     for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
         waits = true;
-        poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+        poller.register(descriptor, interest == Interest::Read, interest == Interest::Write);
     }
-    assert!(waits, "a partner that has more to do says that nothing will ever come");
+    assert!(waits, "a partner with pending work reports that it will never be ready");
     let until_ns = readiness.at.map_or(u64::MAX, |at| at.0);
     let left = Duration::from_nanos(until_ns.saturating_sub(sys::clock::boot_ns()));
     poller.wait(Some(left.min(PATIENCE))).expect("waiting");
 }
 
-/// Tries until there is an answer, waiting in between as the partner says.
+/// Repeats until there is a result, and waits for readiness in between.
 fn until<H: Harness, T>(
     harness: &mut H,
     key: FlowKey,
@@ -176,16 +177,16 @@ fn until<H: Harness, T>(
         assert!(sys::clock::boot_ns() < deadline_ns, "no progress within {PATIENCE:?}");
         wait(harness.partner().readiness(key, direction));
     }
-    panic!("the partner said {FALSE_ALARMS_MAX} times that it would make progress, and made none");
+    panic!("the partner was ready {FALSE_ALARMS_MAX} times without any progress");
 }
 
-/// Pulls until there is something.
+/// Pulls until there is a message.
 fn pull<H: Harness>(
     harness: &mut H,
     key: FlowKey,
-    mut want: impl FnMut(&mut dyn Partner) -> Pulled,
+    mut poll: impl FnMut(&mut dyn Partner) -> Pulled,
 ) -> Pulled {
-    until(harness, key, Direction::Out, |harness| match want(harness.partner()) {
+    until(harness, key, Direction::Out, |harness| match poll(harness.partner()) {
         Pulled::Nothing => None,
         answer => Some(answer),
     })
@@ -244,7 +245,7 @@ fn idle<H: Harness>(mut harness: H) {
         match answer(harness.partner().pull(key, Pull::Yours)) {
             Pulled::Nothing => {
                 let now = harness.partner().readiness(key, Direction::Out).now;
-                assert!(!now, "a partner that has nothing says that it has something");
+                assert!(!now, "an empty partner reports that it is ready");
                 return;
             }
             Pulled::End => return,
@@ -253,7 +254,7 @@ fn idle<H: Harness>(mut harness: H) {
     }
 }
 
-/// Pushes until it is taken, and checks that whatever comes back is what was pushed. The far side reads.
+/// Pushes until the message is accepted, and checks that a returned message is unchanged. The far side reads.
 fn push<H: Harness>(harness: &mut H, key: FlowKey, body: &[u8], arrived: &mut Vec<u8>) {
     until(harness, key, Direction::In, |harness| {
         arrived.extend(harness.taken().unwrap_or_default());
@@ -266,14 +267,14 @@ fn push_once(partner: &mut dyn Partner, key: FlowKey, body: &[u8]) -> bool {
     match partner.push(key, sent.clone()) {
         Ok(Pushed::Taken) => true,
         Ok(Pushed::Full(back)) => {
-            assert_eq!(back, sent, "a full partner gives back what it was given");
+            assert_eq!(back, sent, "a full partner returns the message unchanged");
             false
         }
         Err((error, _)) => panic!("a push of an open flow: {error}"),
     }
 }
 
-/// Repeats a control operation while it is pending; the far side reads.
+/// Repeats a control operation while it is pending. The far side reads.
 fn settle<H: Harness>(harness: &mut H, key: FlowKey, operation: fn() -> Ctl<'static>, arrived: &mut Vec<u8>) {
     until(harness, key, Direction::In, |harness| {
         arrived.extend(harness.taken().unwrap_or_default());
@@ -285,7 +286,7 @@ fn settle<H: Harness>(harness: &mut H, key: FlowKey, operation: fn() -> Ctl<'sta
     });
 }
 
-/// Waits until the far side got what was pushed.
+/// Waits until the far side has received the pushed bytes.
 fn expect_arrival<H: Harness>(harness: &mut H, mut arrived: Vec<u8>, expected: &[u8]) {
     let deadline_ns = sys::clock::boot_ns() + PATIENCE.as_nanos() as u64;
     while let Some(more) = harness.taken() {
@@ -319,7 +320,7 @@ fn flood<H: Harness>(mut harness: H) {
         let body = harness.body(number);
         expected.extend(harness.seen(&body));
         if !push_once(harness.partner(), key, &body) {
-            // The far side reads from here on; one message in many is enough to see it go on.
+            // From here on the far side reads. One message in many is enough to see progress.
             push(&mut harness, key, &body, &mut arrived);
             break;
         }
@@ -355,9 +356,10 @@ fn end<H: Harness>(mut harness: H) {
             other => panic!("before the end: {other:?}"),
         }
     }
-    assert!(found, "what was there before the end comes before the end");
-    for want in [Pull::Ask, Pull::Yours, Pull::Mine(&mut []), Pull::Vector(&mut Body::new()), Pull::Yours] {
-        let answered = answer(harness.partner().pull(key, want));
+    assert!(found, "messages fed before the end are pulled before it");
+    for request in [Pull::Ask, Pull::Yours, Pull::Mine(&mut []), Pull::Vector(&mut Body::new()), Pull::Yours]
+    {
+        let answered = answer(harness.partner().pull(key, request));
         assert!(matches!(answered, Pulled::End), "after the end: {answered:?}");
     }
 }
@@ -366,8 +368,9 @@ fn control<H: Harness>(mut harness: H) {
     open(&mut harness, Direction::Out);
     open(&mut harness, Direction::In);
     let partner = harness.partner();
-    let unknown = partner.ctl(FlowKey::DEFAULT, Ctl::Ask(0xfff1, b"what is this?"));
-    assert!(matches!(unknown, Err(PartnerError::Unsupported(_))), "an unknown operation: {unknown:?}");
+    let unknown = partner.ctl(FlowKey::DEFAULT, Ctl::Command("no such command"));
+    let refused = matches!(unknown, Err(PartnerError::Unsupported(_) | PartnerError::Message(_)));
+    assert!(refused, "an unknown command: {unknown:?}");
     let report = partner.ctl(FlowKey::DEFAULT, Ctl::Report);
     assert!(matches!(report, Ok(CtlReply::Report(_))), "a report: {report:?}");
     for operation in [Ctl::Neutral, Ctl::Flush] {

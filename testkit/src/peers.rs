@@ -1,5 +1,5 @@
-//! Two hosts in one process, in virtual time: one flow between them, over a modelled link for its records
-//! and another for the control channel, driven as the runtime drives them. The same seed gives the same run.
+//! Two hosts in one process, in virtual time: one flow between them, over one modelled link for records and
+//! another for the control channel, driven as the runtime does. The same seed gives the same run.
 
 use crate::clock::VirtualClock;
 use contract::{Body, FlowClass, Message, Time};
@@ -7,41 +7,41 @@ use netsim::{Link, Params};
 use session::{Admission, ControlChannel, Limits, Received, SinkFlow, SourceFlow};
 use std::collections::VecDeque;
 use std::time::Duration;
-use wire::{BODY_BYTES_MAX, Control, RecordHeader};
+use wire::{BODY_BYTES_MAX, Control, FlowControl, RecordHeader};
 
-/// Bytes of one packet of the control connection.
+/// The size of a packet of the control connection in bytes.
 const SEGMENT_BYTES: usize = 1400;
-/// How long an acknowledgement is put off.
+/// The delay of acknowledgements.
 const ACKNOWLEDGE_WAIT: Duration = Duration::from_millis(5);
-/// How long a gap may be mere reordering.
+/// The tolerated duration of a gap: it may be mere reordering.
 const REORDER_WAIT: Duration = Duration::from_millis(5);
-/// Shortest time between two requests for what is missing.
+/// The shortest time between two requests for missing records.
 const MISSING_INTERVAL: Duration = Duration::from_millis(20);
-/// Time between two reports of how many control messages came, as pings make them.
+/// The time between two acknowledgements of control messages, as pings carry them.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
 const FLOW: u32 = 7;
 
-/// What two hosts have between them.
+/// The setup of two hosts.
 #[derive(Debug, Clone)]
 pub struct PeersSetup {
-    /// What the flow promises.
+    /// The class of the flow.
     pub class: FlowClass,
-    /// Whether the transport of the records may lose, repeat and reorder; its model does so only then.
+    /// The transport may lose, repeat and reorder records. Its model does so only then.
     pub lossy: bool,
-    /// What the link does to records.
+    /// The link for records.
     pub data: Params,
-    /// What the link does to the control channel: its delay alone counts, for it is a stream.
+    /// The delay of the control channel. It is a stream, so it has no other faults.
     pub control_delay: Duration,
-    /// The bounds on both hosts.
+    /// The limits of both hosts.
     pub limits: Limits,
-    /// Seed of everything that is drawn.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
-/// What the sink handed on.
+/// A message that the sink has delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
-    /// When.
+    /// The time of delivery.
     pub at: Time,
     /// The epoch of the record.
     pub epoch: u32,
@@ -58,7 +58,7 @@ pub struct Peers {
     data_up: Params,
     source: SourceFlow,
     source_channel: ControlChannel,
-    /// Messages that the flow has no room for yet.
+    /// Messages that wait for room in the flow.
     waiting: VecDeque<Message>,
     sink: SinkFlow,
     sink_channel: ControlChannel,
@@ -99,18 +99,18 @@ impl Peers {
         }
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// The application at the source gives a message.
+    /// The application at the source sends a message.
     pub fn send(&mut self, body: impl Into<Body>) {
         self.waiting.push_back(Message::new(self.now(), body));
         self.pump();
     }
 
-    /// Cuts the link: what is under way on it is gone.
+    /// Cuts the link. Everything in flight is lost.
     pub fn cut(&mut self) {
         let now = self.now().0;
         self.up = false;
@@ -120,7 +120,7 @@ impl Peers {
         }
     }
 
-    /// The link is back, and both hosts resume the session over it.
+    /// Restores the link. Both hosts resume the session.
     pub fn join(&mut self) {
         let now = self.now().0;
         self.up = true;
@@ -130,33 +130,33 @@ impl Peers {
             link.configure(now, up);
         }
         let (at_source, at_sink) = (self.source_channel.received(), self.sink_channel.received());
-        self.source_channel.resume(at_sink, None).expect("the sink counts what came");
-        self.sink_channel.resume(at_source, None).expect("the source counts what came");
+        self.source_channel.resume(at_sink, None).expect("the sink counts its messages");
+        self.sink_channel.resume(at_source, None).expect("the source counts its messages");
         self.source.handle_link(self.now());
         self.pump();
     }
 
-    /// The sink gives up what it has of this epoch and asks for another.
+    /// The sink abandons this epoch and requests another.
     pub fn give_up(&mut self) {
-        self.sink.give_up();
+        self.sink.abandon();
         self.ask_anew();
         self.pump();
     }
 
     fn ask_anew(&mut self) {
-        let resync = Control::Resync { flow: FLOW, epoch: self.sink.epoch() };
+        let resync = Control::Flow { flow: FLOW, message: FlowControl::Resync { epoch: self.sink.epoch() } };
         say(&mut self.sink_channel, self.up, &resync);
     }
 
-    /// The source begins an epoch of its own accord, as when a pipeline changes.
+    /// The source begins an epoch, as for a change of the pipeline.
     pub fn restart(&mut self) {
         self.source.restart();
-        self.tell_epoch();
+        self.send_epoch();
         self.pump();
     }
 
-    /// The source goes on in a later epoch, for which the sink is ready, as when a pipeline changes; says no while
-    /// the last such change is under way.
+    /// The source continues in a later epoch that the sink expects, as for a change of the pipeline. Returns
+    /// false while the last such change is in progress.
     pub fn go_on(&mut self) -> bool {
         let (before, is_new) = (self.source.epoch(), self.sink.epoch() == 0);
         if self.sink.epoch() != before && !is_new {
@@ -166,31 +166,39 @@ impl Peers {
             self.begin(before);
         }
         assert!(self.sink.expect(before + 3), "no other epoch follows");
-        self.source.go_on(before + 3);
-        self.tell_epoch();
+        self.source.continue_in(before + 3);
+        self.send_epoch();
         self.pump();
         true
     }
 
-    fn tell_epoch(&mut self) {
-        let (epoch, before, goes_on) = (self.source.epoch(), self.source.before(), self.source.goes_on());
-        say(&mut self.source_channel, self.up, &Control::Epoch { flow: FLOW, epoch, before, goes_on });
+    fn send_epoch(&mut self) {
+        let (epoch, prev, continues) = (self.source.epoch(), self.source.prev(), self.source.continues());
+        say(
+            &mut self.source_channel,
+            self.up,
+            &Control::Flow { flow: FLOW, message: FlowControl::Epoch { epoch, prev, continues } },
+        );
     }
 
-    /// The source says that nothing follows.
+    /// The source ends the flow.
     pub fn end(&mut self) {
         let (epoch, sequence) = (self.source.epoch(), self.source.next_sequence());
-        say(&mut self.source_channel, self.up, &Control::End { flow: FLOW, epoch, sequence });
+        say(
+            &mut self.source_channel,
+            self.up,
+            &Control::Flow { flow: FLOW, message: FlowControl::End { epoch, sequence } },
+        );
         self.pump();
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn run_for(&mut self, time: Duration) {
         let until = self.now().after(time);
         self.run_while(until, |_| true);
     }
 
-    /// Lets time pass until everything sent was taken and acknowledged; says whether that came about within
+    /// Advances time until all messages are accepted and acknowledged. Returns false if that takes longer than
     /// `time`.
     pub fn run_until_settled(&mut self, time: Duration) -> bool {
         let until = self.now().after(time);
@@ -204,7 +212,7 @@ impl Peers {
 
     fn run_while(&mut self, until: Time, go_on: impl Fn(&Self) -> bool) {
         while go_on(self) && self.now() < until {
-            // However late a timer, time moves on: nothing can keep a run from ending.
+            // Time always advances, even if a timer is late. So every run ends.
             let soonest = self.now().after(Duration::from_micros(200));
             self.clock.advance_to(self.next_event().max(soonest).min(until));
             self.pump();
@@ -219,11 +227,11 @@ impl Peers {
         links.chain(timers.into_iter().flatten()).chain(retransmit).min().unwrap_or(Time(u64::MAX))
     }
 
-    /// Does everything that there is to do now.
+    /// Does all work that is due now.
     fn pump(&mut self) {
         let now = self.now();
-        // A stream waits in front of a sink that has no room; datagrams do not.
-        while (self.lossy || !self.sink.is_waiting())
+        // A stream waits in front of a full sink; datagrams do not.
+        while (self.lossy || !self.sink.is_full())
             && let Some((_, record)) = self.data.pop(now.0)
         {
             self.take_record(&record);
@@ -231,13 +239,13 @@ impl Peers {
         while let Some((_, bytes)) = self.to_sink.pop(now.0) {
             self.sink_channel.handle_bytes(&bytes);
             while let Some(message) = self.sink_channel.poll().expect("the source keeps to the protocol") {
-                self.hear_at_sink(&message);
+                self.receive_at_sink(&message);
             }
         }
         while let Some((_, bytes)) = self.to_source.pop(now.0) {
             self.source_channel.handle_bytes(&bytes);
             while let Some(message) = self.source_channel.poll().expect("the sink keeps to the protocol") {
-                self.hear_at_source(&message);
+                self.receive_at_source(&message);
             }
         }
         if self.up {
@@ -261,7 +269,7 @@ impl Peers {
         let now = self.now();
         self.source.handle_timeout(now, self.round_trip);
         loop {
-            let record = match self.source.poll_resend(now) {
+            let record = match self.source.poll_retransmit(now) {
                 Some(record) => record,
                 None => match self.waiting.pop_front().map(|message| self.source.admit(message, now)) {
                     None => break,
@@ -274,7 +282,7 @@ impl Peers {
             };
             let bytes = record.body.into_bytes().to_vec();
             let length = bytes.len() as u32;
-            // What the link does not take is lost, as a datagram is.
+            // A record that the link refuses is lost, like a datagram.
             let _ = self.data.push(now.0, bytes, length);
         }
     }
@@ -285,10 +293,10 @@ impl Peers {
         match self.sink.handle(&header, message) {
             Received::NewEpoch(message) => {
                 self.begin(header.epoch);
-                // Accepted, or too early to hold.
+                // Accepted, or too early to buffer.
                 self.sink.handle(&header, message);
             }
-            // It would not come again had the acknowledgement arrived.
+            // It would not come again if the acknowledgement had arrived.
             Received::Repeated if header.epoch == self.sink.epoch() => self.acknowledged = None,
             _ => {}
         }
@@ -325,7 +333,11 @@ impl Peers {
         if epoch > 0 && self.acknowledged != Some(next) {
             let due = *self.acknowledge_at.get_or_insert(now.after(ACKNOWLEDGE_WAIT));
             if now >= due {
-                say(&mut self.sink_channel, self.up, &Control::Acknowledge { flow: FLOW, epoch, next });
+                say(
+                    &mut self.sink_channel,
+                    self.up,
+                    &Control::Flow { flow: FLOW, message: FlowControl::Acknowledge { epoch, next } },
+                );
                 self.acknowledged = Some(next);
                 self.acknowledge_at = None;
             }
@@ -336,7 +348,11 @@ impl Peers {
             let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
             if now >= due {
                 let ranges = self.sink.missing();
-                say(&mut self.sink_channel, self.up, &Control::Missing { flow: FLOW, epoch, ranges });
+                say(
+                    &mut self.sink_channel,
+                    self.up,
+                    &Control::Flow { flow: FLOW, message: FlowControl::Missing { epoch, ranges } },
+                );
                 self.missing_at = Some(now.after((self.round_trip * 2).max(MISSING_INTERVAL)));
             }
         } else {
@@ -344,38 +360,50 @@ impl Peers {
         }
     }
 
-    fn hear_at_sink(&mut self, message: &Control) {
+    fn receive_at_sink(&mut self, message: &Control) {
         match message {
-            Control::Epoch { epoch, before, goes_on: true, .. } if *epoch > self.sink.epoch() => {
-                self.begin(before.0);
-                self.sink.expect_end(before.1);
-                if self.sink.is_given_up() {
+            Control::Flow { message: FlowControl::Epoch { epoch, prev, continues: true, .. }, .. }
+                if *epoch > self.sink.epoch() =>
+            {
+                self.begin(prev.0);
+                self.sink.expect_end(prev.1);
+                if self.sink.is_abandoned() {
                     self.ask_anew();
                 }
                 self.hand_on();
             }
-            Control::Epoch { epoch, before, .. } => {
-                self.sink.handle_past(before.0, before.1);
+            Control::Flow { message: FlowControl::Epoch { epoch, prev, .. }, .. } => {
+                self.sink.handle_epoch_end(prev.0, prev.1);
                 self.begin(*epoch);
             }
-            Control::End { epoch, sequence, .. } => self.sink.handle_end(*epoch, *sequence),
-            Control::Ping { received, .. } => {
-                self.sink_channel.handle_received(*received).expect("the source counts what came");
+            Control::Flow { message: FlowControl::End { epoch, sequence, .. }, .. } => {
+                self.sink.handle_end(*epoch, *sequence)
             }
-            other => panic!("the source said {other:?}"),
+            Control::Ping { received, .. } => {
+                self.sink_channel.handle_received(*received).expect("the source counts its messages");
+            }
+            other => panic!("the source sent {other:?}"),
         }
     }
 
-    fn hear_at_source(&mut self, message: &Control) {
+    fn receive_at_source(&mut self, message: &Control) {
         match message {
-            Control::Acknowledge { epoch, next, .. } => self.source.handle_acknowledge(*epoch, *next),
-            Control::Missing { epoch, ranges, .. } => self.source.handle_missing(*epoch, ranges),
-            Control::Resync { epoch, .. } if *epoch == self.source.epoch() => self.restart(),
-            Control::Resync { .. } => {}
-            Control::Ping { received, .. } => {
-                self.source_channel.handle_received(*received).expect("the sink counts what came");
+            Control::Flow { message: FlowControl::Acknowledge { epoch, next, .. }, .. } => {
+                self.source.handle_acknowledge(*epoch, *next)
             }
-            other => panic!("the sink said {other:?}"),
+            Control::Flow { message: FlowControl::Missing { epoch, ranges, .. }, .. } => {
+                self.source.handle_missing(*epoch, ranges)
+            }
+            Control::Flow { message: FlowControl::Resync { epoch, .. }, .. }
+                if *epoch == self.source.epoch() =>
+            {
+                self.restart()
+            }
+            Control::Flow { message: FlowControl::Resync { .. }, .. } => {}
+            Control::Ping { received, .. } => {
+                self.source_channel.handle_received(*received).expect("the sink counts its messages");
+            }
+            other => panic!("the sink sent {other:?}"),
         }
     }
 
@@ -389,17 +417,17 @@ impl Peers {
         &self.sink
     }
 
-    /// What became of the records on the link.
+    /// The counters of the link for records.
     pub fn link(&self) -> netsim::Counters {
         self.data.counters()
     }
 
-    /// Messages that the flow has had no room for.
+    /// The number of messages that wait for room in the flow.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What the sink handed on, in order.
+    /// The messages that the sink has delivered, in order.
     pub fn delivered(&self) -> &[Delivered] {
         &self.delivered
     }

@@ -1,4 +1,4 @@
-//! Two halves of a pair in virtual time, and the suite that every pair passes.
+//! The two halves of a pair in virtual time, and the conformance suite of pairs.
 //!
 //! ```text
 //! testkit::stage::conforms(&Compress, &[("method", "lz4")], &Format::Bytes);
@@ -17,33 +17,33 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Largest body of the suite.
+/// The largest body in the suite.
 const LARGE_BYTES: usize = 16 << 20;
-/// Flows that meet in a joint.
+/// The number of flows that meet in a joint.
 const JOINED: usize = 3;
-/// Most calls at one moment of virtual time before a pair counts as stuck.
+/// The most calls at one moment of virtual time; a pair that needs more counts as stuck.
 const CALLS_AT_ONCE: usize = 20_000;
 
-/// Checked options of a pair; panics if they are wrong.
+/// Checks options of a pair; panics if they are invalid.
 pub fn options(pair: &dyn Pair, given: &[(&str, &str)]) -> Options {
     let options = Options::check(pair.options(), given.iter().copied()).unwrap();
     pair.check(&options).unwrap();
     options
 }
 
-/// What a host gives the half that is the `number`th made: a key that all share, and a seed that none does.
+/// The site of the half number `number`: all halves share the key, and each has its own seed.
 pub fn site(number: u64) -> Site {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&number.to_le_bytes());
     Site { key: Some(Secret([7; 32])), seed, ..Site::default() }
 }
 
-/// A link that only delays, in order.
+/// A link that only delays.
 pub fn steady(delay: Duration) -> Params {
     Params { delay_ns: delay.as_nanos() as u64, queue_packets: u32::MAX, ..Params::default() }
 }
 
-/// A message on the link: its number, and by what a bit of it was chosen that is flipped.
+/// A message on the link: its number, and the random choice of a bit to flip.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Crossing {
     id: u64,
@@ -56,61 +56,61 @@ impl Packet for Crossing {
     }
 }
 
-/// A body with one bit flipped; an empty one has none.
+/// Returns the body with one bit flipped; an empty body has none.
 fn flipped(body: Body, random: u64) -> Body {
     let mut bytes = body.into_bytes().to_vec();
     Packet::corrupt(&mut bytes, random);
     Body::from(bytes)
 }
 
-/// Both halves of a pair, a modelled link between them, and a control channel of a fixed delay.
+/// Both halves of a pair, with a modelled link between them, and a control channel with a fixed delay.
 ///
-/// A pair that divides a flow, or joins several, may have a link for each ([`TwoHalves::with_lanes`]): what
-/// crosses lane `i` comes to port `i` of the sink half. On one link all ports go one behind the other, as in a
-/// pipeline of one flow.
+/// A pair that divides a flow, or joins several, may have a link for each port ([`TwoHalves::with_lanes`]):
+/// messages of lane `i` arrive at port `i` of the sink half. On a single link, messages of all ports travel in
+/// one sequence, as in a pipeline of one flow.
 ///
 /// Each half is called as its path would: messages wait outside while it has no room, and timeouts are called
 /// exactly when they are due.
 pub struct TwoHalves {
-    /// The source half (one for each lane of a joint), and the sink half behind it.
+    /// The source half (one for each lane of a joint), then the sink half.
     stages: Vec<Box<dyn Stage>>,
     shape: Shape,
     outbox: Outbox,
-    /// Messages that wait for room, at each stage.
+    /// The messages that wait for room, for each stage.
     waiting: Vec<VecDeque<(Port, Message)>>,
     lanes: Vec<Link<Crossing>>,
     crossing: BTreeMap<u64, Message>,
     crossed: u64,
-    /// Sites given to halves.
+    /// The number of sites assigned to halves.
     sites: u64,
     control_delay: Duration,
     controls: VecDeque<(Time, Half, Vec<u8>)>,
     calls_at_once: usize,
     /// The virtual clock.
     pub now: Time,
-    /// What left the sink half, and when.
+    /// The messages from the sink half, with their times.
     pub received: Vec<(Time, Message)>,
-    /// By which port each of those left.
+    /// The port of each received message.
     pub ports: Vec<Port>,
-    /// What left by side ports.
+    /// The messages from side ports.
     pub sides: Vec<(Half, Port, Message)>,
     /// Counted drops by half and reason.
     pub drops: BTreeMap<(Half, &'static str), u64>,
-    /// What the halves returned.
+    /// The errors of the halves.
     pub errors: Vec<(Half, StageError)>,
-    /// Control messages sent by each half.
+    /// The number of control messages from each half.
     pub controls_sent: [u64; 2],
-    /// Bytes of the bodies that entered the link, kept for the wicked.
+    /// The bodies that entered the link, for hostile tests.
     pub bodies: Vec<Body>,
 }
 
 impl TwoHalves {
-    /// Both halves, connected by `link`; control messages take as long as the link's fixed delay.
+    /// Makes both halves, connected by `link`. Control messages take as long as the link's fixed delay.
     pub fn new(pair: &dyn Pair, given: &[(&str, &str)], format: &Format, link: Params, seed: u64) -> Self {
         Self::with_lanes(pair, given, format, &[link], seed)
     }
 
-    /// Both halves, connected by a link for each way of a pair that divides a flow or joins several.
+    /// Makes both halves, connected by one link for each port of a pair that divides or joins flows.
     pub fn with_lanes(
         pair: &dyn Pair,
         given: &[(&str, &str)],
@@ -150,7 +150,7 @@ impl TwoHalves {
         }
     }
 
-    /// The source half takes `message` now, or as soon as it has room.
+    /// Passes `message` to the source half now, or as soon as it has room.
     pub fn push(&mut self, message: Message) {
         self.push_at(0, message);
     }
@@ -162,23 +162,23 @@ impl TwoHalves {
         self.run_until(self.now);
     }
 
-    /// The source halves take turns.
+    /// Pushes to the source halves in turn.
     fn push_in_turn(&mut self, number: usize, message: Message) {
         self.push_at(number % self.indexes(Half::Source).len(), message);
     }
 
-    /// Changes what the first link does from now on.
+    /// Changes the first link from now on.
     pub fn configure(&mut self, link: Params) {
         self.configure_lane(0, link);
     }
 
-    /// Changes what one link does from now on.
+    /// Changes one link from now on.
     pub fn configure_lane(&mut self, lane: usize, link: Params) {
         self.lanes[lane].configure(self.now.0, link);
     }
 
-    /// Both halves are made anew in mid-flow, as after a crash: what they held is gone, and what they said to each
-    /// other. What the old source half made and is on its way reaches the new sink half.
+    /// Replaces both halves during the flow, as after a crash. Held messages and control messages in flight are
+    /// lost. Messages from the old source half reach the new sink half.
     pub fn restart(&mut self, pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
         let options = options(pair, given);
         for index in 0..self.stages.len() {
@@ -189,7 +189,7 @@ impl TwoHalves {
         self.controls.clear();
     }
 
-    /// The sink half is killed, and one in another process goes on from its checkpoint.
+    /// Replaces the sink half by one that restores its checkpoint, as in another process.
     pub fn hand_over(&mut self, pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
         let sink = self.stages.len() - 1;
         let mut next = pair.sink(&options(pair, given), format, &site(self.sites)).unwrap();
@@ -201,7 +201,7 @@ impl TwoHalves {
         self.stages[sink] = next;
     }
 
-    /// Tells a half that something was lost before it.
+    /// Reports a loss to a half.
     pub fn gap(&mut self, half: Half) {
         for (index, port) in self.inputs(half) {
             self.call(index, |stage, now, out| stage.handle_gap(port, now, out));
@@ -209,7 +209,7 @@ impl TwoHalves {
         self.run_until(self.now);
     }
 
-    /// Where the stages of a half stand.
+    /// The indexes of a half's stages.
     fn indexes(&self, half: Half) -> std::ops::Range<usize> {
         let sink = self.stages.len() - 1;
         match half {
@@ -263,7 +263,7 @@ impl TwoHalves {
         }
     }
 
-    /// Lets virtual time pass until `end`.
+    /// Advances virtual time to `end`.
     pub fn run_until(&mut self, end: Time) {
         loop {
             while self.move_one() {}
@@ -279,29 +279,30 @@ impl TwoHalves {
         }
     }
 
-    /// Counted drops of both halves.
+    /// The counted drops of both halves.
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
     }
 
-    /// Messages lost on the link.
+    /// The messages lost on the link.
     pub fn lost(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.counters().lost).sum()
     }
 
-    /// Messages that a half holds and will give out by itself.
+    /// The messages that a half holds and will release in time.
     pub fn held(&self, half: Half) -> usize {
         self.indexes(half).map(|index| self.stages[index].held()).sum()
     }
 
-    /// A figure of a half's report; panics if it reports none by this name.
+    /// A statistic of a half; panics if there is none with this name.
     pub fn figure(&self, half: Half, name: &str) -> f64 {
         let report = self.stages[self.indexes(half).start].report();
         report.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}: {report:?}")).1
     }
 
-    /// Mean and largest |time between two messages when received - when created| (paper N, section 6.7), in
-    /// nanoseconds, from the message number `skip` on.
+    /// The mean and the maximum of
+    /// time between two received messages - time between their creations
+    /// (Networked Device Driver Architecture (2012), 6.7), in nanoseconds, from message number `skip` on.
     pub fn spacing_error(&self, skip: usize) -> (f64, f64) {
         let differences: Vec<f64> = self.received[skip..]
             .windows(2)
@@ -322,7 +323,7 @@ impl TwoHalves {
         }
     }
 
-    /// Whatever is due now, once.
+    /// Processes everything that is due now, once.
     fn happen(&mut self) {
         let sink = self.stages.len() - 1;
         let mut arrived = Vec::new();
@@ -352,7 +353,7 @@ impl TwoHalves {
         }
     }
 
-    /// Hands on one message that waits and finds room.
+    /// Passes on one waiting message that finds room.
     fn move_one(&mut self) -> bool {
         for index in 0..self.stages.len() {
             if self.stages[index].has_room()
@@ -368,7 +369,7 @@ impl TwoHalves {
     fn call(
         &mut self,
         index: usize,
-        what: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> Result<(), StageError>,
+        call: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> Result<(), StageError>,
     ) {
         let half = self.half(index);
         self.calls_at_once += 1;
@@ -377,7 +378,7 @@ impl TwoHalves {
             "stuck at {:?}: the {half:?} half makes no progress",
             self.now
         );
-        if let Err(error) = what(&mut *self.stages[index], self.now, &mut self.outbox) {
+        if let Err(error) = call(&mut *self.stages[index], self.now, &mut self.outbox) {
             self.errors.push((half, error));
         }
         for bytes in self.outbox.controls.drain(..) {
@@ -400,7 +401,7 @@ impl TwoHalves {
                 self.ports.push(port);
             } else {
                 self.bodies.push(message.body.clone());
-                // The ways of one pipeline, and the lanes of a joint, are what they left by.
+                // The lane is the port of a divided flow, or the source half of a joint.
                 let lane = if self.shape == Shape::Joint { index } else { usize::from(port.0) };
                 let lane = lane % self.lanes.len();
                 // Only the creation time and the body cross a network.
@@ -413,12 +414,12 @@ impl TwoHalves {
     }
 }
 
-/// How a pair is run in the suite.
+/// A pair and its options in the suite.
 struct Rig<'a> {
     pair: &'a dyn Pair,
     given: &'a [(&'a str, &'a str)],
     format: &'a Format,
-    /// Links between the halves.
+    /// The number of links between the halves.
     lanes: usize,
 }
 
@@ -430,14 +431,14 @@ impl Rig<'_> {
     fn promises(&self) -> Promises {
         let options = options(self.pair, self.given);
         let mut promises = self.pair.promises(&options);
-        // Between flows that were not one there is no order to keep.
+        // Separate flows have no common order.
         promises.may_reorder |= self.lanes > 1 && self.pair.shape(&options) == Shape::Joint;
         promises
     }
 }
 
-/// Runs the whole suite on a pair with these options. What the pair does not declare in its [`Promises`], it
-/// must not do. Panics with what went wrong.
+/// Runs the whole suite on a pair with these options. The pair must have no effect that its [`Promises`] do not
+/// declare. Panics at the first violation.
 pub fn conforms(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     declares_itself(pair, given, format);
     let rig = Rig { pair, given, format, lanes: 1 };
@@ -454,7 +455,7 @@ fn conforms_on(rig: &Rig<'_>) {
     undoes_every_kind_of_body(rig);
     takes_a_burst(rig);
     goes_on_after_gaps(rig);
-    goes_on_from_a_checkpoint(rig);
+    restores_a_checkpoint(rig);
     survives_a_bad_link(rig);
 }
 
@@ -478,9 +479,9 @@ fn declares_itself(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     pair.accept(format, &options(pair, given)).unwrap();
 }
 
-/// Sent and received agree, but for what the pair declares.
+/// Sent and received messages are equal, except for declared effects.
 fn agree(run: &TwoHalves, sent: &[Message], promises: Promises) {
-    assert_eq!(run.errors, [], "no half errs on what the other half made");
+    assert_eq!(run.errors, [], "no half fails on messages of the other half");
     let received: Vec<&Message> = run.received.iter().map(|(_, message)| message).collect();
     if promises.may_change {
         return;
@@ -499,13 +500,13 @@ fn agree(run: &TwoHalves, sent: &[Message], promises: Promises) {
 }
 
 fn same(a: &Message, b: &Message) -> bool {
-    // Slices compare much faster than chains of pieces.
+    // Comparing slices is much faster than comparing chains of pieces.
     a.created == b.created && a.body.len() == b.body.len() && {
         a.body.clone().into_bytes() == b.body.clone().into_bytes()
     }
 }
 
-/// Every message received is one of those sent, and not the same one twice.
+/// Every received message was sent, and none is received twice.
 fn each_once(received: &[&Message], sent: &[Message]) {
     let mut left: BTreeMap<(Time, Bytes), i64> = BTreeMap::new();
     for message in sent {
@@ -571,7 +572,7 @@ fn undoes_every_kind_of_body(rig: &Rig<'_>) {
 fn is_quiet_after_its_end(run: &mut TwoHalves) {
     let received = run.received.len();
     for _ in 0..600 {
-        // Called more than 20 000 times within a tenth of a second, it would count as stuck.
+        // More than 20 000 calls within a tenth of a second would count as stuck.
         run.calls_at_once = 0;
         run.run_until(run.now.after(Duration::from_millis(100)));
     }
@@ -589,12 +590,12 @@ fn takes_a_burst(rig: &Rig<'_>) {
     agree(&run, &sent, promises);
 }
 
-/// What is held leaves by itself: a path that has come to its end waits for that.
+/// Held messages are released in time: a path waits for that at the end of its flow.
 fn holds_nothing_for_ever(run: &mut TwoHalves) {
     let received = run.received.len() + run.held(Half::Source) + run.held(Half::Sink);
     run.run_until(run.now.after(Duration::from_secs(120)));
     assert_eq!((run.held(Half::Source), run.held(Half::Sink)), (0, 0), "held for ever");
-    assert!(run.received.len() >= received, "held, and not given out");
+    assert!(run.received.len() >= received, "held and never released");
 }
 
 fn goes_on_after_gaps(rig: &Rig<'_>) {
@@ -615,17 +616,17 @@ fn goes_on_after_gaps(rig: &Rig<'_>) {
     agree(&run, &sent, promises);
 }
 
-/// Whatever a sink half remembers, its checkpoint says. What joins several flows runs in no worker, and is never killed
-/// alone.
-fn goes_on_from_a_checkpoint(rig: &Rig<'_>) {
+/// The checkpoint of a sink half holds all its memory. A joint runs in no worker and is never killed alone, so
+/// it is not tested.
+fn restores_a_checkpoint(rig: &Rig<'_>) {
     if rig.lanes > 1 {
         return;
     }
     let dropped = [None, Some(7)].map(|every| drops_handed_over(rig, every));
-    assert!(dropped[1] <= dropped[0], "{dropped:?} dropped by one half, and by several in turn");
+    assert!(dropped[1] <= dropped[0], "{dropped:?} dropped by one half, and by its successors");
 }
 
-/// How many messages are dropped where the sink half is handed over after every so many.
+/// The number of dropped messages if the sink half is replaced after every `every` messages.
 fn drops_handed_over(rig: &Rig<'_>, every: Option<u64>) -> u64 {
     let mut run = rig.run(steady(Duration::from_millis(3)), 3);
     let mut rng = rng(9);

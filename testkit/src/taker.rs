@@ -1,11 +1,11 @@
-//! A partner that only takes: what is done with a message is a function's.
+//! A partner that only accepts messages and passes them to a function.
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
     Pulled, Pushed, Readiness,
 };
 
-/// Takes every message, at once. A message that `take` fails with is given back.
+/// Accepts every message at once. Returns a message for which `take` fails.
 pub struct Taker<F> {
     take: F,
 }
@@ -14,7 +14,7 @@ impl<F> Taker<F>
 where
     F: FnMut(Message) -> Result<(), (PartnerError, Message)> + Send,
 {
-    /// Hands every message to `take`.
+    /// Passes every message to `take`.
     pub fn new(take: F) -> Taker<F> {
         Taker { take }
     }

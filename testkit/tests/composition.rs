@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// One way, for messages and control messages alike.
+/// The one-way delay of messages and control messages.
 const NETWORK: Duration = Duration::from_millis(7);
 
 const PAIRS: [&str; 13] = [
@@ -30,7 +30,7 @@ fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, 
     Ok(Box::new(links::Direct::new(stage)))
 }
 
-/// Two chains and what is on its way between them.
+/// Two chains, and the messages in flight between them.
 struct Hosts {
     source: Chain,
     sink: Chain,
@@ -152,7 +152,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_pipeline_of_lossless_pairs_gives_back_what_went_in(
+    fn any_lossless_pipeline_returns_its_input(
         pairs in prop::collection::vec(prop::sample::select(PAIRS.to_vec()), 0..8),
         messages in prop::collection::vec((0u64..40, prop::collection::vec(any::<u8>(), 0..60), 1usize..9), 1..60),
         gap_at in 0usize..60,

@@ -1,65 +1,55 @@
-//! The rules of the house, checked on its source: where dependencies point, where there is unsafe code, how
-//! long a file is, and that nothing is left for later.
+//! The rules of the source: the direction of dependencies, the place of unsafe code, the length of files, and
+//! no unfinished work.
 
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tree::{files, root};
 
-/// The rooms, lowest first; those on one line never import each other (ARCHITECTURE.md).
+/// The crates, lowest first; those on one line never import each other (ARCHITECTURE.md).
 const ROOMS: &[&[&str]] = &[
     &["sys"],
     &["wire"],
-    &["buffers"],
+    &["buffers", "resize"],
     &["contract"],
     &["session"],
     &["pipeline"],
     &["stages", "links", "transports", "devices"],
-    &["runtime"],
+    &["sandbox", "trust"],
+    &["modules"],
+    &["flow"],
+    &["hub"],
+    &["worker"],
+    &["broker"],
+    &["daemon"],
     &["cli"],
 ];
-/// Outside the rooms, and used by tests alone, but for the rooms named with them.
+/// Other crates that only tests use, except for the crates named with them.
 const TEST_CRATES: &[(&str, &[&str])] = &[("netsim", &["cli"]), ("testkit", &[])];
-/// Where Rust stands, from the root.
+/// The directories with Rust code, from the root.
 const SOURCE: &[&str] = &["crates", "netsim", "testkit", "lab", "bench", "fuzz"];
 const FILE_LINES_MAX: usize = 800;
-/// The one room whose code the compiler cannot check.
+/// The only crate with unsafe code.
 const UNCHECKED_ROOM: &str = "crates/sys/";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("testkit stands in the root").to_path_buf()
-}
-
-/// The files below `directory` whose names end in `ending`, without what was built.
-fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let mut found = Vec::new();
-    for path in entries.map(|entry| entry.expect("a readable directory").path()) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            found.extend(files(&path, ending));
-        } else if path.is_file() && name.ends_with(ending) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
 
 /// A broken rule and where.
 fn breach(file: impl Display, line: usize, rule: impl Display) -> String {
     format!("{file}:{line}: {rule}")
 }
 
-/// Rooms whose time and bytes are arguments.
-const SANS_IO: &[&str] = &["wire", "buffers", "contract", "session", "pipeline", "stages"];
-/// Ways to the system that they must not have.
+/// Crates whose time and bytes are arguments.
+const SANS_IO: &[&str] = &["wire", "buffers", "contract", "session", "pipeline", "resize", "stages"];
+/// Crates with access to the system, which they must not use.
 const SYSTEM: &[&str] = &["sys", "rustix", "libc"];
 
 fn level(room: &str) -> Option<usize> {
     ROOMS.iter().position(|line| line.contains(&room))
 }
 
-/// Breaches in the manifest of `room`.
+/// Returns the breaches in the manifest of `room`.
 fn check_manifest(file: &str, room: &str, manifest: &str) -> Vec<String> {
     let Some(own) = level(room) else {
         return vec![breach(file, 1, format_args!("`{room}` has no place in the list of rooms"))];
@@ -72,7 +62,7 @@ fn check_manifest(file: &str, room: &str, manifest: &str) -> Vec<String> {
             section = line.trim_matches(['[', ']']);
             continue;
         }
-        // What only tests need may come from anywhere.
+        // Development dependencies are free.
         let is_used = section.ends_with("dependencies") && !section.ends_with("dev-dependencies");
         if !is_used || line.is_empty() || line.starts_with('#') {
             continue;
@@ -98,7 +88,7 @@ fn check_manifest(file: &str, room: &str, manifest: &str) -> Vec<String> {
     breaches
 }
 
-/// A line without what stands in strings, and without its comment.
+/// A line without the content of strings and without its comment.
 fn code(line: &str) -> String {
     let mut code = String::new();
     let mut characters = line.chars().peekable();
@@ -108,7 +98,7 @@ fn code(line: &str) -> String {
             '\\' if in_string => {
                 characters.next();
             }
-            // A quotation mark as a character begins no string.
+            // A quotation mark as a character starts no string.
             '\'' if !in_string && characters.peek() == Some(&'"') => {
                 characters.next();
             }
@@ -125,7 +115,7 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
 }
 
-/// Breaches in one file of source; `file` is its place from the root.
+/// Returns the breaches in one source file; `file` is its path from the root.
 fn check_source(file: &str, source: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     let lines = source.lines().count();
@@ -141,10 +131,10 @@ fn check_source(file: &str, source: &str) -> Vec<String> {
             breaches.push(breach(file, number, "nothing is left to be implemented later"));
         }
         if [concat!("TO", "DO"), concat!("FIX", "ME")].iter().any(|mark| has_word(line, mark)) {
-            breaches.push(breach(file, number, "what is left to do is an issue, not a comment"));
+            breaches.push(breach(file, number, "unfinished work belongs in an issue, not in a comment"));
         }
         if code.replace(' ', "").contains("#[ignore") {
-            breaches.push(breach(file, number, "a test that does not run is no test"));
+            breaches.push(breach(file, number, "no test is ignored"));
         }
     }
     breaches
@@ -180,9 +170,48 @@ fn source_keeps_the_rules() {
     assert_kept(breaches.collect());
 }
 
-/// A check that finds nothing where there is something would let everything pass.
+/// The lines of each section of a manifest, without comments.
+fn sections(manifest: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut sections: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut section = "";
+    for line in manifest.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if line.starts_with('[') {
+            section = line;
+        } else {
+            sections.entry(section).or_default().insert(line);
+        }
+    }
+    sections
+}
+
+/// Both workspaces have the same measurements and checks, and share their build output.
 #[test]
-fn the_checks_find_what_they_forbid() {
+fn bench_has_the_versions_lints_and_profiles_of_the_root() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a readable manifest");
+    let (own, bench) = (read("Cargo.toml"), read("bench/Cargo.toml").replace("path = \"../", "path = \""));
+    let (own, mut bench) = (sections(&own), sections(&bench));
+    for (section, lines) in &own {
+        let name = section.trim_matches(['[', ']']);
+        if let Some(lints) = name.strip_prefix("workspace.lints") {
+            assert_eq!(bench.get(format!("[lints{lints}]").as_str()), Some(lines), "{section}");
+        } else if name.starts_with("profile") {
+            if let Some(lines) = bench.get_mut(section) {
+                lines.retain(|line| !line.starts_with("outboard-bench "));
+            }
+            assert_eq!(bench.get(section), Some(lines), "{section}");
+        }
+    }
+    let shared = &own["[workspace.dependencies]"];
+    for line in &bench["[dependencies]"] {
+        let name = line.split(' ').next().unwrap_or_default();
+        let theirs = shared.iter().find(|theirs| theirs.split(' ').next() == Some(name));
+        assert!(theirs.is_none_or(|theirs| theirs == line), "bench: `{line}`; the root: `{theirs:?}`");
+    }
+}
+
+/// The checks must find every kind of breach.
+#[test]
+fn the_checks_find_every_breach() {
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nrustix = \"1\"\nstages.workspace = true\ntestkit.workspace = true\n\
                     [dev-dependencies]\ntestkit.workspace = true\nruntime = { workspace = true }\n";
     let breaches = check_manifest("crates/stages/Cargo.toml", "stages", manifest);

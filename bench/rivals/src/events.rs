@@ -1,21 +1,21 @@
-//! iceoryx2: a service each way that publishes, and one that wakes.
+//! iceoryx2: one service with messages and one with events in each direction.
 
-use crate::{Answerer, Asks, Failure, tell_ready};
+use crate::{Answerer, Ask, Failure, report_ready};
 use iceoryx2::port::{listener::Listener, notifier::Notifier, publisher::Publisher, subscriber::Subscriber};
 use iceoryx2::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Bytes that nobody has to have written: a message is lent and sent as it is.
+/// Bytes without initialisation: the library lends a message, and it is sent unwritten.
 type Bytes = [MaybeUninit<u8>];
 
-/// What a process has of both ways.
+/// The ports of one process.
 struct Side {
     publisher: Publisher<ipc::Service, Bytes, ()>,
     subscriber: Subscriber<ipc::Service, Bytes, ()>,
     notifier: Notifier<ipc::Service>,
     listener: Listener<ipc::Service>,
     size: usize,
-    /// Held for as long as its ports are.
+    /// The ports need the node.
     _node: Node<ipc::Service>,
 }
 
@@ -52,30 +52,30 @@ impl Side {
             if let Some(sample) = self.subscriber.receive()? {
                 return match sample.payload().len() == self.size {
                     true => Ok(()),
-                    false => Err("a message came back changed".into()),
+                    false => Err("a message returned with another length".into()),
                 };
             }
         }
     }
 }
 
-/// Names of the ways there and back.
-fn ways(meeting: &str) -> [String; 2] {
-    ["there", "back"].map(|way| format!("outboard-rivals/{meeting}/{way}"))
+/// Returns the names of both directions.
+fn directions(meeting: &str) -> [String; 2] {
+    ["there", "back"].map(|direction| format!("outboard-rivals/{meeting}/{direction}"))
 }
 
 /// Answers each message with another.
 pub(crate) fn answer(meeting: &str, size: usize) -> Result<(), Failure> {
-    let [there, back] = ways(meeting);
+    let [there, back] = directions(meeting);
     let side = Side::new(&back, &there, size)?;
-    tell_ready()?;
+    report_ready()?;
     loop {
         side.receive()?;
         side.send()?;
     }
 }
 
-/// Who asks.
+/// The asking end.
 pub(crate) struct Asker {
     side: Side,
     _answerer: Answerer,
@@ -87,13 +87,13 @@ impl Asker {
         start: impl FnOnce(&str) -> Result<Answerer, Failure>,
     ) -> Result<Asker, Failure> {
         let meeting = std::process::id().to_string();
-        let [there, back] = ways(&meeting);
+        let [there, back] = directions(&meeting);
         let side = Side::new(&there, &back, size)?;
         Ok(Asker { side, _answerer: start(&meeting)? })
     }
 }
 
-impl Asks for Asker {
+impl Ask for Asker {
     fn pass(&mut self) -> Result<(), Failure> {
         self.side.send()?;
         self.side.receive()

@@ -1,8 +1,8 @@
-//! What handing a message on costs over iceoryx2 and over zenoh: a ping-pong of two processes, each on a processor
-//! of its own, that `outboard-bench links --rivals` starts and asks for a number of messages at a time.
+//! The cost of a message between two processes with iceoryx2 and zenoh. `outboard-bench links --rivals` starts the program.
+//! Each process runs on a processor of its own.
 //!
-//! `outboard-rivals MEANS BYTES`: a line with a number on standard input is answered by a line with as many times, half of
-//! there and back, in nanoseconds. Messages are made outside the clock.
+//! `outboard-rivals LIBRARY BYTES` reads counts from standard input. For each count it passes that many messages back and
+//! forth, and writes a line with half the time of each round trip in nanoseconds. Creating messages is not part of the time.
 
 mod events;
 mod network;
@@ -14,57 +14,57 @@ use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The processors of who asks and of who answers.
+/// The processors of the asking and of the answering process.
 const CPUS: [usize; 2] = [0, 1];
-/// The last argument of the process that answers: the name under which the two meet stands before it.
+/// The last argument of the answering process. The common name of both processes is the argument before it.
 const ANSWERS: &str = "answers";
 
-/// How messages go.
+/// The library that carries the messages.
 #[derive(Debug, Clone, Copy)]
-enum Means {
-    /// iceoryx2: publish and subscribe, with an event that wakes who waits.
+enum Library {
+    /// iceoryx2: publish and subscribe, with an event that wakes the waiting process.
     Iceoryx,
     /// zenoh between two peers on loopback TCP.
     Zenoh,
-    /// The same with bodies in shared memory.
+    /// zenoh with bodies in shared memory.
     ZenohShared,
 }
 
-/// The end that asks.
-trait Asks {
-    /// A message there and back.
+/// The asking end.
+trait Ask {
+    /// Passes a message to the other process and back.
     fn pass(&mut self) -> Result<(), Failure>;
 }
 
-/// The process that answers, until it is dropped.
+/// The answering process. Dropping the value kills it.
 struct Answerer(Child);
 
 impl Drop for Answerer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Takes a place on one of the two processors, as do threads that are started from now on.
+/// Binds the thread, and all threads that it starts later, to one processor.
 fn settle(cpu: usize) -> Result<(), Failure> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Starts the process that answers under a name, and waits until it is ready to.
-fn answerer(means: &str, bytes: &str, name: &str) -> Result<Answerer, Failure> {
+/// Starts the answering process with a name and waits until it is ready.
+fn answerer(library: &str, bytes: &str, name: &str) -> Result<Answerer, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([means, bytes, name, ANSWERS]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args([library, bytes, name, ANSWERS]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = Answerer(command.spawn()?);
-    let output = child.0.stdout.take().ok_or("the process that answers has no output")?;
+    let output = child.0.stdout.take().ok_or("the answering process has no output")?;
     let mut output = BufReader::new(output);
     if output.read_line(&mut String::new())? == 0 {
-        return Err("the process that answers has ended".into());
+        return Err("the answering process has exited".into());
     }
-    // Whoever waits for an answer then would wait for ever.
+    // When the answering process exits, no answer arrives any more.
     std::thread::spawn(move || {
         let _ = output.read_line(&mut String::new());
         std::process::exit(1);
@@ -72,14 +72,14 @@ fn answerer(means: &str, bytes: &str, name: &str) -> Result<Answerer, Failure> {
     Ok(child)
 }
 
-/// The process that answers may be asked now.
-fn tell_ready() -> Result<(), Failure> {
+/// Reports that the answering process is ready.
+fn report_ready() -> Result<(), Failure> {
     println!("ready");
     Ok(std::io::stdout().flush()?)
 }
 
-/// Does as it is told on standard input.
-fn serve(asks: &mut dyn Asks) -> Result<(), Failure> {
+/// Serves the counts from standard input.
+fn serve(asks: &mut dyn Ask) -> Result<(), Failure> {
     for line in std::io::stdin().lines() {
         let count: usize = line?.trim().parse()?;
         let mut times = Vec::with_capacity(count);
@@ -101,26 +101,26 @@ fn run() -> Result<(), Failure> {
         [name, bytes] | [name, bytes, _, ANSWERS] => (name, bytes),
         _ => return Err("usage: outboard-rivals iceoryx2|zenoh|zenoh-shm BYTES".into()),
     };
-    let means = match name {
-        "iceoryx2" => Means::Iceoryx,
-        "zenoh" => Means::Zenoh,
-        "zenoh-shm" => Means::ZenohShared,
-        _ => return Err(format!("there is no {name}").into()),
+    let library = match name {
+        "iceoryx2" => Library::Iceoryx,
+        "zenoh" => Library::Zenoh,
+        "zenoh-shm" => Library::ZenohShared,
+        _ => return Err(format!("no library {name}").into()),
     };
     let size: usize = bytes.parse()?;
     if let [_, _, meeting, ANSWERS] = words[..] {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         settle(CPUS[1])?;
-        return match means {
-            Means::Iceoryx => events::answer(meeting, size),
-            Means::Zenoh | Means::ZenohShared => network::answer(meeting, size, means),
+        return match library {
+            Library::Iceoryx => events::answer(meeting, size),
+            Library::Zenoh | Library::ZenohShared => network::answer(meeting, size, library),
         };
     }
     settle(CPUS[0])?;
     let start = |meeting: &str| answerer(name, bytes, meeting);
-    match means {
-        Means::Iceoryx => serve(&mut events::Asker::new(size, start)?),
-        Means::Zenoh | Means::ZenohShared => serve(&mut network::Asker::new(size, means, start)?),
+    match library {
+        Library::Iceoryx => serve(&mut events::Asker::new(size, start)?),
+        Library::Zenoh | Library::ZenohShared => serve(&mut network::Asker::new(size, library, start)?),
     }
 }
 

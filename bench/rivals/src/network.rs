@@ -1,7 +1,7 @@
-//! zenoh: two peers on loopback, one key each way, as its own ping-pong has it. It copies messages into shared memory
-//! itself, where it may.
+//! zenoh: two peers on loopback with one key for each direction, like zenoh's own ping-pong example. With shared memory, zenoh
+//! itself copies messages into it.
 
-use crate::{Answerer, Asks, Failure, Means, tell_ready};
+use crate::{Answerer, Ask, Failure, Library, report_ready};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
@@ -13,14 +13,14 @@ use zenoh::{Config, Session, Wait};
 
 const THERE: &str = "outboard/rivals/there";
 const BACK: &str = "outboard/rivals/back";
-/// Longest wait for an answer.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between tries, until the peers know of each other's subscriptions.
+/// The interval of messages until both peers have received each other's subscription.
 const TRY: Duration = Duration::from_millis(200);
 
-/// A peer that finds nobody but whom it is told of.
-fn session(means: Means, endpoints: &str, address: &str) -> Result<Session, Failure> {
-    let shares = matches!(means, Means::ZenohShared).to_string();
+/// Opens a session with only the given peer.
+fn session(library: Library, endpoints: &str, address: &str) -> Result<Session, Failure> {
+    let shares = matches!(library, Library::ZenohShared).to_string();
     let mut config = Config::default();
     for (key, value) in [
         ("mode", r#""peer""#),
@@ -28,7 +28,7 @@ fn session(means: Means, endpoints: &str, address: &str) -> Result<Session, Fail
         ("listen/endpoints", "[]"),
         (endpoints, &format!(r#"["tcp/{address}"]"#)),
         ("transport/shared_memory/enabled", &shares),
-        // Whatever a message's size.
+        // Messages of every size.
         ("transport/shared_memory/transport_optimization/message_size_threshold", "1"),
     ] {
         config.insert_json5(key, value)?;
@@ -41,8 +41,8 @@ fn publisher(session: &Session, key: &'static str) -> Result<Publisher<'static>,
 }
 
 /// Answers each message with one of its size.
-pub(crate) fn answer(address: &str, size: usize, means: Means) -> Result<(), Failure> {
-    let session = session(means, "listen/endpoints", address)?;
+pub(crate) fn answer(address: &str, size: usize, library: Library) -> Result<(), Failure> {
+    let session = session(library, "listen/endpoints", address)?;
     let publisher = publisher(&session, BACK)?;
     let body = ZBytes::from(vec![7; size]);
     let back = move |_: Sample| {
@@ -51,13 +51,13 @@ pub(crate) fn answer(address: &str, size: usize, means: Means) -> Result<(), Fai
         }
     };
     let _subscriber = session.declare_subscriber(THERE).callback(back).wait()?;
-    tell_ready()?;
+    report_ready()?;
     loop {
         std::thread::park();
     }
 }
 
-/// Who asks.
+/// The asking end.
 pub(crate) struct Asker {
     publisher: Publisher<'static>,
     subscriber: Subscriber<FifoChannelHandler<Sample>>,
@@ -69,12 +69,12 @@ pub(crate) struct Asker {
 impl Asker {
     pub(crate) fn new(
         size: usize,
-        means: Means,
+        library: Library,
         start: impl FnOnce(&str) -> Result<Answerer, Failure>,
     ) -> Result<Asker, Failure> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let answerer = start(&address)?;
-        let session = session(means, "connect/endpoints", &address)?;
+        let session = session(library, "connect/endpoints", &address)?;
         let mut asker = Asker {
             publisher: publisher(&session, THERE)?,
             subscriber: session.declare_subscriber(BACK).wait()?,
@@ -86,7 +86,7 @@ impl Asker {
         Ok(asker)
     }
 
-    /// Asks until there is an answer, and then waits until there is no other.
+    /// Sends until an answer arrives, then discards all further answers.
     fn meet(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -96,17 +96,17 @@ impl Asker {
                 return Ok(());
             }
         }
-        Err("the peers did not find each other".into())
+        Err("the peers found no connection".into())
     }
 }
 
-impl Asks for Asker {
+impl Ask for Asker {
     fn pass(&mut self) -> Result<(), Failure> {
         self.publisher.put(self.body.clone()).wait()?;
-        let answer = self.subscriber.recv_timeout(PATIENCE)?.ok_or("no answer came")?;
+        let answer = self.subscriber.recv_timeout(PATIENCE)?.ok_or("no answer")?;
         match answer.payload().len() == self.body.len() {
             true => Ok(()),
-            false => Err("a message came back changed".into()),
+            false => Err("a message returned with another length".into()),
         }
     }
 }

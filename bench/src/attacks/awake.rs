@@ -1,19 +1,19 @@
-//! Processors that do not sleep: what one of a virtual machine takes to wake is most of what a flow over loopback takes where
-//! nothing else happens, so that who keeps it busy makes the flow faster.
+//! Processors that do not sleep. On an idle virtual machine the wake-up of a processor is most of the delay of a flow over
+//! loopback, and an attack that keeps it busy would make the flow faster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Keeps processors awake, for who has nothing else for them to do, until it is dropped.
+/// Keeps idle processors awake until it is dropped.
 pub(super) struct Awake {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Awake {
-    /// `sharers` has nobody else who is idle; at `others` attackers are, and come first.
-    pub(super) fn keep(sharers: usize, others: usize) -> Awake {
+    /// Keeps the device host's processor and the other one awake. The attacker at idle priority precedes on the other one.
+    pub(super) fn keep(device_host: usize, other: usize) -> Awake {
         let stop = Arc::<AtomicBool>::default();
         let keep = |cpu, rest: fn()| {
             let until = stop.clone();
@@ -25,8 +25,8 @@ impl Awake {
                 }
             })
         };
-        // Who yields where others are not idle has the kernel owe them processor time, and a busy one of them before the rest.
-        let threads = vec![keep(sharers, std::hint::spin_loop), keep(others, thread::yield_now)];
+        // Yielding beside threads that are not idle changes the scheduler's accounting, so only the other processor yields.
+        let threads = vec![keep(device_host, std::hint::spin_loop), keep(other, thread::yield_now)];
         Awake { stop, threads }
     }
 }
@@ -35,7 +35,7 @@ impl Drop for Awake {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic has been printed.
             let _ = thread.join();
         }
     }

@@ -1,18 +1,17 @@
-//! A peer that attaches what it may, with the program itself, and makes the sharer work for it.
+//! A peer that attaches an allowed device with the program itself and makes the device host work.
 
-use super::attacker::{Assault, Attack, AttackerSetting, Came, Orders, PAUSE};
+use super::assault::{Assault, Attack, AttackerSetting, Attempt, Orders, PAUSE};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// Where each bomb that was made for this sharer leaves a byte, in the attacker's directory.
-pub(super) fn bombs_made(directory: &Path, sharer: SocketAddr) -> PathBuf {
-    directory.join(format!("bombs-{}", sharer.port()))
+/// Returns the file in the attacker's directory that gets a byte for each bomb for this device host.
+pub(super) fn bombs_made(directory: &Path, host: SocketAddr) -> PathBuf {
+    directory.join(format!("bombs-{}", host.port()))
 }
 
-/// A peer whose messages become far larger when they are decompressed, who has its device's compressed at great cost, or who
-/// reads none of it.
+/// A peer that sends decompression bombs, or that attaches an expensive device, or that reads nothing.
 pub(super) struct Bomber {
     setting: AttackerSetting,
     child: Option<Child>,
@@ -23,7 +22,7 @@ impl Bomber {
         Bomber { setting: setting.clone(), child: None }
     }
 
-    /// Zeros in containers, again and again, which are compressed to a thousandth and less.
+    /// Returns the application side that sends containers of zeros, which compress to less than a thousandth.
     fn bombs(&self, bytes: usize) -> String {
         let length: String =
             (bytes as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:03o}")).collect();
@@ -35,7 +34,7 @@ impl Bomber {
         )
     }
 
-    /// What is attached, as what and through what.
+    /// Returns the arguments of `attach`.
     fn words(&self) -> [String; 5] {
         let Bomber { setting, .. } = self;
         let [name, application, option, pipeline] = match (setting.attack, setting.attack.bomb_bytes()) {
@@ -50,7 +49,7 @@ impl Bomber {
 }
 
 impl Assault for Bomber {
-    fn attempt(&mut self, _: &Orders) -> Came {
+    fn attempt(&mut self, _: &Orders) -> Attempt {
         if self.child.is_none() {
             let mut command = Command::new(&self.setting.program);
             let state = self.setting.directory.parent();
@@ -59,10 +58,10 @@ impl Assault for Bomber {
             command.env("XDG_RUNTIME_DIR", &self.setting.directory);
             command.stdin(Stdio::null()).stdout(Stdio::null());
             self.child = command.spawn().ok();
-            return Came::Refused("welcomed, as it may be".into());
+            return Attempt::Refused("welcomed (allowed)".into());
         }
         thread::sleep(PAUSE);
-        Came::Silence
+        Attempt::Silence
     }
 
     fn rest(&mut self) {

@@ -1,4 +1,4 @@
-//! A control channel as a stranger makes one: it says whatever it wants, and hears what it is told.
+//! A control channel of an attacker, which sends arbitrary bytes.
 
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
@@ -10,35 +10,40 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
-use transports::quic::{Beginning, Congestion, Dir, Over, QuicConnection, StreamId, Tuning};
+use transports::quic::{CloseReason, Congestion, ConnectionConfig, Dir, QuicConnection, StreamId, Tuning};
 use wire::control::FRAME_BYTES_MAX;
 use wire::{Control, Preamble};
 
-/// Longest wait for the other side.
+/// The longest wait for the device host.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What control channels are for, in TLS (ALPN, RFC 7301).
+/// The protocol name of control channels (ALPN, RFC 7301).
 const CONTROL: &[u8] = b"outboard-control";
-const TUNING: Tuning =
-    Tuning { window: 256 << 10, streams: 0, datagram: 1452, is_known: false, congestion: Congestion::Cubic };
+const TUNING: Tuning = Tuning {
+    window: 256 << 10,
+    streams: 0,
+    datagram: 1452,
+    is_size_known: false,
+    congestion: Congestion::Cubic,
+};
 
-/// What the other side knows this one by.
+/// The attacker's key.
 pub(super) type Own = Arc<CertifiedKey>;
 
-/// The identity of the user whose directory this is.
+/// Reads the key of a directory.
 pub(super) fn identity(directory: &Path) -> io::Result<Own> {
     let document = fs::read(directory.join("identity.key"))?;
     let (_, own) = transports::tls::key_pair(document).ok_or_else(|| io::Error::other("no key"))?;
     Ok(own)
 }
 
-/// One to a sharer.
+/// A control channel to a device host.
 pub(super) enum Channel {
     Tcp(Box<StreamOwned<ClientConnection, TcpStream>>),
     Quic(Box<QuicConnection>, StreamId, Poller),
 }
 
 impl Channel {
-    /// Shakes hands and says what a channel begins with.
+    /// Completes the handshake and sends the preamble.
     pub(super) fn open(over_quic: bool, address: SocketAddr, own: &Own) -> io::Result<Channel> {
         let tls = transports::tls::client(own.clone(), CONTROL, None).map_err(io::Error::other)?;
         let preamble = Preamble::SecureControl.emit();
@@ -46,15 +51,15 @@ impl Channel {
             let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
             socket.connect(address)?;
             socket.set_nonblocking(true)?;
-            let beginning = Beginning::client(tls, &TUNING)?;
-            let mut connection = QuicConnection::begin(socket.into(), beginning)
+            let beginning = ConnectionConfig::client(tls, &TUNING)?;
+            let mut connection = QuicConnection::new(socket.into(), beginning)
                 .map_err(|error| io::Error::other(error.to_string()))?;
             let mut poller = Poller::new()?;
             wait(&mut connection, &mut poller, |connection| connection.is_established().then_some(Ok(())))?;
             let stream = connection.state().and_then(|state| state.streams().open(Dir::Bi));
             let stream = stream.ok_or_else(|| io::Error::other("no stream"))?;
             let mut channel = Channel::Quic(Box::new(connection), stream, poller);
-            channel.say(&preamble)?;
+            channel.send(&preamble)?;
             return Ok(channel);
         }
         let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -67,8 +72,7 @@ impl Channel {
         while tls.wants_write() {
             tls.write_tls(&mut socket)?;
         }
-        // Who is turned away before the handshake is told so in the clear: the third byte of a length below 2^16 is 0,
-        // that of a record of TLS is not.
+        // A refusal before the handshake is a plain frame: the third byte of its length is 0, that of a TLS record is not.
         let mut head = [0; 3];
         let count = socket.peek(&mut head)?;
         if count == head.len() && head[2] == 0 {
@@ -77,55 +81,55 @@ impl Channel {
         Ok(Channel::Tcp(Box::new(StreamOwned::new(tls, socket))))
     }
 
-    /// Says these bytes.
-    pub(super) fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Sends bytes.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Channel::Tcp(stream) => {
                 stream.write_all(bytes)?;
                 stream.flush()
             }
             Channel::Quic(connection, stream, poller) => {
-                let mut said = 0;
+                let mut sent = 0;
                 let stream = *stream;
                 wait(connection, poller, |connection| {
                     let state = connection.state()?;
-                    while said < bytes.len() {
-                        match state.send_stream(stream).write(&bytes[said..]) {
-                            Ok(count) => said += count,
+                    while sent < bytes.len() {
+                        match state.send_stream(stream).write(&bytes[sent..]) {
+                            Ok(count) => sent += count,
                             Err(transports::quic::WriteError::Blocked) => return None,
                             Err(_) => return Some(Err(io::ErrorKind::BrokenPipe.into())),
                         }
                     }
                     Some(Ok(()))
                 })?;
-                connection.turn_out();
+                connection.drive_output();
                 Ok(())
             }
         }
     }
 
-    /// What the other says next but pings, which are answered: of who stays.
-    pub(super) fn hear_on(&mut self) -> std::io::Result<Control> {
+    /// Receives the next message and answers pings, so that the session stays.
+    pub(super) fn receive_alive(&mut self) -> std::io::Result<Control> {
         loop {
-            match self.hear()? {
+            match self.receive()? {
                 Control::Ping { id, sent, .. } => {
-                    self.say(&Control::Pong { id, sent, received: sent, replied: sent }.emit())?;
+                    self.send(&Control::Pong { id, sent, received: sent, replied: sent }.emit())?;
                 }
-                said => return Ok(said),
+                message => return Ok(message),
             }
         }
     }
 
-    /// The next message; an error, or `Goodbye`, is the end.
-    pub(super) fn hear(&mut self) -> io::Result<Control> {
+    /// Receives the next message. An error or `Goodbye` is the end.
+    pub(super) fn receive(&mut self) -> io::Result<Control> {
         read_frame(self)
     }
 
-    /// Says who this is said to be; what is said to that.
+    /// Sends `Hello` and returns the answer.
     pub(super) fn greet(&mut self) -> io::Result<Control> {
         let hello = Control::Hello { host: "attacker".into(), resume: None, received: 0, attempt: 1 };
-        self.say(&hello.emit())?;
-        self.hear()
+        self.send(&hello.emit())?;
+        self.receive()
     }
 }
 
@@ -152,7 +156,7 @@ impl Read for Channel {
     }
 }
 
-/// Waits until `look` has an answer.
+/// Waits until `look` returns a result.
 fn wait<T>(
     connection: &mut QuicConnection,
     poller: &mut Poller,
@@ -160,22 +164,22 @@ fn wait<T>(
 ) -> io::Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        connection.turn();
+        connection.drive();
         if let Some(answer) = look(connection) {
             return answer;
         }
-        match connection.over() {
-            Some(Over::Closed(reason) | Over::Broken(reason)) => {
+        match connection.close_reason() {
+            Some(CloseReason::Closed(reason) | CloseReason::Failed(reason)) => {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason.clone()));
             }
-            Some(Over::OtherPurpose) => return Err(io::ErrorKind::PermissionDenied.into()),
+            Some(CloseReason::WrongProtocol) => return Err(io::ErrorKind::PermissionDenied.into()),
             None => {}
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        connection.want(poller);
+        connection.register(poller);
         poller.wait(Some(connection.timeout().map_or(left, |timeout| timeout.min(left))))?;
     }
 }
@@ -192,9 +196,9 @@ fn read_frame(from: &mut impl Read) -> io::Result<Control> {
     Control::parse(&frame).map_err(io::Error::other)
 }
 
-/// Why nothing more is said.
-pub(super) fn reason(said: Control) -> String {
-    match said {
+/// Returns the reason of a `Goodbye`.
+pub(super) fn reason(message: Control) -> String {
+    match message {
         Control::Goodbye { reason } => reason,
         other => format!("{other:?}").chars().take(40).collect(),
     }

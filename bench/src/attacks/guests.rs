@@ -1,55 +1,55 @@
-//! Peers that may come, and do so without end.
+//! Peers that use their permissions endlessly.
 
-use super::attacker::{Assault, Caller, Came, Orders, open, part, refused};
+use super::assault::{Assault, Attempt, Caller, Orders, open, part, refused};
 use super::channel::{Channel, reason};
 use std::io;
-use wire::Control;
 use wire::control::{AgreedFlow, FlowDirection, MISSING_RANGES_MAX};
+use wire::{Control, FlowControl};
 
-/// Pings that are said at once.
+/// Pings in one write.
 const PINGS: usize = 100;
-/// Of each kind, what is said of a flow at once.
+/// Messages of each kind in one write.
 const WORDS: usize = 16;
 
-/// A peer that comes again and again, and never takes leave.
+/// A peer that opens sessions and closes none.
 pub(super) struct Opener {
     pub(super) caller: Caller,
 }
 
 impl Assault for Opener {
-    fn attempt(&mut self, _: &Orders) -> Came {
+    fn attempt(&mut self, _: &Orders) -> Attempt {
         match self.caller.call().and_then(|mut channel| channel.greet()) {
-            // It is known, and may come.
-            Ok(Control::Welcome { .. }) => Came::Refused("welcomed, as it may be".into()),
-            Ok(other) => Came::Refused(reason(other)),
+            // A peer may open sessions.
+            Ok(Control::Welcome { .. }) => Attempt::Refused("welcomed (allowed)".into()),
+            Ok(other) => Attempt::Refused(reason(other)),
             Err(error) => refused(&error),
         }
     }
 }
 
-/// A peer that pings as fast as it is answered.
+/// A peer that pings as fast as it gets answers.
 pub(super) struct Chatter {
     pub(super) caller: Caller,
     pub(super) channel: Option<Channel>,
 }
 
 impl Chatter {
-    fn chat(&mut self) -> io::Result<Came> {
-        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
+    fn chat(&mut self) -> io::Result<Attempt> {
+        if let Some(refusal) = self.caller.enter(&mut self.channel)? {
             return Ok(refusal);
         }
-        let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
-        channel.say(&Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(PINGS))?;
+        let Some(channel) = &mut self.channel else { return Ok(Attempt::Silence) };
+        channel.send(&Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(PINGS))?;
         let mut pongs = 0;
         while pongs < PINGS {
-            pongs += usize::from(matches!(channel.hear()?, Control::Pong { .. }));
+            pongs += usize::from(matches!(channel.receive()?, Control::Pong { .. }));
         }
-        Ok(Came::Refused(format!("{PINGS} pings answered, as they may be")))
+        Ok(Attempt::Refused(format!("{PINGS} pings answered (allowed)")))
     }
 }
 
 impl Assault for Chatter {
-    fn attempt(&mut self, _: &Orders) -> Came {
+    fn attempt(&mut self, _: &Orders) -> Attempt {
         self.chat().unwrap_or_else(|error| {
             self.channel = None;
             refused(&error)
@@ -57,28 +57,28 @@ impl Assault for Chatter {
     }
 }
 
-/// Opens the toy: its number and its flows, or why not.
+/// Opens the toy. Returns its number and flows, or the refusal.
 fn open_toy(channel: &mut Channel) -> io::Result<Result<(u32, Vec<AgreedFlow>), String>> {
-    channel.say(&open("toy", None).emit())?;
+    channel.send(&open("toy", None).emit())?;
     loop {
-        match channel.hear_on()? {
+        match channel.receive_alive()? {
             Control::Opened { driver, flows, .. } => return Ok(Ok((driver, flows))),
             Control::Refused { reason, .. } => return Ok(Err(reason)),
-            said @ Control::Goodbye { .. } => return Err(io::Error::other(reason(said))),
+            goodbye @ Control::Goodbye { .. } => return Err(io::Error::other(reason(goodbye))),
             _ => {}
         }
     }
 }
 
-/// A peer that has a device open, and says of its flows what their other end may say, as fast as it is heard.
+/// A peer with an open device that sends its flows' control messages as fast as they are read.
 pub(super) struct Flooder {
     caller: Caller,
     channel: Option<Channel>,
-    /// Other pipelines for them are said; else acknowledgements and the like.
+    /// True for changes of pipelines, false for acknowledgements and requests.
     changes: bool,
-    /// Of the device that is open, once it is: its flows.
+    /// Flows of the open device.
     flows: Vec<AgreedFlow>,
-    /// Rises with each that is named.
+    /// The next epoch.
     epoch: u32,
 }
 
@@ -87,77 +87,86 @@ impl Flooder {
         Flooder { caller, channel: None, changes, flows: Vec::new(), epoch: 1 }
     }
 
-    fn flood(&mut self) -> io::Result<Came> {
+    fn flood(&mut self) -> io::Result<Attempt> {
         if self.channel.is_none() {
             self.flows.clear();
         }
-        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
+        if let Some(refusal) = self.caller.enter(&mut self.channel)? {
             return Ok(refusal);
         }
-        let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
+        let Some(channel) = &mut self.channel else { return Ok(Attempt::Silence) };
         if self.flows.is_empty() {
             match open_toy(channel)? {
                 Ok((_, flows)) => self.flows = flows,
-                Err(reason) => return Ok(Came::Refused(reason)),
+                Err(reason) => return Ok(Attempt::Refused(reason)),
             }
         }
         let flows = self.flows.iter().map(|flow| (flow.flow, flow.direction));
-        let said: Vec<u8> = match self.changes {
+        let messages: Vec<u8> = match self.changes {
             true => flows.flat_map(|flow| changes(flow, &mut self.epoch)).collect(),
             false => flows.flat_map(|(flow, _)| acknowledgements(flow)).collect(),
         };
-        channel.say(&[said, Control::Ping { id: 1, sent: 1, received: 0 }.emit()].concat())?;
-        let (mut is_heard, mut answer) = (false, None);
-        while !is_heard {
-            match channel.hear_on()? {
-                Control::Pong { .. } => is_heard = true,
-                Control::Change { flow, epoch, .. } => {
-                    let agreed = Control::Changed { flow, epoch, refusal: None }.emit();
-                    channel.say(&[agreed, Control::Begun { flow, epoch }.emit()].concat())?;
-                    answer = Some("changed, as it may be".to_string());
+        channel.send(&[messages, Control::Ping { id: 1, sent: 1, received: 0 }.emit()].concat())?;
+        let (mut is_read, mut answer) = (false, None);
+        while !is_read {
+            match channel.receive_alive()? {
+                Control::Pong { .. } => is_read = true,
+                Control::Flow { flow, message: FlowControl::Change { epoch, .. } } => {
+                    let agreed =
+                        Control::Flow { flow, message: FlowControl::Changed { epoch, refusal: None } }.emit();
+                    let begun = Control::Flow { flow, message: FlowControl::Begun { epoch } }.emit();
+                    channel.send(&[agreed, begun].concat())?;
+                    answer = Some("changed (allowed)".to_string());
                 }
-                Control::Changed { refusal, .. } => {
+                Control::Flow { message: FlowControl::Changed { refusal, .. }, .. } => {
                     answer = answer.or(Some(refusal.unwrap_or_else(|| "ready for another pipeline".into())));
                 }
-                said @ Control::Goodbye { .. } => return Err(io::Error::other(reason(said))),
+                goodbye @ Control::Goodbye { .. } => return Err(io::Error::other(reason(goodbye))),
                 _ => {}
             }
         }
-        Ok(Came::Refused(answer.unwrap_or_else(|| "heard, as it may be".into())))
+        Ok(Attempt::Refused(answer.unwrap_or_else(|| "read (allowed)".into())))
     }
 }
 
-/// What nobody asked for, of a flow.
+/// Returns acknowledgements and requests for records that were never sent.
 fn acknowledgements(flow: u32) -> Vec<u8> {
     let epoch = 1;
     let ranges = (0..MISSING_RANGES_MAX as u64).map(|range| (range * 2, range * 2 + 1)).collect();
-    let said = [
-        Control::Acknowledge { flow, epoch, next: 0 },
-        Control::Missing { flow, epoch, ranges },
-        Control::Feedback { flow, received: 1, lost: 1, delay_us: 1, jitter_us: 1 },
-        Control::Resync { flow, epoch },
-        Control::Begun { flow, epoch },
-        Control::Gone { flow, epoch, sequence: 0 },
-        Control::Pair { flow, epoch, pair: 0, body: vec![0; 64] },
+    let messages = [
+        Control::Flow { flow, message: FlowControl::Acknowledge { epoch, next: 0 } },
+        Control::Flow { flow, message: FlowControl::Missing { epoch, ranges } },
+        Control::Flow {
+            flow,
+            message: FlowControl::Feedback { received: 1, lost: 1, delay_us: 1, jitter_us: 1 },
+        },
+        Control::Flow { flow, message: FlowControl::Resync { epoch } },
+        Control::Flow { flow, message: FlowControl::Begun { epoch } },
+        Control::Flow { flow, message: FlowControl::Trimmed { epoch, sequence: 0 } },
+        Control::Flow { flow, message: FlowControl::Pair { epoch, pair: 0, body: vec![0; 64] } },
     ];
-    said.iter().flat_map(Control::emit).collect::<Vec<_>>().repeat(WORDS)
+    messages.iter().flat_map(Control::emit).collect::<Vec<_>>().repeat(WORDS)
 }
 
-/// Other pipelines for a flow, of which this is the sink or the source.
+/// Returns changes of a flow's pipeline, as its sink or as its source.
 fn changes((flow, direction): (u32, FlowDirection), epoch: &mut u32) -> Vec<u8> {
     let change = |number: usize| {
         let pipeline = ["compress(level=19)", "reorder | compress"][number % 2].to_string();
         *epoch += 1;
         match direction {
-            FlowDirection::DeviceToApplication => Control::Propose { flow, pipeline }.emit(),
-            FlowDirection::ApplicationToDevice => Control::Change { flow, epoch: *epoch, pipeline }.emit(),
+            FlowDirection::DeviceToApplication => {
+                Control::Flow { flow, message: FlowControl::Propose { pipeline } }.emit()
+            }
+            FlowDirection::ApplicationToDevice => {
+                Control::Flow { flow, message: FlowControl::Change { epoch: *epoch, pipeline } }.emit()
+            }
         }
     };
     (0..WORDS).flat_map(change).collect()
 }
 
 impl Assault for Flooder {
-    fn attempt(&mut self, _: &Orders) -> Came {
+    fn attempt(&mut self, _: &Orders) -> Attempt {
         self.flood().unwrap_or_else(|error| {
             self.channel = None;
             refused(&error)
@@ -169,22 +178,22 @@ impl Assault for Flooder {
     }
 }
 
-/// A peer that opens a device and closes it at once, again and again.
+/// A peer that opens a device and closes it at once.
 pub(super) struct Flicker {
     pub(super) caller: Caller,
     pub(super) channel: Option<Channel>,
 }
 
 impl Flicker {
-    fn flicker(&mut self) -> io::Result<Came> {
-        if let Some(refusal) = self.caller.come_in(&mut self.channel)? {
+    fn flicker(&mut self) -> io::Result<Attempt> {
+        if let Some(refusal) = self.caller.enter(&mut self.channel)? {
             return Ok(refusal);
         }
-        let Some(channel) = &mut self.channel else { return Ok(Came::Silence) };
-        Ok(Came::Refused(match open_toy(channel)? {
+        let Some(channel) = &mut self.channel else { return Ok(Attempt::Silence) };
+        Ok(Attempt::Refused(match open_toy(channel)? {
             Ok((driver, _)) => {
-                channel.say(&Control::Close { driver, reason: "it has enough".into() }.emit())?;
-                "opened, as it may be".into()
+                channel.send(&Control::Close { driver, reason: "it has enough".into() }.emit())?;
+                "opened (allowed)".into()
             }
             Err(reason) => reason,
         }))
@@ -192,7 +201,7 @@ impl Flicker {
 }
 
 impl Assault for Flicker {
-    fn attempt(&mut self, _: &Orders) -> Came {
+    fn attempt(&mut self, _: &Orders) -> Attempt {
         self.flicker().unwrap_or_else(|error| {
             self.channel = None;
             refused(&error)

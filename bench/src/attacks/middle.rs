@@ -1,4 +1,4 @@
-//! Somebody between two hosts that pair: towards each it is the other, with an identity of its own.
+//! A man in the middle of two pairing hosts: to each it is the other one, with its own key.
 
 use super::channel::Own;
 use rustls::pki_types::ServerName;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::Preamble;
 
-/// What pairing is, in TLS (ALPN, RFC 7301).
+/// The protocol name of pairing (ALPN, RFC 7301).
 const PAIRING: &[u8] = b"outboard-pairing";
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What the two say to each other in turns: begin, share, confirm, confirm.
+/// The messages of a pairing, in turns: begin, share, confirm, confirm.
 const TURNS: usize = 4;
 
 pub(super) struct Middle {
     listener: TcpListener,
     own: Own,
-    /// Where the code is shown.
+    /// Address of the pairing host.
     towards: SocketAddr,
 }
 
@@ -31,8 +31,8 @@ impl Middle {
         self.listener.local_addr().unwrap_or(self.towards)
     }
 
-    /// Passes on one pairing.
-    pub(super) fn stand(&self) -> io::Result<()> {
+    /// Relays one pairing.
+    pub(super) fn relay(&self) -> io::Result<()> {
         let (mut near, _) = self.listener.accept()?;
         let mut preamble = [0; Preamble::BYTES];
         near.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! Somebody on the way who hears every packet of a sharer's port, and says them again: as they were, and altered.
+//! An attacker on the path that captures the packets of a device host's port and replays them, unchanged and altered.
 
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
@@ -8,81 +8,81 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
-/// `ETH_P_IP` (`linux/if_ether.h`), as it stands in a frame.
+/// `ETH_P_IP` (`linux/if_ether.h`) in network byte order.
 const IP: u32 = 0x0800_u16.to_be() as u32;
-/// `IPPROTO_RAW`: who sends makes the header.
+/// `IPPROTO_RAW`: the sender writes the IP header.
 const RAW: u32 = 255;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// How a packet is marked that was said again (the header's identification), so that it is not heard as one more.
+/// The identification field of replayed packets, so that they are not captured again.
 const MARK: [u8; 2] = [0xa7, 0x7a];
-/// Where the header of IPv4 has it.
+/// Position of the identification field in the IPv4 header.
 const MARK_AT: std::ops::Range<usize> = 4..6;
 const HEADER_BYTES: usize = 20;
-/// Packets that are kept to be said again later.
+/// Captured packets that are kept.
 const KEPT: usize = 256;
 const PACKET_BYTES_MAX: usize = 65_536;
-/// Packets that are taken before the next is said.
+/// Most packets that are captured before a replay.
 const AT_ONCE: usize = 64;
 
-/// See the module.
+/// Captures and replays packets.
 pub(super) struct Replayer {
-    ear: OwnedFd,
-    mouth: OwnedFd,
+    capture: OwnedFd,
+    sender: OwnedFd,
     port: u16,
-    /// The port to and from which they are said.
+    /// The port of the replayed packets.
     to: u16,
-    /// The last packets, the next to be replaced.
-    heard: Vec<Vec<u8>>,
+    /// The last packets, as a ring.
+    captured: Vec<Vec<u8>>,
     at: usize,
-    said: usize,
+    replayed: usize,
     bytes: Vec<u8>,
 }
 
 impl Replayer {
-    /// Of the packets from and to this port, said as if they were those of `to`.
+    /// Captures packets from and to `port` and replays them with the port `to`.
     pub(super) fn new(port: u16, to: u16) -> io::Result<Replayer> {
         let make = |family, kind, protocol| {
             let protocol = NonZeroU32::new(protocol).map(Protocol::from_raw);
             socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, protocol)
         };
-        // Without what is in front of IP.
-        let ear = make(AddressFamily::PACKET, SocketType::DGRAM, IP)?;
-        let mouth = make(AddressFamily::INET, SocketType::RAW, RAW)?;
+        // Packets without the link's header.
+        let capture = make(AddressFamily::PACKET, SocketType::DGRAM, IP)?;
+        let sender = make(AddressFamily::INET, SocketType::RAW, RAW)?;
         Ok(Replayer {
-            ear,
-            mouth,
+            capture,
+            sender,
             port,
             to,
-            heard: Vec::new(),
+            captured: Vec::new(),
             at: 0,
-            said: 0,
+            replayed: 0,
             bytes: vec![0; PACKET_BYTES_MAX],
         })
     }
 
-    /// Hears what there is, and keeps the last of it.
-    pub(super) fn listen(&mut self) {
+    /// Captures available packets and keeps the last ones.
+    pub(super) fn capture(&mut self) {
         for _ in 0..AT_ONCE {
-            let Ok((count, _)) = recv(&self.ear, &mut self.bytes[..], RecvFlags::empty()) else { return };
+            let Ok((count, _)) = recv(&self.capture, &mut self.bytes[..], RecvFlags::empty()) else { return };
             let Some(packet) = self.bytes.get(..count) else { continue };
             if is_of(packet, self.port) {
-                match self.heard.get_mut(self.at) {
+                match self.captured.get_mut(self.at) {
                     Some(kept) => packet.clone_into(kept),
-                    None => self.heard.push(packet.to_vec()),
+                    None => self.captured.push(packet.to_vec()),
                 }
                 self.at = (self.at + 1) % KEPT;
             }
         }
     }
 
-    /// Says an early and a late packet again, each as it was and altered.
+    /// Replays an early and a late packet, unchanged and altered.
     pub(super) fn replay(&mut self) {
-        self.listen();
-        self.said += 1;
+        self.capture();
+        self.replayed += 1;
         let last = (self.at + KEPT - 1) % KEPT;
-        for index in [last, self.said % KEPT] {
-            let Some(packet) = self.heard.get(index) else { continue };
+        for index in [last, self.replayed % KEPT] {
+            let Some(packet) = self.captured.get(index) else { continue };
             let mut packet = packet.clone();
             packet[MARK_AT].copy_from_slice(&MARK);
             for at in [HEADER_BYTES, HEADER_BYTES + 2] {
@@ -90,30 +90,30 @@ impl Replayer {
                     packet[at..at + 2].copy_from_slice(&self.to.to_be_bytes());
                 }
             }
-            // Where nothing could be damaged on the way, it had none.
+            // Packets over loopback have no checksum yet.
             set_checksum(&mut packet);
-            self.say(&packet);
-            alter(&mut packet, self.said);
-            self.say(&packet);
+            self.send(&packet);
+            alter(&mut packet, self.replayed);
+            self.send(&packet);
         }
         std::thread::sleep(std::time::Duration::from_micros(500));
     }
 
-    fn say(&self, packet: &[u8]) {
+    fn send(&self, packet: &[u8]) {
         let to = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]);
-        // What the kernel does not take nobody hears.
-        let _ = sendto(&self.mouth, packet, SendFlags::empty(), &SocketAddr::from((to, 0)));
+        // The kernel may refuse an altered packet.
+        let _ = sendto(&self.sender, packet, SendFlags::empty(), &SocketAddr::from((to, 0)));
     }
 }
 
-/// Whether a packet is one of this port's, and was not said again.
+/// Returns true if a packet is of this port and was not replayed.
 fn is_of(packet: &[u8], port: u16) -> bool {
     let Some((header, rest)) = packet.split_at_checked(HEADER_BYTES) else { return false };
     let is_plain = header[0] == 0x45 && matches!(header[9], TCP | UDP) && header[MARK_AT] != MARK;
     is_plain && rest.len() > 8 && [&rest[0..2], &rest[2..4]].contains(&&port.to_be_bytes()[..])
 }
 
-/// Changes a bit of what a packet carries, and makes its checksum right again.
+/// Flips a bit of a packet's payload and corrects the checksum.
 fn alter(packet: &mut [u8], seed: usize) {
     let head = match packet[9] {
         UDP => 8,
@@ -126,7 +126,7 @@ fn alter(packet: &mut [u8], seed: usize) {
     set_checksum(packet);
 }
 
-/// RFC 768; RFC 9293, section 3.1.
+/// Sets the checksum of UDP (RFC 768) or TCP (RFC 9293, section 3.1).
 fn set_checksum(packet: &mut [u8]) {
     let at = HEADER_BYTES + if packet[9] == UDP { 6 } else { 16 };
     if packet.len() >= at + 2 {
@@ -136,7 +136,7 @@ fn set_checksum(packet: &mut [u8]) {
     }
 }
 
-/// Of the addresses, what is behind them, its length and its protocol, in ones' complement.
+/// Returns the ones' complement sum of addresses, payload, length and protocol.
 fn sum(packet: &[u8]) -> u16 {
     let mut sum = u32::from(packet[9]) + (packet.len() - HEADER_BYTES) as u32;
     for pair in packet[12..].chunks(2) {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_altered_packet_differs_in_what_it_carries_and_its_checksum_is_right() {
+    fn an_altered_packet_has_another_payload_and_a_valid_checksum() {
         for (protocol, head) in [(UDP, 8), (TCP, 20)] {
             let mut packet = vec![0; HEADER_BYTES + head + 33];
             (packet[0], packet[9], packet[HEADER_BYTES + 12]) = (0x45, protocol, 0x50);
@@ -167,7 +167,7 @@ mod tests {
                 assert_ne!(altered[HEADER_BYTES + head..], packet[HEADER_BYTES + head..]);
             }
             packet[MARK_AT].copy_from_slice(&MARK);
-            assert!(!is_of(&packet, 7845), "it is not heard again");
+            assert!(!is_of(&packet, 7845), "a replayed packet is not captured again");
         }
     }
 }

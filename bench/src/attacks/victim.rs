@@ -1,18 +1,17 @@
-//! The two hosts that are attacked: a sharer with a serial port of which 24 bytes come 125 times a second, and who has
-//! it attached. How long each of these took is noted, and that they came once, whole and in order.
+//! The attacked hosts: a device host with a serial port that delivers 24 bytes 125 times a second, and an application host.
+//! The probe records the delay of each unit and checks that it arrives once, whole and in order.
 
-use super::attacker::{Attack, AttackerSetting, Priority, Who};
+use super::assault::{Attack, AttackerSetting, Priority, Relation};
 use super::awake::Awake;
-use super::{Place, SEED};
-use crate::Failure;
-use crate::chapter6::{Lab, beside};
+use crate::lab::Lab;
 use crate::measure::Times;
 use crate::processes;
+use crate::programs::beside;
 use crate::reliability::hosts::{ADDRESS_A, PORT, Service};
 use crate::reliability::port::{Port, Written, serial_port};
+use crate::setting::Failure;
 use clap::ValueEnum;
 use netsim::Rng;
-use runtime::trust::{PeerKey, Trust};
 use serde_json::json;
 use std::fs;
 use std::io::Read;
@@ -24,40 +23,53 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use trust::{PeerKey, Trust};
 
-/// A keyboard's, or a mouse's: 8 ms from one to the next, and up to 2 ms less or more, drawn anew for each. Of an even
-/// interval all units of a turn, or of many, would fall at one place of the kernel's 4 ms between its ticks.
+/// Seed of intervals and of the order of turns.
+pub(super) const SEED: u64 = 1995;
+
+/// The place of the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// Two namespaces, 5 ms each way
+    Lab,
+    /// One network namespace
+    Loopback,
+}
+
+/// Shortest and longest interval of units, like a keyboard's or a mouse's. A constant interval of 8 ms would put all units
+/// of a turn at the same phase of the kernel's tick of 4 ms.
 const INTERVAL_US: [u64; 2] = [6000, 10_000];
-/// When it was made, and its number.
+/// Bytes of a unit: creation time and number.
 const UNIT_BYTES: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The processors of the sharer's host, and of the other: of one that both use, each would feel what the other's does.
-const SHARER_CPU: usize = 0;
+/// The processors of the device host and of the other processes. On a shared one each would delay the other.
+const DEVICE_HOST_CPU: usize = 0;
 const OTHER_CPU: usize = 1;
 
-/// Whose processor a sharer has, where there are two.
+/// The processor of a device host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seat {
-    /// That of the running flow's sharer.
-    Sharer,
-    /// The attacker's, with its priority.
+enum Processor {
+    /// The processor of the running flow's device host.
+    DeviceHost,
+    /// The attacker's processor, with its priority.
     Attacker(Priority),
 }
 
-impl Seat {
-    /// Has this run there, and nothing that hears of it.
+impl Processor {
+    /// Starts a program there. The thread that reads its events runs elsewhere.
     fn start(self, command: Command) -> Result<Service, Failure> {
         let here = || {
             match self {
-                Seat::Sharer => drop(sys::thread::pin_to_cpu(SHARER_CPU)),
-                Seat::Attacker(priority) => priority.take(),
+                Processor::DeviceHost => drop(sys::thread::pin_to_cpu(DEVICE_HOST_CPU)),
+                Processor::Attacker(priority) => priority.take(),
             }
             Service::spawn(command)
         };
-        // What is started has what the thread has that starts it.
+        // A program inherits processor and priority of the starting thread.
         let started = thread::scope(|scope| scope.spawn(here).join());
-        let (child, tells) = started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(Service::of(child, tells))
+        let (child, events) = started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Service::of(child, events))
     }
 }
 
@@ -65,14 +77,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was seen of the flow.
+/// The received units of the flow.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) times: Times,
-    /// Bytes that are not yet a unit.
+    /// Bytes of an incomplete unit.
     rest: Vec<u8>,
     next: u64,
-    /// Units that are not what had to come next.
+    /// Units that are not the expected next one.
     pub(super) wrong: u64,
 }
 
@@ -96,7 +108,7 @@ impl Seen {
     }
 }
 
-/// Makes the units, and takes them, until it is dropped.
+/// Sends and receives units until it is dropped.
 struct Probe {
     seen: Arc<Mutex<Seen>>,
     stop: Arc<AtomicBool>,
@@ -109,7 +121,7 @@ impl Probe {
         let (until, by) = (stop.clone(), stop.clone());
         let make = move || {
             sys::thread::be_punctual();
-            // It stands for hardware; without the right to it, it is late at times.
+            // The thread simulates hardware. Without the privilege it is late at times.
             sys::thread::be_urgent();
             let mut due = Instant::now();
             let mut rng = Rng::new(SEED, 0);
@@ -139,29 +151,29 @@ impl Drop for Probe {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic has been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// A sharer that may be attacked.
-pub(super) struct Sharer {
-    seat: Seat,
+/// A device host that may be attacked.
+pub(super) struct DeviceHost {
+    processor: Processor,
     service: Service,
     pub(super) address: SocketAddr,
-    /// Bytes that its toy was sent.
+    /// Bytes sent to its toy.
     swallowed: Arc<AtomicU64>,
 }
 
-impl Sharer {
-    /// Shares this device, with attackers, too, where they need it, and what they may have or not; its own files are `name`'s.
+impl DeviceHost {
+    /// Shares the device, and the toys for attackers. The files have the prefix `name`.
     fn start(
         (place, lab): (Place, Option<&Lab>),
         (directory, name): (&Path, &str),
-        (seat, priority): (Seat, Priority),
+        (processor, priority): (Processor, Priority),
         (device, attack): (&str, Attack),
-    ) -> Result<Sharer, Failure> {
+    ) -> Result<DeviceHost, Failure> {
         let toy = directory.join(format!("{name}-toy"));
         let swallowed = Arc::<AtomicU64>::default();
         swallow(UnixListener::bind(&toy)?, swallowed.clone(), priority);
@@ -169,7 +181,7 @@ impl Sharer {
             Place::Loopback => "127.0.0.1:0".into(),
             Place::Lab => format!("{ADDRESS_A}:{PORT}"),
         };
-        let (both, is_shared) = (["owner", Who::Guest.name()], attack == Attack::Member);
+        let (both, is_shared) = (["owner", Relation::Guest.name()], attack == Attack::Member);
         let text: String = [
             ("device", device, if is_shared { &both[..] } else { &both[..1] }),
             ("secret", "pattern:rate=1", &both[..1]),
@@ -186,87 +198,87 @@ impl Sharer {
         .collect();
         let file = directory.join(format!("{name}.toml"));
         fs::write(&file, text)?;
-        let mut command = command(lab, "a", directory, ("sharer", name))?;
+        let mut command = command(lab, "a", directory, ("device-host", name))?;
         command.arg("run").arg(&file);
-        let mut service = seat.start(command)?;
+        let mut service = processor.start(command)?;
         let address = service.wait("listening")?["address"].as_str().unwrap_or_default().parse()?;
-        Ok(Sharer { seat, service, address, swallowed })
+        Ok(DeviceHost { processor, service, address, swallowed })
     }
 
-    /// Where a code is shown, while one is.
+    /// Returns the address of the pairing.
     pub(super) fn pairing(&self) -> SocketAddr {
         SocketAddr::new(self.address.ip(), self.address.port() ^ 1)
     }
 
-    /// Bytes that the toy was sent.
+    /// Returns the bytes sent to the toy.
     pub(super) fn swallowed(&self) -> u64 {
         self.swallowed.load(Ordering::Relaxed)
     }
 
-    /// It and its workers.
+    /// Returns the process and its workers.
     pub(super) fn processes(&self) -> Vec<u32> {
         processes::with_descendants(self.service.child.id())
     }
 }
 
-/// See the module.
+/// The attacked hosts with the running flow.
 pub(super) struct Victim {
     probe: Probe,
     _attach: Service,
-    pub(super) sharer: Sharer,
-    /// One that nobody needs, with the processor and the priority of the attacker: what that does to the machine when it
-    /// attacks this one is nothing that the running flow's sharer has a part in. Over the lab network there is none.
-    pub(super) decoy: Option<Sharer>,
-    /// Over loopback alone: over the lab network what a processor takes to wake is little.
+    pub(super) device_host: DeviceHost,
+    /// An unused device host with the attacker's processor and priority. Attacking it shows the attacker's own load on the
+    /// machine. Only over loopback.
+    pub(super) decoy: Option<DeviceHost>,
+    /// Only over loopback: over the lab network the wake-up of a processor is a small part of the delay.
     _awake: Option<Awake>,
     lab: Option<Lab>,
     directory: PathBuf,
 }
 
 impl Victim {
-    /// Makes them all, below `directory`, with the flow over `transport`.
+    /// Starts all hosts below `directory`, with the flow over `transport`.
     pub(super) fn start(
         place: Place,
         transport: &str,
         directory: &Path,
         (attack, priority): (Attack, Priority),
     ) -> Result<Victim, Failure> {
-        // What a device is sent is not taken by the sharer's processor, nor is what is under way carried by it.
+        // The device host's processor runs neither the toys nor the network.
         sys::thread::pin_to_cpu(OTHER_CPU);
         let lab = match place {
             Place::Loopback => None,
             Place::Lab => Some(Lab::up(&beside("netlab")?, &["delay=5ms"])?),
         };
-        let of = |who: &str| directory.join(who).join("outboard");
-        let trust = |who: &str| -> Result<Trust, Failure> {
-            fs::create_dir_all(directory.join(who))?;
-            Ok(Trust::at(&of(who))?)
+        let trust = |name: &str| -> Result<Trust, Failure> {
+            fs::create_dir_all(directory.join(name))?;
+            Ok(Trust::at(&directory.join(name).join("outboard"))?)
         };
-        let (known_sharer, owner) = (trust("sharer")?, trust("owner")?);
+        let (device_host, owner) = (trust("device-host")?, trust("owner")?);
         let mut known = vec![(owner.key(), "owner", None)];
-        for who in Who::EVERY {
-            let attacker = trust(who.name())?;
-            match who {
-                Who::Stranger => {}
-                Who::Removed | Who::Guest => known.push((attacker.key(), who.name(), None)),
-                Who::Restricted => known.push((attacker.key(), who.name(), Some(Vec::new()))),
+        for relation in Relation::EVERY {
+            let attacker = trust(relation.name())?;
+            match relation {
+                Relation::Stranger => {}
+                Relation::Removed | Relation::Guest => known.push((attacker.key(), relation.name(), None)),
+                Relation::Restricted => known.push((attacker.key(), relation.name(), Some(Vec::new()))),
             }
-            know(&attacker, &[(known_sharer.key(), "sharer", None)])?;
+            pair(&attacker, &[(device_host.key(), "device-host", None)])?;
         }
-        know(&known_sharer, &known)?;
-        know(&owner, &[(known_sharer.key(), "sharer", None)])?;
-        known_sharer.edit(|peers| peers.remove(Who::Removed.name()))?;
+        pair(&device_host, &known)?;
+        pair(&owner, &[(device_host.key(), "device-host", None)])?;
+        device_host.edit(|peers| peers.remove(Relation::Removed.name()))?;
 
         let (hardware, port) = serial_port()?;
         let device = format!("serial:{}", port.display());
         let on = (place, lab.as_ref());
-        let sharer = Sharer::start(on, (directory, "sharer"), (Seat::Sharer, priority), (&device, attack))?;
+        let processor = (Processor::DeviceHost, priority);
+        let device_host = DeviceHost::start(on, (directory, "device-host"), processor, (&device, attack))?;
         let (decoy, awake) = match place {
             Place::Loopback => {
                 let decoy = (directory, "decoy");
-                let seat = (Seat::Attacker(priority), priority);
-                let decoy = Sharer::start(on, decoy, seat, ("pattern:size=24,rate=125", attack))?;
-                (Some(decoy), Some(Awake::keep(SHARER_CPU, OTHER_CPU)))
+                let processor = (Processor::Attacker(priority), priority);
+                let decoy = DeviceHost::start(on, decoy, processor, ("pattern:size=24,rate=125", attack))?;
+                (Some(decoy), Some(Awake::keep(DEVICE_HOST_CPU, OTHER_CPU)))
             }
             Place::Lab => (None, None),
         };
@@ -274,7 +286,7 @@ impl Victim {
         let mut command = command(lab.as_ref(), "b", directory, ("owner", "owner"))?;
         command.args([
             "attach",
-            &format!("{transport}://{}/device", sharer.address),
+            &format!("{transport}://{}/device", device_host.address),
             "--as",
             &format!("pty:{}", out.display()),
         ]);
@@ -285,25 +297,33 @@ impl Victim {
             thread::sleep(Duration::from_millis(5));
         }
         let probe = Probe::start(Port::hardware(hardware), Port::application(&out)?);
-        Ok(Victim { probe, _attach: attach, sharer, decoy, _awake: awake, lab, directory: directory.into() })
+        Ok(Victim {
+            probe,
+            _attach: attach,
+            device_host,
+            decoy,
+            _awake: awake,
+            lab,
+            directory: directory.into(),
+        })
     }
 
-    /// Begins to note anew; what came since the last call.
+    /// Returns the delays since the last call.
     pub(super) fn take_times(&self) -> Times {
         std::mem::take(&mut lock(&self.probe.seen).times)
     }
 
-    /// Units that were not what had to come next.
+    /// Returns the number of units that were not the expected next one.
     pub(super) fn wrong(&self) -> u64 {
         lock(&self.probe.seen).wrong
     }
 
-    /// Whom the sharer knows.
-    pub(super) fn known(&self) -> Result<usize, Failure> {
-        Ok(Trust::at(&self.directory.join("sharer/outboard"))?.peers()?.iter().count())
+    /// Returns the number of the device host's peers.
+    pub(super) fn peers(&self) -> Result<usize, Failure> {
+        Ok(Trust::at(&self.directory.join("device-host/outboard"))?.peers()?.iter().count())
     }
 
-    /// The attacker, on the application's host, not yet at work.
+    /// Returns the command of the attacker on the application host.
     pub(super) fn attacker(&self, setting: &AttackerSetting) -> Result<Command, Failure> {
         let program = std::env::current_exe()?;
         let mut command = match &self.lab {
@@ -311,7 +331,7 @@ impl Victim {
             None => Command::new(program),
         };
         let value = |name: Option<clap::builder::PossibleValue>| {
-            name.map(|value| value.get_name().to_string()).ok_or("it has no name")
+            name.map(|value| value.get_name().to_string()).ok_or("a value without a name")
         };
         command.arg("attacker").arg(value(setting.attack.to_possible_value())?);
         command.args([setting.address, setting.pairing, setting.flow].map(|address| address.to_string()));
@@ -323,36 +343,36 @@ impl Victim {
         Ok(command)
     }
 
-    /// Shows a code at a sharer's host.
-    pub(super) fn show_code(&self, sharer: &Sharer) -> Result<(Service, String), Failure> {
-        let mut command = command(self.lab.as_ref(), "a", &self.directory, ("sharer", "sharer"))?;
-        command.args(["pair", "--listen", &sharer.pairing().to_string()]).stderr(Stdio::null());
-        let mut shows = sharer.seat.start(command)?;
-        let code = shows.wait("code")?["code"].as_str().unwrap_or_default().to_string();
-        Ok((shows, code))
+    /// Shows a pairing code at a device host.
+    pub(super) fn show_code(&self, host: &DeviceHost) -> Result<(Service, String), Failure> {
+        let mut command = command(self.lab.as_ref(), "a", &self.directory, ("device-host", "device-host"))?;
+        command.args(["pair", "--listen", &host.pairing().to_string()]).stderr(Stdio::null());
+        let mut pair = host.processor.start(command)?;
+        let code = pair.wait("code")?["code"].as_str().unwrap_or_default().to_string();
+        Ok((pair, code))
     }
 }
 
-/// The program, on a host, as one of the users, with the files of a process of this name.
+/// Returns the command of the program on a host, with the identity of `user` and the runtime files of `name`.
 fn command(
     lab: Option<&Lab>,
     host: &str,
     directory: &Path,
-    (who, name): (&str, &str),
+    (user, name): (&str, &str),
 ) -> Result<Command, Failure> {
     let program = beside("outboard")?;
     let mut command = match lab {
         Some(lab) => lab.program(host, &program.display().to_string()),
         None => Command::new(program),
     };
-    let run = directory.join(who).join(format!("run-{name}"));
+    let run = directory.join(user).join(format!("run-{name}"));
     fs::create_dir_all(&run)?;
-    command.env("XDG_STATE_HOME", directory.join(who)).env("XDG_RUNTIME_DIR", run);
+    command.env("XDG_STATE_HOME", directory.join(user)).env("XDG_RUNTIME_DIR", run);
     Ok(command)
 }
 
-/// Knows these, as if they had paired.
-fn know(trust: &Trust, known: &[(PeerKey, &str, Option<Vec<String>>)]) -> Result<(), Failure> {
+/// Adds these peers, as if they had paired.
+fn pair(trust: &Trust, known: &[(PeerKey, &str, Option<Vec<String>>)]) -> Result<(), Failure> {
     let of = |(key, name, may_open): &(PeerKey, &str, Option<Vec<String>>)| match may_open {
         None => json!({ "name": name, "key": key }),
         Some(devices) => json!({ "name": name, "key": key, "may_open": devices }),
@@ -366,7 +386,7 @@ fn know(trust: &Trust, known: &[(PeerKey, &str, Option<Vec<String>>)]) -> Result
     Ok(())
 }
 
-/// Takes what a device is sent, as long as this process lives, at an attacker's priority.
+/// Reads everything that a toy receives, at the attacker's priority.
 fn swallow(listener: UnixListener, swallowed: Arc<AtomicU64>, priority: Priority) {
     thread::spawn(move || {
         priority.take();

@@ -1,22 +1,22 @@
-//! What `compress(level=auto)` goes by: content of several kinds, and what each level takes on it.
+//! The constants of `compress(level=auto)`: time and ratio of each level for several kinds of content.
 
 use super::networks::Draw;
-use crate::Failure;
+use crate::setting::Failure;
 use contract::{Format, Message, Options, Outbox, Port, Site, Stage, Time};
 use serde_json::{Value, json};
 use std::time::Instant;
 
 const NOISE_BYTES: usize = 4096;
 const SIDE: usize = 700;
-/// Bytes that go through each level, of each kind of content.
+/// Bytes of each kind of content for each level.
 const MEASURED_BYTES: usize = 24 << 20;
-/// The fastest of so many turns counts: what disturbs only takes time.
+/// The number of turns. The fastest counts: a disturbance only adds time.
 const TURNS: usize = 3;
 
-/// Makes a body.
+/// Draws a body.
 type Maker = fn(&mut Draw) -> Vec<u8>;
 
-/// What a device makes: eight in ten messages are text, one is a frame, one cannot be compressed.
+/// Draws a message of a device: eight in ten are text, one is a frame, one cannot be compressed.
 pub(super) fn mix(draw: &mut Draw) -> Vec<u8> {
     match (draw.share() * 10.0) as u32 {
         0 => frame(draw),
@@ -25,7 +25,7 @@ pub(super) fn mix(draw: &mut Draw) -> Vec<u8> {
     }
 }
 
-/// Lines as a log has them, 1 to 8 KiB.
+/// Draws 1 to 8 KiB of lines like a log's.
 fn text(draw: &mut Draw) -> Vec<u8> {
     const WORDS: [&str; 24] = [
         "sensor",
@@ -58,7 +58,7 @@ fn text(draw: &mut Draw) -> Vec<u8> {
     while made.len() < length {
         made.push_str(&format!("{:.6} unit-{} ", draw.share() * 1e5, (draw.share() * 64.0) as u32));
         for _ in 0..3 + (draw.share() * 6.0) as usize {
-            // Some words are far more frequent than others.
+            // Some words are much more frequent than others.
             made.push_str(WORDS[(draw.share() * draw.share() * WORDS.len() as f64) as usize]);
             made.push(' ');
         }
@@ -68,7 +68,7 @@ fn text(draw: &mut Draw) -> Vec<u8> {
     made.into_bytes()
 }
 
-/// A gray frame of 700 x 700 points: areas of one shade each.
+/// Draws a grey frame of 700 x 700 pixels with areas of one shade.
 fn frame(draw: &mut Draw) -> Vec<u8> {
     let mut points = vec![32; SIDE * SIDE];
     for _ in 0..40 {
@@ -87,8 +87,8 @@ fn noise(draw: &mut Draw) -> Vec<u8> {
     (0..NOISE_BYTES).map(|_| (draw.share() * 256.0) as u8).collect()
 }
 
-/// Measures what each level takes on each kind, in nanoseconds for each byte before compression: where the
-/// constants in `crates/stages/src/compress/effort.rs` come from.
+/// Runs `efforts`: measures nanoseconds per uncompressed byte, the source of the constants in
+/// `crates/stages/src/compress/effort.rs`.
 pub(crate) fn run() -> Result<Value, Failure> {
     let pair = stages::PAIRS.iter().find(|pair| pair.name() == "compress").ok_or("there is no compress")?;
     let kinds: [(&str, Maker); 3] = [("flat", frame), ("text", text), ("noise", noise)];
@@ -129,7 +129,7 @@ fn messages(bodies: &[Vec<u8>]) -> Vec<Message> {
     bodies.iter().map(|body| Message::new(Time::ZERO, body.clone())).collect()
 }
 
-/// Lets `messages` through: what came of them, and the seconds it took.
+/// Passes `messages` through a stage. Returns its output and the seconds.
 fn timed(stage: &mut dyn Stage, messages: Vec<Message>) -> Result<(Vec<Message>, f64), Failure> {
     let (mut came, mut out) = (Vec::with_capacity(messages.len()), Outbox::default());
     let begun = Instant::now();

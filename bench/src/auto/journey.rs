@@ -1,7 +1,7 @@
 //! One flow through both halves of a pair over a modelled network, in virtual time.
 
 use super::networks::{Draw, Network};
-use crate::Failure;
+use crate::setting::Failure;
 use contract::{
     Choice, Direction, Feedback, Format, Message, Options, Outbox, Pair, Port, Site, Stage, Time,
 };
@@ -10,71 +10,72 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::RecordHeader;
 
-/// Time between two words of the sink on how the flow fares, as the runtime has it while things change.
+/// Interval of the sink's feedback, as in a changing flow.
 const FEEDBACK_INTERVAL: Duration = Duration::from_millis(250);
-/// What is left out at the start: each setting is finding out how the network is.
+/// The start of a run that does not count: adaptive settings are still learning.
 pub(super) const SETTLING: Duration = Duration::from_secs(10);
-/// When virtual time begins.
+/// The start of virtual time.
 const START: Time = Time(1_000_000_000);
 
-/// What a device makes.
+/// The messages of a device.
 #[derive(Clone, Copy)]
 pub(super) struct Traffic {
     pub(super) period: Duration,
-    /// A body, by the message's number.
+    /// Draws a body.
     pub(super) body: fn(&mut Draw) -> Vec<u8>,
 }
 
-/// What became of one message.
+/// The times of one delivered message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fate {
+pub(super) struct Delivery {
     pub(super) created: Time,
-    /// When what it travelled in arrived.
+    /// Arrival of the record.
     pub(super) arrived: Time,
-    pub(super) handed_over: Time,
+    /// Output of the sink half.
+    pub(super) delivered: Time,
 }
 
-/// What became of a flow, after [`SETTLING`].
+/// The result of a flow after [`SETTLING`].
 #[derive(Debug, Default)]
 pub(super) struct Journey {
     pub(super) messages: u64,
     pub(super) records: u64,
-    pub(super) fates: Vec<Fate>,
+    pub(super) deliveries: Vec<Delivery>,
     pub(super) choices: Vec<Choice>,
 }
 
 impl Journey {
-    /// Messages that came after their time: handed over as they arrived, later than the rhythm that those
-    /// before them had.
+    /// Counts late messages: delivered on arrival and later than the rhythm of the messages before.
     pub(super) fn late(&self) -> usize {
         let mut rhythm = i64::MAX;
-        let is_late = |fate: &&Fate| {
-            let delay = fate.handed_over.signed_since(fate.created);
-            let is_late = fate.handed_over == fate.arrived && delay > rhythm.saturating_add(1000);
-            if fate.handed_over > fate.arrived || rhythm == i64::MAX {
+        let is_late = |delivery: &&Delivery| {
+            let delay = delivery.delivered.signed_since(delivery.created);
+            let is_late = delivery.delivered == delivery.arrived && delay > rhythm.saturating_add(1000);
+            if delivery.delivered > delivery.arrived || rhythm == i64::MAX {
                 rhythm = delay;
             }
             is_late
         };
-        self.fates.iter().filter(is_late).count()
+        self.deliveries.iter().filter(is_late).count()
     }
 
-    /// The mean time from creation to hand-over, milliseconds.
+    /// Returns the mean time from creation to delivery in milliseconds.
     pub(super) fn mean_ms(&self) -> f64 {
-        let all: i64 = self.fates.iter().map(|fate| fate.handed_over.signed_since(fate.created)).sum();
-        all as f64 / 1e6 / self.fates.len() as f64
+        let all: i64 =
+            self.deliveries.iter().map(|delivery| delivery.delivered.signed_since(delivery.created)).sum();
+        all as f64 / 1e6 / self.deliveries.len() as f64
     }
 
-    /// The time from creation to hand-over that 99 of a hundred messages do not exceed, milliseconds.
+    /// Returns the 99th percentile of the time from creation to delivery in milliseconds.
     pub(super) fn p99_ms(&self) -> f64 {
-        let delay = |fate: &Fate| fate.handed_over.signed_since(fate.created);
-        let mut delays: Vec<i64> = self.fates.iter().map(delay).collect();
+        let delay = |delivery: &Delivery| delivery.delivered.signed_since(delivery.created);
+        let mut delays: Vec<i64> = self.deliveries.iter().map(delay).collect();
         delays.sort_unstable();
         delays.get(delays.len() * 99 / 100).map_or(f64::INFINITY, |ns| *ns as f64 / 1e6)
     }
 }
 
-/// The flow while it runs.
+/// A running flow.
 struct Flow {
     source: Box<dyn Stage>,
     sink: Box<dyn Stage>,
@@ -83,13 +84,13 @@ struct Flow {
     packet_bytes: u32,
     crossing: BTreeMap<u64, (Message, Vec<Time>)>,
     crossed: u64,
-    /// What waits while the source half works, and until when it does.
+    /// Messages that wait for the source half, and the end of its current work.
     waiting: VecDeque<Message>,
     source_free: Time,
     sink_free: Time,
-    /// Creation times of what the source half holds.
+    /// Creation times of the messages in the source half.
     in_source: Vec<Time>,
-    /// What the source half is done with then.
+    /// Output of the source half by time.
     departing: VecDeque<(Time, Message)>,
     arrived: BTreeMap<Time, Time>,
     controls: VecDeque<(Time, Direction, Vec<u8>)>,
@@ -98,7 +99,7 @@ struct Flow {
     journey: Journey,
 }
 
-/// What the sink counted since its last word.
+/// The sink's counts since its last feedback.
 #[derive(Default)]
 struct Counted {
     received: u64,
@@ -160,7 +161,7 @@ pub(super) fn run(
             next_message = now.after(traffic.period);
         }
         if now == next_feedback {
-            flow.say(now);
+            flow.send_feedback(now);
             next_feedback = now.after(FEEDBACK_INTERVAL);
         }
     }
@@ -173,7 +174,7 @@ fn is_settled(created: Time) -> bool {
     created.since(START) >= SETTLING
 }
 
-/// The time that a half's work took so far, where it says so: in virtual time nothing takes any.
+/// Returns the time of a half's work, if it reports one. Virtual time does not advance during work.
 fn worked(stage: &dyn Stage) -> Duration {
     let figures = stage.report();
     let work_ms = figures.iter().find(|(name, _)| *name == "work_ms").map_or(0.0, |(_, ms)| *ms);
@@ -183,14 +184,14 @@ fn worked(stage: &dyn Stage) -> Duration {
 impl Flow {
     fn due(&self) -> Option<Time> {
         let link = self.link.deadline().map(Time);
-        let words = [self.controls.front().map(|word| word.0), self.feedback.front().map(|word| word.0)];
+        let arriving = [self.controls.front().map(|(at, ..)| *at), self.feedback.front().map(|(at, ..)| *at)];
         let stages = [self.source.poll_timeout(), self.sink.poll_timeout()];
         let departs = self.departing.front().map(|(at, _)| *at);
         let takes = self.waiting.front().map(|_| self.source_free);
-        words.into_iter().chain(stages).chain([link, departs, takes]).flatten().min()
+        arriving.into_iter().chain(stages).chain([link, departs, takes]).flatten().min()
     }
 
-    /// The source half takes what waits, one at a time.
+    /// Passes waiting messages to the source half, one at a time.
     fn work(&mut self, now: Time) -> Result<(), Failure> {
         while self.source_free <= now
             && let Some(message) = self.waiting.pop_front()
@@ -204,7 +205,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Whatever is due.
+    /// Does all work that is due.
     fn run(&mut self, now: Time) -> Result<(), Failure> {
         self.depart(now);
         self.work(now)?;
@@ -252,7 +253,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The source half is done with what it gave out at `now`.
+    /// Queues the output of the source half at `now`.
     fn settle_source(&mut self, now: Time) {
         let messages = std::mem::take(&mut self.outbox.messages);
         self.departing.extend(messages.into_iter().map(|(_, message)| (now, message)));
@@ -266,7 +267,7 @@ impl Flow {
             self.journey.records += u64::from(is_settled(message.created));
             let bytes =
                 u32::try_from(message.body.len()).unwrap_or(u32::MAX).saturating_add(self.packet_bytes);
-            // One that will not arrive is seen by its number.
+            // A lost record shows as a gap in the numbers.
             let _ = self.link.push(now.0, self.crossed, bytes);
             let message = Message::new(message.created, message.body);
             self.crossing.insert(self.crossed, (message, std::mem::take(&mut self.in_source)));
@@ -280,21 +281,21 @@ impl Flow {
             let arrived = self.arrived.remove(&created).unwrap_or(now);
             self.counted.delays.push(now.signed_since(created));
             if is_settled(created) {
-                self.journey.fates.push(Fate { created, arrived, handed_over: now });
+                self.journey.deliveries.push(Delivery { created, arrived, delivered: now });
             }
         }
         self.settle_controls(Direction::Out, now);
     }
 
-    /// What a half said arrives there after the link's fixed delay.
+    /// Queues control messages to arrive after the link's fixed delay.
     fn settle_controls(&mut self, to: Direction, now: Time) {
         let at = now.after(Duration::from_nanos(self.link.params().delay_ns));
         self.controls.extend(self.outbox.controls.drain(..).map(|bytes| (at, to, bytes)));
         self.outbox.drops.clear();
     }
 
-    /// The sink says how the flow fares.
-    fn say(&mut self, now: Time) {
+    /// Sends the sink's feedback.
+    fn send_feedback(&mut self, now: Time) {
         let Counted { received, bytes, lost, next, mut delays } = std::mem::take(&mut self.counted);
         self.counted.next = next;
         delays.sort_unstable();

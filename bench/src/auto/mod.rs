@@ -1,15 +1,14 @@
-//! What `auto` costs beside every fixed setting, on six networks, in virtual time.
+//! The cost of `auto` beside fixed settings, on six networks, in virtual time.
 //!
-//! Each adaptive pair minimises the cost that it declares (`Pair::cost`). Here that cost is measured, for `auto`
-//! and for fixed settings, with seeds that nothing was tuned on. The networks are in `networks`, what crosses them
-//! in `journey`.
+//! Each adaptive pair minimises its declared cost (`Pair::cost`). The experiment measures this cost for `auto` and for fixed
+//! settings, with seeds that were not used for tuning. `networks` has the networks, `journey` the flow.
 
 pub(crate) mod efforts;
 mod journey;
 mod networks;
 mod picture;
 
-use crate::Failure;
+use crate::setting::Failure;
 use contract::{OptionKind, Pair};
 use journey::{Journey, Traffic};
 use networks::{NETWORKS, Network};
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How it is run.
+/// The settings of `auto`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct AutoSetting {
     /// Virtual seconds of each run
@@ -32,21 +31,21 @@ pub(crate) struct AutoSetting {
     /// Only this pair
     #[arg(long)]
     pair: Option<String>,
-    /// Write a picture, SVG
+    /// Draw the costs to this file (SVG)
     #[arg(long)]
     svg: Option<PathBuf>,
 }
 
-/// What `auto` may cost, the best fixed setting on the network being 1.
+/// The highest cost of `auto` relative to the best fixed setting on a network.
 const RATIO_MAX: f64 = 1.1;
 
-/// An adaptive pair, its fixed settings, and what is measured.
+/// An adaptive pair with its fixed settings and its traffic.
 struct Subject {
     pair: &'static str,
-    /// Options that all settings have.
+    /// Options of all settings.
     given: &'static [(&'static str, &'static str)],
     option: &'static str,
-    /// Values of the option; or other options, as they are written in a pipeline.
+    /// Values of the option, or other options as in a pipeline.
     fixed: &'static [&'static str],
     device: &'static str,
     traffic: Traffic,
@@ -56,10 +55,10 @@ struct Subject {
 
 const MOUSE: Traffic = Traffic { period: Duration::from_millis(16), body: |_| vec![7; 24] };
 
-/// A mouse for games.
+/// A gaming mouse.
 const FAST_MOUSE: Traffic = Traffic { period: Duration::from_millis(1), body: |_| vec![7; 24] };
 
-/// Groups of `fec` are full before its `wait` is over.
+/// Fast enough that groups of `fec` are full before its `wait` ends.
 const SPACE_MOUSE: Traffic = Traffic { period: Duration::from_millis(5), body: |_| vec![7; 24] };
 
 static SUBJECTS: [Subject; 4] = [
@@ -110,52 +109,53 @@ static SUBJECTS: [Subject; 4] = [
     },
 ];
 
-/// The 99th percentile of the delay, and ten periods for each share that is late.
+/// The 99th percentile of the delay plus ten periods times the share of late messages.
 fn rhythm_cost(journey: &Journey, traffic: &Traffic) -> f64 {
-    let late = journey.late() as f64 / journey.fates.len().max(1) as f64;
+    let late = journey.late() as f64 / journey.deliveries.len().max(1) as f64;
     journey.p99_ms() + 10.0 * late * traffic.period.as_secs_f64() * 1e3
 }
 
-/// The same, and ten periods for each share that is lost.
+/// [`rhythm_cost`] plus ten periods times the share of lost messages.
 fn rhythm_and_loss_cost(journey: &Journey, traffic: &Traffic) -> f64 {
-    let lost = 1.0 - journey.fates.len() as f64 / journey.messages.max(1) as f64;
+    let lost = 1.0 - journey.deliveries.len() as f64 / journey.messages.max(1) as f64;
     rhythm_cost(journey, traffic) + 10.0 * lost.max(0.0) * traffic.period.as_secs_f64() * 1e3
 }
 
-/// The mean time from creation to hand-over.
+/// The mean time from creation to delivery.
 fn mean_cost(journey: &Journey, _: &Traffic) -> f64 {
     journey.mean_ms()
 }
 
-/// A hundred for each share that stays lost, and one for each parity message beside a message.
+/// A hundred times the share of lost messages plus the parity messages per message.
 fn loss_cost(journey: &Journey, _: &Traffic) -> f64 {
     let messages = journey.messages.max(1) as f64;
-    let lost = 1.0 - journey.fates.len() as f64 / messages;
+    let lost = 1.0 - journey.deliveries.len() as f64 / messages;
     100.0 * lost.max(0.0) + (journey.records as f64 / messages - 1.0).max(0.0)
 }
 
-/// The costs of one setting on every network, each the mean over all seeds.
+/// The mean costs of one setting on every network over all seeds.
 struct Row {
     value: &'static str,
     costs: Vec<f64>,
     /// The cost of each run on every network.
     runs: Vec<Vec<f64>>,
-    /// What `auto` stood at when the last run ended, on each network.
-    stood_at: Vec<String>,
+    /// The choice of `auto` at the end of the last run on each network.
+    choices: Vec<String>,
 }
 
-/// Everything that was measured of one pair.
+/// All measurements of one pair.
 struct Sweep {
     subject: &'static Subject,
     auto: Row,
     fixed: Vec<Row>,
-    /// What the pair minimises, in its own words.
+    /// The cost that the pair declares.
     declared: &'static str,
-    /// On each network, the fixed setting that costs least.
+    /// The cheapest fixed setting on each network.
     best: Vec<usize>,
     first_seed: u64,
 }
 
+/// Runs `auto`.
 pub(crate) fn run(setting: &AutoSetting) -> Result<Value, Failure> {
     let mut sweeps = Vec::new();
     println!(
@@ -174,6 +174,10 @@ pub(crate) fn run(setting: &AutoSetting) -> Result<Value, Failure> {
     if let Some(file) = &setting.svg {
         std::fs::write(file, picture::draw(&sweeps))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!(
+            "![Cost by setting and network. Lines: fixed settings; dots: auto]({})",
+            file.file_name().unwrap_or_default().display()
+        );
     }
     Ok(sweeps.iter().map(Sweep::json).collect())
 }
@@ -187,7 +191,7 @@ fn sweep(subject: &'static Subject, setting: &AutoSetting) -> Result<Sweep, Fail
         .any(|option| option.name == subject.option && matches!(option.kind, OptionKind::OrAuto(_)));
     let Some(declared) = pair.cost().filter(|_| is_adaptive) else {
         return Err(
-            format!("{}: `{}` takes no auto, or declares no cost", subject.pair, subject.option).into()
+            format!("{}: `{}` has no `auto`, or no declared cost", subject.pair, subject.option).into()
         );
     };
     let auto = measure(pair, subject, "auto", setting)?;
@@ -209,7 +213,7 @@ fn measure(
 ) -> Result<Row, Failure> {
     let one = |text: &'static str| text.split_once('=').unwrap_or((subject.option, text));
     let given: Vec<_> = subject.given.iter().copied().chain(value.split(", ").map(one)).collect();
-    let (mut runs, mut stood_at) = (Vec::new(), Vec::new());
+    let (mut runs, mut choices) = (Vec::new(), Vec::new());
     for network in &NETWORKS {
         let mut costs = Vec::new();
         let mut choice = String::new();
@@ -222,10 +226,10 @@ fn measure(
             choice = journey.choices.first().map_or(String::new(), |choice| choice.value.to_string());
         }
         runs.push(costs);
-        stood_at.push(choice);
+        choices.push(choice);
     }
     let mean = |costs: &Vec<f64>| costs.iter().sum::<f64>() / costs.len() as f64;
-    Ok(Row { value, costs: runs.iter().map(mean).collect(), runs, stood_at })
+    Ok(Row { value, costs: runs.iter().map(mean).collect(), runs, choices })
 }
 
 impl Sweep {
@@ -233,7 +237,7 @@ impl Sweep {
         self.fixed[self.best[network]].costs[network]
     }
 
-    /// What a setting costs on each network, the best fixed setting there being 1.
+    /// Returns the costs of a setting relative to the best fixed setting on each network.
     fn ratios(&self, row: &Row) -> Vec<f64> {
         let ratio = |(network, cost): (usize, &f64)| match self.least(network) {
             0.0 if *cost == 0.0 => 1.0,
@@ -247,7 +251,7 @@ impl Sweep {
         ratios.iter().sum::<f64>() / ratios.len() as f64
     }
 
-    /// The fixed setting that does best over all networks.
+    /// Returns the best fixed setting over all networks.
     fn best_over_all(&self) -> Option<&Row> {
         self.fixed.iter().min_by(|a, b| self.over_all(a).total_cmp(&self.over_all(b)))
     }
@@ -255,13 +259,13 @@ impl Sweep {
     fn print(&self) {
         let Sweep { declared, subject: Subject { pair, option, device, unit, .. }, .. } = self;
         println!("### {pair}({option}=auto)\n");
-        println!("It minimises {declared}.\n");
+        println!("The pair minimises {declared}.\n");
         println!(
-            "The device makes {device}.{}\n",
+            "The device creates {device}.{}\n",
             if unit.is_empty() { "" } else { " Costs are in milliseconds." }
         );
         println!(
-            "| network | best fixed `{option}` | its cost | auto stood at | auto's cost | auto / best fixed |"
+            "| network | best fixed `{option}` | its cost | last choice of auto | auto's cost | auto / best fixed |"
         );
         println!("|---|---|---|---|---|---|");
         for (index, (network, ratio)) in NETWORKS.iter().zip(self.ratios(&self.auto)).enumerate() {
@@ -270,14 +274,13 @@ impl Sweep {
                 network.name,
                 self.fixed[self.best[index]].value,
                 self.least(index),
-                self.auto.stood_at[index],
+                self.auto.choices[index],
                 self.auto.costs[index]
             );
         }
         if let Some(best) = self.best_over_all() {
             println!(
-                "\nOver all networks, each measured by its best fixed setting: auto {:.2}; the best single fixed setting, \
-                 {}, {:.2}.\n",
+                "\nMean ratio over all networks: auto {:.2}; the best single fixed setting, {}, {:.2}.\n",
                 self.over_all(&self.auto),
                 best.value,
                 self.over_all(best)
@@ -287,26 +290,25 @@ impl Sweep {
         }
     }
 
-    /// Says which run `auto` did worst in, beside what is best on that network in the mean.
+    /// Prints the worst run of `auto` beside the best fixed setting of its network.
     fn print_worst(&self) {
         let beside = |network: usize| {
             self.auto.runs[network].iter().zip(&self.fixed[self.best[network]].runs[network])
         };
         let runs = (0..NETWORKS.len())
             .flat_map(|network| beside(network).zip(self.first_seed..).map(move |run| (network, run)));
-        // Of a cost of zero none is a multiple.
+        // A cost of zero has no multiples.
         let ratio = |auto: f64, fixed: f64| if fixed > 0.0 { auto / fixed } else { 1.0 };
         let worst = runs.max_by(|(_, (a, _)), (_, (b, _))| ratio(*a.0, *a.1).total_cmp(&ratio(*b.0, *b.1)));
         if let Some((network, ((auto, fixed), seed))) = worst {
             println!(
-                "The worst run of auto: on {}, seed {seed}, {auto:.3} beside {fixed:.3}.\n",
+                "Worst run of auto: on {}, seed {seed}, {auto:.3} beside {fixed:.3}.\n",
                 NETWORKS[network].name
             );
         }
     }
 
-    /// Says where `auto` is not what it is to be: near the best fixed setting on each network, and better than
-    /// every single one over all.
+    /// Prints missed goals: `auto` is near the best fixed setting on each network and better than any single one over all.
     fn print_missed(&self, best: &Row) {
         let far = NETWORKS.iter().zip(self.ratios(&self.auto)).filter(|(_, ratio)| *ratio > RATIO_MAX);
         for (network, ratio) in far {
@@ -319,7 +321,7 @@ impl Sweep {
         let (auto, fixed) = (self.over_all(&self.auto), self.over_all(best));
         if auto >= fixed {
             println!(
-                "**Missed**: over all, {auto:.3} is not better than {fixed:.3}, of {} alone.\n",
+                "**Missed**: over all networks {auto:.3}, not better than {fixed:.3} of {}.\n",
                 best.value
             );
         }

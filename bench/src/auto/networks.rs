@@ -1,43 +1,43 @@
-//! The six networks of the sweep, as what one direction of a link does from each moment on.
+//! The six networks of the sweep: the parameters of one direction of a link over time.
 
 use netsim::Params;
 
 /// A network.
 pub(super) struct Network {
     pub(super) name: &'static str,
-    /// Bytes that each packet costs beyond its record: headers, and air time where the air is shared.
+    /// Bytes of a packet besides its record: headers, and the air time of a shared medium.
     pub(super) packet_bytes: u32,
     kind: Kind,
 }
 
 enum Kind {
     Steady(&'static str),
-    /// What it does between bursts, and in them.
+    /// Parameters between bursts and in bursts.
     Bursts(&'static str, &'static str),
-    /// One of these for ten seconds, then another.
+    /// One of these for ten seconds, then another one.
     Changing(&'static [&'static str]),
 }
 
 const LAN: &str = "delay=100us,jitter=100us,rate=1gbit";
-// Losses come in bursts whose lengths have a heavy tail (Carvalho, Angeja, Navarro: A New Packet Loss Model of the IEEE
+// Losses are bursts with heavy-tailed lengths (Carvalho, Angeja, Navarro: A New Packet Loss Model of the IEEE
 // 802.11g Wireless Network for Multimedia Communications, IEEE Trans. Consumer Electronics 51(3), 2005): short ones
-// always, and long ones while others are on the air, when messages wait too. All numbers are chosen.
+// always, and long ones with queueing while other stations send. All numbers are assumptions.
 const WIFI: &str = "delay=2ms,jitter=4ms,burst=0.5%/3,rate=20mbit";
 const WIFI_BURST: &str = "delay=2ms,jitter=60ms,burst=10%/5,rate=20mbit";
-// Retransmission in MAC and acknowledged RLC makes jitter of nearly all loss (3GPP TS 36.322). The numbers are chosen.
+// Retransmission in MAC and acknowledged RLC turns nearly all loss into jitter (3GPP TS 36.322). Numbers are assumptions.
 const LTE: &str = "delay=25ms,jitter=15ms,loss=0.01%,rate=500kbit";
-// Within what Verizon guarantees between New York and London: 90 ms for both ways, and 99.5 % of packets. Jitter and
-// rate are chosen.
+// Within Verizon's guarantee between New York and London: a round trip of 90 ms and 99.5 % of packets. Jitter and rate are
+// assumptions.
 const TRANSATLANTIC: &str = "delay=40ms,jitter=3ms,loss=0.3%,rate=50mbit";
-// Geostationary: 35 786 km up and down take 240 ms, the rest is access to the channel. Loss and rate are chosen.
+// Geostationary: 35 786 km up and down take 240 ms, the rest is channel access. Loss and rate are assumptions.
 const SATELLITE: &str = "delay=300ms,jitter=15ms,burst=0.4%/3,rate=400kbit";
 
-/// IPv4 and UDP, behind an Ethernet frame with its gap.
+/// IPv4, UDP, and an Ethernet frame with its gap.
 const WIRED_BYTES: u32 = 28 + 38;
 
 pub(super) static NETWORKS: [Network; 6] = [
     Network { name: "LAN", packet_bytes: WIRED_BYTES, kind: Kind::Steady(LAN) },
-    // A frame's preamble and acknowledgement take the air for about 100 us.
+    // A frame's preamble and acknowledgement take about 100 us of air time.
     Network { name: "Wi-Fi with bursts", packet_bytes: 28 + 250, kind: Kind::Bursts(WIFI, WIFI_BURST) },
     Network { name: "LTE", packet_bytes: 28, kind: Kind::Steady(LTE) },
     Network { name: "transatlantic", packet_bytes: WIRED_BYTES, kind: Kind::Steady(TRANSATLANTIC) },
@@ -49,11 +49,11 @@ pub(super) static NETWORKS: [Network; 6] = [
     },
 ];
 
-/// Draws numbers (SplitMix64).
+/// Random numbers (SplitMix64).
 pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
-    /// Uniform in 0 to 1.
+    /// Draws a number from 0 to 1.
     pub(super) fn share(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -64,9 +64,9 @@ impl Draw {
 }
 
 impl Network {
-    /// What it does, from when on (milliseconds), for so many seconds; the first is of 0.
+    /// Returns the parameters with their start times in milliseconds. The first one starts at 0.
     pub(super) fn course(&self, seconds: u64, seed: u64) -> Vec<(u64, Params)> {
-        let read = |text: &str| text.parse::<Params>().expect("the networks are well written");
+        let read = |text: &str| text.parse::<Params>().expect("valid parameters");
         let end_ms = seconds * 1000;
         let mut draw = Draw(seed);
         match self.kind {
@@ -85,7 +85,7 @@ impl Network {
             Kind::Changing(texts) => {
                 let mut last = texts.len();
                 let one = |at_ms: u64| {
-                    // Never twice the same.
+                    // Never the same one again.
                     let others: Vec<usize> = (0..texts.len()).filter(|index| *index != last).collect();
                     last = others[(draw.share() * others.len() as f64) as usize];
                     (at_ms, read(texts[last]))

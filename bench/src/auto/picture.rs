@@ -1,4 +1,4 @@
-//! The sweep as a picture: for each pair, what every fixed setting costs on every network, and `auto` beside.
+//! The sweep as a picture: the cost of every fixed setting and of `auto` on every network, for each pair.
 
 use super::networks::NETWORKS;
 use super::{Row, Sweep};
@@ -7,15 +7,15 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 760.0;
 const PANEL: f64 = 300.0;
 const LEFT: f64 = 56.0;
-/// Room for the names of the networks.
+/// Width of the networks' names.
 const RIGHT: f64 = 170.0;
 const TOP: f64 = 36.0;
 const BOTTOM: f64 = 44.0;
-/// The top of the scale: so many times the best fixed setting.
+/// Top of the scale, relative to the best fixed setting.
 const RATIO_MAX: f64 = 32.0;
 const COLOURS: [&str; 6] = ["#1b6ca8", "#d1495b", "#edae49", "#00798c", "#7d5ba6", "#555555"];
 
-/// The picture, SVG.
+/// Draws the picture (SVG).
 pub(super) fn draw(sweeps: &[Sweep]) -> String {
     let height = PANEL * sweeps.len() as f64;
     let mut svg = format!(
@@ -35,7 +35,7 @@ fn panel(svg: &mut String, sweep: &Sweep, top: f64) {
     let floor = top + PANEL - BOTTOM;
     let y = |ratio: f64| floor - (PANEL - TOP - BOTTOM) * ratio.clamp(1.0, RATIO_MAX).ln() / RATIO_MAX.ln();
     let title =
-        format!("{}({}): cost by that of the best fixed setting", sweep.subject.pair, sweep.subject.option);
+        format!("{}({}): cost relative to the best fixed setting", sweep.subject.pair, sweep.subject.option);
     text(svg, LEFT, top + 18.0, "start", &title);
     for ratio in [1.0, 1.1, 2.0, 4.0, 8.0, 16.0, 32.0] {
         text(svg, LEFT - 6.0, y(ratio) + 4.0, "end", &format!("{ratio}"));
@@ -78,6 +78,6 @@ fn lines(svg: &mut String, points: &str, colour: &str, auto: (f64, f64), key: f6
     );
 }
 
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, what: &str) {
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{what}</text>");
+fn text(svg: &mut String, x: f64, y: f64, anchor: &str, label: &str) {
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>");
 }

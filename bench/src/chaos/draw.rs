@@ -1,4 +1,4 @@
-//! Random devices, pipelines and faults, all of them from a seed.
+//! Random devices, pipelines and faults from a seed.
 
 use crate::compose::draw::exact;
 use crate::reliability::hosts::Host;
@@ -8,57 +8,57 @@ use netsim::Rng;
 use std::fmt;
 use std::time::Duration;
 
-/// Devices of a run, at most.
+/// Most devices of a run.
 const DEVICES_MAX: u64 = 3;
-/// Faults of a run, fewest and most.
+/// Fewest and most faults of a run.
 const FAULTS: [u64; 2] = [5, 30];
-/// Pairs of a pipeline, at most.
+/// Most pairs of a pipeline.
 const PAIRS_MAX: u64 = 4;
-/// A network that nothing is wrong with.
+/// A network without faults.
 pub(super) const CALM: &str = "delay=5ms,jitter=0ms,in-order,loss=0%,rate=unlimited";
 
-/// One thing that is done.
+/// One action: the start or the end of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Nothing comes through, or everything again.
+    /// Cuts or restores the link.
     Cut(bool),
-    /// The link is like this from here on.
+    /// Sets the link.
     Link(String),
-    /// UDP comes through, or not.
+    /// Passes or drops UDP.
     Udp(bool),
-    /// A host goes to another address, or back to its own.
+    /// Moves a host to another address or back to its first.
     Address { host: Host, home: bool },
-    /// One of the processes that a host's own started is killed, or all.
+    /// Kills one worker of a host, or all.
     Kill(Host, Option<u64>),
-    /// One of a host's processes stands still, or all.
+    /// Stops one process of a host, or all.
     Halt(Host, Option<u64>),
-    /// All of a host's processes go on.
+    /// Continues all processes of a host.
     Resume(Host),
-    /// All of a host is killed, or told to end, and started anew.
+    /// Kills or terminates all processes of a host and starts its program again.
     Restart { host: Host, kill: bool },
-    /// A device is taken out, or comes back.
+    /// Plugs or unplugs a device.
     Plug(usize, bool),
-    /// The disk that an application writes to is full, or not.
+    /// Fills or empties an application's disk.
     Disk(usize, bool),
-    /// A host asks for another pipeline.
+    /// Requests another pipeline at a host.
     Change { device: usize, back: bool, host: Host, via: String },
 }
 
 impl Act {
-    /// What kind of fault begins with it; `None` if one ends.
+    /// Returns the kind of fault that starts, or `None` if one ends.
     pub(super) fn kind(&self) -> Option<&'static str> {
         Some(match self {
             Act::Cut(true) => "link cut",
             Act::Link(link) if link != CALM => "loss, delay, rate",
             Act::Udp(false) => "no UDP",
-            Act::Address { host: Host::Application, .. } => "address, application's host",
-            Act::Address { home: false, .. } => "address, device's host",
+            Act::Address { host: Host::Application, .. } => "address, application host",
+            Act::Address { home: false, .. } => "address, device host",
             Act::Kill(_, Some(_)) => "a process killed",
             Act::Kill(_, None) => "all workers killed",
             Act::Halt(_, Some(_)) => "a process stopped",
             Act::Halt(_, None) => "a host stopped",
             Act::Restart { kill: true, .. } => "a host killed",
-            Act::Restart { kill: false, .. } => "a host begun anew",
+            Act::Restart { kill: false, .. } => "a host restarted",
             Act::Plug(_, false) => "unplugged",
             Act::Disk(_, true) => "disk full",
             Act::Change { .. } => "pipeline changed",
@@ -71,36 +71,36 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Act::Change { device, back, host, via } => {
-                let way = if *back { "back" } else { "out" };
-                write!(f, "{host:?} changes device {device} {way}: {via}")
+                let direction = if *back { "back" } else { "out" };
+                write!(f, "{host:?} changes device {device} {direction}: {via}")
             }
             other => write!(f, "{other:?}"),
         }
     }
 }
 
-/// When it is done, from the storm's beginning.
+/// An action and its time since the start of the faults.
 #[derive(Debug, Clone)]
 pub(super) struct Step {
     pub(super) at: Duration,
     pub(super) act: Act,
 }
 
-/// A device and its pipelines, there and back.
+/// A device and its pipelines, to the application and back.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     pub(super) class: Class,
     pub(super) via: [Option<String>; 2],
 }
 
-/// Everything of a run.
+/// All random choices of a run.
 #[derive(Debug)]
 pub(super) struct Case {
-    /// What is asked for; QUIC, with TCP to stand in for it, if nothing is.
+    /// The transport, or `None` for QUIC with TCP as fallback.
     pub(super) transport: Option<&'static str>,
     pub(super) limits: &'static str,
     pub(super) flows: Vec<Flow>,
-    /// In their order.
+    /// In order of time.
     pub(super) steps: Vec<Step>,
 }
 
@@ -123,18 +123,18 @@ fn ms(rng: &mut Rng, least: u64, most: u64) -> Duration {
 }
 
 impl Case {
-    /// All from `seed`: faults within `duration`, devices of `classes`.
+    /// Draws a run from `seed`, with faults within `duration` and devices of `classes`.
     pub(super) fn draw(seed: u64, duration: Duration, classes: &[Class]) -> Result<Case, String> {
         let mut rng = Rng::new(seed, 4);
         let transport = [Some("quic"), Some("tcp"), Some("udp"), None][rng.up_to(3) as usize];
-        let limits = ["", "store_messages=64", "store_bytes=256KiB"][rng.up_to(2) as usize];
+        let limits = ["", "store_bytes=16KiB", "store_bytes=256KiB"][rng.up_to(2) as usize];
         let mut flows = Vec::new();
         for _ in 0..=rng.up_to(DEVICES_MAX - 1) {
             let class = classes[rng.up_to(classes.len() as u64 - 1) as usize];
             let back = if class == Class::Serial { Some(pipeline(&mut rng, class)?) } else { None };
             flows.push(Flow { class, via: [Some(pipeline(&mut rng, class)?), back] });
         }
-        // A process that is begun anew has what was in its memory alone counted as lost: most runs lose nothing.
+        // A restart loses the messages in memory. Only one run in four has restarts, so that most runs must lose nothing.
         let may_restart = rng.chance(1, 4);
         let mut steps = Vec::new();
         for _ in 0..FAULTS[0] + rng.up_to(FAULTS[1] - FAULTS[0]) {
@@ -147,18 +147,18 @@ impl Case {
         Ok(Case { transport, limits, flows, steps })
     }
 
-    /// Whether a process is begun anew that alone had what waits to be sent.
-    pub(super) fn takes_the_store(&self) -> bool {
+    /// Returns true if a restart loses a replay store.
+    pub(super) fn loses_the_store(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.act, Act::Restart { .. }))
     }
 
-    /// Whether a process is killed that may have read what nobody else has.
+    /// Returns true if a killed worker may lose messages that it has read.
     pub(super) fn kills(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.act, Act::Kill(..)))
     }
 }
 
-/// A fault as it begins, and as it ends some time later.
+/// Draws a fault: its start and, some time later, its end.
 fn fault(
     rng: &mut Rng,
     transport: Option<&str>,
@@ -203,7 +203,7 @@ fn fault(
     })
 }
 
-/// A bad link, with room for what flows.
+/// Draws a bad link with enough rate for the flows.
 fn link(rng: &mut Rng) -> String {
     let (delay, jitter, loss) = (rng.up_to(150), rng.up_to(50), rng.up_to(20));
     let order = ["in-order", "reorder"][rng.up_to(1) as usize];
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_run_and_what_begins_ends() {
+    fn a_seed_repeats_its_run_and_every_fault_ends() {
         let classes = [Class::Serial, Class::File, Class::Video];
         for seed in 0..200 {
             let draw = || Case::draw(seed, Duration::from_secs(20), &classes).unwrap();

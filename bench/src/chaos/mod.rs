@@ -1,15 +1,16 @@
-//! Many faults at once: random devices, pipelines and transports, and sequences of faults that may overlap, on two hosts
-//! that run the program as a user does. Everything of a run is drawn from its seed ([`draw`]); what is done when follows it as
-//! near as real time permits ([`storm`]). Devices, hosts and counts are those of `reliability`.
+//! Many faults at once: random devices, pipelines and transports, and faults that may overlap, on two hosts that run the
+//! program as a user does. All choices of a run come from its seed ([`draw`]); [`storm`] executes them in real time. Devices,
+//! hosts and counts are those of `reliability`.
 
 mod draw;
 mod storm;
 
-use crate::Failure;
-use crate::chapter6::{beside, progress};
+use crate::programs::{beside, progress};
+use crate::provenance::Provenance;
 use crate::reliability::count::Tally;
-use crate::reliability::hosts::{Host, Told};
+use crate::reliability::hosts::{Host, Reported};
 use crate::reliability::subject::{Class, Ended};
+use crate::setting::Failure;
 use clap::Args;
 use draw::Case;
 use serde_json::{Value, json};
@@ -19,28 +20,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use storm::{Held, KEEP, Storm, name};
+use storm::{KEEP, OpenCounts, Storm, name};
 
-/// Units flow for so long before something goes wrong, and after all is well again.
+/// The undisturbed flow before the faults and after the recovery.
 const CALM: Duration = Duration::from_secs(1);
-/// Longest time to recover, and for all that waits to come.
+/// The longest wait for recovery and for the last unit.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of a run that took longer to recover, what was done and told is shown, too.
+/// The log of a run is printed if its recovery took longer.
 const SLOW: Duration = Duration::from_secs(1);
-/// Longest time in which what was opened for a fault is closed again.
+/// The longest time until descriptors and processes of a fault are closed.
 const CLOSED: Duration = Duration::from_secs(5);
-/// What hosts say of a message that a worker was handing over when it was killed.
+/// The hosts' reason for a message that a killed worker may have delivered.
 const IN_DOUBT: &str = "in doubt when the worker ended";
-/// A host that is told to end does so within ten seconds.
+/// A terminated host exits within ten seconds.
 const END: Duration = Duration::from_secs(12);
 
-/// What to try.
+/// The settings of `chaos`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ChaosSetting {
-    /// Seed of the first run; that of the next is one more
+    /// Seed of the first run; each further run adds 1
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Faults begin within so many seconds
+    /// Seconds in which faults start
     #[arg(long, default_value_t = 20)]
     seconds: u64,
     /// Runs
@@ -49,28 +50,28 @@ pub(crate) struct ChaosSetting {
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
-    /// Put what came of them into this file, Markdown, as its section of this name
+    /// Write the result into this page, in place of its section of this name
     #[arg(long)]
     page: Option<PathBuf>,
 }
 
-/// What came of a device.
+/// The result of a device.
 struct Seen {
     class: Class,
     ended: Ended,
-    told: Told,
+    reported: Reported,
     recovery: Option<Duration>,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
 struct Outcome {
     faults: BTreeMap<&'static str, u64>,
     answers: BTreeMap<String, u64>,
     seen: Vec<Seen>,
-    /// Whether what hosts alone had in memory went with them.
-    takes_the_store: bool,
-    /// What is not as promised.
+    /// True if restarts lost messages in memory.
+    loses_the_store: bool,
+    /// Broken promises.
     broken: Vec<String>,
 }
 
@@ -83,12 +84,12 @@ impl Outcome {
 impl Seen {
     fn judge(&self, case: &Case) -> Result<(), String> {
         let Ended { tally, stuck, node_losses, gaps, .. } = self.ended;
-        let dropped = self.told.dropped();
-        let is_right = if case.takes_the_store() {
+        let dropped = self.reported.dropped();
+        let is_right = if case.loses_the_store() {
             tally.disordered == 0 && (tally.repeated == 0 || dropped > 0)
         } else if case.kills() {
-            // What a worker had read was in no store yet; what it was writing may have been written.
-            let in_doubt = self.told.reasons.get(IN_DOUBT).copied().unwrap_or_default();
+            // A killed worker loses the messages that it has read, and may or may not have written its last one.
+            let in_doubt = self.reported.reasons.get(IN_DOUBT).copied().unwrap_or_default();
             gaps <= dropped
                 && tally.repeated <= in_doubt
                 && Tally { lost: 0, repeated: 0, ..tally }.is_exact()
@@ -97,33 +98,33 @@ impl Seen {
         };
         match () {
             () if !is_right => {
-                Err(format!("{tally}, in {gaps} places; told as dropped: {:?}", self.told.reasons))
+                Err(format!("{tally}, in {gaps} gaps; reported as lost: {:?}", self.reported.reasons))
             }
             () if stuck > 0 => Err(format!("{stuck} keys are stuck")),
-            () if node_losses > 0 && !case.takes_the_store() => {
+            () if node_losses > 0 && !case.loses_the_store() => {
                 Err(format!("the node was lost {node_losses} times"))
             }
-            () if !self.told.alive => Err("a host has ended".into()),
-            () if self.recovery.is_none() => Err("nothing made since comes".into()),
+            () if !self.reported.alive => Err("a host has exited".into()),
+            () if self.recovery.is_none() => Err("no new unit arrives".into()),
             () => Ok(()),
         }
     }
 }
 
-/// Waits until something made after `since` is there, of every device; how long it took each.
+/// Waits until a unit created after `since` has arrived from every device. Returns the times of all devices.
 fn recoveries(storm: &Storm, since: Instant) -> Vec<Option<Duration>> {
     let begun = Instant::now();
     loop {
-        let came: Vec<_> = storm.subjects.iter().map(|subject| subject.made_after_came(since)).collect();
-        if came.iter().all(Option::is_some) || begun.elapsed() > PATIENCE {
-            let took = |came: Instant| came.saturating_duration_since(since);
-            return came.into_iter().map(|came| came.map(took)).collect();
+        let arrivals: Vec<_> = storm.subjects.iter().map(|subject| subject.made_after_came(since)).collect();
+        if arrivals.iter().all(Option::is_some) || begun.elapsed() > PATIENCE {
+            let took = |arrival: Instant| arrival.saturating_duration_since(since);
+            return arrivals.into_iter().map(|arrival| arrival.map(took)).collect();
         }
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Of what is wrong before the storm, an error tells. What was done is in `log`.
+/// Runs one case and writes its actions to `log`. A failure before the faults is an error.
 fn run_case(
     case: &Case,
     netlab: &Path,
@@ -134,30 +135,30 @@ fn run_case(
     let mut storm = Storm::new(case, netlab, directory, seed)?;
     if recoveries(&storm, Instant::now()).contains(&None) {
         log.extend(Host::BOTH.into_iter().flat_map(|host| storm.hosts.log(host, storm.begun)));
-        return Err("nothing flows, before anything is done".into());
+        return Err("no unit arrives before the faults".into());
     }
     thread::sleep(CALM);
-    let before = Host::BOTH.map(|host| storm.held(host));
-    let raged = storm.rage(case);
+    let before = Host::BOTH.map(|host| storm.open_counts(host));
+    let faults = storm.run(case);
     log.append(&mut storm.log);
     let mut outcome =
-        Outcome { faults: raged?, takes_the_store: case.takes_the_store(), ..Outcome::default() };
-    let since = storm.lift()?;
+        Outcome { faults: faults?, loses_the_store: case.loses_the_store(), ..Outcome::default() };
+    let since = storm.restore()?;
     let recoveries = recoveries(&storm, since);
     if recoveries.contains(&None) {
         outcome.broken.push(format!("recovered: {recoveries:?}"));
     }
-    outcome.broken.append(&mut storm.change_back()?);
+    outcome.broken.append(&mut storm.restore_pipelines()?);
     thread::sleep(CALM);
-    look(&mut storm, &before, &mut outcome);
+    check_open(&mut storm, &before, &mut outcome);
     let subjects = std::mem::take(&mut storm.subjects);
     for (device, (mut subject, recovery)) in subjects.into_iter().zip(recoveries).enumerate() {
         let class = subject.class();
         let ended = subject.end(PATIENCE)?;
-        // Figures are told once a second.
+        // Statistics are reported once a second.
         thread::sleep(CALM);
-        let told = storm.hosts.told(&name(device), class.unit());
-        let seen = Seen { class, ended, told, recovery };
+        let reported = storm.hosts.reported(&name(device), class.unit());
+        let seen = Seen { class, ended, reported, recovery };
         if let Err(problem) = seen.judge(case) {
             outcome.broken.push(format!("{} ({class:?}): {problem}", name(device)));
         }
@@ -168,21 +169,22 @@ fn run_case(
     }
     outcome.answers = std::mem::take(&mut storm.answers);
     if outcome.answers.contains_key("no answer") {
-        outcome.broken.push("who asked for another pipeline got no answer".into());
+        outcome.broken.push("a request for another pipeline got no answer".into());
     }
     end(&mut storm, &mut outcome)?;
     Ok(outcome)
 }
 
-/// Whether hosts have no more open than they had. The session of an `attach` that was killed is kept for it to come back.
-fn look(storm: &mut Storm, before: &[Held; 2], outcome: &mut Outcome) {
+/// Checks that the hosts have no more open than before. The session of a killed `attach` stays until it resumes or times
+/// out.
+fn check_open(storm: &mut Storm, before: &[OpenCounts; 2], outcome: &mut Outcome) {
     let begun = Instant::now();
-    let patience = if outcome.takes_the_store { KEEP + CLOSED } else { CLOSED };
+    let patience = if outcome.loses_the_store { KEEP + CLOSED } else { CLOSED };
     for (host, before) in Host::BOTH.into_iter().zip(before) {
-        let mut more = storm.held(host).more_than(before);
+        let mut more = storm.open_counts(host).more_than(before);
         while !more.is_empty() && begun.elapsed() < patience {
             thread::sleep(Duration::from_millis(50));
-            more = storm.held(host).more_than(before);
+            more = storm.open_counts(host).more_than(before);
         }
         if !more.is_empty() {
             outcome.broken.push(format!("{host:?} has more open: {}", more.join("; ")));
@@ -190,13 +192,13 @@ fn look(storm: &mut Storm, before: &[Held; 2], outcome: &mut Outcome) {
     }
 }
 
-/// Has both hosts end, and looks at what they leave.
+/// Terminates both hosts and checks for remaining processes.
 fn end(storm: &mut Storm, outcome: &mut Outcome) -> Result<(), Failure> {
     let processes = Host::BOTH.map(|host| storm.hosts.processes(host)).concat();
     for host in Host::BOTH.into_iter().rev() {
         let end = storm.hosts.stop(host, END)?;
         if end.is_none_or(|status| !status.success()) {
-            outcome.broken.push(format!("{host:?}, told to end: {end:?}"));
+            outcome.broken.push(format!("{host:?}, terminated: {end:?}"));
         }
     }
     let left = processes.iter().filter(|process| Path::new(&format!("/proc/{process}")).exists()).count();
@@ -206,7 +208,7 @@ fn end(storm: &mut Storm, outcome: &mut Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tries as many as are asked for.
+/// Runs `chaos`.
 pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
     if !rustix::process::geteuid().is_root() {
         progress("SKIPPED chaos: it needs root, for network namespaces");
@@ -217,6 +219,7 @@ pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
         .into_iter()
         .filter(|class| class.is_possible().is_ok())
         .collect();
+    let provenance = Provenance::of_this_run();
     let mut outcomes = Vec::new();
     for seed in setting.seed..setting.seed + setting.runs {
         let case = Case::draw(seed, Duration::from_secs(setting.seconds), &classes)?;
@@ -224,26 +227,26 @@ pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
         let directory = std::env::temp_dir().join(format!("outboard-chaos-{}-{seed}", std::process::id()));
         let mut log = Vec::new();
         let outcome = run_case(&case, &netlab, &directory, seed, &mut log).unwrap_or_else(|error| {
-            let takes_the_store = case.takes_the_store();
-            Outcome { broken: vec![error.to_string()], takes_the_store, ..Outcome::default() }
+            let loses_the_store = case.loses_the_store();
+            Outcome { broken: vec![error.to_string()], loses_the_store, ..Outcome::default() }
         });
         progress(&words(&outcome));
         if outcome.is_slow() || !outcome.broken.is_empty() {
             eprintln!("{}", log.join("\n"));
         }
         if outcome.broken.is_empty() {
-            // A directory that stays is no harm.
+            // A directory that stays does no harm.
             let _ = fs::remove_dir_all(&directory);
         } else {
             progress(&format!(
-                "BROKEN; logs: {}; again: outboard-bench chaos --seed {seed} --seconds {}",
+                "BROKEN; logs: {}; repeat with: outboard-bench chaos --seed {seed} --seconds {}",
                 directory.display(),
                 setting.seconds
             ));
         }
         outcomes.push((seed, outcome));
     }
-    let text = table(&outcomes, setting.seconds);
+    let text = table(&outcomes, &provenance);
     print!("{text}");
     if let Some(page) = &setting.page {
         put(page, &text)?;
@@ -260,15 +263,15 @@ fn headline(seed: u64, case: &Case) -> String {
     let flow = |flow: &draw::Flow| format!("{:?} by {:?}", flow.class, flow.via);
     let flows: Vec<_> = case.flows.iter().map(flow).collect();
     let faults = case.steps.iter().filter(|step| step.act.kind().is_some()).count();
-    let transport = case.transport.unwrap_or("any transport");
+    let transport = case.transport.unwrap_or("default transport");
     format!("seed {seed}: {transport}, limits {:?}, {faults} faults: {}", case.limits, flows.join("; "))
 }
 
 fn words(outcome: &Outcome) -> String {
     let seen = |seen: &Seen| {
         format!(
-            "{:?}: {}, told {:?}, recovered {:?}",
-            seen.class, seen.ended.tally, seen.told.reasons, seen.recovery
+            "{:?}: {}, reported {:?}, recovered {:?}",
+            seen.class, seen.ended.tally, seen.reported.reasons, seen.recovery
         )
     };
     let seen: Vec<_> = outcome.seen.iter().map(seen).collect();
@@ -281,26 +284,23 @@ fn words(outcome: &Outcome) -> String {
     )
 }
 
-/// Title of what is written.
+/// Title of the section.
 const TITLE: &str = "## Many faults at once\n";
 
-fn table(outcomes: &[(u64, Outcome)], seconds: u64) -> String {
-    let first = outcomes.first().map_or(0, |(seed, _)| *seed);
+fn table(outcomes: &[(u64, Outcome)], provenance: &Provenance) -> String {
     let mut text = format!(
-        "{TITLE}\n`outboard-bench chaos --seed {first} --runs {} --seconds {seconds}`: one to three devices (serial, file, video) through \
-         random pipelines and transports, with faults at random moments. A host may have no more open than before {} s after \
-         they end; where brokers are killed or begun anew, {} s, as sessions are kept for {} s there (`keep`).\n\n\
-         | runs | | made | lost | repeated | out of order | torn | worst recovery, ms | broken |\n\
+        "{TITLE}\n{provenance}\n\nOne to three devices (serial, file, video, and a keyboard where the kernel has uinput) with random \
+         pipelines and transports, and faults at random times. {} s after the last fault a host has no more open than before; \
+         with restarted brokers after {} s, because they keep sessions for {} s (`keep`). Messages of killed workers may be \
+         lost if the hosts report them; messages of restarted brokers may be lost.\n\n\
+         | brokers | runs | created | lost | repeated | out of order | torn | worst recovery, ms | broken runs |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        outcomes.len(),
         CLOSED.as_secs(),
         (KEEP + CLOSED).as_secs(),
         KEEP.as_secs()
     );
-    for (takes_the_store, what) in
-        [(false, "no broker begun anew"), (true, "brokers killed or begun anew, too")]
-    {
-        let of = || outcomes.iter().filter(|(_, outcome)| outcome.takes_the_store == takes_the_store);
+    for (loses_the_store, name) in [(false, "not restarted"), (true, "killed or restarted")] {
+        let of = || outcomes.iter().filter(|(_, outcome)| outcome.loses_the_store == loses_the_store);
         let seen = || of().flat_map(|(_, outcome)| &outcome.seen);
         let Tally { made, lost, repeated, disordered, torn } =
             seen().fold(Tally::default(), |sum, seen| sum.and(seen.ended.tally));
@@ -309,7 +309,7 @@ fn table(outcomes: &[(u64, Outcome)], seconds: u64) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {what} | {} | {made} | {lost} | {repeated} | {disordered} | {torn} | {worst:.0} | {broken} |",
+            "| {name} | {} | {made} | {lost} | {repeated} | {disordered} | {torn} | {worst:.0} | {broken} |",
             of().count()
         );
     }
@@ -319,10 +319,16 @@ fn table(outcomes: &[(u64, Outcome)], seconds: u64) -> String {
     }
     let faults: Vec<_> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let _ = writeln!(text, "\nFaults: {}.", faults.join(", "));
+    let broken = outcomes.iter().filter(|(_, outcome)| !outcome.broken.is_empty());
+    let broken: Vec<_> =
+        broken.map(|(seed, outcome)| format!("- seed {seed}: {}", outcome.broken.join("; "))).collect();
+    if !broken.is_empty() {
+        let _ = writeln!(text, "\nBroken runs:\n\n{}", broken.join("\n").replace('|', "\\|"));
+    }
     text
 }
 
-/// Puts the section into a page, in place of what it was, or at its end.
+/// Writes the section into a page, in place of its predecessor or at the end.
 fn put(page: &Path, section: &str) -> Result<(), Failure> {
     let text =
         fs::read_to_string(page).map_err(|error| format!("cannot read {}: {error}", page.display()))?;
@@ -340,8 +346,8 @@ fn row(seed: u64, outcome: &Outcome) -> Value {
         "params": {
             "seed": seed, "faults": outcome.faults, "made": tally.made, "lost": tally.lost,
             "repeated": tally.repeated, "disordered": tally.disordered, "torn": tally.torn,
-            "takes_the_store": outcome.takes_the_store,
+            "loses_the_store": outcome.loses_the_store,
         },
-        "unit": "ms", "ours": worst, "limit": null, "paper": null, "runs": 1, "p50": worst, "p99": worst,
+        "unit": "ms", "ours": worst, "runs": 1,
     })
 }

@@ -1,10 +1,10 @@
-//! Has everything happen that a run has drawn, and all be well again at its end.
+//! Executes the faults of a run and restores everything at the end.
 
 use super::draw::{Act, CALM, Case, Flow};
-use crate::Failure;
-use crate::reliability::fault::ip;
+use crate::lab::ip;
 use crate::reliability::hosts::{Host, Hosts, Use};
 use crate::reliability::subject::{Class, Disk, Made, Subject};
+use crate::setting::Failure;
 use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,29 +13,29 @@ use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Longest time in which all that a device made comes, so that it may be taken out.
+/// The longest wait for a device's units before it is unplugged.
 const READ: Duration = Duration::from_secs(1);
-/// Longest time for an answer to who asks for another pipeline.
+/// The longest wait for the answer to a request for another pipeline.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For what an application's new process is told to end.
+/// The longest wait for a terminated program.
 const END: Duration = Duration::from_secs(12);
 
-/// How long a session without a connection is kept where a broker is begun anew: longer than any fault lasts.
+/// The limit `keep` of runs with restarted brokers: longer than any fault.
 pub(super) const KEEP: Duration = Duration::from_secs(20);
 
-/// What a host has open, by kind, and how many of each: processes, and descriptors of the one that its user started.
+/// A host's processes and the descriptors of its first process, counted by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held(BTreeMap<String, usize>);
+pub(super) struct OpenCounts(BTreeMap<String, usize>);
 
-impl Held {
-    fn count(all: impl Iterator<Item = String>) -> Held {
+impl OpenCounts {
+    fn count(all: impl Iterator<Item = String>) -> OpenCounts {
         let mut counts = BTreeMap::new();
         all.for_each(|kind| *counts.entry(kind).or_default() += 1);
-        Held(counts)
+        OpenCounts(counts)
     }
 
-    /// What there is more of than there was before.
-    pub(super) fn more_than(&self, before: &Held) -> Vec<String> {
+    /// Describes the kinds with a higher count than before.
+    pub(super) fn more_than(&self, before: &OpenCounts) -> Vec<String> {
         let counts =
             self.0.iter().map(|(kind, now)| (kind, before.0.get(kind).copied().unwrap_or_default(), now));
         let more = counts.filter(|(_, before, now)| now > &before);
@@ -43,7 +43,7 @@ impl Held {
     }
 }
 
-/// What a descriptor leads to: a file by its path but for a terminal's number, anything else by its kind, of a socket the protocol.
+/// Returns the kind of a descriptor: a file's path without a terminal's number, a socket's protocol, or the type.
 fn kind(descriptor: &Path) -> Option<String> {
     let target = fs::read_link(descriptor).ok()?.display().to_string();
     let Some((kind, number)) = target.split_once(":[") else {
@@ -59,21 +59,21 @@ fn kind(descriptor: &Path) -> Option<String> {
     Some(format!("{kind} {table}").trim_end().into())
 }
 
-/// Both hosts and what is between them, with devices of a case.
+/// Both hosts with the devices of a case.
 pub(super) struct Storm {
     pub(super) subjects: Vec<Subject>,
     pub(super) hosts: Hosts,
     disks: Vec<Disk>,
     flows: Vec<Flow>,
     pub(super) begun: Instant,
-    /// Of each host: whether it has its first address.
+    /// True for each host at its first address.
     home: [bool; 2],
     passes_udp: bool,
     plugged: Vec<bool>,
-    asked: Vec<JoinHandle<Result<(), String>>>,
-    /// Answers to who asked for another pipeline, and how often.
+    requests: Vec<JoinHandle<Result<(), String>>>,
+    /// Answers to requests for another pipeline, with their counts.
     pub(super) answers: BTreeMap<String, u64>,
-    /// What was done, and when.
+    /// Actions and their times.
     pub(super) log: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn name(device: usize) -> String {
 }
 
 impl Storm {
-    /// Shares and attaches everything, and has units flow.
+    /// Shares and attaches all devices and starts their units.
     pub(super) fn new(case: &Case, netlab: &Path, directory: &Path, seed: u64) -> Result<Storm, Failure> {
         let (mut disks, mut made, mut uses) = (Vec::new(), Vec::new(), Vec::new());
         for (device, flow) in case.flows.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Storm {
             made.push(one);
         }
         let mut hosts = Hosts::new(case.transport, netlab, directory, seed)?;
-        let keep = case.takes_the_store().then(|| format!("keep={}s", KEEP.as_secs()));
+        let keep = case.loses_the_store().then(|| format!("keep={}s", KEEP.as_secs()));
         let limits = keep.iter().map(String::as_str).chain([case.limits]).filter(|limit| !limit.is_empty());
         let nodes = hosts.begin_all(&uses, &limits.collect::<Vec<_>>().join(","))?;
         let subjects: Result<Vec<_>, _> =
@@ -114,21 +114,21 @@ impl Storm {
             begun: Instant::now(),
             home: [true; 2],
             passes_udp: true,
-            asked: Vec::new(),
+            requests: Vec::new(),
             answers: BTreeMap::new(),
             log: Vec::new(),
         })
     }
 
-    /// Does what is drawn, when it is due; how often each kind was done.
-    pub(super) fn rage(&mut self, case: &Case) -> Result<BTreeMap<&'static str, u64>, Failure> {
+    /// Executes the steps at their times. Returns the number of faults by kind.
+    pub(super) fn run(&mut self, case: &Case) -> Result<BTreeMap<&'static str, u64>, Failure> {
         self.begun = Instant::now();
         let mut done = BTreeMap::new();
         for step in &case.steps {
             thread::sleep(step.at.saturating_sub(self.begun.elapsed()));
             let at_s = self.begun.elapsed().as_secs_f64();
             let is_done = self.act(&step.act).map_err(|error| format!("{}: {error}", step.act))?;
-            let (end_s, not) = (self.begun.elapsed().as_secs_f64(), if is_done { "" } else { " (not done)" });
+            let (end_s, not) = (self.begun.elapsed().as_secs_f64(), if is_done { "" } else { " (skipped)" });
             self.log.push(format!("{at_s:7.3} to {end_s:.3} s: {}{not}", step.act));
             if let Some(kind) = step.act.kind().filter(|_| is_done) {
                 *done.entry(kind).or_default() += 1;
@@ -137,7 +137,7 @@ impl Storm {
         Ok(done)
     }
 
-    /// Whether it could be done.
+    /// Executes an action. Returns false if it was skipped.
     fn act(&mut self, act: &Act) -> Result<bool, Failure> {
         match act {
             Act::Cut(cut) => {
@@ -151,7 +151,7 @@ impl Storm {
                 self.hosts.pass_udp(*passes)?;
                 self.passes_udp = *passes;
             }
-            Act::Address { host, home } => return self.go_to(*host, *home),
+            Act::Address { host, home } => return self.move_to(*host, *home),
             Act::Kill(host, which) => return Ok(self.signal(*host, *which, 1, Signal::KILL)),
             Act::Halt(host, which) => return Ok(self.signal(*host, *which, 0, Signal::STOP)),
             Act::Resume(host) => {
@@ -164,18 +164,18 @@ impl Storm {
                 }
                 let subjects = &mut self.subjects;
                 self.hosts.restart(*host, || match host {
-                    Host::Device => subjects.iter_mut().try_for_each(Subject::begin_anew),
+                    Host::Device => subjects.iter_mut().try_for_each(Subject::restart_source),
                     Host::Application => Ok(()),
                 })?;
             }
             Act::Plug(device, plug) => return self.plug(*device, *plug),
             Act::Disk(device, full) => self.disks[*device].fill(*full)?,
-            Act::Change { device, back, host, via } => self.ask(*device, *back, *host, via)?,
+            Act::Change { device, back, host, via } => self.request(*device, *back, *host, via)?,
         }
         Ok(true)
     }
 
-    fn go_to(&mut self, host: Host, home: bool) -> Result<bool, Failure> {
+    fn move_to(&mut self, host: Host, home: bool) -> Result<bool, Failure> {
         let (which, number) = match host {
             Host::Device => (0, 1),
             Host::Application => (1, 2),
@@ -192,7 +192,7 @@ impl Storm {
         Ok(true)
     }
 
-    /// Signals one process of a host, or all, but for the first `but`.
+    /// Signals one process of a host or all, without the first `but`.
     fn signal(&mut self, host: Host, which: Option<u64>, but: usize, signal: Signal) -> bool {
         let processes = self.hosts.processes(host);
         let Some(these) = processes.get(but..).filter(|these| !these.is_empty()) else { return false };
@@ -211,22 +211,22 @@ impl Storm {
         } else if subject.pause(READ) {
             subject.unplug()?;
         } else {
-            subject.go_on();
+            subject.resume();
             return Ok(false);
         }
         self.plugged[device] = plug;
         Ok(true)
     }
 
-    /// Has a host ask for another pipeline, and waits for no answer.
-    fn ask(&mut self, device: usize, back: bool, host: Host, via: &str) -> Result<(), Failure> {
+    /// Requests another pipeline at a host without waiting for the answer.
+    fn request(&mut self, device: usize, back: bool, host: Host, via: &str) -> Result<(), Failure> {
         let mut command = self.hosts.command(host)?;
         command.args(["change", &name(device), "--via", via]);
         if back {
             command.arg("--back");
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        self.asked.push(thread::spawn(move || {
+        self.requests.push(thread::spawn(move || {
             let begun = Instant::now();
             while child.try_wait().map_err(|error| error.to_string())?.is_none() {
                 if begun.elapsed() > ANSWER {
@@ -245,15 +245,15 @@ impl Storm {
     }
 
     /// Waits for all answers.
-    fn hear(&mut self) {
-        for asked in std::mem::take(&mut self.asked) {
-            let answer = asked.join().unwrap_or_else(|_| Err("the one who asked panicked".into()));
+    fn collect_answers(&mut self) {
+        for request in std::mem::take(&mut self.requests) {
+            let answer = request.join().unwrap_or_else(|_| Err("the request panicked".into()));
             *self.answers.entry(answer.err().unwrap_or_else(|| "changed".into())).or_default() += 1;
         }
     }
 
-    /// Has everything be as at the beginning, but for the address of the application's host and the pipelines.
-    pub(super) fn lift(&mut self) -> Result<Instant, Failure> {
+    /// Ends all faults. The application host keeps its address, and flows keep their pipelines.
+    pub(super) fn restore(&mut self) -> Result<Instant, Failure> {
         for host in Host::BOTH {
             self.act(&Act::Resume(host))?;
         }
@@ -270,25 +270,25 @@ impl Storm {
         Ok(Instant::now())
     }
 
-    /// Gives every flow the pipelines that it began with; who could not be given them.
-    pub(super) fn change_back(&mut self) -> Result<Vec<String>, Failure> {
-        self.hear();
+    /// Restores the first pipelines of all flows. Returns the refusals.
+    pub(super) fn restore_pipelines(&mut self) -> Result<Vec<String>, Failure> {
+        self.collect_answers();
         let mut refused = Vec::new();
         for (device, flow) in self.flows.clone().iter().enumerate() {
             for (back, via) in [false, true].into_iter().zip(&flow.via) {
                 let Some(via) = via else { continue };
-                self.ask(device, back, Host::Application, via)?;
-                let answer = self.asked.pop().map(|asked| asked.join());
+                self.request(device, back, Host::Application, via)?;
+                let answer = self.requests.pop().map(JoinHandle::join);
                 if let Some(Ok(Err(problem))) = answer {
-                    refused.push(format!("{} is not given back `{via}`: {problem}", name(device)));
+                    refused.push(format!("{}: `{via}` is not restored: {problem}", name(device)));
                 }
             }
         }
         Ok(refused)
     }
 
-    /// What a host has open now.
-    pub(super) fn held(&mut self, host: Host) -> Held {
+    /// Counts the open processes and descriptors of a host.
+    pub(super) fn open_counts(&mut self, host: Host) -> OpenCounts {
         let processes = self.hosts.processes(host);
         let broker = processes.first().map_or(0, |broker| broker.as_raw_nonzero().get());
         let names = processes.iter().filter_map(|process| {
@@ -296,6 +296,6 @@ impl Storm {
             Some(format!("process {}", name.trim_end()))
         });
         let descriptors = fs::read_dir(format!("/proc/{broker}/fd")).into_iter().flatten().flatten();
-        Held::count(names.chain(descriptors.filter_map(|descriptor| kind(&descriptor.path()))))
+        OpenCounts::count(names.chain(descriptors.filter_map(|descriptor| kind(&descriptor.path()))))
     }
 }

@@ -1,29 +1,31 @@
-//! `all`: every experiment of the chapter, one after the other, and the page that shows them.
+//! `all`: every experiment of the chapter, and the page with their results.
 
-use super::figures;
-use super::network::NetworkKind;
-use super::{ChapterSetting, Row, device, end_to_end, machine, page, progress, screen, throughput, video};
-use crate::Failure;
-use crate::jitter::{self, JitterSetting};
+use super::jitter::{self, JitterSetting};
+use super::row::Row;
+use super::setting::{ChapterSetting, NetworkKind};
+use super::{device, end_to_end, figures, machine, page, screen, throughput, video};
+use crate::programs::{progress, use_outboard};
+use crate::provenance::Provenance;
+use crate::setting::Failure;
 use clap::Args;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What to measure, and where it goes.
+/// The settings of `all`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct AllSetting {
     #[command(flatten)]
     chapter: ChapterSetting,
-    /// A few measurements of every experiment: does it all run?
+    /// Take only a few measurements of every experiment, as a test
     #[arg(long)]
     quick: bool,
-    /// Write the page to this file, Markdown; the pictures' directory stands beside it
+    /// Write the page to this file, beside the directory of the pictures
     #[arg(long)]
     page: Option<PathBuf>,
 }
 
-/// Seconds of a point where all are measured.
+/// Seconds of a point in a full run.
 const SECONDS: f64 = 0.25;
 /// Messages of a point with the dissertation's pause.
 const PAUSED_REPEATS: usize = 5;
@@ -32,11 +34,10 @@ const QUICK_SECONDS: f64 = 0.02;
 
 type Measure = fn(&ChapterSetting) -> Result<Vec<Row>, Failure>;
 
-/// An experiment of the chapter: how it is measured, and what of it a quick run measures.
+/// An experiment of the chapter, with its settings for a quick run.
 struct Experiment {
     name: &'static str,
     measure: Measure,
-    /// Turns that ours and the limit take; one where a point has many measurements and there are many points.
     rounds: usize,
     quick_sizes: &'static [usize],
     quick_repeats: usize,
@@ -57,26 +58,26 @@ static EXPERIMENTS: [Experiment; 12] = [
     experiment("single-machine", machine::single_machine, 2, &[100, 100_000], 20),
     experiment("single-machine, with the dissertation's pause", paused, 1, &[], 1),
     experiment("throughput", throughput::throughput, 2, &[100_000], 10),
-    experiment("device", device::device, 1, &[], 20),
-    experiment("screen", screen::screen_of_chapter, 1, &[100], 10),
+    experiment("device", device::device, 2, &[], 20),
+    experiment("screen", screen::screen_of_chapter, 2, &[100], 10),
     experiment("jitter", rhythm, 1, &[], 20),
     experiment("stages, whole system", end_to_end::stages, 2, &[1000, 100_000], 20),
     experiment("stages, single machine", machine::stages, 2, &[100, 100_000], 20),
-    experiment("video", video::video, 1, &[100], 20),
-    experiment("video-single", video::video_single, 1, &[100], 20),
-    experiment("batching", video::batching, 1, &[100], 20),
+    experiment("video", video::video, 2, &[100], 20),
+    experiment("video-single", video::video_single, 2, &[100], 20),
+    experiment("batching", video::batching, 2, &[100], 20),
 ];
 
-/// Both parts of `stages`.
+/// Measures both parts of `stages`.
 pub(crate) fn stages(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let mut rows = end_to_end::stages(setting)?;
     rows.extend(machine::stages(setting)?);
     Ok(rows)
 }
 
-/// The dissertation paused for two seconds before each message: what that does to the smallest and the largest.
+/// Measures the smallest and the largest message with the dissertation's pause of two seconds before each.
 fn paused(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
-    // A quick run has no time for it.
+    // Too slow for a quick run.
     if setting.repeats.is_some() {
         return Ok(Vec::new());
     }
@@ -86,7 +87,7 @@ fn paused(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     machine::single_machine(&ChapterSetting { sizes, repeats, pause, seconds, rounds: 1, ..setting.clone() })
 }
 
-/// Section 6.7, in the labs that it makes itself.
+/// Section 6.7.
 fn rhythm(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     if !rustix::process::geteuid().is_root() {
         progress("SKIPPED jitter: it needs root, for network namespaces");
@@ -100,7 +101,7 @@ fn rhythm(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     jitter::rows(&own, &mut |line| progress(line.trim_end()))
 }
 
-/// What of the setting a quick run has.
+/// Returns the setting of a quick run.
 fn quick(setting: &ChapterSetting, experiment: &Experiment) -> ChapterSetting {
     ChapterSetting {
         networks: vec![NetworkKind::Loopback],
@@ -114,9 +115,10 @@ fn quick(setting: &ChapterSetting, experiment: &Experiment) -> ChapterSetting {
     }
 }
 
-/// Measures it all. An experiment that fails is told, and the others go on.
+/// Runs all experiments. A failed experiment does not stop the others.
 pub(crate) fn run(setting: &AllSetting) -> Result<Value, Failure> {
-    setting.chapter.begin()?;
+    use_outboard()?;
+    let provenance = Provenance::of_this_run().to_string();
     let begun = Instant::now();
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for experiment in &EXPERIMENTS {
@@ -146,25 +148,11 @@ pub(crate) fn run(setting: &AllSetting) -> Result<Value, Failure> {
     };
     if let Some(file) = &setting.page {
         let directory = directory.as_deref().unwrap_or(Path::new(""));
-        std::fs::write(file, page::page(&rows, &pictures, directory, &machine_line()))
+        std::fs::write(file, page::page(&rows, &pictures, directory, &provenance))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     match failed.is_empty() {
         true => Ok(serde_json::to_value(&rows)?),
         false => Err(format!("these experiments failed: {}", failed.join(", ")).into()),
     }
-}
-
-/// What was measured on.
-fn machine_line() -> String {
-    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    format!(
-        "Linux {}, {cpus} × {}, load {} at the end.",
-        read("/proc/sys/kernel/osrelease").trim(),
-        model.map_or("an unknown processor", |(_, name)| name),
-        read("/proc/loadavg").split(' ').next().unwrap_or("unknown")
-    )
 }

@@ -1,21 +1,25 @@
-//! Section 6.4: a 3D mouse's update on its way, in three parts: from the device until it goes to the network; there
-//! and back over the network, halved; from the network until the application has it.
+//! Section 6.4: the path of a 3D mouse's update in three parts: from the device to the transport; half of the round trip
+//! between the transports; from the transport to the application.
 //!
-//! The application writes back at once what it read, as the dissertation's did. Both hosts' workers are threads of this
-//! process, so that one clock sees both ends; between them is a socket of each network. An application has an update
-//! when a pipe that a thread waits at has it. The limits: reading the clock, a bare socket at the same pace, a bare write.
+//! The application writes each update back at once, as the dissertation's did. Both hosts' workers are threads of this
+//! process, so that one clock is enough. An update reaches the application when it is in a pipe that a thread reads. The
+//! bare mechanisms are reading the clock, a ping-pong over a plain socket at the same rate, and a write to such a pipe.
 
-use super::instruments::{Gauge, Passing, Watch, lock, noise, ping};
-use super::network::{CPUS, Network};
-use super::{Block, ChapterSetting, Row, paper, params, progress};
-use crate::Failure;
+use super::instruments::{Gauge, Passing, Watch, lock, noise};
+use super::network::Network;
+use super::paper;
+use super::row::{Row, Series, params};
+use super::services::ping;
+use super::setting::{Block, CPUS, Carrier, ChapterSetting, Turn, turns};
 use crate::measure::Times;
 use crate::ours::{self, Host, Link};
+use crate::programs::progress;
+use crate::setting::{Failure, be_like_a_worker};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Next, Options,
     Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Role, TransportClass,
 };
-use runtime::registry;
+use modules::registry;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -24,18 +28,19 @@ use std::time::Duration;
 use wire::RecordHeader;
 use wire::formats::motion::MOTION_BYTES;
 
-/// The dissertation's updates, and their pace.
+/// The dissertation's updates and their rate.
 const UPDATES: usize = 2000;
 const RATE_HZ: f64 = 62.5;
-/// Enough for the limit of what has no spread to speak of.
-const LIMIT_UPDATES: usize = 200;
-/// The device's flow back, on which what it is sent ends.
+/// Most updates of the bare mechanisms.
+const BARE_UPDATES: usize = 200;
+/// The device's flow back. It discards each update.
 const BACK: FlowKey = FlowKey(u32::MAX);
 
-static NEAR: Gauge = Gauge::new();
-static FAR: Gauge = Gauge::new();
+/// The transports of this host and of the far one.
+static TCP: [Gauge; 2] = [Gauge::tcp(), Gauge::tcp()];
+static QUIC: [Gauge; 2] = [Gauge::quic(), Gauge::quic()];
 
-/// When an update passed where last, and the times of the parts.
+/// The times at which the current update passed, and the times of the parts.
 #[derive(Default)]
 struct Passages {
     given_ns: u64,
@@ -46,7 +51,7 @@ struct Passages {
 
 type Shared = Arc<Mutex<Passages>>;
 
-/// A device whose updates are seen when they are taken from it, and that takes what comes back.
+/// A device that records when the path takes an update from it.
 struct Seen {
     inner: Box<dyn Partner>,
     passages: Shared,
@@ -69,8 +74,8 @@ impl Partner for Seen {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
-        let pulled = self.inner.pull(flow, want)?;
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        let pulled = self.inner.pull(flow, request)?;
         if let Pulled::Message(..) = pulled {
             lock(&self.passages).given_ns = sys::clock::boot_ns();
         }
@@ -89,7 +94,7 @@ impl Partner for Seen {
     }
 }
 
-/// Gives updates to an application that waits at a pipe, and gives them back.
+/// Writes updates to a pipe that an application reads, and sends them back.
 struct Application {
     pipe: File,
     back: Option<Message>,
@@ -121,9 +126,9 @@ impl Partner for Application {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = self.back.take().map_or(Next::Nothing, Next::Message);
-        PullSlot::default().answer(flow, want, || Ok(next))
+        PullSlot::default().answer(flow, request, || Ok(next))
     }
 
     fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -138,19 +143,19 @@ impl Partner for Application {
     }
 }
 
-/// The writing end of a pipe at which an application waits.
+/// Returns the writing end of a pipe that a thread reads.
 fn application() -> Result<File, Failure> {
     let (from, to) = rustix::pipe::pipe()?;
     thread::spawn(move || {
         sys::thread::pin_to_cpu(CPUS[1]);
         let (mut from, mut buffer) = (File::from(from), [0; 4096]);
-        // It ends with its pipe.
+        // The thread exits when the pipe closes.
         while from.read(&mut buffer).is_ok_and(|count| count > 0) {}
     });
     Ok(to.into())
 }
 
-fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
+fn ours(network: &Network, carrier: Carrier, updates: usize) -> Result<[Times; 3], Failure> {
     let spec = format!("pattern:format=motion,rate={RATE_HZ},count={updates}");
     let spec = registry::device_spec(&spec, Role::Device)?;
     let class = registry::device_class(&spec.class).ok_or("there is no such device")?;
@@ -172,31 +177,32 @@ fn ours(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
             }
         }
     });
-    NEAR.set(watch);
-    FAR.set(Arc::new(move |passing, at, _| {
+    let [near_gauge, far_gauge] = if carrier == Carrier::Tcp { &TCP } else { &QUIC };
+    near_gauge.set(watch);
+    far_gauge.set(Arc::new(move |passing, at, _| {
         if matches!(passing, Passing::In(_)) {
             lock(&far).came_ns = at;
         }
     }));
     let link = Link {
-        transports: [&NEAR, &FAR],
-        options: Options::defaults(NEAR.options())?,
+        transports: [near_gauge, far_gauge],
+        options: Options::defaults(near_gauge.options())?,
         format: Format::Motion,
         class: FlowClass::State,
         both_ways: true,
-        sealed: false,
+        sealed: carrier == Carrier::Sealed,
     };
     let device = Box::new(Seen { inner, passages: passages.clone() });
     let application = Box::new(Application { pipe: application()?, back: None, passages: passages.clone() });
-    let [near, far] = network.pair()?;
-    let hosts = [Host { device, socket: near.into() }, Host { device: application, socket: far.into() }];
+    let [near, far] = network.ends(carrier)?;
+    let hosts = [Host { device, socket: near }, Host { device: application, socket: far }];
     ours::run(&link, hosts, || ())?;
     let mut passages = lock(&passages);
     Ok(std::mem::take(&mut passages.parts))
 }
 
-/// The bare mechanisms of the three parts, at the same pace.
-fn limits(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
+/// Measures the bare mechanisms of the three parts at the same rate.
+fn bare(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
     let pause = Duration::from_secs_f64(1.0 / RATE_HZ);
     let bytes = MOTION_BYTES;
     let budget = 4 * pause * updates as u32;
@@ -205,28 +211,41 @@ fn limits(network: &Network, updates: usize) -> Result<[Times; 3], Failure> {
     let across = network.here(|| ping(socket, &block, pause))?;
     let (mut clock, mut written) = (Times::with_capacity(updates), Times::with_capacity(updates));
     let (mut pipe, update) = (application()?, noise(bytes));
-    for _ in 0..updates {
-        thread::sleep(pause);
-        let before = sys::clock::boot_ns();
-        let begun = sys::clock::boot_ns();
-        pipe.write_all(&update)?;
-        written.add(sys::clock::boot_ns() - begun);
-        clock.add(begun - before);
-    }
+    network.here(|| {
+        be_like_a_worker();
+        for _ in 0..updates {
+            thread::sleep(pause);
+            let before = sys::clock::boot_ns();
+            let begun = sys::clock::boot_ns();
+            pipe.write_all(&update)?;
+            written.add(sys::clock::boot_ns() - begun);
+            clock.add(begun - before);
+        }
+        Ok(())
+    })?;
     Ok([clock, across, written])
 }
 
 /// Section 6.4.
 pub(crate) fn device(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    let updates = setting.repeats.unwrap_or(UPDATES);
+    let updates = setting.repeats.unwrap_or(UPDATES).div_ceil(setting.turns());
     Network::each(setting, &[], |network| {
-        progress(&format!("device, {}: {:.0} s", network.kind, updates as f64 / RATE_HZ));
-        let limits = limits(network, updates.min(LIMIT_UPDATES))?;
-        let parts = ours(network, updates)?;
-        for ((part, paper), (ours, limit)) in paper::DEVICE_US.iter().zip(parts.iter().zip(&limits)) {
+        let seconds = 2.0 * (setting.turns() * updates) as f64 / RATE_HZ;
+        progress(&format!("device, {}: {seconds:.0} s", network.kind));
+        let [mut tcp, mut sealed, mut plain] = <[[Times; 3]; 3]>::default();
+        for turn in turns(setting.rounds) {
+            let (all, parts) = match turn {
+                Turn::Bare => (&mut plain, bare(network, updates.min(BARE_UPDATES))?),
+                Turn::Ours(Carrier::Tcp) => (&mut tcp, ours(network, Carrier::Tcp, updates)?),
+                Turn::Ours(Carrier::Sealed) => (&mut sealed, ours(network, Carrier::Sealed, updates)?),
+            };
+            all.iter_mut().zip(&parts).for_each(|(all, part)| all.append(part));
+        }
+        for (at, (part, paper)) in paper::DEVICE_US.iter().enumerate() {
             let params = params! { "network": network.kind.name(), "part": part, "link": "direct", "rate_hz": RATE_HZ };
-            rows.push(Row::of_times("device", params, ours, Some(limit), Some(*paper)));
+            let series = Series { ours: tcp.get(at), sealed: sealed.get(at), bare: plain.get(at) };
+            rows.push(Row::of_times("device", params, series, Some(*paper), setting.turns()));
         }
         Ok(())
     })?;

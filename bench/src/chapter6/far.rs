@@ -1,125 +1,78 @@
-//! The far host: shares the experiments' devices, and does with bare sockets what they do.
+//! The far host: shares the experiments' devices and offers the bare services.
 
-use super::instruments::{Answer, noise};
-use super::network::{CPUS, limits};
-use crate::Failure;
+use super::instruments::Answer;
+use super::services::serve;
+use super::setting::{CPUS, limits};
+use crate::programs::use_outboard;
+use crate::setting::Failure;
+use broker::{DeviceChoice, DeviceHost, ShareDevice, ShareRequest};
 use clap::Args;
 use contract::{Description, FlowClass, FlowDirection, FlowOffer, Format};
-use runtime::{DeviceChoice, Pipelines, ShareDevice, ShareRequest, Sharer, Stop};
+use modules::Pipelines;
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use sys::stop::Stop;
+use trust::Trust;
 
-/// Where it is to be.
+/// The arguments of the far host.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct FarSetting {
-    /// Where it listens
+    /// Address to listen at
     #[arg(long)]
     address: IpAddr,
-    /// What happens to the flows of its devices, each way
+    /// Pipeline of its devices' flows, each way
     #[arg(long, default_value = "")]
     via: String,
-    /// Sides of the square frames it has
+    /// Sides of its cameras' square frames
     #[arg(long = "side", value_delimiter = ',')]
     sides: Vec<usize>,
-    /// The display whose screen it has
+    /// The display that it shares
     #[arg(long)]
     screen: Option<String>,
+    /// Directory of the identity that both hosts use for sealed connections
+    #[arg(long)]
+    identity: PathBuf,
 }
 
-/// The name of the screen that the far host has.
-pub(crate) const SCREEN: &str = "screen";
+/// The name of the shared screen.
+pub(super) const SCREEN: &str = "screen";
 
-/// Where the far host listens.
+/// The address and ports of the far host.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Ports {
-    pub(crate) address: IpAddr,
-    /// Of the sharer.
-    pub(crate) share: u16,
+pub(super) struct Ports {
+    pub(super) address: IpAddr,
+    /// Of the devices without sealing.
+    pub(super) insecure: u16,
+    /// Of the devices with sealing.
+    pub(super) sealed: u16,
     /// Of the bare services.
-    pub(crate) bare: u16,
+    pub(super) bare: u16,
 }
 
 impl Default for Ports {
     fn default() -> Self {
-        Ports { address: Ipv4Addr::LOCALHOST.into(), share: 0, bare: 0 }
+        Ports { address: Ipv4Addr::LOCALHOST.into(), insecure: 0, sealed: 0, bare: 0 }
     }
 }
 
-/// What a bare connection asks for: one byte, and a number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Service {
-    /// Messages of so many bytes come back.
-    Echo = 1,
-    /// A byte comes when so many have come.
-    Acknowledge = 2,
-    /// Frames of so many bytes come, as fast as they are taken.
-    Frames = 3,
-    /// Everything is read.
-    Drain = 4,
-}
-
-/// Says what a bare connection is for.
-pub(crate) fn ask(socket: &mut TcpStream, service: Service, bytes: u64) -> Result<(), Failure> {
-    let mut request = [service as u8; 9];
-    request[1..].copy_from_slice(&bytes.to_le_bytes());
-    Ok(socket.write_all(&request)?)
-}
-
-fn serve(mut socket: TcpStream) -> Result<(), Failure> {
-    socket.set_nodelay(true)?;
-    let mut request = [0; 9];
-    socket.read_exact(&mut request)?;
-    let [service, bytes @ ..] = request;
-    let bytes = u64::from_le_bytes(bytes);
-    let memory = usize::try_from(bytes)?;
-    match service {
-        1 => crate::bare::echo(socket, memory),
-        2 => {
-            let mut buffer = vec![0; 1 << 20];
-            let mut left = bytes;
-            while left > 0 {
-                let most = buffer.len().min(usize::try_from(left)?);
-                match socket.read(&mut buffer[..most])? {
-                    0 => return Ok(()),
-                    count => left -= count as u64,
-                }
-            }
-            Ok(socket.write_all(&[0])?)
-        }
-        3 => {
-            // A frame is painted anew each time, as the device's is.
-            let (scene, mut frame) = (noise(memory), vec![0; memory]);
-            loop {
-                frame.copy_from_slice(&scene);
-                socket.write_all(&frame)?;
-            }
-        }
-        4 => {
-            let mut buffer = vec![0; 1 << 20];
-            while socket.read(&mut buffer)? > 0 {}
-            Ok(())
-        }
-        other => Err(format!("there is no service {other}").into()),
-    }
-}
-
-/// Names of the devices that answer, and whether with the whole message.
+/// The devices with a flow back: name, and true if the answer is the whole message.
 const ANSWERING: [(&str, bool); 2] = [("echo", true), ("acknowledge", false)];
 
-/// Whether a device has a flow back.
-pub(crate) fn answers(device: &str) -> bool {
+/// Returns true if a device has a flow back.
+pub(super) fn answers(device: &str) -> bool {
     ANSWERING.iter().any(|(name, _)| *name == device)
 }
 
-/// The same way for both flows, or for the one there is.
-pub(crate) fn pipelines(pipeline: &str, both: bool) -> Result<Pipelines, Failure> {
+/// Returns the pipelines of a device whose flows, one or both, have the same.
+pub(super) fn pipelines(pipeline: &str, both: bool) -> Result<Pipelines, Failure> {
     Ok(Pipelines::parse(Some(pipeline), both.then_some(pipeline), None)?)
 }
 
-/// A device that answers.
+/// Returns a device that answers.
 fn answering(whole: bool) -> DeviceChoice {
     let flow = |direction| FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable };
     let description = Description {
@@ -132,57 +85,71 @@ fn answering(whole: bool) -> DeviceChoice {
     DeviceChoice::Own(description, Arc::new(move || Ok(Box::new(Answer::new(whole)))))
 }
 
-/// The spec of a camera whose pictures are squares.
-pub(crate) fn camera(side: usize) -> String {
+/// Returns the specification of a camera with square frames.
+pub(super) fn camera(side: usize) -> String {
     format!("pattern:format=video,pixels=rgb,rate=0,width={side},height={side}")
 }
 
-/// Is the far host, until its standard input ends.
+impl FarSetting {
+    /// Starts sharing all devices: sealed with `trust`, open to everybody without.
+    fn share(&self, trust: Option<Trust>) -> Result<DeviceHost, Failure> {
+        let devices = ANSWERING.iter().map(|(name, whole)| (name.to_string(), answering(*whole)));
+        let cameras =
+            self.sides.iter().map(|side| (format!("camera-{side}"), DeviceChoice::Spec(camera(*side))));
+        // The receiver's pace decides the rate of the screen's pictures.
+        let screen = self.screen.iter().map(|display| format!("x11:{display},rate=0,delay=0ms,cursor=false"));
+        let screen = screen.map(|spec| (SCREEN.to_string(), DeviceChoice::Spec(spec)));
+        let share = |(name, device): (String, DeviceChoice)| {
+            let pipelines = pipelines(&self.via, answers(&name))?;
+            Ok(ShareDevice {
+                device,
+                name: Some(name),
+                pipelines,
+                hub: Default::default(),
+                allow: Vec::new(),
+                transport: None,
+            })
+        };
+        Ok(DeviceHost::start(ShareRequest {
+            devices: devices.chain(cameras).chain(screen).map(share).collect::<Result<_, Failure>>()?,
+            listen: SocketAddr::new(self.address, 0),
+            trust,
+            limits: limits(),
+            host: "far".into(),
+            announce: false,
+        })?)
+    }
+}
+
+/// Runs the far host until its standard input ends.
 pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
-    super::use_outboard()?;
+    use_outboard()?;
     sys::thread::pin_to_cpu(CPUS[1]);
-    let devices = ANSWERING.iter().map(|(name, whole)| (name.to_string(), answering(*whole)));
-    let cameras =
-        setting.sides.iter().map(|side| (format!("camera-{side}"), DeviceChoice::Spec(camera(*side))));
-    // As many pictures as are taken: how many that are is measured.
-    let screen = setting.screen.iter().map(|display| format!("x11:{display},rate=0,delay=0ms,cursor=false"));
-    let screen = screen.map(|spec| (SCREEN.to_string(), DeviceChoice::Spec(spec)));
-    let share = |(name, device): (String, DeviceChoice)| {
-        let pipelines = pipelines(&setting.via, answers(&name))?;
-        Ok(ShareDevice {
-            device,
-            name: Some(name),
-            pipelines,
-            hub: Default::default(),
-            allow: Vec::new(),
-            transport: None,
-        })
-    };
-    let request = ShareRequest {
-        devices: devices.chain(cameras).chain(screen).map(share).collect::<Result<_, Failure>>()?,
-        listen: SocketAddr::new(setting.address, 0),
-        trust: None,
-        limits: limits(),
-        host: "far".into(),
-        announce: false,
-    };
-    let sharer = Sharer::start(request)?;
+    let (insecure, sealed) = (setting.share(None)?, setting.share(Some(Trust::at(&setting.identity)?))?);
     let bare = TcpListener::bind((setting.address, 0))?;
-    let ports =
-        Ports { address: setting.address, share: sharer.address().port(), bare: bare.local_addr()?.port() };
+    let ports = Ports {
+        address: setting.address,
+        insecure: insecure.address().port(),
+        sealed: sealed.address().port(),
+        bare: bare.local_addr()?.port(),
+    };
     println!("{}", serde_json::to_string(&ports)?);
     let stop = Arc::new(Stop::new()?);
     let stopped = stop.clone();
     thread::spawn(move || {
-        // Whatever comes, or if nothing can: the near host is gone.
+        // Any result means that the near host is gone.
         let _ = std::io::stdin().read(&mut [0]);
         stopped.stop();
     });
     thread::spawn(move || {
         for socket in bare.incoming().flatten() {
-            // Its peer sees what became of it.
+            // The client sees a failure as a closed connection.
             thread::spawn(move || drop(serve(socket)));
         }
     });
-    Ok(sharer.run(&stop, &mut |_| {})?)
+    thread::scope(|scope| {
+        let other = scope.spawn(|| sealed.run(&stop, &mut |_| {}));
+        insecure.run(&stop, &mut |_| {})?;
+        Ok(other.join().map_err(|_| "a thread panicked")??)
+    })
 }

@@ -1,27 +1,35 @@
-//! The chapter's figures, drawn from rows: the dissertation's axes, its lines dotted, ours solid, the limit dashed.
+//! The chapter's figures, drawn from rows on the dissertation's axes. [`SERIES`] has the lines of each figure.
 
-use super::Row;
 use super::paper::DEVICE_US;
-use crate::Failure;
+use super::row::Row;
 use crate::plot::{Chart, Line, Scale, Stack, Stroke};
+use crate::setting::Failure;
 use std::path::Path;
 
-/// A figure of the dissertation, and which rows it shows.
+/// The series of a figure: stroke, name, and value in a row.
+const SERIES: [(Stroke, &str, fn(&Row) -> Option<f64>); 4] = [
+    (Stroke::Solid, "ours over TCP", |row| Some(row.ours)),
+    (Stroke::DashDotted, "ours over sealed QUIC", |row| row.sealed),
+    (Stroke::Dashed, "bare program", |row| row.bare),
+    (Stroke::Dotted, "paper", |row| row.paper),
+];
+
+/// A figure of the dissertation and the rows that it shows.
 struct Figure {
     number: &'static str,
     title: &'static str,
     experiment: &'static str,
-    /// Parameters that must be so.
+    /// Parameters and their required values.
     only: &'static [(&'static str, &'static str)],
-    /// Parameters of which each value has a picture of its own.
+    /// Parameters with a separate picture for each value.
     apart: &'static [&'static str],
-    /// The parameter along the axis, and what stands there.
+    /// The parameter along the horizontal axis and the axis's title.
     across: (&'static str, &'static str),
-    /// The parameter that tells lines apart.
+    /// The parameter with a separate colour for each value.
     group: &'static str,
     up: &'static str,
     scales: [Scale; 2],
-    /// Frames a second instead of microseconds a frame.
+    /// True for frames a second instead of microseconds a frame.
     is_rate: bool,
 }
 
@@ -67,7 +75,7 @@ static FIGURES: &[Figure] = &[
     ),
     Figure {
         number: "6.9",
-        title: "Frames a second by mean pixels sent",
+        title: "Frames a second by pixels",
         experiment: "screen",
         only: &[("quantity", "time between pictures"), ("varied", "true")],
         apart: &["network", "content"],
@@ -188,7 +196,7 @@ impl Figure {
         row.experiment == self.experiment && self.only.iter().all(|(name, value)| row.param(name) == *value)
     }
 
-    /// What sets a picture apart from the others of its figure.
+    /// Returns the part of a file name that distinguishes the figure's pictures.
     fn variant(&self, row: &Row) -> String {
         self.apart.iter().map(|name| format!("-{}", row.param(name))).collect()
     }
@@ -197,22 +205,18 @@ impl Figure {
         if self.is_rate { 1e6 / us } else { us }
     }
 
-    /// The lines of one group: ours, the limit's, the dissertation's.
+    /// Returns the lines of one group, one for each series with values.
     fn lines(&self, group: &str, rows: &[&Row]) -> Vec<Line> {
         let of = |stroke, figure: &dyn Fn(&Row) -> Option<f64>| {
             let point = |row: &&Row| Some([row.number(self.across.0), self.value(figure(row)?)]);
             let points: Vec<_> = rows.iter().filter_map(point).collect();
             Line { group: group.into(), stroke, points, deviations: Vec::new() }
         };
-        let lines = [
-            of(Stroke::Solid, &|row| Some(row.ours)),
-            of(Stroke::Dashed, &|row| row.limit),
-            of(Stroke::Dotted, &|row| row.paper),
-        ];
-        lines.into_iter().filter(|line| !line.points.is_empty()).collect()
+        let lines = SERIES.iter().map(|(stroke, _, figure)| of(*stroke, figure));
+        lines.filter(|line| !line.points.is_empty()).collect()
     }
 
-    /// The lines of a picture; standard deviations, where rows have them, are bars.
+    /// Returns the lines of a picture. Standard deviations are bars.
     fn chart(&self, all: &[Row], rows: &[&Row]) -> Vec<Line> {
         let mut groups: Vec<String> = Vec::new();
         for row in rows {
@@ -235,14 +239,14 @@ impl Figure {
 
     fn group_name(&self) -> &'static str {
         match self.group {
-            "paper_link" => "ours direct; paper",
+            "paper_link" => "paper:",
             "pair" | "program" => "",
             other => other,
         }
     }
 }
 
-/// The standard deviations that belong to `rows`.
+/// Returns the standard deviations of `rows`.
 fn deviations(all: &[Row], rows: &[&Row]) -> Vec<f64> {
     let same = |row: &Row, other: &Row| {
         ["jitter_ms", "pair"].iter().all(|name| row.param(name) == other.param(name))
@@ -251,12 +255,12 @@ fn deviations(all: &[Row], rows: &[&Row]) -> Vec<f64> {
     rows.iter().map(|row| all.iter().find(|other| same(row, other)).map_or(0.0, |other| other.ours)).collect()
 }
 
-/// A picture as it is written: its file, and what it shows.
+/// A written picture: its file and its title.
 pub(crate) struct Picture {
     pub(crate) file: String,
     pub(crate) title: String,
     pub(crate) experiment: &'static str,
-    /// Which part of the experiment, if it has parts.
+    /// The part of the experiment, if it has parts.
     pub(crate) part: String,
 }
 
@@ -265,7 +269,7 @@ fn save(directory: &Path, file: &str, svg: String) -> Result<(), Failure> {
     std::fs::write(&path, svg).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }
 
-/// Figure 6.6: the parts of an update's way, on each network; the limit's and the dissertation's.
+/// Draws figure 6.6: the parts of an update's path on each network, with the dissertation's.
 fn parts_of_an_update(rows: &[Row], directory: &Path) -> Result<Option<Picture>, Failure> {
     let own: Vec<&Row> = rows.iter().filter(|row| row.experiment == "device").collect();
     let parts = DEVICE_US.map(|(part, _)| part);
@@ -278,20 +282,36 @@ fn parts_of_an_update(rows: &[Row], directory: &Path) -> Result<Option<Picture>,
     let mut bars = Vec::new();
     for row in own.iter().filter(|row| row.param("part") == parts[0]) {
         let network = row.param("network");
-        bars.push((format!("ours, {network}"), bar(&|row| Some(row.ours), &network)));
-        bars.push((format!("limit, {network}"), bar(&|row| row.limit, &network)));
+        for (_, name, figure) in SERIES.iter().filter(|(_, name, _)| *name != "paper") {
+            bars.push((format!("{name}, {network}"), bar(figure, &network)));
+        }
     }
     if bars.is_empty() {
         return Ok(None);
     }
     bars.push(("paper".into(), DEVICE_US.map(|(_, us)| us).to_vec()));
-    let title = "Figure 6.6: A 3D mouse's update on its way";
+    let title = "Figure 6.6: path of a 3D mouse's update";
     let file = "figure-6.6.svg";
     save(directory, file, Stack { title, axis: "time, us", parts: &parts, bars }.svg())?;
     Ok(Some(Picture { file: file.into(), title: title.into(), experiment: "device", part: String::new() }))
 }
 
-/// Draws what the rows have, into `directory`; says which pictures these are.
+/// Names the strokes of a picture. Lines of `screen` are programs, and the network is only in some experiments.
+fn strokes(lines: &[Line], experiment: &str) -> String {
+    let is_drawn = |stroke| lines.iter().any(|line| line.stroke == stroke);
+    let name = |stroke, name: &'static str| match stroke {
+        Stroke::Solid if experiment == "screen" => "measured",
+        Stroke::Solid if !is_drawn(Stroke::DashDotted) => "ours",
+        _ => name,
+    };
+    let drawn = SERIES.iter().filter(|(stroke, ..)| is_drawn(*stroke));
+    drawn
+        .map(|(stroke, series, _)| format!("{}: {}", stroke.name(), name(*stroke, series)))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Draws the rows' figures into `directory`. Returns the pictures.
 pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<Vec<Picture>, Failure> {
     std::fs::create_dir_all(directory)
         .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
@@ -311,17 +331,15 @@ pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<Vec<Picture>, Fail
             let names = figure.apart.iter().filter_map(|name| Some(format!("{name} {}", first?.param(name))));
             let names = names.collect::<Vec<_>>().join(", ");
             let suffix = if names.is_empty() { String::new() } else { format!(" ({names})") };
+            let lines = figure.chart(rows, &own);
             let title = format!(
-                "Figure {}: {}{suffix}. Solid: ours; dashed: limit; dotted: paper",
-                figure.number.trim_end_matches("-direct"),
-                figure.title
+                "Figure {}: {}{suffix}. {}",
+                figure.number.split('-').next().unwrap_or_default(),
+                figure.title,
+                strokes(&lines, figure.experiment)
             );
-            let chart = Chart {
-                title: &title,
-                axes: [figure.across.1, figure.up],
-                scales: figure.scales,
-                lines: figure.chart(rows, &own),
-            };
+            let chart =
+                Chart { title: &title, axes: [figure.across.1, figure.up], scales: figure.scales, lines };
             let file = format!("figure-{}{variant}.svg", figure.number);
             save(directory, &file, chart.svg())?;
             let part = first.map(Row::section).unwrap_or_default();

@@ -1,9 +1,8 @@
-//! What measures: partners that make and take messages, a transport that says when records pass, and the bare
-//! mechanisms beside them.
+//! The instruments: partners that create and take messages, and a transport that reports passing records.
 
-use super::Block;
-use crate::Failure;
+use super::setting::Block;
 use crate::measure::Times;
+use crate::setting::Failure;
 use bytes::Bytes;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message, Next,
@@ -13,27 +12,27 @@ use contract::{
 use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use testkit::taker::Taker;
+use transports::quic::Quic;
 use transports::tcp::Tcp;
 use wire::RecordHeader;
 
-/// Flows by their direction: a partner of the experiments has one each way at most.
+/// The flows of a partner: at most one in each direction.
 pub(crate) const OUT: FlowKey = FlowKey(1);
 pub(crate) const IN: FlowKey = FlowKey(2);
 
-/// A figure that a panic elsewhere cannot spoil.
+/// Locks a value, also after a panic of another thread.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes without a pattern (splitmix64), the dissertation's random characters.
+/// Returns bytes without a pattern (splitmix64), like the dissertation's random characters.
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut words = std::iter::repeat_with(|| {
@@ -46,24 +45,24 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// Messages one after the other, block after block: the next when the one before was answered and a pause is over.
+/// Creates messages block by block: the next after the answer to the previous one and a pause.
 pub(crate) struct Pacer {
     blocks: VecDeque<Block>,
     body: Body,
     pause_ns: u64,
-    /// When the message that is under way was made.
+    /// Creation time of the message that waits for its answer.
     made: Option<u64>,
-    /// The next is not made before.
+    /// The earliest time of the next message.
     resume_ns: u64,
     begun_ns: u64,
     sent: usize,
     times: Times,
     done: Vec<Times>,
-    /// Nothing is made yet: it would be dropped, for there is no connection.
+    /// True until the connection exists. Without it a message would be dropped.
     is_held: bool,
 }
 
-/// What to do next.
+/// The next step of a pacer.
 enum Step {
     Make(Message),
     Wait,
@@ -95,7 +94,7 @@ impl Pacer {
         (self.sent, self.begun_ns) = (0, sys::clock::boot_ns());
     }
 
-    /// Makes nothing until the connection is there.
+    /// Stops creating messages until [`Pacer::release`].
     pub(crate) fn hold(&mut self) {
         self.is_held = true;
     }
@@ -129,12 +128,12 @@ impl Pacer {
         Step::Make(Message::new(Time(now), body))
     }
 
-    /// The message that is under way has come where it is measured; gives the way's share of the time.
-    pub(crate) fn answer(&mut self, at: u64, ways: u64) {
+    /// Records the answer to the current message, which covered the measured path `times` times.
+    pub(crate) fn answer(&mut self, at: u64, times: u64) {
         let Some(made) = self.made.take() else { return };
         self.resume_ns = at + self.pause_ns;
         if self.sent > Block::WARM_UP {
-            self.times.add((at - made) / ways);
+            self.times.add((at - made) / times);
         }
     }
 
@@ -148,15 +147,7 @@ impl Pacer {
     }
 }
 
-impl Block {
-    /// Whether no more are to be sent.
-    pub(crate) fn is_done(&self, sent: usize, gone_ns: u64) -> bool {
-        let least = (Block::WARM_UP + Block::LEAST).min(Block::WARM_UP + self.count);
-        sent >= Block::WARM_UP + self.count || sent >= least && gone_ns > self.budget.as_nanos() as u64
-    }
-}
-
-/// What every partner here answers alike.
+/// The operations that are the same for every partner here.
 macro_rules! plain_partner {
     () => {
         fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
@@ -177,7 +168,7 @@ macro_rules! plain_partner {
 }
 pub(crate) use plain_partner;
 
-/// Makes a pacer's messages. What comes back answers them, if anything does.
+/// A device that creates a pacer's messages. Each message that comes back answers the current one.
 pub(crate) struct Probe {
     pub(crate) pacer: Arc<Mutex<Pacer>>,
     pub(crate) results: Sender<Vec<Times>>,
@@ -191,17 +182,17 @@ impl Partner for Probe {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = match lock(&self.pacer).next() {
             Step::Make(message) => Next::Message(message),
             Step::Wait => Next::Nothing,
             Step::End(times) => {
-                // Who wanted them may have given up.
+                // The receiver may have timed out.
                 let _ = self.results.send(times);
                 Next::End
             }
         };
-        PullSlot::default().answer(flow, want, || Ok(next))
+        PullSlot::default().answer(flow, request, || Ok(next))
     }
 
     fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
@@ -216,13 +207,13 @@ impl Partner for Probe {
     }
 }
 
-/// Gives back what it is given: all of it, or a byte for each message that asks for one.
+/// A device that answers: with the whole message, or with a byte to each message that asks for one.
 pub(crate) struct Answer {
     whole: bool,
     held: VecDeque<Message>,
 }
 
-/// Opens a message that wants to be acknowledged.
+/// The first byte of a message that asks for an acknowledgement.
 pub(crate) const WANTS_ACKNOWLEDGEMENT: u8 = 1;
 
 impl Answer {
@@ -243,9 +234,9 @@ impl Partner for Answer {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = self.held.pop_front().map_or(Next::Nothing, Next::Message);
-        PullSlot::default().answer(flow, want, || Ok(next))
+        PullSlot::default().answer(flow, request, || Ok(next))
     }
 
     fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
@@ -256,7 +247,7 @@ impl Partner for Answer {
     }
 }
 
-/// Makes messages as long as they are taken, and tells when the last was acknowledged.
+/// A device that creates messages as fast as its flow takes them and reports the time until the last acknowledgement.
 pub(crate) struct Flood {
     body: Bytes,
     left: usize,
@@ -275,13 +266,13 @@ impl Partner for Flood {
 
     fn push(&mut self, _: FlowKey, _: Message) -> Result<Pushed, (PartnerError, Message)> {
         if let Some(begun) = self.begun_ns {
-            // Who wanted it may have given up.
+            // The receiver may have timed out.
             let _ = self.results.send(sys::clock::boot_ns() - begun);
         }
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = match self.left {
             0 => Next::Nothing,
             left => {
@@ -294,7 +285,7 @@ impl Partner for Flood {
                 Next::Message(Message::new(Time(now), body))
             }
         };
-        PullSlot::default().answer(flow, want, || Ok(next))
+        PullSlot::default().answer(flow, request, || Ok(next))
     }
 
     fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
@@ -305,7 +296,7 @@ impl Partner for Flood {
     }
 }
 
-/// Memory that frames are painted into, as /dev/fb0 is written: a file in memory.
+/// A file in memory that frames are written to, as to `/dev/fb0`.
 pub(crate) struct Screen {
     file: File,
 }
@@ -326,7 +317,7 @@ impl Screen {
     }
 }
 
-/// Paints every frame and notes the time since the one before.
+/// Paints frames and records the time between them.
 pub(crate) struct Painter {
     screen: Screen,
     block: Block,
@@ -334,25 +325,21 @@ pub(crate) struct Painter {
     begun_ns: u64,
     last_ns: u64,
     times: Times,
-    results: Sender<Times>,
 }
 
 impl Painter {
-    pub(crate) fn new(block: &Block, results: Sender<Times>) -> Result<Painter, Failure> {
+    pub(crate) fn new(block: &Block) -> Result<Painter, Failure> {
         let times = Times::with_capacity(block.count);
-        Ok(Painter {
-            screen: Screen::new()?,
-            block: *block,
-            painted: 0,
-            begun_ns: 0,
-            last_ns: 0,
-            times,
-            results,
-        })
+        Ok(Painter { screen: Screen::new()?, block: *block, painted: 0, begun_ns: 0, last_ns: 0, times })
     }
 
-    /// Paints one frame; says whether it was the last that counts.
-    fn frame(&mut self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> std::io::Result<bool> {
+    /// Returns the times between frames.
+    pub(crate) fn times(&mut self) -> Times {
+        std::mem::take(&mut self.times)
+    }
+
+    /// Paints one frame. Returns true after the last frame of the block.
+    pub(crate) fn frame(&mut self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> std::io::Result<bool> {
         self.screen.paint(pieces)?;
         let now = sys::clock::boot_ns();
         match self.painted {
@@ -361,22 +348,20 @@ impl Painter {
             _ => {}
         }
         (self.painted, self.last_ns) = (self.painted + 1, now);
-        // The first frame only begins the time of the second.
+        // The first frame has no previous one.
         Ok(self.block.is_done(self.painted - 1, now - self.begun_ns))
     }
-}
 
-impl Painter {
-    /// A partner that paints what it takes.
-    pub(crate) fn into_partner(mut self) -> Box<dyn Partner> {
+    /// Returns a partner that paints each message and reports the times at the end of the block.
+    pub(crate) fn into_partner(mut self, results: Sender<Times>) -> Box<dyn Partner> {
         Box::new(Taker::new(move |message: Message| {
-            // What a frame opens with says how its pixels lie; here all lie alike.
+            // All frames have the same geometry.
             let mut pixels = message.body.clone();
             pixels.skip_front(wire::formats::video::Header::BYTES);
             match self.frame(pixels.chunks()) {
                 Ok(true) => {
-                    // Who wanted them may have given up.
-                    let _ = self.results.send(std::mem::take(&mut self.times));
+                    // The receiver may have timed out.
+                    let _ = results.send(self.times());
                     Ok(())
                 }
                 Ok(false) => Ok(()),
@@ -386,37 +371,45 @@ impl Painter {
     }
 }
 
-/// What is seen.
+/// An event of a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passing {
-    /// The connection is there; no record yet.
+    /// The connection is established. No record has passed yet.
     Begin,
-    /// A record goes to the network.
+    /// The transport takes a record.
     Out,
-    /// A record came from the network, its body so long.
+    /// The transport delivers a record of this many bytes.
     In(usize),
 }
 
-/// Is told of every record: which way, when, and when its message was made, on this host's clock where it goes out; and of
-/// the connection before any.
+/// Receives each event with its time and the creation time of the record's message, which is on this host's clock for
+/// records that leave.
 pub(crate) type Watch = Arc<dyn Fn(Passing, u64, u64) + Send + Sync>;
 
-/// TCP whose records are seen: right before they go to the socket, and right after they came from it.
+/// A transport that reports its records: when it takes them, right before the write, and when it delivers them, right
+/// after the read.
 pub(crate) struct Gauge {
+    inner: &'static dyn TransportClass,
     watch: Mutex<Option<Watch>>,
 }
 
 impl Gauge {
-    pub(crate) const fn new() -> Self {
-        Gauge { watch: Mutex::new(None) }
+    /// A gauge over TCP.
+    pub(crate) const fn tcp() -> Self {
+        Gauge { inner: &Tcp, watch: Mutex::new(None) }
     }
 
-    /// Who is told from the next connection on.
+    /// A gauge over QUIC.
+    pub(crate) const fn quic() -> Self {
+        Gauge { inner: &Quic, watch: Mutex::new(None) }
+    }
+
+    /// Sets the receiver of events from the next connection on.
     pub(crate) fn set(&self, watch: Watch) {
         *lock(&self.watch) = Some(watch);
     }
 
-    /// TCP with no queue of its own: what is handed over is written next.
+    /// Options of TCP without a queue: it writes each record before it takes the next.
     pub(crate) fn unqueued() -> Result<Options, Failure> {
         Ok(Options::check(Tcp.options(), [("outbox", "1")])?)
     }
@@ -424,31 +417,31 @@ impl Gauge {
 
 impl TransportClass for Gauge {
     fn name(&self) -> &'static str {
-        Tcp.name()
+        self.inner.name()
     }
 
     fn summary(&self) -> &'static str {
-        Tcp.summary()
+        self.inner.summary()
     }
 
     fn doc(&self) -> &'static str {
-        Tcp.doc()
+        self.inner.doc()
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        Tcp.options()
+        self.inner.options()
     }
 
     fn facts(&self) -> DatagramFacts {
-        Tcp.facts()
+        self.inner.facts()
     }
 
     fn is_datagram(&self) -> bool {
-        Tcp.is_datagram()
+        self.inner.is_datagram()
     }
 
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
-        Tcp.dial(peer, options)
+        self.inner.dial(peer, options)
     }
 
     fn partner(
@@ -458,7 +451,7 @@ impl TransportClass for Gauge {
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> Result<Box<dyn Partner>, PartnerError> {
-        let inner = Tcp.partner(socket, end, options, keys)?;
+        let inner = self.inner.partner(socket, end, options, keys)?;
         let watch = lock(&self.watch).clone().unwrap_or_else(|| Arc::new(|_, _, _| ()));
         watch(Passing::Begin, sys::clock::boot_ns(), 0);
         Ok(Box::new(Gauged { inner, watch }))
@@ -470,7 +463,7 @@ struct Gauged {
     watch: Watch,
 }
 
-/// When a record's message was made.
+/// Returns the creation time of a record's message.
 fn created(record: &Body) -> u64 {
     let header = record.peek_front::<{ RecordHeader::BYTES }>();
     let header = header.and_then(|bytes| RecordHeader::parse(&bytes, wire::BODY_BYTES_MAX).ok());
@@ -495,8 +488,8 @@ impl Partner for Gauged {
         Ok(pushed)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
-        let pulled = self.inner.pull(flow, want)?;
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        let pulled = self.inner.pull(flow, request)?;
         if let Pulled::Message(_, record) = &pulled {
             (self.watch)(Passing::In(record.body.len()), sys::clock::boot_ns(), created(&record.body));
         }
@@ -512,43 +505,7 @@ impl Partner for Gauged {
     }
 }
 
-/// A bare ping-pong with the far host: half of the time there and back.
-pub(crate) fn ping(mut socket: TcpStream, block: &Block, pause: Duration) -> Result<Times, Failure> {
-    super::far::ask(&mut socket, super::far::Service::Echo, block.bytes as u64)?;
-    let mut message = noise(block.bytes);
-    let mut times = Times::with_capacity(block.count);
-    let begun = sys::clock::boot_ns();
-    for sent in 0.. {
-        if block.is_done(sent, sys::clock::boot_ns() - begun) {
-            break;
-        }
-        std::thread::sleep(pause);
-        let made = sys::clock::boot_ns();
-        socket.write_all(&message)?;
-        socket.read_exact(&mut message)?;
-        if sent >= Block::WARM_UP {
-            times.add((sys::clock::boot_ns() - made) / 2);
-        }
-    }
-    Ok(times)
-}
-
-/// Bare frames from the far host, painted: the time between them.
-pub(crate) fn paint(mut socket: TcpStream, block: &Block) -> Result<Times, Failure> {
-    super::far::ask(&mut socket, super::far::Service::Frames, block.bytes as u64)?;
-    let mut frame = vec![0; block.bytes];
-    let (results, times) = std::sync::mpsc::channel();
-    let mut painter = Painter::new(block, results)?;
-    loop {
-        socket.read_exact(&mut frame)?;
-        if painter.frame(std::iter::once(&frame))? {
-            drop(times);
-            return Ok(painter.times);
-        }
-    }
-}
-
-/// The congestion control that this host's sockets have by themselves.
+/// Returns the congestion control of new sockets on this host.
 pub(crate) fn congestion() -> String {
     let probe = || -> Result<String, Failure> {
         let socket =

@@ -1,38 +1,42 @@
-//! Sections 6.2 and 6.8.2: from a message's making until right before it is written to the network, on one machine.
+//! Sections 6.2 and 6.8.2: from creating a message until right before the write to the network, on one machine.
 //!
-//! The runtime's own worker runs the path: a device, the source halves of the pairs, TCP. What it writes goes to a
-//! thread that only reads. The limit is the same message through as many bare programs on pipes; for shared memory,
-//! 16 bytes through them, which stand for the message; for calls, reading the clock.
+//! Outboard's own worker runs the path: a device, the source halves of the pairs, TCP. A thread reads the bytes at the
+//! other end. The bare mechanism of pipes is the same message through as many bare programs; that of shared memory is 16
+//! bytes through them, as a descriptor of the message; that of calls is reading the clock.
 
 use super::instruments::{Gauge, Pacer, Passing, Probe, Watch, lock};
-use super::network::{CPUS, WATCHDOG};
+use super::paper;
 use super::relay::Chain;
-use super::{Block, ChapterSetting, LinkKind, Row, paper, params, parse, progress};
-use crate::Failure;
+use super::row::{Row, Series, params};
+use super::setting::{Block, CPUS, ChapterSetting, LinkKind, WATCHDOG, parse};
 use crate::measure::Times;
+use crate::programs::progress;
+use crate::setting::Failure;
 use contract::{FlowClass, FlowDirection, Format, Options, Partner, Role, Site};
-use runtime::Limits;
-use runtime::driver::{FlowPlan, LinkFacts};
-use runtime::worker::{Command, PartnerOrigin, TransportPlan, Worker};
+use flow::{FlowPlan, LinkFacts};
+use hub::PartnerOrigin;
+use modules::TransportPlan;
+use session::Limits;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use worker::{Command, Worker};
 
-/// What stands for a message in shared memory.
+/// Bytes of a descriptor of a message in shared memory.
 const DESCRIPTOR_BYTES: usize = 16;
 /// The dissertation's measurements of a point.
 const REPEATS: usize = 450;
 const DRIVER: u32 = 0;
 
-static GAUGE: Gauge = Gauge::new();
+static GAUGE: Gauge = Gauge::tcp();
 
-/// How many processors the machine has: one, as the dissertation's in section 6.8, or all.
+/// Processors that the host uses: one, as the dissertation's in section 6.8, or both.
 const CORES: [usize; 2] = [1, 2];
 
-/// Does something on one processor, or on all.
+/// Runs `act` on one processor or on both.
 fn with_cores<T: Send>(cores: usize, act: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     thread::scope(|scope| {
         let handle = scope.spawn(|| {
@@ -45,24 +49,24 @@ fn with_cores<T: Send>(cores: usize, act: impl FnOnce() -> Result<T, Failure> + 
     })
 }
 
-/// What a worker is to send.
+/// A path of this host.
 pub(crate) struct Sending<'a> {
     pub(crate) device: Box<dyn Partner>,
     pub(crate) format: Format,
     pub(crate) pipeline: &'a str,
     pub(crate) options: Options,
-    /// Is told of every record.
+    /// Receives the transport's events.
     pub(crate) watch: Watch,
 }
 
-/// Runs a path of this host, from its device into `socket`, until there are results.
+/// Runs a path from its device into `socket` until the first result.
 pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receiver<T>) -> Result<T, Failure> {
     let Sending { device, format, pipeline, options, watch } = sending;
     GAUGE.set(watch);
     let plan = FlowPlan {
         flow: 1,
         direction: FlowDirection::DeviceToApplication,
-        // Nobody answers here: what is sent is not kept.
+        // The other end acknowledges nothing, so the flow must not keep unacknowledged records.
         class: FlowClass::Timely,
         format,
         pipeline: parse(pipeline)?,
@@ -85,7 +89,7 @@ pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receive
     })
 }
 
-/// A connection to a thread that reads.
+/// Returns a connection to a thread that reads everything.
 fn drained() -> Result<TcpStream, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -94,13 +98,13 @@ fn drained() -> Result<TcpStream, Failure> {
     thread::spawn(move || {
         sys::thread::pin_to_cpu(CPUS[1]);
         let mut buffer = vec![0; 1 << 20];
-        // It ends with the connection.
+        // The thread exits when the connection closes.
         while far.read(&mut buffer).is_ok_and(|count| count > 0) {}
     });
     Ok(near)
 }
 
-/// Ours, block by block.
+/// Outboard's times, block by block.
 fn ours(blocks: &[Block], pause: Duration, pipeline: &str) -> Result<Vec<Times>, Failure> {
     let (results, times) = channel();
     let pacer = Pacer::new(blocks, pause);
@@ -116,8 +120,8 @@ fn ours(blocks: &[Block], pause: Duration, pipeline: &str) -> Result<Vec<Times>,
     send(Sending { device, format: Format::Bytes, pipeline, options, watch }, drained()?, &times)
 }
 
-/// The bare mechanism, block by block.
-pub(crate) fn limits(
+/// The bare mechanism's times, block by block.
+pub(crate) fn bare(
     blocks: &[Block],
     pause: Duration,
     link: LinkKind,
@@ -132,7 +136,7 @@ pub(crate) fn limits(
     blocks.iter().map(|each| chain.measure(&block(each), pause)).collect()
 }
 
-/// What is left where there is nothing to hand over.
+/// The times of reading the clock twice.
 fn clock_alone(block: &Block) -> Times {
     let mut times = Times::with_capacity(block.count);
     for _ in 0..block.count {
@@ -142,54 +146,52 @@ fn clock_alone(block: &Block) -> Times {
     times
 }
 
-/// One series of sizes: ours and the limit, in turns.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Series {
-    pub(crate) ours: Vec<Times>,
-    pub(crate) limit: Vec<Times>,
-}
-
-/// Appends what one round brought, size by size.
+/// Appends one round's times, size by size.
 pub(crate) fn join(all: &mut Vec<Times>, round: Vec<Times>) {
     all.resize_with(round.len().max(all.len()), Times::default);
     all.iter_mut().zip(&round).for_each(|(all, times)| all.append(times));
 }
 
+/// Measures a series of sizes. Returns Outboard's times and the bare mechanism's.
 fn series(
     setting: &ChapterSetting,
     sizes: &[usize],
     cores: usize,
     link: LinkKind,
     pairs: usize,
-) -> Result<Series, Failure> {
+) -> Result<[Vec<Times>; 2], Failure> {
     let blocks: Vec<Block> = sizes.iter().map(|bytes| setting.block(*bytes, REPEATS)).collect();
     let pipeline = link.pipeline(pairs);
-    let mut series = Series::default();
-    for _ in 0..setting.rounds.max(1) {
-        join(&mut series.limit, with_cores(cores, || limits(&blocks, setting.pause, link, pairs))?);
-        join(&mut series.ours, with_cores(cores, || ours(&blocks, setting.pause, &pipeline))?);
+    let (mut all, mut plain) = (Vec::new(), Vec::new());
+    for round in 0..setting.turns() {
+        // Every other round runs in reverse order.
+        for turn in [round, round + 1] {
+            match turn.is_multiple_of(2) {
+                true => join(&mut plain, with_cores(cores, || bare(&blocks, setting.pause, link, pairs))?),
+                false => join(&mut all, with_cores(cores, || ours(&blocks, setting.pause, &pipeline))?),
+            }
+        }
     }
-    Ok(series)
+    Ok([all, plain])
 }
 
-/// Section 6.2: no pairs. The dissertation's modules are processes all the same, joined by pipes or by shared
-/// memory; ours is a call.
+/// Section 6.2: no pairs. Pipes or shared memory join the dissertation's modules even so; Outboard's is a call.
 pub(crate) fn single_machine(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let grid = &paper::SINGLE_MACHINE;
     let sizes = ChapterSetting::or(&setting.sizes, grid.columns.iter().map(|bytes| *bytes as usize));
     let mut rows = Vec::new();
     for cores in CORES {
         progress(&format!("single-machine, {cores} cores"));
-        let series = series(setting, &sizes, cores, LinkKind::Direct, 0)?;
+        let [ours, bare] = series(setting, &sizes, cores, LinkKind::Direct, 0)?;
         for (link, _) in grid.rows {
             for (at, bytes) in sizes.iter().enumerate() {
                 let params = params! {
                     "bytes": bytes, "link": "direct", "paper_link": link, "cores": cores,
                     "pause_ms": setting.pause.as_secs_f64() * 1e3,
                 };
-                let (ours, limit) = (&series.ours[at], &series.limit[at]);
+                let series = Series { ours: ours.get(at), sealed: None, bare: bare.get(at) };
                 let paper = grid.at(link, *bytes as u64);
-                rows.push(Row::of_times("single-machine", params, ours, Some(limit), paper));
+                rows.push(Row::of_times("single-machine", params, series, paper, setting.turns()));
             }
         }
     }
@@ -206,27 +208,18 @@ pub(crate) fn stages(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
         for link in setting.links() {
             progress(&format!("stages of a single machine, {}, {cores} cores", link.name()));
             for pairs in &pairs {
-                let series = series(setting, &sizes, cores, link, *pairs)?;
+                let [ours, bare] = series(setting, &sizes, cores, link, *pairs)?;
                 for (at, bytes) in sizes.iter().enumerate() {
                     let params = params! {
                         "part": "machine", "bytes": bytes, "link": link.name(), "pairs": pairs, "cores": cores,
                         "pause_ms": setting.pause.as_secs_f64() * 1e3,
                     };
-                    let paper = papers(link).and_then(|grid| grid.at(&pairs.to_string(), *bytes as u64));
-                    let (ours, limit) = (&series.ours[at], &series.limit[at]);
-                    rows.push(Row::of_times("stages", params, ours, Some(limit), paper));
+                    let paper = link.paper([&paper::MACHINE_PIPE, &paper::MACHINE_SHARED], *pairs, *bytes);
+                    let series = Series { ours: ours.get(at), sealed: None, bare: bare.get(at) };
+                    rows.push(Row::of_times("stages", params, series, paper, setting.turns()));
                 }
             }
         }
     }
     Ok(rows)
-}
-
-/// The dissertation has no calls.
-fn papers(link: LinkKind) -> Option<&'static paper::Grid> {
-    match link {
-        LinkKind::Direct => None,
-        LinkKind::Pipe => Some(&paper::MACHINE_PIPE),
-        LinkKind::Shm => Some(&paper::MACHINE_SHARED),
-    }
 }

@@ -1,164 +1,76 @@
-//! The hosts of the experiments: this one, and a process that is the far one, on the loopback interface or in
+//! The two hosts of the experiments: this process and a process that is the far host, on the loopback interface or in
 //! namespaces of `netlab`.
 
 use super::far::{Ports, SCREEN, answers, pipelines};
-use super::instruments::ping;
-use super::{Block, ChapterSetting, beside, paper, progress};
-use crate::Failure;
+use super::paper;
+use super::services::ping;
+use super::setting::{Block, CPUS, Carrier, ChapterSetting, NetworkKind, WATCHDOG, limits};
 use crate::display::cpu_ns;
-use clap::ValueEnum;
+use crate::lab::{Lab, apart};
+use crate::programs::{beside, progress};
+use crate::setting::Failure;
+use broker::{ApplicationHost, AttachRequest, AttachTarget, Event};
 use contract::{Options, TransportClass};
-use runtime::worker::TransportPlan;
-use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, Event, Limits, Pipelines, Stop, registry,
-};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::fmt;
-use std::fs::File;
+use hub::ApplicationChoice;
+use modules::{Pipelines, TransportPlan, registry};
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
+use sys::stop::Stop;
+use trust::Trust;
 
-/// Longer than anything takes.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(120);
-/// The processor of this host, and that of the far one: a host has one, as the dissertation's had in section 6.8.
-pub(crate) const CPUS: [usize; 2] = [0, 1];
-/// What of an Ethernet packet of 1500 bytes TCP leaves to the payload.
+/// Share of an Ethernet packet of 1500 bytes that TCP leaves to the payload.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
-/// Round trips that tell what the lab itself takes.
+/// Round trips that measure the lab's own delay.
 const PINGS: usize = 200;
 
-/// Where the two hosts stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum NetworkKind {
-    /// Two processes and the loopback interface
-    Loopback,
-    /// Two namespaces and a link without delay or limit
-    Lab,
-    /// Two namespaces and a link as the dissertation's: 11.3 MB/s, 0.235 ms there and back
-    Paper,
-}
-
-impl fmt::Display for NetworkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl NetworkKind {
-    pub(crate) const EVERY: [NetworkKind; 3] = [NetworkKind::Loopback, NetworkKind::Lab, NetworkKind::Paper];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            NetworkKind::Loopback => "loopback",
-            NetworkKind::Lab => "lab",
-            NetworkKind::Paper => "paper",
-        }
-    }
-}
-
-/// Two hosts of `netlab`; taken down with this value.
-pub(crate) struct Lab {
-    netlab: PathBuf,
-    name: String,
-}
-
-impl Lab {
-    /// Makes them, with links like this.
-    pub(crate) fn up(netlab: &Path, link: &[&str]) -> Result<Lab, Failure> {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let lab = Lab { netlab: netlab.into(), name: format!("bench-{}-{number}", std::process::id()) };
-        lab.ask(&[&["up"], link].concat())?;
-        Ok(lab)
-    }
-
-    /// A program on one of them, `a` or `b`.
-    pub(crate) fn program(&self, host: &str, program: &str) -> Command {
-        let mut command = self.command("exec");
-        command.args([host, "--", program]);
-        command
-    }
-
-    /// The network namespace of one of them.
-    pub(crate) fn namespace(&self, host: &str) -> String {
-        format!("{}-{host}", self.name)
-    }
-
-    /// Does something on a thread of one of them.
-    pub(crate) fn on<T: Send>(
-        &self,
-        host: &str,
-        act: impl FnOnce() -> Result<T, Failure> + Send,
-    ) -> Result<T, Failure> {
-        in_namespace(&self.namespace(host), act)
-    }
-
-    fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(&self.netlab);
-        command.args([verb, "--name", &self.name]);
-        command
-    }
-
-    pub(crate) fn ask(&self, words: &[&str]) -> Result<String, Failure> {
-        let output = self.command(words[0]).args(&words[1..]).output()?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
-        }
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        if let Err(error) = self.ask(&["down"]) {
-            progress(&format!("the lab {} is still there: {error}", self.name));
-        }
-    }
-}
-
-/// Does something on a thread of the network namespace of this name.
-pub(crate) fn in_namespace<T: Send>(
-    name: &str,
-    act: impl FnOnce() -> Result<T, Failure> + Send,
-) -> Result<T, Failure> {
-    let namespace = File::open(format!("/run/netns/{name}"))?;
-    apart(|| {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        act()
-    })
-}
-
-/// Does something on a thread of its own.
-fn apart<T: Send>(act: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-    thread::scope(|scope| scope.spawn(act).join().map_err(|_| "a thread panicked")?)
-}
-
 /// This host and the far one.
-pub(crate) struct Network {
-    pub(crate) kind: NetworkKind,
+pub(super) struct Network {
+    pub(super) kind: NetworkKind,
     far: Far,
-    /// What happens to the flows of the far host's devices, each way. Both hosts choose its links.
+    /// The pipeline of the far host's devices, each way. Both hosts choose its links.
     pipeline: String,
     lab: Option<Lab>,
     sides: Vec<usize>,
+    /// Dropped after the far host.
+    identity: Identity,
 }
 
-/// A process of the far host. Dropping it ends it.
-pub(crate) struct Far {
+/// The directory of the identity that both hosts use for sealed connections. Dropping the value removes it.
+struct Identity(PathBuf);
+
+impl Identity {
+    fn new() -> Result<Identity, Failure> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("outboard-bench-{}-{number}", std::process::id()));
+        // Creates the directory, for this user only, and the key.
+        Trust::at(&path)?;
+        Ok(Identity(path))
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process of the far host. Dropping the value stops it.
+pub(super) struct Far {
     process: Child,
     ports: Ports,
 }
 
 impl Network {
-    /// Makes the hosts. `None`, with the reason on standard error, where the labs need what is not there.
-    pub(crate) fn open(
+    /// Creates the hosts. Returns `None` for a lab without root, with the reason on standard error.
+    fn open(
         kind: NetworkKind,
         setting: &ChapterSetting,
         sides: &[usize],
@@ -174,26 +86,28 @@ impl Network {
                 Some(Lab::up(&netlab, &[])?)
             }
         };
-        let far = Far::start(lab.as_ref(), "", &cameras(sides))?;
-        let mut network = Network { kind, far, pipeline: String::new(), lab, sides: sides.to_vec() };
+        let identity = Identity::new()?;
+        let far = Far::start(lab.as_ref(), &identity.0, "", &cameras(sides))?;
+        let mut network =
+            Network { kind, far, pipeline: String::new(), lab, sides: sides.to_vec(), identity };
         if kind == NetworkKind::Paper {
             network.be_like_the_papers()?;
         }
         Ok(Some(network))
     }
 
-    /// Has the flows of the far host's devices go through `pipeline` from here on.
-    pub(crate) fn set_pipeline(&mut self, pipeline: &str) -> Result<(), Failure> {
+    /// Sets the pipeline of the far host's devices.
+    pub(super) fn set_pipeline(&mut self, pipeline: &str) -> Result<(), Failure> {
         if self.pipeline != pipeline {
-            self.far = Far::start(self.lab.as_ref(), pipeline, &cameras(&self.sides))?;
+            self.far = Far::start(self.lab.as_ref(), &self.identity.0, pipeline, &cameras(&self.sides))?;
             self.pipeline = pipeline.into();
         }
         Ok(())
     }
 
-    /// The networks of a setting, one at a time, those that can be made. Their far hosts have cameras for pictures
-    /// with these `sides`.
-    pub(crate) fn each(
+    /// Runs `act` on each network of the setting that can be created. The far hosts have cameras with frames of these
+    /// sides.
+    pub(super) fn each(
         setting: &ChapterSetting,
         sides: &[usize],
         mut act: impl FnMut(&mut Network) -> Result<(), Failure>,
@@ -206,7 +120,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes from the delay what the lab itself takes.
+    /// Sets rate and delay to the dissertation's. The delay is shorter by the lab's own delay.
     fn be_like_the_papers(&mut self) -> Result<(), Failure> {
         let Some(lab) = &self.lab else { return Ok(()) };
         let rate = format!("rate={:.0}kbit", paper::NETWORK_MB_PER_S * 8e3 / PAYLOAD_SHARE);
@@ -221,23 +135,23 @@ impl Network {
         Ok(())
     }
 
-    /// Median of a byte there and back, microseconds.
+    /// Returns the median round trip of a byte in microseconds.
     fn round_trip_us(&self) -> Result<f64, Failure> {
         let socket = self.connect()?;
         let block = Block { bytes: 1, count: PINGS, budget: Duration::from_secs(5) };
-        Ok(2.0 * ping(socket, &block, Duration::ZERO)?.percentile_us(0.5))
+        Ok(2.0 * self.here(|| ping(socket, &block, Duration::ZERO))?.percentile_us(0.5))
     }
 
-    /// Does something on a thread that is on this host.
-    pub(crate) fn here<T: Send>(
+    /// Runs `act` on a thread of this host.
+    pub(super) fn here<T: Send>(
         &self,
         act: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
         self.on(0, act)
     }
 
-    /// Does something on a thread of host 0, this one, or of 1, the far one.
-    pub(crate) fn on<T: Send>(
+    /// Runs `act` on a thread of this host (0) or of the far host (1).
+    pub(super) fn on<T: Send>(
         &self,
         host: usize,
         act: impl FnOnce() -> Result<T, Failure> + Send,
@@ -252,8 +166,8 @@ impl Network {
         }
     }
 
-    /// A connection to the far host's bare services.
-    pub(crate) fn connect(&self) -> Result<TcpStream, Failure> {
+    /// Connects to the far host's bare services.
+    pub(super) fn connect(&self) -> Result<TcpStream, Failure> {
         let address = (self.far.ports.address, self.far.ports.bare);
         self.here(|| {
             let socket = TcpStream::connect(address)?;
@@ -262,8 +176,8 @@ impl Network {
         })
     }
 
-    /// Both ends of a connection between the hosts, this one's first.
-    pub(crate) fn pair(&self) -> Result<[TcpStream; 2], Failure> {
+    /// Returns both ends of a TCP connection between the hosts, this host's first.
+    pub(super) fn pair(&self) -> Result<[TcpStream; 2], Failure> {
         let listener = self.on(1, || Ok(TcpListener::bind((self.far.ports.address, 0))?))?;
         let address = listener.local_addr()?;
         let near = self.here(|| Ok(TcpStream::connect(address)?))?;
@@ -271,37 +185,56 @@ impl Network {
         Ok([near, far])
     }
 
-    /// Attaches a device of the far host to a partner of this one, until that gives its results.
-    pub(crate) fn attach<T: Send>(
+    /// Returns both ends of a connection for the transport of `carrier`, this host's first.
+    pub(super) fn ends(&self, carrier: Carrier) -> Result<[OwnedFd; 2], Failure> {
+        if carrier == Carrier::Tcp {
+            return Ok(self.pair()?.map(OwnedFd::from));
+        }
+        let bind = |host: usize| {
+            // The hosts of the lab reach each other by the far host's subnet.
+            let any = if self.lab.is_some() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+            let address = if host == 1 { self.far.ports.address } else { any.into() };
+            self.on(host, || Ok(UdpSocket::bind((address, 0))?))
+        };
+        let (near, far) = (bind(0)?, bind(1)?);
+        near.connect(far.local_addr()?)?;
+        far.connect(near.local_addr()?)?;
+        Ok([near, far].map(OwnedFd::from))
+    }
+
+    /// Attaches a device of the far host to a partner of this host until the partner returns its results.
+    pub(super) fn attach<T: Send>(
         &self,
+        carrier: Carrier,
         device: &str,
         application: Box<dyn contract::Partner>,
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
-        let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
+        let name = if carrier == Carrier::Tcp { "tcp" } else { "quic" };
+        let class = registry::transport(name).ok_or_else(|| format!("there is no transport {name}"))?;
         let pipelines = pipelines(&self.pipeline, answers(device))?;
-        self.attach_to(&self.far, class, device, pipelines, application, results)
+        self.attach_to(&self.far, (carrier, class), device, pipelines, application, results)
     }
 
-    /// A process of the far host that shares the screen of a display.
-    pub(crate) fn share_screen(&self, display: &str, pipeline: &str) -> Result<Far, Failure> {
-        Far::start(self.lab.as_ref(), pipeline, &[format!("--screen={display}")])
+    /// Starts a process of the far host that shares the screen of a display.
+    pub(super) fn share_screen(&self, display: &str, pipeline: &str) -> Result<Far, Failure> {
+        Far::start(self.lab.as_ref(), &self.identity.0, pipeline, &[format!("--screen={display}")])
     }
 
-    /// Attaches the screen that [`Network::share_screen`] shares, over a transport of the experiment's.
-    pub(crate) fn attach_screen<T: Send>(
+    /// Attaches the screen of [`Network::share_screen`] to a partner over the experiment's own transport.
+    pub(super) fn attach_screen<T: Send>(
         &self,
         far: &Far,
-        class: &'static dyn TransportClass,
+        transport: (Carrier, &'static dyn TransportClass),
         pipeline: &str,
         application: Box<dyn contract::Partner>,
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
-        self.attach_to(far, class, SCREEN, pipelines(pipeline, false)?, application, results)
+        self.attach_to(far, transport, SCREEN, pipelines(pipeline, false)?, application, results)
     }
 
-    /// Attaches the screen that [`Network::share_screen`] shares to an application side of this host, while something is done.
-    pub(crate) fn attach_screen_as<T: Send>(
+    /// Attaches the screen of [`Network::share_screen`] to an application side while `act` runs.
+    pub(super) fn attach_screen_as<T: Send>(
         &self,
         far: &Far,
         pipeline: &str,
@@ -310,52 +243,56 @@ impl Network {
     ) -> Result<T, Failure> {
         let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
         let application = ApplicationChoice::Spec(application.into());
-        self.attached(far, class, SCREEN, pipelines(pipeline, false)?, application, act)
+        let target =
+            AttachTarget { name: SCREEN.into(), application, pipelines: pipelines(pipeline, false)? };
+        self.attached(far, (Carrier::Tcp, class), target, act)
     }
 
-    /// Where the far host is.
-    pub(crate) fn address(&self) -> IpAddr {
+    /// Returns the far host's address.
+    pub(super) fn address(&self) -> IpAddr {
         self.far.ports.address
     }
 
     fn attach_to<T: Send>(
         &self,
         far: &Far,
-        class: &'static dyn TransportClass,
+        transport: (Carrier, &'static dyn TransportClass),
         device: &str,
         pipelines: Pipelines,
         application: Box<dyn contract::Partner>,
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
         let application = ApplicationChoice::Partner(application);
-        self.attached(far, class, device, pipelines, application, || {
+        let target = AttachTarget { name: device.into(), application, pipelines };
+        self.attached(far, transport, target, || {
             Ok(results.recv_timeout(WATCHDOG).map_err(|_| "the experiment gave no results")?)
         })
     }
 
-    /// Does something while a device is attached.
+    /// Runs `act` while a device is attached.
     fn attached<T: Send>(
         &self,
         far: &Far,
-        class: &'static dyn TransportClass,
-        device: &str,
-        pipelines: Pipelines,
-        application: ApplicationChoice,
+        (carrier, class): (Carrier, &'static dyn TransportClass),
+        target: AttachTarget,
         act: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let target = AttachTarget { name: device.into(), application, pipelines };
+        let (port, trust) = match carrier {
+            Carrier::Tcp => (far.ports.insecure, None),
+            Carrier::Sealed => (far.ports.sealed, Some(Trust::at(&self.identity.0)?)),
+        };
         let request = AttachRequest {
-            address: format!("{}:{}", far.ports.address, far.ports.share),
+            address: format!("{}:{port}", far.ports.address),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
             fallback: None,
             targets: vec![target],
-            trust: None,
+            trust,
             limits: limits(),
             host: "near".into(),
         };
         let stop = Stop::new()?;
         let broker = || {
-            Ok(Attacher::start(request)?.run(&stop, &mut |event| {
+            Ok(ApplicationHost::start(request)?.run(&stop, &mut |event| {
                 if matches!(event, Event::Refused { .. } | Event::Module { .. } | Event::LinkLost { .. }) {
                     progress(&format!("{event:?}"));
                 }
@@ -372,24 +309,20 @@ impl Network {
 }
 
 impl Far {
-    /// Processor time that it used.
-    pub(crate) fn cpu_ns(&self) -> u64 {
+    /// Returns the processor time that the process used.
+    pub(super) fn cpu_ns(&self) -> u64 {
         cpu_ns(self.process.id())
     }
 
-    /// `more` says which devices it has besides those that answer.
-    fn start(lab: Option<&Lab>, pipeline: &str, more: &[String]) -> Result<Far, Failure> {
+    /// Starts the process. `more` are arguments for further devices.
+    fn start(lab: Option<&Lab>, identity: &Path, pipeline: &str, more: &[String]) -> Result<Far, Failure> {
         let own = std::env::current_exe()?;
         let (mut command, address) = match lab {
             None => (Command::new(own), Ipv4Addr::LOCALHOST),
-            Some(lab) => {
-                let mut command = lab.command("exec");
-                command.args(["b", "--"]).arg(own);
-                (command, Ipv4Addr::new(10, 77, 0, 2))
-            }
+            Some(lab) => (lab.program("b", &own.display().to_string()), Ipv4Addr::new(10, 77, 0, 2)),
         };
         command.arg("far-host").arg(format!("--address={address}")).arg(format!("--via={pipeline}"));
-        command.args(more);
+        command.arg("--identity").arg(identity).args(more);
         let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut far = Far { process, ports: Ports::default() };
         let mut line = String::new();
@@ -397,25 +330,20 @@ impl Far {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         far.ports = serde_json::from_str(&line)
-            .map_err(|_| format!("the far host did not start: it said {line:?}"))?;
+            .map_err(|_| format!("the far host did not start; it printed {line:?}"))?;
         Ok(far)
     }
 }
 
-/// Says that the far host has cameras for square pictures.
+/// Returns the arguments for cameras with square frames.
 fn cameras(sides: &[usize]) -> Vec<String> {
     sides.iter().map(|side| format!("--side={side}")).collect()
 }
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // It ends by itself when its standard input does; then its modules end, too.
+        // The process and its modules exit at the end of its standard input.
         drop(self.process.stdin.take());
         let _ = self.process.wait();
     }
-}
-
-/// A busy machine is no lost link.
-pub(crate) fn limits() -> Limits {
-    Limits { silence: Duration::from_secs(10), ..Limits::default() }
 }

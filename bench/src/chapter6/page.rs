@@ -1,29 +1,32 @@
-//! What people read: rows as text, and the page `docs/chapter6.md`.
+//! Rows as text, and as a page of Markdown.
+//!
+//! The page's fixed text describes the method alone. Everything about the result is computed from the rows.
 
 use super::figures::Picture;
 use super::paper::{DRIVER_FRAMES, Grid, REMARKS, VNC_FRAMES};
-use super::{Row, instruments};
+use super::row::Row;
+use crate::measure::median;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// A section of the chapter on the page.
+/// A section of the chapter.
 struct Section {
     number: &'static str,
     title: &'static str,
     experiment: &'static str,
-    /// Which part of the experiment's rows, by parameter `part`; empty for all.
+    /// The part of the experiment's rows by parameter `part`; empty for all.
     part: &'static str,
     text: &'static str,
-    /// Tables of the dissertation that stand here without a measurement of ours.
+    /// Tables of the dissertation without a measurement by Outboard.
     alone: &'static [&'static Grid],
     table: Table,
 }
 
-/// How rows become tables.
+/// The arrangement of rows in tables.
 enum Table {
-    /// A table for each value of the first parameters; one of the others goes down, the other across.
+    /// A table for each combination of `apart`.
     Grid { apart: &'static [&'static str], down: &'static str, across: &'static str },
-    /// One line a row, with these parameters in front.
+    /// One line a row that starts with these parameters.
     List(&'static [&'static str]),
 }
 
@@ -53,7 +56,7 @@ static SECTIONS: &[Section] = &[
         part: "",
         text: include_str!("text/throughput.md"),
         alone: &[],
-        table: Table::List(&["network", "link", "pairs", "paper_link"]),
+        table: Table::List(&["network", "congestion", "link", "pairs", "paper_link"]),
     },
     Section {
         number: "6.4",
@@ -80,7 +83,7 @@ static SECTIONS: &[Section] = &[
         part: "",
         text: include_str!("text/jitter.md"),
         alone: &[],
-        table: Table::List(&["jitter_ms", "pair", "statistic", "paper_below_ms"]),
+        table: Table::List(&["jitter_ms", "pair", "pipeline", "statistic", "paper_below_ms"]),
     },
     Section {
         number: "6.8.1",
@@ -129,8 +132,8 @@ static SECTIONS: &[Section] = &[
     },
 ];
 
-/// Three digits that count, or all before the point.
-pub(crate) fn figure(value: f64) -> String {
+/// Formats a figure with three significant digits, or with all digits before the point.
+pub(super) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
@@ -138,6 +141,9 @@ pub(crate) fn figure(value: f64) -> String {
         _ => 3,
     };
     let text = format!("{value:.decimals$}");
+    // A rounded zero has no sign.
+    let text =
+        text.strip_prefix('-').filter(|size| size.parse() == Ok(0.0)).map_or(text.clone(), String::from);
     let (whole, rest) =
         text.split_once('.').map_or((text.as_str(), String::new()), |(w, r)| (w, format!(".{r}")));
     let mut grouped = String::new();
@@ -155,40 +161,43 @@ fn optional(value: Option<f64>) -> String {
     value.map_or("-".into(), figure)
 }
 
-/// How many times faster than the dissertation's; of speeds, how many times as fast.
-fn gain(row: &Row) -> Option<f64> {
-    let paper = row.paper?;
-    Some(if row.unit == "MB/s" { row.ours / paper } else { paper / row.ours })
-}
-
-fn share_of_limit(row: &Row) -> Option<f64> {
-    row.limit.map(|limit| row.ours / limit)
-}
-
-/// The rows as text, one a line.
-pub(crate) fn plain(rows: &[Row]) -> String {
-    let mut lines = vec![
-        ["experiment", "ours", "limit", "paper", "unit", "ours/limit", "gain", "p50", "p99", "runs"]
-            .map(String::from),
+/// Formats the rows as text, one a line.
+pub(super) fn plain(rows: &[Row]) -> String {
+    let header = [
+        "experiment",
+        "ours",
+        "sealed",
+        "bare",
+        "paper",
+        "unit",
+        "ours/bare",
+        "gain",
+        "p50",
+        "p99",
+        "runs",
+        "turns",
     ];
+    let mut lines = vec![header.map(String::from)];
     for row in rows {
         let params: Vec<String> =
             row.params.iter().map(|(name, _)| format!("{name}={}", row.param(name))).collect();
         lines.push([
             format!("{} {}", row.experiment, params.join(" ")),
             figure(row.ours),
-            optional(row.limit),
+            optional(row.sealed),
+            optional(row.bare),
             optional(row.paper),
             row.unit.into(),
-            optional(share_of_limit(row)),
-            optional(gain(row)),
+            optional(row.to_bare()),
+            optional(row.gain()),
             figure(row.p50),
             figure(row.p99),
             row.runs.to_string(),
+            row.turns.to_string(),
         ]);
     }
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 10] = std::array::from_fn(width);
+    let widths: [usize; 12] = std::array::from_fn(width);
     let mut text = String::new();
     for line in &lines {
         let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
@@ -209,7 +218,7 @@ fn table(header: &[String], lines: impl Iterator<Item = Vec<String>>) -> String 
     text
 }
 
-/// The values of a parameter, in the order of the rows.
+/// Returns the values of a parameter in the order of the rows.
 fn values(rows: &[&Row], name: &str) -> Vec<String> {
     let mut values = Vec::new();
     for row in rows {
@@ -221,19 +230,33 @@ fn values(rows: &[&Row], name: &str) -> Vec<String> {
     values
 }
 
-/// Ours, the limit, the dissertation's and the two ratios, each a line, for each value that goes down.
+/// Groups rows by the values of parameters, in the order of the rows.
+fn groups<'a>(rows: &[&'a Row], names: &[&str]) -> Vec<(Vec<String>, Vec<&'a Row>)> {
+    let mut groups: Vec<(Vec<String>, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        let key: Vec<String> = names.iter().map(|name| row.param(name)).collect();
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(row),
+            None => groups.push((key, vec![row])),
+        }
+    }
+    groups
+}
+
+/// Formats a table with a line for each value of `down` and each series.
 fn grid(rows: &[&Row], down: &str, across: &str) -> String {
     let columns = values(rows, across);
     let mut header =
         vec![down.replace("paper_link", "paper's link"), rows.first().map_or("", |row| row.unit).into()];
     header.extend(columns.iter().cloned());
     type Cell = fn(&Row) -> Option<f64>;
-    let kinds: [(&str, Cell); 5] = [
+    let kinds: [(&str, Cell); 6] = [
         ("ours", |row| Some(row.ours)),
-        ("limit", |row| row.limit),
+        ("sealed", |row| row.sealed),
+        ("bare", |row| row.bare),
         ("paper", |row| row.paper),
-        ("ours / limit", share_of_limit),
-        ("paper / ours", gain),
+        ("ours / bare", Row::to_bare),
+        ("paper / ours", Row::gain),
     ];
     let labels = values(rows, down);
     let lines = labels.iter().flat_map(|label| {
@@ -255,29 +278,42 @@ fn grid(rows: &[&Row], down: &str, across: &str) -> String {
 
 fn list(rows: &[&Row], names: &[&str]) -> String {
     let mut header: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
-    header.extend(
-        ["ours", "limit", "paper", "unit", "ours / limit", "against the paper", "p50", "p99", "runs"]
-            .map(String::from),
-    );
+    let columns = [
+        "ours",
+        "sealed",
+        "bare",
+        "paper",
+        "unit",
+        "ours / bare",
+        "against the paper",
+        "p50",
+        "p99",
+        "runs",
+        "turns",
+    ];
+    header.extend(columns.map(String::from));
     let lines = rows.iter().map(|row| {
-        let mut line: Vec<String> = names.iter().map(|name| row.param(name).replace("null", "-")).collect();
+        let mut line: Vec<String> =
+            names.iter().map(|name| row.param(name).replace("null", "-").replace('|', "\\|")).collect();
         line.extend([
             figure(row.ours),
-            optional(row.limit),
+            optional(row.sealed),
+            optional(row.bare),
             optional(row.paper),
             row.unit.into(),
-            optional(share_of_limit(row)),
-            optional(gain(row)),
+            optional(row.to_bare()),
+            optional(row.gain()),
             figure(row.p50),
             figure(row.p99),
             row.runs.to_string(),
+            row.turns.to_string(),
         ]);
         line
     });
     table(&header, lines)
 }
 
-/// The dissertation's table, as it is.
+/// Formats a table as the dissertation prints it.
 fn printed(grid: &Grid) -> String {
     let mut header = vec![grid.axes[0].to_string()];
     header.extend(grid.columns.iter().map(|column| format!("{column} {}", grid.axes[1])));
@@ -289,30 +325,103 @@ fn printed(grid: &Grid) -> String {
     format!("Table {}: {}, {}.\n\n{}", grid.table, grid.title, grid.unit, table(&header, lines))
 }
 
-/// What a pair adds, by what tells tables apart: at the smallest and the largest column, ours and the dissertation's.
-fn growth(rows: &[&Row], apart: &[&str], across: &str) -> String {
-    let mut keys: Vec<Vec<String>> = Vec::new();
-    for row in rows {
-        let key = apart.iter().map(|name| row.param(name)).collect();
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
+/// The ratios of each group: least, median, most.
+fn ratios(rows: &[&Row], apart: &[&str]) -> String {
+    type Ratio = fn(&Row) -> Option<f64>;
+    let kinds: [(&str, Ratio); 3] = [
+        ("ours / bare", Row::to_bare),
+        ("sealed / ours", |row| row.sealed.map(|sealed| sealed / row.ours)),
+        ("paper / ours", Row::gain),
+    ];
+    let kinds: Vec<_> =
+        kinds.into_iter().filter(|(_, of)| rows.iter().any(|row| of(row).is_some())).collect();
+    let mut header: Vec<String> = apart.iter().map(|name| name.replace('_', " ")).collect();
+    header.push("points".into());
+    for (name, _) in &kinds {
+        header.extend(["least", "median", "most"].map(|kind| format!("{name}: {kind}")));
     }
+    let lines = groups(rows, apart).into_iter().map(|(mut line, group)| {
+        line.push(group.len().to_string());
+        for (_, of) in &kinds {
+            let ratios: Vec<f64> = group.iter().filter_map(|row| of(row)).collect();
+            let [least, most] = [f64::min as fn(f64, f64) -> f64, f64::max]
+                .map(|choose| ratios.iter().copied().reduce(choose));
+            line.extend([least, (!ratios.is_empty()).then(|| median(&ratios)), most].map(optional));
+        }
+        line
+    });
+    table(&header, lines)
+}
+
+/// The most points that [`below_bare`] names.
+const NAMED_MAX: usize = 12;
+
+/// Names the points at which Outboard's median is below the bare program's.
+fn below_bare(rows: &[&Row], names: &[&str]) -> String {
+    let of: Vec<f64> = rows.iter().filter_map(|row| row.to_bare()).collect();
+    let below: Vec<&&Row> =
+        rows.iter().filter(|row| row.to_bare().is_some_and(|ratio| ratio < 1.0)).collect();
+    if below.is_empty() {
+        return String::new();
+    }
+    let point = |row: &&&Row| {
+        let values: Vec<String> =
+            names.iter().map(|name| format!("{} {}", name.replace('_', " "), row.param(name))).collect();
+        format!("{} ({})", values.join(", "), optional(row.to_bare()))
+    };
+    let mut named: Vec<String> = below.iter().take(NAMED_MAX).map(point).collect();
+    if below.len() > NAMED_MAX {
+        named.push(format!("and {} more", below.len() - NAMED_MAX));
+    }
+    format!(
+        "\nOutboard's median is below the bare program's at {} of {} points: {}.\n",
+        below.len(),
+        of.len(),
+        named.join("; ")
+    )
+}
+
+/// The times at the smallest size and the growth to the largest, by group.
+fn slopes(rows: &[&Row], apart: &[&str], across: &str) -> String {
+    let columns = values(rows, across);
+    let (Some(smallest), Some(largest)) = (columns.first(), columns.last()) else { return String::new() };
+    type Cell = fn(&Row) -> Option<f64>;
+    let kinds: [(&str, Cell); 4] = [
+        ("ours", |row| Some(row.ours)),
+        ("sealed", |row| row.sealed),
+        ("bare", |row| row.bare),
+        ("paper", |row| row.paper),
+    ];
+    let mut header: Vec<String> = apart.iter().map(|name| name.replace('_', " ")).collect();
+    for (name, _) in kinds {
+        header.extend([format!("{name}: us at {smallest} {across}"), format!("{name}: ns a further byte")]);
+    }
+    let lines = groups(rows, apart).into_iter().map(|(mut line, group)| {
+        let at = |column: &str| group.iter().find(|row| row.param(across) == column);
+        for (_, of) in kinds {
+            let [first, last] = [smallest, largest].map(|column| at(column).and_then(|row| of(row)));
+            let bytes = at(largest).zip(at(smallest)).map(|(b, a)| b.number(across) - a.number(across));
+            let slope = first.zip(last).zip(bytes).filter(|(_, bytes)| *bytes > 0.0);
+            line.extend(
+                [first, slope.map(|((first, last), bytes)| (last - first) / bytes * 1e3)].map(optional),
+            );
+        }
+        line
+    });
+    table(&header, lines)
+}
+
+/// The cost of a pair by group at the smallest and at the largest column.
+fn growth(rows: &[&Row], apart: &[&str], across: &str) -> String {
     let columns = values(rows, across);
     let (Some(smallest), Some(largest)) = (columns.first(), columns.last()) else { return String::new() };
     let mut header: Vec<String> = apart.iter().map(|name| name.to_string()).collect();
     for column in [smallest, largest] {
-        for kind in ["us without", "us a pair", "% a pair", "paper, % a pair"] {
+        for kind in ["us without pairs", "us a pair", "% a pair", "paper, % a pair"] {
             header.push(format!("{column} {across}: {kind}"));
         }
     }
-    let lines = keys.into_iter().map(|key| {
-        let own: Vec<&Row> = rows
-            .iter()
-            .filter(|row| apart.iter().zip(&key).all(|(name, value)| row.param(name) == *value))
-            .copied()
-            .collect();
-        let mut line = key.clone();
+    let lines = groups(rows, apart).into_iter().map(|(mut line, own)| {
         for column in [smallest, largest] {
             let of: Vec<&&Row> = own.iter().filter(|row| row.param(across) == *column).collect();
             let (Some(first), Some(last)) = (of.first(), of.last()) else { continue };
@@ -337,12 +446,12 @@ impl Section {
             .iter()
             .filter(|row| row.experiment == self.experiment && row.section() == self.part)
             .collect();
+        if own.is_empty() {
+            return String::new();
+        }
         let mut text = format!("\n## {} {}\n\n{}", self.number, self.title, self.text);
         for (_, remark) in REMARKS.iter().filter(|(section, _)| *section == self.number) {
-            text += &format!("\nReading the dissertation: {remark}\n");
-        }
-        if own.is_empty() && self.alone.is_empty() {
-            return text + "\nNot measured in this run.\n";
+            text += &format!("\nOn the dissertation: {remark}\n");
         }
         for picture in pictures.iter().filter(|p| p.experiment == self.experiment && p.part == self.part) {
             text += &format!("\n![{}]({directory}/{})\n", picture.title, picture.file);
@@ -350,55 +459,54 @@ impl Section {
         for grid in self.alone {
             text += &format!("\n{}", printed(grid));
         }
-        if own.is_empty() {
-            return text + "\nOurs is not measured in this run.\n";
+        text + &match &self.table {
+            Table::List(names) => format!("\n{}", list(&own, names)),
+            Table::Grid { apart, down, across } => self.grids(&own, apart, down, across),
         }
-        match &self.table {
-            Table::List(names) => text += &format!("\n{}", list(&own, names)),
-            Table::Grid { apart, down, across } => {
-                if *down == "pairs" {
-                    text += &format!("\n{}", growth(&own, apart, across));
-                }
-                let mut keys: Vec<Vec<String>> = Vec::new();
-                for row in &own {
-                    let key: Vec<String> = apart.iter().map(|name| row.param(name)).collect();
-                    if !keys.contains(&key) {
-                        keys.push(key);
-                    }
-                }
-                for key in keys {
-                    let of: Vec<&Row> = own
-                        .iter()
-                        .filter(|row| apart.iter().zip(&key).all(|(name, value)| row.param(name) == *value))
-                        .copied()
-                        .collect();
-                    let named: Vec<String> = apart
-                        .iter()
-                        .zip(&key)
-                        .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
-                        .collect();
-                    let runs = of.iter().map(|row| row.runs);
-                    let (least, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
-                    text += &format!(
-                        "\n<details><summary>{}; {least} to {most} runs a point</summary>\n\n{}\n</details>\n",
-                        named.join(", "),
-                        grid(&of, down, across)
-                    );
-                }
-            }
+    }
+
+    /// The computed summary and the folded tables of a section.
+    fn grids(&self, own: &[&Row], apart: &[&str], down: &str, across: &str) -> String {
+        let mut text = String::new();
+        if down == "pairs" {
+            text += &format!("\n{}", growth(own, apart, across));
+        }
+        if down == "paper_link" {
+            text += &format!("\n{}", slopes(own, &[apart, &[down]].concat(), across));
+        }
+        // The screen's rows compare programs; their ratios are rows of their own.
+        if self.experiment != "screen" {
+            text += &format!("\n{}", ratios(own, apart));
+            text += &below_bare(own, &[apart, &[down, across]].concat());
+        }
+        for (key, of) in groups(own, apart) {
+            let named: Vec<String> = apart
+                .iter()
+                .zip(&key)
+                .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
+                .collect();
+            text += &format!(
+                "\n<details><summary>{}; {} runs a point in {} turns</summary>\n\n{}\n</details>\n",
+                named.join(", "),
+                span(of.iter().map(|row| row.runs)),
+                span(of.iter().map(|row| row.turns)),
+                grid(&of, down, across)
+            );
         }
         text
     }
 }
 
-/// The page: every section with its text, its pictures and its tables.
-pub(crate) fn page(rows: &[Row], pictures: &[Picture], directory: &Path, machine: &str) -> String {
+/// Formats the smallest and the largest number.
+fn span(numbers: impl Iterator<Item = usize> + Clone) -> String {
+    let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
+    if least == most { least.to_string() } else { format!("{least} to {most}") }
+}
+
+/// Formats the page: every measured section with its text, pictures and tables.
+pub(super) fn page(rows: &[Row], pictures: &[Picture], directory: &Path, provenance: &str) -> String {
     let directory = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut text = format!(
-        "# Chapter 6\n\n{machine}\nTCP's congestion control on loopback: {}; in the labs: cubic.\n\n{}",
-        instruments::congestion(),
-        include_str!("text/head.md")
-    );
+    let mut text = format!("# Chapter 6\n\n{provenance}\n\n{}", include_str!("text/head.md"));
     for section in SECTIONS {
         text += &section.markdown(rows, pictures, &directory);
     }
@@ -408,12 +516,31 @@ pub(crate) fn page(rows: &[Row], pictures: &[Picture], directory: &Path, machine
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapter6::params;
+    use crate::chapter6::row::params;
+
+    fn row(bytes: usize, pairs: usize, bare: Option<f64>) -> Row {
+        Row {
+            experiment: "stages",
+            params: params! { "bytes": bytes, "pairs": pairs },
+            unit: "us",
+            ours: 10.0 * (pairs + 1) as f64,
+            sealed: None,
+            bare,
+            paper: Some(40.0),
+            runs: 3,
+            turns: 2,
+            p50: 10.0,
+            p99: 20.0,
+            bare_p50: bare,
+        }
+    }
 
     #[test]
     fn figures_have_three_digits_and_thousands_apart() {
         for (value, text) in [
             (0.0471, "0.047"),
+            (-0.0001, "0.000"),
+            (-0.0471, "-0.047"),
             (3.456, "3.46"),
             (45.67, "45.7"),
             (123.4, "123"),
@@ -425,20 +552,10 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_has_a_line_for_each_kind_of_figure_that_is_there() {
-        let row = |bytes: usize, pairs: usize, limit: Option<f64>| Row {
-            experiment: "stages",
-            params: params! { "bytes": bytes, "pairs": pairs },
-            unit: "us",
-            ours: 10.0 * (pairs + 1) as f64,
-            limit,
-            paper: Some(40.0),
-            runs: 3,
-            p50: 1.0,
-            p99: 2.0,
-        };
+    fn a_grid_has_a_line_for_each_measured_series() {
         let rows = [row(100, 0, None), row(1000, 0, None), row(100, 2, Some(20.0)), row(1000, 2, None)];
-        let text = grid(&rows.iter().collect::<Vec<_>>(), "pairs", "bytes");
+        let rows: Vec<&Row> = rows.iter().collect();
+        let text = grid(&rows, "pairs", "bytes");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "| pairs | us | 100 | 1000 |");
         assert_eq!(
@@ -449,10 +566,23 @@ mod tests {
                 "| 0 | paper / ours | 4.00 | 4.00 |"
             ]
         );
-        assert_eq!(lines[6..8], ["| 2 | limit | 20.0 | - |", "| 2 | paper | 40.0 | 40.0 |"]);
+        assert_eq!(lines[6..8], ["| 2 | bare | 20.0 | - |", "| 2 | paper | 40.0 | 40.0 |"]);
         // 100 bytes grow from 10 to 30 us with two pairs.
+        assert!(growth(&rows, &[], "bytes").contains("| 10.0 | 10.0 | 100 | 0.000 |"));
+    }
+
+    #[test]
+    fn points_below_the_bare_program_are_named() {
+        let rows = [row(100, 0, Some(20.0)), row(1000, 0, Some(5.0))];
+        let rows: Vec<&Row> = rows.iter().collect();
+        assert_eq!(
+            below_bare(&rows, &["bytes"]),
+            "\nOutboard's median is below the bare program's at 1 of 2 points: bytes 100 (0.500).\n"
+        );
         assert!(
-            growth(&rows.iter().collect::<Vec<_>>(), &[], "bytes").contains("| 10.0 | 10.0 | 100 | 0.000 |")
+            ratios(&rows, &["pairs"]).contains("| 0 | 2 | 0.500 | 2.00 | 2.00 |"),
+            "{}",
+            ratios(&rows, &["pairs"])
         );
     }
 }

@@ -1,22 +1,22 @@
-//! The dissertation's own figures (paper N, chapter 6), as they are printed: the other side of every comparison.
+//! The figures of "Networked Device Driver Architecture (2012)", chapter 6, as printed.
 //!
-//! The tests check them against each other and against what the text says of them; [`REMARKS`] says where that fails.
+//! The tests check the tables against each other and against the text. [`REMARKS`] lists the contradictions.
 
-/// A table of figures: a row and a column choose one.
+/// A table of figures by row and column.
 #[derive(Debug)]
 pub(crate) struct Grid {
     /// Its number in the dissertation.
     pub(crate) table: &'static str,
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
-    /// What rows and columns stand for, as the parameters of a measurement are called.
+    /// Parameters of the rows and of the columns, named as those of a measurement.
     pub(crate) axes: [&'static str; 2],
     pub(crate) columns: &'static [u64],
     pub(crate) rows: &'static [(&'static str, &'static [u64])],
 }
 
 impl Grid {
-    /// The figure of this row and column, if the dissertation has one.
+    /// Returns the figure of this row and column, if the dissertation has one.
     pub(crate) fn at(&self, row: &str, column: u64) -> Option<f64> {
         let at = self.columns.iter().position(|known| *known == column)?;
         let (_, figures) = self.rows.iter().find(|(label, _)| *label == row)?;
@@ -237,7 +237,7 @@ pub(crate) static VNC_FRAMES: Grid = Grid {
     rows: &[("vnc", &[44_500, 107_786, 127_290, 167_625, 246_812])],
 };
 
-/// Table 6.5: the same of the dissertation's own driver, without and with compression.
+/// Table 6.5: the dissertation's own driver, without and with compression.
 pub(crate) static DRIVER_FRAMES: Grid = Grid {
     table: "6.5",
     title: "Time between frames, networked device driver",
@@ -250,7 +250,7 @@ pub(crate) static DRIVER_FRAMES: Grid = Grid {
     ],
 };
 
-/// Every grid, in the dissertation's order.
+/// All grids in the dissertation's order.
 #[cfg(test)]
 static GRIDS: [&Grid; 13] = [
     &END_TO_END,
@@ -268,59 +268,83 @@ static GRIDS: [&Grid; 13] = [
     &SLOTS,
 ];
 
-/// Table 6.3: megabytes a second of the whole system.
+/// Table 6.3: throughput of the whole system.
 pub(crate) const THROUGHPUT_MB_PER_S: [(&str, f64); 2] = [("pipe", 10.5004), ("shm", 11.0023)];
-/// Section 6.3: megabytes a second of `rcp` over the same network: the dissertation's own limit.
+/// Section 6.3: throughput of `rcp` over the same network, the dissertation's own limit.
 pub(crate) const NETWORK_MB_PER_S: f64 = 11.3;
-/// Section 6.1: a round trip of `ping` over that network.
+/// Section 6.1: round trip of `ping` over that network.
 pub(crate) const PING_US: f64 = 235.0;
 
-/// Section 6.4, figure 6.6: microseconds of a motion update on its way.
+/// Section 6.4, figure 6.6: times of the three parts of a motion update's path.
 pub(crate) const DEVICE_US: [(&str, f64); 3] =
     [("device side", 36.0), ("network", 380.0), ("application side", 17.0)];
 
-/// Sections 6.7.1 and 6.7.2: mean difference of inter-message times where the text gives it: jitter (ms), pair, ms.
-/// The figures 6.12 and 6.14 have more, but only as pictures.
-pub(crate) const JITTER_MS: [(u64, &str, f64); 3] =
-    [(5, "none", 3.6), (100, "none", 25.6), (200, "none", 28.8)];
-/// The same where the text gives only what it stays below.
-pub(crate) const JITTER_BELOW_MS: [(u64, &str, f64); 10] = [
-    (5, "buffer", 0.1),
-    (10, "buffer", 0.1),
-    (25, "buffer", 0.1),
-    (50, "buffer", 0.1),
-    (200, "buffer", 1.5),
-    (5, "bundle", 1.0),
-    (10, "bundle", 1.0),
-    (25, "bundle", 1.0),
-    (50, "bundle", 1.0),
-    (100, "bundle", 1.0),
+/// A statistic of the differences of inter-message times in section 6.7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statistic {
+    Mean,
+    Deviation,
+}
+
+impl Statistic {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Statistic::Mean => "mean",
+            Statistic::Deviation => "standard deviation",
+        }
+    }
+}
+
+/// Sections 6.7.1 and 6.7.2: the values that the text gives, by jitter (ms), pair and statistic, ms. Figures 6.12 and
+/// 6.14 have more, but only as pictures.
+pub(crate) const JITTER_MS: [(u64, &str, Statistic, f64); 4] = [
+    (5, "none", Statistic::Mean, 3.6),
+    (50, "none", Statistic::Deviation, 12.3),
+    (100, "none", Statistic::Mean, 25.6),
+    (200, "none", Statistic::Mean, 28.8),
+];
+/// The upper bounds that the text gives.
+pub(crate) const JITTER_BELOW: [(u64, &str, Statistic, f64); 14] = [
+    (5, "buffer", Statistic::Mean, 0.1),
+    (10, "buffer", Statistic::Mean, 0.1),
+    (25, "buffer", Statistic::Mean, 0.1),
+    (50, "buffer", Statistic::Mean, 0.1),
+    (200, "buffer", Statistic::Mean, 1.5),
+    (5, "bundle", Statistic::Mean, 1.0),
+    (10, "bundle", Statistic::Mean, 1.0),
+    (25, "bundle", Statistic::Mean, 1.0),
+    (50, "bundle", Statistic::Mean, 1.0),
+    (100, "bundle", Statistic::Mean, 1.0),
+    (5, "bundle", Statistic::Deviation, 1.0),
+    (10, "bundle", Statistic::Deviation, 1.0),
+    (25, "bundle", Statistic::Deviation, 1.0),
+    (50, "bundle", Statistic::Deviation, 1.0),
 ];
 
-/// Where the dissertation's figures do not fit each other, by the section that they stand in.
+/// Contradictions between the dissertation's figures, by section.
 pub(crate) const REMARKS: [(&str, &str); 6] = [
     (
         "6.1",
-        "The text fits a line of 0.17 us a character to table 6.1; the table itself has 0.089 (91,356 us over 1,023,000 \
-         characters), which is the time of the network. 0.17 is that of the round trip before it was halved.",
+        "The text fits a line of 0.17 us a character to table 6.1. The table itself has 0.089 (91,356 us over 1,023,000 \
+         characters), the network's time; 0.17 fits the round trip before it was halved.",
     ),
-    ("6.1", "The text has a ping of 235 us here and, in section 6.8.1, of 226 us."),
+    ("6.1", "The text gives a ping of 235 us here and of 226 us in section 6.8.1."),
     (
         "6.8.1",
-        "Table 6.6 grows by 5.7 % of its first row a pair (5.0 % of the row before), where the text says 6.6 %; table 6.7 \
-         by 2.0 %, where it says 1.9 %. Table 6.7 is not monotone: 4 pairs are 16 % faster than 3 at 50,000 characters, \
-         6 pairs 16 % faster than 5 at 5,000 and 11 % at 100,000.",
+        "Table 6.6 grows by 5.7 % of its first row per pair (5.0 % of the previous row); the text says 6.6 %. Table 6.7 \
+         grows by 2.0 %; the text says 1.9 %. Table 6.7 is not monotone: 4 pairs are 16 % faster than 3 at 50,000 \
+         characters, 6 pairs 16 % faster than 5 at 5,000 and 11 % at 100,000.",
     ),
     (
         "6.9.1",
         "The time of a frame without pairs, times 11.3 MB/s, is 2.9 to 3.8 bytes a pixel in tables 6.10 and 6.11. Four bytes \
-         a pixel would be 15.5 MB/s at 100 pixels, more than 100 Mbit/s carry; three are 11.6 MB/s. So \
-         frames have three bytes a pixel here, too.",
+         a pixel would be 15.5 MB/s at 100 pixels, more than 100 Mbit/s carry; three are 11.6 MB/s. So the frames of \
+         this measurement have three bytes a pixel.",
     ),
     (
         "6.9.2",
-        "Table 6.14 with three slots is not table 6.13 without pairs (1,213 and 3,457 us at 100 pixels; 8,383 and 14,539 at \
-         200), though both say they measure that; from 500 pixels they agree within 4 %.",
+        "Table 6.14 with three slots and table 6.13 without pairs claim to measure the same, but differ (1,213 and 3,457 us at \
+         100 pixels; 8,383 and 14,539 at 200). From 500 pixels they agree within 4 %.",
     ),
     ("6.9.2", "In table 6.14, nine slots are slower than ten at 100 pixels (2,021 and 1,572 us)."),
 ];
@@ -329,7 +353,7 @@ pub(crate) const REMARKS: [(&str, &str); 6] = [
 mod tests {
     use super::*;
 
-    /// By how much a figure is more than another, per cent, over all columns on the average.
+    /// Returns how much larger one row is than another in per cent, averaged over all columns.
     fn average(more: &Grid, more_row: &str, less: &Grid, less_row: &str) -> f64 {
         let growth = |column: &u64| {
             let (more, less) = (more.at(more_row, *column).unwrap(), less.at(less_row, *column).unwrap());
@@ -348,7 +372,7 @@ mod tests {
             assert!(grid.columns.is_sorted(), "{}", grid.table);
             for (label, figures) in grid.rows {
                 assert_eq!(figures.len(), grid.columns.len(), "{} {label}", grid.table);
-                // Of small messages the figures are noise.
+                // The figures of small messages are noisy.
                 assert!(
                     figures.iter().zip(&figures[1..]).all(|(a, b)| *b as f64 > 0.7 * *a as f64),
                     "{}",
@@ -379,7 +403,7 @@ mod tests {
         assert_near(average(&FRAMES_SHARED, "1", &FRAMES_SHARED, "0"), 5.57);
         assert_near(average(&FRAMES_PIPE, "0", &FRAMES_SHARED, "0"), 6.72);
         assert_near(average(&SYSTEM_PIPE, "0", &SYSTEM_SHARED, "0"), -1.09);
-        // What the remarks say of section 6.8.1.
+        // The remarks on section 6.8.1.
         assert_near(average(&SYSTEM_PIPE, "6", &SYSTEM_PIPE, "0") / 6.0, 5.67);
         assert_near(average(&SYSTEM_SHARED, "6", &SYSTEM_SHARED, "0") / 6.0, 1.96);
     }

@@ -1,19 +1,19 @@
-//! The bare mechanism that a chain of processes is measured beside: messages through so many pipes and as many
-//! programs that only read and write, a whole message at a time, as the dissertation's modules do (listing 5.9).
+//! The bare mechanism beside chains of processes: messages through pipes and programs that only read and write. Each
+//! program reads a whole message before it writes it, as the dissertation's modules do (listing 5.9).
 
-use super::Block;
 use super::instruments::noise;
-use crate::Failure;
+use super::setting::Block;
 use crate::measure::Times;
+use crate::setting::{Failure, be_like_a_worker};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write, stdin, stdout};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What pipes are asked to hold: as much as a program may ask for.
+/// The capacity of the pipes: the most that a program without a privilege may set.
 const PIPE_BYTES: usize = 1 << 20;
-/// Of a message: how many bytes follow.
+/// Bytes of a message's header, the length of the body.
 const HEADER_BYTES: usize = 8;
 
 fn write_message(pipe: &mut impl Write, message: &[u8]) -> std::io::Result<()> {
@@ -30,9 +30,10 @@ fn read_message(pipe: &mut impl Read, message: &mut Vec<u8>) -> std::io::Result<
     pipe.read_exact(&mut message[HEADER_BYTES..])
 }
 
-/// One of the programs.
+/// Runs one of the programs.
 pub(crate) fn run() -> Result<(), Failure> {
-    // Without the standard streams' own buffers.
+    be_like_a_worker();
+    // Copies of the descriptors, without the standard streams' buffers.
     let (mut from, mut to) = (File::from(rustix::io::dup(stdin())?), File::from(rustix::io::dup(stdout())?));
     let mut message = Vec::new();
     loop {
@@ -44,7 +45,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
 }
 
-/// Programs one behind the other. Dropping it ends them: they have nothing more to read.
+/// Programs in a row. Dropping the value closes the first pipe, and the programs exit.
 pub(crate) struct Chain {
     programs: Vec<Child>,
     to: Option<File>,
@@ -53,7 +54,7 @@ pub(crate) struct Chain {
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
     let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // A smaller pipe does, too.
+    // A smaller pipe works too.
     let _ = rustix::pipe::fcntl_setpipe_size(&to, PIPE_BYTES);
     Ok((from, to))
 }
@@ -74,8 +75,9 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Messages one after the other through all of them.
+    /// Sends messages through all programs, one at a time.
     pub(crate) fn measure(&mut self, block: &Block, pause: Duration) -> Result<Times, Failure> {
+        be_like_a_worker();
         let Some(to) = self.to.as_mut() else { return Err("the chain is closed".into()) };
         let mut message = (block.bytes as u64).to_le_bytes().to_vec();
         message.extend(noise(block.bytes));

@@ -1,40 +1,44 @@
-//! Section 6.3: how much a second crosses the whole system, timed by one acknowledgement of the application's.
+//! Section 6.3: throughput of the whole system, timed by one acknowledgement of the application.
 //!
-//! The limit is a bare socket that writes as much and waits for one byte.
+//! The bare program writes as much to a plain socket and waits for one byte.
 
-use super::far::{Service, ask};
-use super::instruments::{Flood, noise};
+use super::instruments::{Flood, congestion, noise};
 use super::network::Network;
-use super::{Block, ChapterSetting, LinkKind, Row, paper, params, progress};
-use crate::Failure;
+use super::paper;
+use super::row::{Row, params};
+use super::services::{Service, ask};
+use super::setting::{Block, Carrier, ChapterSetting, LinkKind, Turn, turns};
 use crate::measure::{median, percentile};
+use crate::programs::progress;
+use crate::setting::{Failure, be_like_a_worker};
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 
-/// Size of the messages.
+/// Bytes of a message.
 const BYTES: usize = 1_000_000;
-/// Messages of the first run, which only tells how many the next are to be.
+/// Messages of the first run, which only finds the number of messages of the next ones.
 const TRIAL: usize = 8;
-/// Messages of a run, at most.
+/// Most messages of a run.
 const MESSAGES_MAX: usize = 4000;
-/// Timed runs of a point in a round.
+/// Timed runs of a turn.
 const RUNS: usize = 3;
 
-/// Megabytes a second.
+/// Returns MB/s.
 fn speed(bytes: usize, messages: usize, ns: u64) -> f64 {
     (bytes * messages) as f64 * 1e3 / ns.max(1) as f64
 }
 
-fn ours(network: &Network, bytes: usize, messages: usize) -> Result<f64, Failure> {
+fn ours(network: &Network, carrier: Carrier, bytes: usize, messages: usize) -> Result<f64, Failure> {
     let (results, elapsed) = channel();
     let flood = Flood::new(bytes, messages, results);
-    let ns = network.attach("acknowledge", Box::new(flood), &elapsed)?;
+    let ns = network.attach(carrier, "acknowledge", Box::new(flood), &elapsed)?;
     Ok(speed(bytes, messages, ns))
 }
 
-fn limit(network: &Network, bytes: usize, messages: usize) -> Result<f64, Failure> {
+fn bare(network: &Network, bytes: usize, messages: usize) -> Result<f64, Failure> {
     let mut socket = network.connect()?;
     network.here(|| {
+        be_like_a_worker();
         ask(&mut socket, Service::Acknowledge, (bytes * messages) as u64)?;
         let message = noise(bytes);
         let begun = sys::clock::boot_ns();
@@ -46,42 +50,57 @@ fn limit(network: &Network, bytes: usize, messages: usize) -> Result<f64, Failur
     })
 }
 
-/// Section 6.3: no pairs, and one behind each other link, which is the nearest to the dissertation's processes.
+fn mean(speeds: &[f64]) -> f64 {
+    speeds.iter().sum::<f64>() / speeds.len().max(1) as f64
+}
+
+/// Section 6.3: no pairs, and one behind each other link, which is nearest to the dissertation's processes.
 pub(crate) fn throughput(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let bytes = setting.sizes.first().copied().unwrap_or(BYTES);
     let mut rows = Vec::new();
     Network::each(setting, &[], |network| {
         progress(&format!("throughput, {}", network.kind));
-        let trial = limit(network, bytes, TRIAL)?;
+        let congestion = network.here(|| Ok(congestion()))?;
+        let trial = bare(network, bytes, TRIAL)?;
         let block: Block = setting.block(bytes, MESSAGES_MAX);
         let affordable = trial * 1e6 * block.budget.as_secs_f64() / RUNS as f64 / bytes as f64;
         let messages = (affordable as usize).clamp(TRIAL, MESSAGES_MAX);
         for link in setting.links() {
             let pairs = usize::from(link != LinkKind::Direct);
             network.set_pipeline(&link.pipeline(pairs))?;
-            let (mut speeds, mut limits) = (Vec::new(), Vec::new());
-            for _ in 0..setting.rounds.max(1) * RUNS {
-                limits.push(limit(network, bytes, messages)?);
-                speeds.push(ours(network, bytes, messages)?);
+            let (mut tcp, mut sealed, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+            for turn in turns(setting.rounds) {
+                for _ in 0..RUNS {
+                    match turn {
+                        Turn::Bare => plain.push(bare(network, bytes, messages)?),
+                        Turn::Ours(carrier @ Carrier::Tcp) => {
+                            tcp.push(ours(network, carrier, bytes, messages)?)
+                        }
+                        Turn::Ours(carrier) => sealed.push(ours(network, carrier, bytes, messages)?),
+                    }
+                }
             }
-            let mean = |speeds: &[f64]| speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
-            // Without pairs the dissertation's modules are joined by one or the other; ours by neither.
+            // Without pairs pipes and shared memory join the dissertation's modules, and neither joins Outboard's.
             let papers =
                 paper::THROUGHPUT_MB_PER_S.iter().filter(|(name, _)| pairs == 0 || *name == link.name());
             rows.extend(papers.map(|(paper_link, paper)| Row {
                 experiment: "throughput",
                 params: params! {
-                    "network": network.kind.name(), "bytes": bytes, "messages": messages, "link": link.name(),
+                    "network": network.kind.name(), "congestion": congestion, "bytes": bytes, "messages": messages,
+                    "link": link.name(),
                     "pairs": pairs, "paper_link": paper_link,
                 },
                 unit: "MB/s",
-                ours: mean(&speeds),
-                limit: Some(mean(&limits)),
+                ours: mean(&tcp),
+                sealed: Some(mean(&sealed)),
+                bare: Some(mean(&plain)),
                 paper: Some(*paper),
-                runs: speeds.len(),
-                p50: median(&speeds),
-                // Of speeds, the slowest are the tail.
-                p99: percentile(&speeds, 0.01),
+                runs: tcp.len(),
+                turns: setting.turns(),
+                p50: median(&tcp),
+                // The slowest speeds are the tail.
+                p99: percentile(&tcp, 0.01),
+                bare_p50: Some(median(&plain)),
             }));
         }
         Ok(())

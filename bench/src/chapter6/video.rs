@@ -1,18 +1,22 @@
-//! Sections 6.9.1 and 6.9.2: square frames of three bytes a pixel, as fast as they go.
+//! Sections 6.9.1 and 6.9.2: square frames of three bytes a pixel, as fast as the path carries them.
 //!
-//! Over the whole system it is the time from one painted frame to the next; on a single machine the time of a frame
-//! from its making until right before it is written to the network, which is always busy. The limit paints frames
-//! that a bare socket sends; on a single machine it is a frame through as many bare programs (`machine`).
+//! Over the whole system a time is that from one painted frame to the next. On a single machine it is the age of a frame
+//! right before the write to the network, which is always busy. The bare program paints frames from a plain socket; on a
+//! single machine the bare mechanism is a frame through as many bare programs (`machine`).
 
-use super::far::{Service, ask, camera};
-use super::instruments::{Gauge, Painter, Passing, Watch, lock, paint};
-use super::machine::{Sending, join, limits, send};
+use super::far::camera;
+use super::instruments::{Gauge, Painter, Passing, Watch, lock};
+use super::machine::{Sending, bare as bare_machine, join, send};
 use super::network::Network;
-use super::{Block, ChapterSetting, LinkKind, Row, paper, params, progress};
-use crate::Failure;
+use super::paper;
+use super::row::{Row, Series, params};
+use super::services::{Service, ask, paint};
+use super::setting::{Block, Carrier, ChapterSetting, LinkKind, Turn, turns};
 use crate::measure::Times;
+use crate::programs::progress;
+use crate::setting::Failure;
 use contract::{Format, Partner, Role};
-use runtime::registry;
+use modules::registry;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,10 +27,10 @@ const FRAMES: usize = 5000;
 const PIXEL_BYTES: usize = 3;
 /// Slots of shared memory in table 6.13.
 const SLOTS: &str = "slots=3";
-/// The latency that `slots=auto` keeps to by itself.
+/// The latency that `slots=auto` keeps.
 const LATENCY: &str = "50us";
 
-/// Sides of the frames: the dissertation's, or those asked for.
+/// Sides of the frames: those that the user wants, or the dissertation's.
 fn sides(setting: &ChapterSetting) -> Vec<usize> {
     ChapterSetting::or(&setting.sizes, paper::FRAMES_PIPE.columns.iter().map(|side| *side as usize))
 }
@@ -35,14 +39,14 @@ fn block(setting: &ChapterSetting, side: usize) -> Block {
     setting.block(side * side * PIXEL_BYTES, FRAMES)
 }
 
-/// The time between painted frames of the far host's camera.
-fn painted(network: &Network, side: usize, block: &Block) -> Result<Times, Failure> {
+/// Returns the times between painted frames of the far host's camera.
+fn painted(network: &Network, carrier: Carrier, side: usize, block: &Block) -> Result<Times, Failure> {
     let (results, times) = channel();
-    let painter = Painter::new(block, results)?.into_partner();
-    network.attach(&format!("camera-{side}"), painter, &times)
+    let painter = Painter::new(block)?.into_partner(results);
+    network.attach(carrier, &format!("camera-{side}"), painter, &times)
 }
 
-/// The same of bare sockets, size by size.
+/// Returns the times between painted frames from a plain socket, size by size.
 fn bare(network: &Network, blocks: &[Block]) -> Result<Vec<Times>, Failure> {
     let paint = |block: &Block| {
         let socket = network.connect()?;
@@ -59,28 +63,33 @@ pub(crate) fn video(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     Network::each(setting, &sides, |network| {
         for link in setting.links() {
             progress(&format!("video, {}, {}", network.kind, link.name()));
-            let (mut ours, mut limit) = (vec![vec![Times::default(); sides.len()]; pairs.len()], Vec::new());
-            for _ in 0..setting.rounds.max(1) {
-                join(&mut limit, bare(network, &blocks)?);
-                for (pairs, ours) in pairs.iter().zip(&mut ours) {
+            let none = vec![vec![Times::default(); sides.len()]; pairs.len()];
+            let (mut tcp, mut sealed, mut plain) = (none.clone(), none, Vec::new());
+            for turn in turns(setting.rounds) {
+                let (carrier, all) = match turn {
+                    Turn::Bare => {
+                        join(&mut plain, bare(network, &blocks)?);
+                        continue;
+                    }
+                    Turn::Ours(carrier @ Carrier::Tcp) => (carrier, &mut tcp),
+                    Turn::Ours(carrier) => (carrier, &mut sealed),
+                };
+                for (pairs, all) in pairs.iter().zip(all) {
                     network.set_pipeline(&link.pipeline(*pairs))?;
-                    for ((side, block), ours) in sides.iter().zip(&blocks).zip(ours) {
-                        ours.append(&painted(network, *side, block)?);
+                    for ((side, block), all) in sides.iter().zip(&blocks).zip(all) {
+                        all.append(&painted(network, carrier, *side, block)?);
                     }
                 }
             }
-            for (pairs, ours) in pairs.iter().zip(&ours) {
-                for ((side, ours), limit) in sides.iter().zip(ours).zip(&limit) {
+            for (at_pairs, pairs) in pairs.iter().enumerate() {
+                for (at, side) in sides.iter().enumerate() {
                     let params = params! {
                         "network": network.kind.name(), "side": side, "link": link.name(), "pairs": pairs,
                     };
-                    let grid = match link {
-                        LinkKind::Direct => None,
-                        LinkKind::Pipe => Some(&paper::FRAMES_PIPE),
-                        LinkKind::Shm => Some(&paper::FRAMES_SHARED),
-                    };
-                    let paper = grid.and_then(|grid| grid.at(&pairs.to_string(), *side as u64));
-                    rows.push(Row::of_times("video", params, ours, Some(limit), paper));
+                    let paper = link.paper([&paper::FRAMES_PIPE, &paper::FRAMES_SHARED], *pairs, *side);
+                    let [ours, sealed] = [&tcp, &sealed].map(|all| all[at_pairs].get(at));
+                    let series = Series { ours, sealed, bare: plain.get(at) };
+                    rows.push(Row::of_times("video", params, series, paper, setting.turns()));
                 }
             }
         }
@@ -89,14 +98,14 @@ pub(crate) fn video(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// The camera's partner, as a device.
+/// Returns the partner of a camera.
 fn device(side: usize) -> Result<Box<dyn Partner>, Failure> {
     let spec = registry::device_spec(&camera(side), Role::Device)?;
     let class = registry::device_class(&spec.class).ok_or("there is no such device")?;
     Ok(class.partner(class.open(&spec, Role::Device, None)?)?)
 }
 
-/// How old frames are when they go to the network.
+/// Returns the ages of frames when the transport takes them.
 fn ages(network: &Network, side: usize, block: &Block, pipeline: &str) -> Result<Times, Failure> {
     let (results, times) = channel();
     let state = Mutex::new((Times::with_capacity(block.count), 0, None));
@@ -113,7 +122,7 @@ fn ages(network: &Network, side: usize, block: &Block, pipeline: &str) -> Result
             times.add(at.saturating_sub(created));
         }
         if block.is_done(*sent, at - begun) {
-            // Who wanted them has them already, if nobody listens.
+            // The receiver takes the first result only.
             let _ = results.send(std::mem::take(times));
         }
     });
@@ -125,8 +134,8 @@ fn ages(network: &Network, side: usize, block: &Block, pipeline: &str) -> Result
     })
 }
 
-/// One point of a frame's time on a single machine, ours and the limit. Where frames are handed on by calls there is no
-/// limit to speak of: what they wait for is the network.
+/// Measures one point on a single machine: Outboard's ages and the bare mechanism's times. Calls have no bare mechanism:
+/// their frames wait for the network alone.
 fn point(
     setting: &ChapterSetting,
     network: &Network,
@@ -137,14 +146,21 @@ fn point(
 ) -> Result<(Times, Option<Times>), Failure> {
     let block = block(setting, side);
     let bare = Block { bytes: block.bytes + Header::BYTES, ..block };
-    let (mut ours, mut limit) = (Times::default(), Vec::new());
-    for _ in 0..setting.rounds.max(1) {
-        if link != LinkKind::Direct && pairs > 0 {
-            join(&mut limit, network.here(|| limits(&[bare], Duration::ZERO, link, pairs))?);
+    let (mut ours, mut plain) = (Times::default(), Vec::new());
+    let has_bare = link != LinkKind::Direct && pairs > 0;
+    for round in 0..setting.turns() {
+        // Every other round runs in reverse order.
+        for turn in [round, round + 1] {
+            match turn.is_multiple_of(2) {
+                true if has_bare => {
+                    join(&mut plain, network.here(|| bare_machine(&[bare], Duration::ZERO, link, pairs))?);
+                }
+                true => {}
+                false => ours.append(&ages(network, side, &block, pipeline)?),
+            }
         }
-        ours.append(&ages(network, side, &block, pipeline)?);
     }
-    Ok((ours, limit.pop()))
+    Ok((ours, plain.pop()))
 }
 
 /// Section 6.9.2, tables 6.12 and 6.13: 0 to 8 pairs, one processor, three slots of shared memory.
@@ -160,17 +176,14 @@ pub(crate) fn video_single(setting: &ChapterSetting) -> Result<Vec<Row>, Failure
                         LinkKind::Shm => link.pipeline_with(*pairs, SLOTS),
                         _ => link.pipeline(*pairs),
                     };
-                    let (ours, limit) = point(setting, network, *side, link, *pairs, &pipeline)?;
+                    let (ours, bare) = point(setting, network, *side, link, *pairs, &pipeline)?;
                     let params = params! {
                         "network": network.kind.name(), "side": side, "link": link.name(), "pairs": pairs, "cores": 1,
                     };
-                    let grid = match link {
-                        LinkKind::Direct => None,
-                        LinkKind::Pipe => Some(&paper::FRAME_MACHINE_PIPE),
-                        LinkKind::Shm => Some(&paper::FRAME_MACHINE_SHARED),
-                    };
-                    let paper = grid.and_then(|grid| grid.at(&pairs.to_string(), *side as u64));
-                    rows.push(Row::of_times("video-single", params, &ours, limit.as_ref(), paper));
+                    let grids = [&paper::FRAME_MACHINE_PIPE, &paper::FRAME_MACHINE_SHARED];
+                    let paper = link.paper(grids, *pairs, *side);
+                    let series = Series { ours: Some(&ours), sealed: None, bare: bare.as_ref() };
+                    rows.push(Row::of_times("video-single", params, series, paper, setting.turns()));
                 }
             }
         }
@@ -179,8 +192,8 @@ pub(crate) fn video_single(setting: &ChapterSetting) -> Result<Vec<Row>, Failure
     Ok(rows)
 }
 
-/// Section 6.9.2, table 6.14: one pair in shared memory, 1 to 10 slots, one processor. Once all slots are used, as the
-/// dissertation's were, and once as many of those that are free as keep to the latency; `auto` sets both.
+/// Section 6.9.2, table 6.14: one pair in shared memory, 1 to 10 slots, one processor. One series uses all slots, as the
+/// dissertation's did. The other uses as many as keep the latency; `auto` sets both.
 pub(crate) fn batching(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     let sides = sides(setting);
     let slots = || paper::SLOTS.rows.iter().map(|(slots, _)| *slots);
@@ -194,13 +207,14 @@ pub(crate) fn batching(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
         for side in &sides {
             for (slots, used, options) in &settings {
                 let pipeline = LinkKind::Shm.pipeline_with(1, options);
-                let (ours, limit) = point(setting, network, *side, LinkKind::Shm, 1, &pipeline)?;
+                let (ours, bare) = point(setting, network, *side, LinkKind::Shm, 1, &pipeline)?;
                 let params = params! {
                     "network": network.kind.name(), "side": side, "link": "shm", "pairs": 1, "slots": slots,
                     "used": used, "cores": 1,
                 };
                 let paper = paper::SLOTS.at(slots, *side as u64);
-                rows.push(Row::of_times("batching", params, &ours, limit.as_ref(), paper));
+                let series = Series { ours: Some(&ours), sealed: None, bare: bare.as_ref() };
+                rows.push(Row::of_times("batching", params, series, paper, setting.turns()));
             }
         }
         Ok(())

@@ -1,35 +1,35 @@
-//! Random pipelines, drawn from the table of pairs: whatever stands there, with options of the kinds it declares.
+//! Random pipelines from the table of pairs, with random options of the declared kinds.
 
 use contract::{FlowClass, Format, OptionKind, OptionSpec, Options, Pair, Shape};
 use netsim::{Params, Rng};
 use pipeline::{Origin, Pipeline};
 use std::time::Duration;
 
-/// Pairs that are not drawn, and why.
+/// Pairs that are never drawn, with the reason.
 pub(super) const LEFT_OUT: [(&str, &str); 2] = [
     ("exec", "its halves are the user's programs"),
-    ("prefetch", "it makes requests of its own, and stands in both flows of a driver"),
+    ("prefetch", "it creates requests of its own, and is part of both flows of a driver"),
 ];
 
 /// Most pairs of a pipeline.
 const PAIRS_MAX: u64 = 8;
-/// Messages of a flow, fewest and most.
+/// Fewest and most messages of a flow.
 const MESSAGES: [u64; 2] = [40, 100];
-/// Flows are short: what waits, waits for less than this, milliseconds.
+/// Longest wait that an option sets, milliseconds: flows are short.
 const WAIT_MS_MAX: u64 = 40;
-/// Bytes that an option limits: more than the messages of a flow have together.
+/// Byte limit that an option sets: more than all messages of a flow.
 const LIMIT_BYTES: u64 = 16 << 20;
-/// Whole numbers are drawn from so many above the least: a few messages, ways, keys.
+/// Range of drawn integers above the minimum.
 const RANGE: i64 = 16;
-/// Ways that pairs may divide a message among, all together: each may carry it whole.
-const WAYS_MAX: u64 = 16;
-/// Drawn options that a pair refuses are drawn again so many times.
+/// Most lanes of all pairs together: each may carry the whole message.
+const LANES_MAX: u64 = 16;
+/// Attempts to draw options that a pair accepts.
 const TRIES: usize = 20;
 
 const FORMATS: [Format; 6] =
     [Format::Bytes, Format::Motion, Format::Video, Format::Evdev, Format::Audio, Format::Serial];
 
-/// A flow between two hosts, and all that was drawn for it.
+/// A flow between two hosts with all its random choices.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) seed: u64,
@@ -38,15 +38,15 @@ pub(super) struct Case {
     pub(super) transport: &'static str,
     pub(super) network: Params,
     pub(super) pipeline: Pipeline,
-    /// One of its stages runs in a process of its own.
+    /// True if one stage runs in a process of its own.
     pub(super) is_isolated: bool,
     pub(super) messages: u64,
 }
 
-/// What a flow's pairs are drawn with.
+/// The state of drawing a flow's pairs.
 struct Drawing {
     rng: Rng,
-    /// Only pairs that neither drop nor change: everything must come.
+    /// Draw only pairs that neither drop nor change messages.
     is_faithful: bool,
 }
 
@@ -58,10 +58,10 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Ways that it divides a flow among.
-    fn ways(&self) -> u64 {
+    /// Returns the lanes that the pair divides a flow into.
+    fn lanes(&self) -> u64 {
         match self.pair.shape(&self.options) {
-            Shape::Fan(ways) => ways.into(),
+            Shape::Fan(lanes) => lanes.into(),
             _ => 1,
         }
     }
@@ -73,29 +73,29 @@ impl Drawn {
         }
     }
 
-    /// Of so few at a time a flow that goes on makes more than it carries.
+    /// Returns true if the pair holds so few messages that a continuous flow exceeds it.
     fn carries_few(&self) -> bool {
         self.pair.name() == "delay" && self.options.count("held_max") <= RANGE as usize
     }
 
-    /// A process of its own has one flow in and one out.
+    /// Returns true if the pair can run in a process of its own, with one flow in and one out.
     fn may_be_isolated(&self) -> bool {
         self.pair.shape(&self.options) == Shape::Line && self.pair.side_ports().is_empty()
     }
 }
 
-/// Whether it changes what messages say. `replay` says itself when they were created, and changes nothing else.
+/// Returns true if the pair changes bodies. `replay` changes creation times only.
 pub(super) fn changes(pair: &dyn Pair, options: &Options) -> bool {
     pair.promises(options).may_change && pair.name() != "replay"
 }
 
-/// Pairs that are drawn.
+/// Returns the pairs to draw from.
 pub(super) fn pairs() -> impl Iterator<Item = &'static dyn Pair> {
     stages::PAIRS.iter().copied().filter(|pair| LEFT_OUT.iter().all(|(name, _)| *name != pair.name()))
 }
 
 impl Case {
-    /// Everything from `seed`. `may_isolate`: there is a program to run stages in.
+    /// Draws a flow from `seed`. Stages may run in processes of their own if `may_isolate`.
     pub(super) fn draw(seed: u64, may_isolate: bool) -> Result<Case, String> {
         let mut rng = Rng::new(seed, 1);
         let format = FORMATS[[0, 0, 0, 1, 2, 2, 3, 4, 5][rng.up_to(8) as usize]].clone();
@@ -128,20 +128,20 @@ impl Case {
         let [delay, jitter] = [delay_ns, jitter_ns].map(|ns| *ns as f64 / 1e6);
         let loss = f64::from(*loss_ppm) / 1e4;
         format!(
-            "{}, {:?}, {delay:.1} ms and up to {jitter:.1} ms more, loss {loss:.1} %",
+            "{}, {:?}, delay {delay:.1} ms, jitter {jitter:.1} ms, loss {loss:.1} %",
             self.transport, self.class
         )
     }
 }
 
-/// The text of so many pairs for `format` through which every message comes whole and in order. Some of them run in
+/// Draws a pipeline of `count` pairs for `format` that delivers every message whole and in order. Some pairs run in
 /// processes of their own.
 pub(crate) fn exact(seed: u64, format: &Format, count: u64) -> Result<String, String> {
     let mut drawing = Drawing { rng: Rng::new(seed, 3), is_faithful: true };
     for _ in 0..TRIES {
         let pairs = drawing.fitting(format, count)?;
         if pairs.iter().any(|drawn| {
-            // What keeps the rhythm of a flow keeps what stood still late.
+            // `replay` keeps the rhythm of a flow, so that a delay stays after a fault.
             drawn.pair.name() == "replay"
                 || drawn.carries_few()
                 || drawn.pair.promises(&drawn.options).may_reorder
@@ -157,21 +157,21 @@ pub(crate) fn exact(seed: u64, format: &Format, count: u64) -> Result<String, St
         };
         return Ok(pairs.iter().map(&mut one).collect::<Vec<_>>().join(" | "));
     }
-    Err("no pairs were drawn that keep the order".into())
+    Err("all drawn pairs may reorder".into())
 }
 
-/// A pipeline with a pair in it that cannot take what comes to it.
+/// A pipeline with a pair that cannot take its input.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub(super) format: Format,
     pub(super) pipeline: Pipeline,
-    /// Both ends of the misfit, as an error has to name them.
-    pub(super) maker: String,
-    pub(super) taker: String,
+    /// Both ends of the misfit, as an error must name them.
+    pub(super) source: String,
+    pub(super) sink: String,
 }
 
 impl Misfit {
-    /// Everything from `seed`.
+    /// Draws a misfit from `seed`.
     pub(super) fn draw(seed: u64) -> Result<Misfit, String> {
         let mut drawing = Drawing { rng: Rng::new(seed, 2), is_faithful: false };
         for _ in 0..TRIES * TRIES {
@@ -179,27 +179,27 @@ impl Misfit {
             let before = drawing.rng.up_to(PAIRS_MAX - 1);
             let mut pairs = drawing.fitting(&format, before)?;
             let made = made(&pairs, &format)?;
-            let taker = drawing.pair()?;
-            if taker.pair.accept(&made, &taker.options).is_ok() {
+            let sink = drawing.pair()?;
+            if sink.pair.accept(&made, &sink.options).is_ok() {
                 continue;
             }
-            let maker = match pairs.last() {
+            let source = match pairs.last() {
                 Some(last) => format!("`{}` makes {made}", last.pair.name()),
                 None => format!("the flow is {made}"),
             };
-            let name = format!("`{}` cannot take", taker.pair.name());
-            pairs.push(taker);
+            let name = format!("`{}` cannot take", sink.pair.name());
+            pairs.push(sink);
             for _ in 0..drawing.rng.up_to(PAIRS_MAX - 1 - before) {
                 pairs.push(drawing.pair()?);
             }
             let pipeline = parse(&pairs)?;
-            return Ok(Misfit { format, pipeline, maker, taker: name });
+            return Ok(Misfit { format, pipeline, source, sink: name });
         }
-        Err("no pair was drawn that does not fit".into())
+        Err("all drawn pairs fit".into())
     }
 }
 
-/// What pairs that fit make of `format`.
+/// Returns the output format of fitting pairs.
 fn made(pairs: &[Drawn], format: &Format) -> Result<Format, String> {
     pairs.iter().try_fold(format.clone(), |format, drawn| drawn.pair.accept(&format, &drawn.options))
 }
@@ -210,18 +210,18 @@ fn parse(pairs: &[Drawn]) -> Result<Pipeline, String> {
 }
 
 impl Drawing {
-    /// Pairs of which each takes what the one before makes.
+    /// Draws pairs: each takes the previous one's output.
     fn fitting(&mut self, format: &Format, count: u64) -> Result<Vec<Drawn>, String> {
-        let (mut pairs, mut format, mut ways) = (Vec::new(), format.clone(), 1);
+        let (mut pairs, mut format, mut lanes) = (Vec::new(), format.clone(), 1);
         while (pairs.len() as u64) < count {
             let drawn = self.pair()?;
-            // Behind a pair that makes bytes of a format no pair for that one fits any more.
+            // A pair that turns the format into bytes hides it from the pairs behind. Half of the time draw another.
             let may_hide = self.rng.chance(1, 2);
             if let Ok(made) = drawn.pair.accept(&format, &drawn.options)
                 && (may_hide || made == format)
-                && ways * drawn.ways() <= WAYS_MAX
+                && lanes * drawn.lanes() <= LANES_MAX
             {
-                ways *= drawn.ways();
+                lanes *= drawn.lanes();
                 format = made;
                 pairs.push(drawn);
             }
@@ -243,10 +243,10 @@ impl Drawing {
             let arguments = given.iter().map(|(name, value)| format!("{name}={value}")).collect();
             return Ok(Drawn { pair, options, arguments });
         }
-        Err("no options were drawn that a pair takes".into())
+        Err("no pair accepts its drawn options".into())
     }
 
-    /// Values for about a third of these options.
+    /// Draws values for about a third of these options.
     fn options(&mut self, specs: &'static [OptionSpec]) -> Vec<(&'static str, String)> {
         let mut given = Vec::new();
         for spec in specs {

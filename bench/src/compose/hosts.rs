@@ -1,18 +1,21 @@
-//! Two hosts in one process, a bad network between them, and a device and an application made of memory.
+//! Two hosts in one process with a bad network between them, and a device and an application in memory.
 
 use super::draw::Case;
+use broker::{
+    ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, Event, ShareDevice, ShareRequest,
+};
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
     FlowTemplate, Format, Interest, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
     Pushed, Readiness, Secret, Time,
 };
+use flow::DriverStats;
+use hub::{ApplicationChoice, HubPolicy};
+use modules::TransportPlan;
+use modules::{Pipelines, registry};
 use netsim::relay::Relay;
 use pipeline::Pipeline;
-use runtime::worker::TransportPlan;
-use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, DriverStats, Event, HubPolicy,
-    Limits, Pipelines, ShareDevice, ShareRequest, Sharer, Stop, registry,
-};
+use session::Limits;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -20,41 +23,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::event::Event as Wake;
+use sys::stop::Stop;
 
-/// Longer than any of these flows takes on a busy machine.
+/// A bound on every flow, also on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
-/// Time between two looks at what came.
+/// The interval of checks.
 const LOOK: Duration = Duration::from_millis(5);
-/// From the attachment to the first message: what is timely is worth nothing before the hosts have a data connection.
+/// The time from the attachment to the first message. A timely flow drops messages before the data connection exists.
 const FIRST: Duration = Duration::from_millis(200);
 /// The device's name.
 const NAME: &str = "bench";
 
-/// What both partners of a flow, and who looks on, know.
+/// The shared state of both partners of a flow.
 #[derive(Default)]
 struct State {
-    /// When the device begins to speak.
+    /// Start time of the device.
     begun: Option<Time>,
-    /// What it will say, each this long after it began.
-    to_say: VecDeque<(Duration, Vec<u8>)>,
-    /// When it said what it said.
-    said: Vec<Time>,
-    came: Vec<Vec<u8>>,
-    /// When each of those came.
+    /// Messages to send, with their times after the start.
+    to_send: VecDeque<(Duration, Vec<u8>)>,
+    /// Times of the sent messages.
+    sent_at: Vec<Time>,
+    received: Vec<Vec<u8>>,
+    /// Times of the received messages.
     arrived: Vec<Time>,
     is_attached: bool,
-    /// Partners that were made, or told that a flow opens.
+    /// Number of created partners and opened flows.
     opened: usize,
-    /// The application was told that the flow has ended, and may say that it has everything.
+    /// True once the flow has ended at the application.
     is_ending: bool,
-    may_end: bool,
-    /// Figures of the sharer's and the attacher's driver, and how many came.
+    /// True once the application may confirm the end.
+    can_end: bool,
+    /// Statistics of the device host and of the application host, with the number of reports.
     stats: [(usize, DriverStats); 2],
 }
 
-/// A handle on them.
+/// A handle on both partners.
 #[derive(Clone)]
-pub(crate) struct Bench {
+pub(crate) struct Ends {
     state: Arc<Mutex<State>>,
     device: Wake,
     application: Wake,
@@ -64,11 +69,11 @@ fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
-impl Bench {
-    pub(crate) fn new(to_say: VecDeque<(Duration, Vec<u8>)>) -> Result<Bench, String> {
+impl Ends {
+    pub(crate) fn new(to_send: VecDeque<(Duration, Vec<u8>)>) -> Result<Ends, String> {
         let wake = || Wake::new().map_err(|error| format!("eventfd: {error}"));
-        let state = State { to_say, ..State::default() };
-        Ok(Bench { state: Arc::new(Mutex::new(state)), device: wake()?, application: wake()? })
+        let state = State { to_send, ..State::default() };
+        Ok(Ends { state: Arc::new(Mutex::new(state)), device: wake()?, application: wake()? })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,47 +86,47 @@ impl Bench {
         self.application.signal();
     }
 
-    /// One of the two: the device gives out, the application takes in.
+    /// Returns the partner of the device or of the application.
     pub(super) fn partner(&self, role: Direction) -> Box<dyn Partner> {
         self.state().opened += 1;
-        Box::new(End { bench: self.clone(), role, slot: PullSlot::default() })
+        Box::new(End { ends: self.clone(), role, slot: PullSlot::default() })
     }
 
-    /// How many partners were made, and flows of them opened.
+    /// Returns the number of created partners and opened flows.
     pub(super) fn opened(&self) -> usize {
         self.state().opened
     }
 
-    pub(super) fn came(&self) -> Vec<Vec<u8>> {
-        self.state().came.clone()
+    pub(super) fn received(&self) -> Vec<Vec<u8>> {
+        self.state().received.clone()
     }
 
-    /// The device begins to speak a little later, whoever is there.
+    /// Starts the device a little later.
     pub(crate) fn begin(&self) {
         self.change(|state| {
             state.begun.get_or_insert_with(|| now().after(FIRST));
         });
     }
 
-    /// The application has everything as soon as its flow has ended.
-    pub(crate) fn may_end(&self) {
-        self.change(|state| state.may_end = true);
+    /// Lets the application confirm the end of its flow.
+    pub(crate) fn allow_end(&self) {
+        self.change(|state| state.can_end = true);
     }
 
-    /// Whether the application's host has its flow.
+    /// Returns true once the application host has its flow.
     pub(crate) fn is_attached(&self) -> bool {
         self.state().is_attached
     }
 
-    /// When the device said what it said.
-    pub(crate) fn said(&self) -> Vec<Time> {
-        self.state().said.clone()
+    /// Returns the times of the sent messages.
+    pub(crate) fn sent_at(&self) -> Vec<Time> {
+        self.state().sent_at.clone()
     }
 
-    /// When each message came, and its body.
+    /// Returns the received messages with their times.
     pub(crate) fn arrivals(&self) -> Vec<(Time, Vec<u8>)> {
         let state = self.state();
-        state.arrived.iter().copied().zip(state.came.iter().cloned()).collect()
+        state.arrived.iter().copied().zip(state.received.iter().cloned()).collect()
     }
 
     fn note(&self, host: usize, event: Event) {
@@ -139,16 +144,16 @@ impl Bench {
     }
 }
 
-/// The device, or the application.
+/// The device or the application.
 struct End {
-    bench: Bench,
+    ends: Ends,
     role: Direction,
     slot: PullSlot,
 }
 
 impl End {
     fn wake(&self) -> &Wake {
-        if self.role == Direction::Out { &self.bench.device } else { &self.bench.application }
+        if self.role == Direction::Out { &self.ends.device } else { &self.ends.application }
     }
 }
 
@@ -157,7 +162,7 @@ impl Partner for End {
         if template.direction != self.role {
             return Err(PartnerError::Unsupported("this direction"));
         }
-        self.bench.state().opened += 1;
+        self.ends.state().opened += 1;
         Ok(FlowKey(1))
     }
 
@@ -166,24 +171,24 @@ impl Partner for End {
     }
 
     fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let mut state = self.bench.state();
+        let mut state = self.ends.state();
         state.arrived.push(now());
-        state.came.push(message.body.into_bytes().to_vec());
+        state.received.push(message.body.into_bytes().to_vec());
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.wake().clear();
-        let mut state = self.bench.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.slot.answer(flow, want, || {
+        let mut state = self.ends.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.slot.answer(flow, request, || {
             let Some(begun) = state.begun else { return Ok(Next::Nothing) };
             let now = now();
-            Ok(match state.to_say.front() {
+            Ok(match state.to_send.front() {
                 None => Next::End,
                 Some((after, _)) if begun.after(*after) > now => Next::Nothing,
-                Some(_) => match state.to_say.pop_front() {
+                Some(_) => match state.to_send.pop_front() {
                     Some((_, body)) => {
-                        state.said.push(now);
+                        state.sent_at.push(now);
                         Next::Message(Message::new(now, body))
                     }
                     None => Next::End,
@@ -195,9 +200,9 @@ impl Partner for End {
     fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         if let Ctl::Finish = operation {
             self.wake().clear();
-            let mut state = self.bench.state();
+            let mut state = self.ends.state();
             state.is_ending = true;
-            return Ok(if state.may_end { CtlReply::Done } else { CtlReply::Pending });
+            return Ok(if state.can_end { CtlReply::Done } else { CtlReply::Pending });
         }
         match operation {
             Ctl::Flush | Ctl::Neutral => Ok(CtlReply::Done),
@@ -206,13 +211,13 @@ impl Partner for End {
     }
 
     fn readiness(&self, _: FlowKey, direction: Direction) -> Readiness<'_> {
-        let state = self.bench.state();
+        let state = self.ends.state();
         let waits = Readiness::descriptor(self.wake().as_fd(), Interest::Read);
         if direction == Direction::In {
             return waits;
         }
         let due =
-            state.begun.map(|begun| state.to_say.front().map_or(begun, |(after, _)| begun.after(*after)));
+            state.begun.map(|begun| state.to_send.front().map_or(begun, |(after, _)| begun.after(*after)));
         match due {
             _ if self.slot.is_held() => Readiness::now(),
             Some(due) if due <= now() => Readiness::now(),
@@ -221,12 +226,12 @@ impl Partner for End {
     }
 }
 
-/// The device's one flow.
+/// Returns the device's only flow.
 pub(super) fn flows(format: &Format, class: FlowClass) -> Vec<FlowOffer> {
     vec![FlowOffer { direction: FlowDirection::DeviceToApplication, format: format.clone(), class }]
 }
 
-/// A service in a thread of its own; it stops when this is dropped.
+/// A host in a thread of its own. Dropping the value stops it.
 pub(crate) struct Running {
     stop: Stop,
     thread: Option<JoinHandle<Result<(), String>>>,
@@ -235,19 +240,19 @@ pub(crate) struct Running {
 impl Running {
     fn start(run: impl FnOnce(&Stop) -> Result<(), String> + Send + 'static) -> Result<Running, String> {
         let stop = Stop::new().map_err(|error| error.to_string())?;
-        let said = stop.clone();
-        Ok(Running { stop, thread: Some(std::thread::spawn(move || run(&said))) })
+        let stopped = stop.clone();
+        Ok(Running { stop, thread: Some(std::thread::spawn(move || run(&stopped))) })
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What it says, once it ends by itself.
+    /// Waits for the host and returns its result.
     pub(crate) fn result(&mut self) -> Result<(), String> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
-            Some(Err(_)) => Err("it panicked".into()),
+            Some(Err(_)) => Err("the host panicked".into()),
             None => Ok(()),
         }
     }
@@ -256,30 +261,30 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
-        // What it says is of no use any more.
+        // The result of a stopped host does not matter.
         let _ = self.result();
     }
 }
 
-/// An address of this host that is free.
+/// Returns an address with a free port.
 pub(crate) fn any() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// Shares the device, at the address that is given.
+/// Shares the device. Returns the host and its address.
 pub(crate) fn share(
-    bench: &Bench,
+    ends: &Ends,
     (format, class): (&Format, FlowClass),
     pipelines: Pipelines,
 ) -> Result<(Running, SocketAddr), String> {
     let description = Description {
         class: NAME.into(),
-        summary: "a device made of memory".into(),
+        summary: "a device in memory".into(),
         flows: flows(format, class),
         application: "stdout",
         properties: Vec::new(),
     };
-    let make = bench.clone();
+    let make = ends.clone();
     let device = DeviceChoice::Own(description, Arc::new(move || Ok(make.partner(Direction::Out))));
     let device = ShareDevice {
         device,
@@ -297,18 +302,18 @@ pub(crate) fn share(
         host: "a".into(),
         announce: false,
     };
-    let sharer = Sharer::start(request).map_err(|error| error.to_string())?;
-    let address = sharer.address();
-    let notes = bench.clone();
+    let device_host = DeviceHost::start(request).map_err(|error| error.to_string())?;
+    let address = device_host.address();
+    let notes = ends.clone();
     let share = Running::start(move |stop| {
-        sharer.run(stop, &mut |event| notes.note(0, event)).map_err(|error| error.to_string())
+        device_host.run(stop, &mut |event| notes.note(0, event)).map_err(|error| error.to_string())
     })?;
     Ok((share, address))
 }
 
-/// Attaches what is shared at this address to the application.
+/// Attaches the device at this address to the application.
 pub(crate) fn attach(
-    bench: &Bench,
+    ends: &Ends,
     address: SocketAddr,
     transport: &str,
     pipelines: Pipelines,
@@ -317,7 +322,7 @@ pub(crate) fn attach(
     let options = Options::defaults(class.options()).map_err(|error| error.to_string())?;
     let target = AttachTarget {
         name: NAME.into(),
-        application: ApplicationChoice::Partner(bench.partner(Direction::In)),
+        application: ApplicationChoice::Partner(ends.partner(Direction::In)),
         pipelines,
     };
     let request = AttachRequest {
@@ -329,26 +334,26 @@ pub(crate) fn attach(
         limits: Limits::default(),
         host: "b".into(),
     };
-    let attacher = Attacher::start(request).map_err(|error| error.to_string())?;
-    let notes = bench.clone();
+    let application_host = ApplicationHost::start(request).map_err(|error| error.to_string())?;
+    let notes = ends.clone();
     Running::start(move |stop| {
-        attacher.run(stop, &mut |event| notes.note(1, event)).map_err(|error| error.to_string())
+        application_host.run(stop, &mut |event| notes.note(1, event)).map_err(|error| error.to_string())
     })
 }
 
-/// Both hosts, while their flow runs.
+/// Both hosts with their flow.
 pub(super) struct Hosts {
-    bench: Bench,
-    // Dropped in this order: who uses the device goes first.
+    ends: Ends,
+    // In the order of their drop: the application host first.
     attach: Running,
     share: Running,
     relay: Relay,
 }
 
 impl Hosts {
-    /// Shares the device at one host, and attaches it at the other through `pipeline`.
+    /// Shares the device at one host and attaches it at the other through `pipeline`.
     pub(super) fn start(
-        bench: &Bench,
+        ends: &Ends,
         (format, class): (&Format, FlowClass),
         transport: &str,
         (network, seed): (&netsim::Params, u64),
@@ -356,14 +361,14 @@ impl Hosts {
     ) -> Result<Hosts, String> {
         let key = Some(Secret([seed as u8; 32]));
         let pipelines = Pipelines { key: key.clone(), ..Pipelines::default() };
-        let (share, address) = share(bench, (format, class), pipelines)?;
+        let (share, address) = share(ends, (format, class), pipelines)?;
         let relay = Relay::start(any(), address, network.clone(), seed).map_err(|error| error.to_string())?;
         let pipelines = Pipelines { via: Some(pipeline.clone()), key, ..Pipelines::default() };
-        let attach = attach(bench, relay.address(), transport, pipelines)?;
-        Ok(Hosts { bench: bench.clone(), attach, share, relay })
+        let attach = attach(ends, relay.address(), transport, pipelines)?;
+        Ok(Hosts { ends: ends.clone(), attach, share, relay })
     }
 
-    /// Waits for the attacher to end by itself, and gives what it says.
+    /// Waits for the application host and returns its result.
     pub(super) fn end(&mut self) -> Result<Result<(), String>, String> {
         let began = Instant::now();
         while !self.attach.has_ended() {
@@ -376,59 +381,60 @@ impl Hosts {
     }
 
     fn hangs(&self) -> String {
-        let state = self.bench.state();
-        let sharer = if self.share.has_ended() { "has ended" } else { "runs" };
+        let state = self.ends.state();
+        let device_host = if self.share.has_ended() { "has exited" } else { "runs" };
         let lost = netsim::relay::Direction::BOTH.map(|way| self.relay.traffic(way).counters);
         format!(
-            "nothing more for {} s: {} messages came, {} were not said; the sharer {sharer}; the network: {lost:?}; \
-             figures: {:?}",
+            "no progress for {} s: {} messages arrived, {} were not sent; the device host {device_host}; network: {lost:?}; \
+             statistics: {:?}",
             WATCHDOG.as_secs(),
-            state.came.len(),
-            state.to_say.len(),
+            state.received.len(),
+            state.to_send.len(),
             state.stats
         )
     }
 }
 
-/// What came of a flow.
+/// The result of a flow.
 pub(super) struct Arrived {
-    pub(super) came: Vec<Vec<u8>>,
-    /// Figures of the sharer's and the attacher's driver.
+    pub(super) received: Vec<Vec<u8>>,
+    /// Statistics of the device host and of the application host.
     pub(super) stats: [DriverStats; 2],
 }
 
-/// Runs the flow of `case` until its end. `is_accounted` says whether what came, with these figures, is all that
-/// there is to know: figures are told once a second.
+/// Runs the flow of `case` to its end. Statistics arrive once a second: the end waits until `is_accounted` accepts them, or
+/// until they are complete.
 pub(super) fn carry(
     case: &Case,
-    to_say: VecDeque<(Duration, Vec<u8>)>,
+    to_send: VecDeque<(Duration, Vec<u8>)>,
     mut is_accounted: impl FnMut(&Arrived) -> bool,
 ) -> Result<Arrived, String> {
-    let bench = Bench::new(to_say)?;
+    let ends = Ends::new(to_send)?;
     let network = (&case.network, case.seed);
-    let mut hosts =
-        Hosts::start(&bench, (&case.format, case.class), case.transport, network, &case.pipeline)?;
+    let mut hosts = Hosts::start(&ends, (&case.format, case.class), case.transport, network, &case.pipeline)?;
     let began = Instant::now();
     let mut at_end = None;
     loop {
         if hosts.attach.has_ended() {
-            let said = hosts.attach.result();
-            return Err(format!("the attacher ended before its application let it: {said:?}"));
+            let result = hosts.attach.result();
+            return Err(format!(
+                "the application host exited before its application confirmed the end: {result:?}"
+            ));
         }
         if began.elapsed() > WATCHDOG {
             return Err(hosts.hangs());
         }
-        if bench.state().is_ending {
-            let (counts, stats): (Vec<_>, Vec<_>) = bench.state().stats.clone().into_iter().unzip();
+        if ends.state().is_ending {
+            let (counts, stats): (Vec<_>, Vec<_>) = ends.state().stats.clone().into_iter().unzip();
             let before = at_end.get_or_insert_with(|| counts.clone());
             let stats = stats.try_into().unwrap_or_default();
-            let arrived = Arrived { came: bench.came(), stats };
-            // Of two more that are told, the second was taken after the end.
+            let arrived = Arrived { received: ends.received(), stats };
+            // The second further report was taken after the end.
             let is_settled = counts.iter().zip(&*before).all(|(now, then)| *now >= then + 2);
             if is_settled || is_accounted(&arrived) {
-                bench.change(|state| state.may_end = true);
+                ends.change(|state| state.can_end = true);
                 hosts.end()??;
-                return Ok(Arrived { came: bench.came(), ..arrived });
+                return Ok(Arrived { received: ends.received(), ..arrived });
             }
         }
         std::thread::sleep(LOOK);

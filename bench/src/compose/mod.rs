@@ -1,25 +1,26 @@
-//! All pairs compose: random pipelines over two hosts with a bad network between them, each delivering what its
-//! pairs promise; and pipelines whose formats do not fit, refused before anything starts.
+//! All pairs together: random pipelines over two hosts with a bad network must deliver what their pairs promise, and
+//! pipelines whose formats do not fit must be refused before anything starts.
 //!
-//! Everything of a pipeline is drawn from its seed: `--seed SEED --pipelines 1` repeats it.
+//! All choices of a pipeline come from its seed: `--seed SEED --pipelines 1` repeats it.
 
 pub(crate) mod draw;
 pub(crate) mod hosts;
 mod judge;
 
-use crate::Failure;
+use crate::setting::Failure;
 use clap::Args;
 use contract::{Direction, FlowClass, Format};
 use draw::{Case, LEFT_OUT, Misfit};
-use hosts::{Bench, Hosts};
+use flow::raw_path::Connection;
+use hosts::{Ends, Hosts};
 use judge::Tally;
-use runtime::{Connection, Pipelines};
+use modules::Pipelines;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What to run.
+/// The settings of `compose`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ComposeSetting {
     /// Random pipelines
@@ -28,36 +29,36 @@ pub(crate) struct ComposeSetting {
     /// Random pipelines whose formats do not fit
     #[arg(long, default_value_t = 200)]
     misfits: u64,
-    /// Seed of the first pipeline; that of the next is one more
+    /// Seed of the first pipeline; each further one adds 1
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Pipelines that run at a time
+    /// Pipelines that run at the same time
     #[arg(long, default_value_t = 16)]
     threads: usize,
 }
 
-/// What came of all pipelines.
+/// The result of all pipelines.
 #[derive(Default)]
 struct Outcome {
     /// By flow class and transport.
     flows: BTreeMap<String, Tally>,
-    /// In how many pipelines each pair stood.
+    /// Number of pipelines with each pair.
     pairs: BTreeMap<&'static str, u64>,
     isolated: u64,
     refused: u64,
     broken: Vec<String>,
 }
 
-/// Prints what came of them; an error says what was broken.
+/// Runs `compose`. A broken promise is an error.
 pub(crate) fn run(setting: &ComposeSetting) -> Result<Value, Failure> {
     let program = std::env::current_exe()?.with_file_name("outboard");
     let may_isolate = program.is_file();
     if may_isolate {
-        runtime::use_program(program);
+        modules::use_program(program);
     }
     let outcome = compose(setting, may_isolate);
     println!(
-        "| flow | pipelines | pairs in them | sent | arrived | dropped by name | changed: sent | arrived |"
+        "| flow | pipelines | pairs | sent | arrived | dropped and counted | changing pairs: sent | arrived |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for (flow, tally) in &outcome.flows {
@@ -67,13 +68,13 @@ pub(crate) fn run(setting: &ComposeSetting) -> Result<Value, Failure> {
     println!("\n{LEGEND}\n");
     let times = outcome.pairs.iter().map(|(name, count)| format!("`{name}` {count}")).collect::<Vec<_>>();
     println!("Pipelines with each pair: {}.", times.join(", "));
-    println!("{} pipelines had a stage in a confined process of its own.", outcome.isolated);
+    println!("Pipelines with a stage in a sandboxed process of its own: {}.", outcome.isolated);
     for (name, reason) in LEFT_OUT {
-        println!("Not drawn: `{name}`: {reason}.");
+        println!("Never drawn: `{name}`: {reason}.");
     }
     println!(
-        "\nOf {} random pipelines whose formats do not fit, {} were refused by `Pipeline::check`, by what runs `outboard \
-         connect`, and by the sharer, before a device or a node was opened, with an error that names both ends of the misfit.",
+        "\nRandom pipelines whose formats do not fit: {}. Refused by `Pipeline::check`, by `outboard connect` and by the \
+         device host, before a device or a node was opened, with an error that names both ends: {}.",
         setting.misfits, outcome.refused
     );
     match outcome.broken.is_empty() {
@@ -88,15 +89,14 @@ pub(crate) fn run(setting: &ComposeSetting) -> Result<Value, Failure> {
 }
 
 const LEGEND: &str = "\
-Each pipeline has one to eight pairs with random options, and carries 40 to 100 messages between a sharer and an attacher, over a
-network with a delay of up to 5 ms and a jitter of 1 to 20 ms, and for UDP reordering and a loss of 1 to 5 % as well. What arrives
-is compared byte for byte: nothing wrong, nothing twice, and in order unless a pair may reorder (or UDP does, on a timely flow).
-What does not arrive is covered by drops that either host counts by name (a bundle is dropped as one, and a timely flow's losses
-on UDP are counted by its sink); on a reliable flow whose pairs do not drop,
-everything arrives. Half of the pipelines are of pairs that neither drop nor change. Where a pair changes what messages say,
-arrivals are counted only, and the flow has to end.";
+Each pipeline has one to eight pairs with random options. It carries 40 to 100 messages between a device host and an application
+host, over a network with a delay of up to 5 ms and a jitter of 1 to 20 ms; UDP also has reordering and a loss of 1 to 5 %. Received
+messages are compared byte for byte: none may be wrong or repeated, and none out of order unless a pair (or UDP, on a timely flow)
+may reorder. Each missing message must be in a named count of a host (a bundle is dropped as one; the sink counts the losses of a
+timely flow on UDP). A reliable flow whose pairs do not drop must deliver every message. Half of the pipelines have only pairs that
+neither drop nor change messages. Messages of pairs that change bodies are counted only, and the flow must end.";
 
-/// Runs them all, several at a time.
+/// Runs all pipelines in several threads.
 fn compose(setting: &ComposeSetting, may_isolate: bool) -> Outcome {
     let outcome = Mutex::new(Outcome::default());
     let next = AtomicU64::new(0);
@@ -140,38 +140,38 @@ fn compose(setting: &ComposeSetting, may_isolate: bool) -> Outcome {
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a pipeline refused everywhere; an error says where it was not, or what was wrong with the refusal.
+/// Checks that every place refuses a pipeline with an error that names both ends.
 fn refuse(misfit: &Misfit) -> Result<(), String> {
     let names_both = |place: &str, error: String| {
-        let is_named = error.contains(&misfit.maker) && error.contains(&misfit.taker);
+        let is_named = error.contains(&misfit.source) && error.contains(&misfit.sink);
         is_named.then_some(()).ok_or_else(|| format!("{place} does not name both ends: {error}"))
     };
-    let taken = |place: &str| format!("{place} takes it");
+    let taken = |place: &str| format!("{place} accepts it");
     let check = misfit.pipeline.check(&misfit.format).err().ok_or_else(|| taken("Pipeline::check"))?;
     names_both("Pipeline::check", check.to_string())?;
 
-    let bench = Bench::new(VecDeque::new())?;
-    let partners = [Direction::Out, Direction::In].map(|role| bench.partner(role));
-    let made = bench.opened();
+    let ends = Ends::new(VecDeque::new())?;
+    let partners = [Direction::Out, Direction::In].map(|role| ends.partner(role));
+    let made = ends.opened();
     let [device, application] = partners;
     let flows = hosts::flows(&misfit.format, FlowClass::Reliable);
     let pipelines = Pipelines { via: Some(misfit.pipeline.clone()), ..Pipelines::default() };
     let error =
         Connection::new(device, application, &flows, &pipelines).err().ok_or_else(|| taken("connect"))?;
     names_both("connect", error.to_string())?;
-    if bench.opened() > made {
+    if ends.opened() > made {
         return Err("connect opened a flow before it refused".into());
     }
 
-    let bench = Bench::new(VecDeque::new())?;
+    let ends = Ends::new(VecDeque::new())?;
     let network = (&netsim::Params::default(), 1);
     let flow: (&Format, _) = (&misfit.format, FlowClass::Reliable);
-    let mut hosts = Hosts::start(&bench, flow, "tcp", network, &misfit.pipeline)?;
-    let made = bench.opened();
+    let mut hosts = Hosts::start(&ends, flow, "tcp", network, &misfit.pipeline)?;
+    let made = ends.opened();
     let error = hosts.end()?.err().ok_or_else(|| taken("attach"))?;
     names_both("attach", error)?;
-    match bench.opened() > made {
-        true => Err("a device or a node was opened before the sharer refused".into()),
+    match ends.opened() > made {
+        true => Err("a device or a node was opened before the device host refused".into()),
         false => Ok(()),
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_pipelines_deliver_what_their_pairs_promise_and_misfits_are_refused() {
+    fn random_pipelines_keep_their_promises_and_misfits_are_refused() {
         let setting = ComposeSetting { pipelines: 40, misfits: 10, seed: 1, threads: 20 };
         let outcome = compose(&setting, false);
         assert!(outcome.broken.is_empty(), "{}", outcome.broken.join("\n"));

@@ -1,8 +1,7 @@
-//! A window that pictures are painted into, through memory shared with the X server, and, for the bare program, taken
-//! from the screen again the same way.
+//! A window that shows pictures through memory shared with the X server. The bare program also captures the screen through it.
 
 use super::content::{Film, NUMBER_PIXELS, PIXEL_BYTES, number_pixels};
-use crate::Failure;
+use crate::setting::Failure;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -11,21 +10,21 @@ use x11rb::protocol::shm::{self, ConnectionExt as _};
 use x11rb::protocol::xproto::{ConnectionExt as _, CreateGCAux, CreateWindowAux, ImageFormat, WindowClass};
 use x11rb::rust_connection::RustConnection;
 
-/// A square in the upper left corner of a display, and the pictures that it shows.
+/// A square window in the upper left corner of a display, with its pictures.
 pub(crate) struct Canvas {
     connection: RustConnection,
     root: u32,
     window: u32,
     context: u32,
     side: usize,
-    /// The pictures, one behind the other, and room for one that is taken from the screen.
+    /// The pictures in a row, and space for a captured one.
     memory: File,
     segment: shm::Seg,
     pictures: usize,
 }
 
 impl Canvas {
-    /// Puts the window there and hands the pictures to the server.
+    /// Opens the window and copies the pictures to the server.
     pub(crate) fn open(display: &str, film: &Film, side: usize) -> Result<Canvas, Failure> {
         let (connection, screen) = x11rb::connect(Some(display))?;
         let root = &connection.setup().roots[screen];
@@ -54,8 +53,7 @@ impl Canvas {
         self.side * self.side * PIXEL_BYTES
     }
 
-    /// Paints picture `number`, from 1: the film's, with the number in it. It is on the screen when what is asked for next is
-    /// answered.
+    /// Paints picture `number`, from 1, with its number. It is on the screen before the answer to the next request.
     pub(crate) fn paint(&self, number: u32) -> Result<(), Failure> {
         let at = number as usize % self.pictures * self.bytes();
         let pixels = number_pixels(number);
@@ -83,7 +81,7 @@ impl Canvas {
         Ok(())
     }
 
-    /// Takes from the screen what is in the square.
+    /// Captures the square from the screen.
     pub(crate) fn capture(&self, into: &mut [u8]) -> Result<(), Failure> {
         let (side, format) = (self.side as u16, ImageFormat::Z_PIXMAP.into());
         let at = self.pictures * self.bytes();

@@ -1,44 +1,43 @@
-//! Pictures to paint: what a desktop shows, what a photograph does, and what nobody can compress.
+//! Pictures to paint: a desktop's, a photograph's, and incompressible ones.
 
 use clap::ValueEnum;
 
-/// Blue, green, red and a byte more.
+/// Bytes of a pixel: blue, green, red and an unused one.
 pub(crate) const PIXEL_BYTES: usize = 4;
 
-/// Where a picture's number stands in it: the first pixels of its first row and the last ones of its last, so that
-/// a picture with both of them is whole.
+/// Pixels of a picture's number, at the start of the first row and at the end of the last row. A picture with both is complete.
 pub(crate) const NUMBER_PIXELS: usize = 4;
 
-/// Cells of a text, and letters that there are.
+/// Size of a text cell, and number of letters.
 const CELL: [usize; 2] = [6, 11];
 const LETTERS: u32 = 64;
-/// What text stands on.
+/// The colour behind text.
 const PAPER: u32 = 0x00fd_fdfd;
 
-/// What is painted. From one picture to the next every pixel changes.
+/// Content of pictures. Every pixel changes from one picture to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Content {
     /// A desktop: areas of one colour, and text
     Flat,
-    /// Text before a photograph with its grain
+    /// Text before a photograph with grain
     Mixed,
-    /// Every pixel by chance
+    /// Random pixels
     Noisy,
-    /// A film, 24 pictures a second: a camera's way over a landscape
+    /// A film of 24 pictures a second: a camera moves over a landscape
     Film,
 }
 
-/// How many pictures of each content there are; then they come again.
+/// Number of different pictures, which repeat.
 const PICTURES: u32 = 6;
 
-/// The pictures of a film that come again.
+/// The repeating pictures of a film.
 pub(crate) struct Film {
     pub(crate) pictures: Vec<Vec<u8>>,
-    /// Pictures a second; 0: as fast as they are seen.
+    /// Pictures a second, or 0 for the receiver's pace.
     pub(crate) rate_hz: f64,
 }
 
-/// Without a pattern (a finaliser of murmur3).
+/// A hash (the finaliser of murmur3).
 fn hash(mut value: u32) -> u32 {
     value = (value ^ value >> 16).wrapping_mul(0x85eb_ca6b);
     value = (value ^ value >> 13).wrapping_mul(0xc2b2_ae35);
@@ -59,12 +58,12 @@ impl Content {
         }
     }
 
-    /// Whether it is painted in squares of several sizes.
+    /// Returns true if the content is painted in several sizes.
     pub(crate) fn is_varied(self) -> bool {
         matches!(self, Content::Mixed | Content::Film)
     }
 
-    /// Square pictures with sides of so many pixels.
+    /// Returns square pictures with this side.
     pub(crate) fn film(self, side: usize) -> Film {
         let rate_hz = if self == Content::Film { 24.0 } else { 0.0 };
         let picture = |number| {
@@ -76,7 +75,7 @@ impl Content {
 
     fn pixel(self, x: usize, y: usize, number: u32, side: usize) -> u32 {
         match self {
-            // Another scheme of colours each time: no pixel stays.
+            // A different colour scheme each time changes every pixel.
             Content::Flat => desktop(x, y, number, side) ^ ((0x0011_2a43 * (number + 1)) & 0x00ff_ffff),
             Content::Mixed => match text(x, y, number, side) {
                 Some(colour) => colour ^ (0x0001_0203 * (number + 1)),
@@ -94,7 +93,7 @@ impl Content {
     }
 }
 
-/// A panel, windows with titles, and text in them, another page each time.
+/// A panel, windows with titles, and text on another page each time.
 fn desktop(x: usize, y: usize, number: u32, side: usize) -> u32 {
     if y < 24 {
         return 0x0030_3438;
@@ -102,7 +101,7 @@ fn desktop(x: usize, y: usize, number: u32, side: usize) -> u32 {
     text(x, y, number, side).unwrap_or(0x0033_6699)
 }
 
-/// Two windows of text, which cover some two fifths of the picture.
+/// Two windows of text on about two fifths of the picture.
 fn text(x: usize, y: usize, number: u32, side: usize) -> Option<u32> {
     let windows =
         [(side / 14, side / 8, side / 2, side / 2), (side / 2, side / 2, side * 3 / 7, side * 2 / 5)];
@@ -116,13 +115,13 @@ fn text(x: usize, y: usize, number: u32, side: usize) -> Option<u32> {
     let (column, row) = (x / CELL[0], y / CELL[1]);
     let (across, down) = (x % CELL[0], y % CELL[1]);
     let place = hash((row * 4096 + column) as u32 ^ number << 24);
-    // Words and lines end somewhere.
+    // Words and lines end.
     let is_blank =
         place.is_multiple_of(6) || column > 20 + (hash(row as u32) % 60) as usize || across == 5 || down > 7;
     if is_blank {
         return Some(PAPER);
     }
-    // Strokes with soft edges, as text has had for long.
+    // Strokes with soft edges, like antialiased text.
     Some(match hash(hash(place % LETTERS) ^ (down * 8 + across) as u32) % 8 {
         0 | 1 => 0x0010_1010,
         shade @ 2..4 => 0x0020_2020 * shade,
@@ -130,7 +129,7 @@ fn text(x: usize, y: usize, number: u32, side: usize) -> Option<u32> {
     })
 }
 
-/// Hills of colour, coarse and fine, and the grain of a photograph on them.
+/// Hills of colour, coarse and fine, with the grain of a photograph.
 fn landscape(x: usize, y: usize, grain: u32) -> u32 {
     let hill = |size: usize, salt: u32| {
         let corner = |x: usize, y: usize| hash((x * 8192 + y) as u32 ^ salt << 26) & 0xff;
@@ -147,7 +146,7 @@ fn landscape(x: usize, y: usize, grain: u32) -> u32 {
     grey(colour((height + tint) / 2, 0), colour(height, 8), colour((height + 255 - tint) / 2, 16))
 }
 
-/// The number that stands in pixels; 0 if none does.
+/// Returns the number in pixels, 0 without one.
 pub(crate) fn number_at(pixels: &[u8]) -> u32 {
     let pixels = pixels.as_chunks::<PIXEL_BYTES>().0;
     let Some(first) = pixels.first().map(|pixel| u32::from_le_bytes(*pixel) & 0x00ff_ffff) else { return 0 };
@@ -156,7 +155,7 @@ pub(crate) fn number_at(pixels: &[u8]) -> u32 {
     if all { first } else { 0 }
 }
 
-/// The pixels in which a number stands.
+/// Returns the pixels of a number.
 pub(crate) fn number_pixels(number: u32) -> [u8; NUMBER_PIXELS * PIXEL_BYTES] {
     let mut pixels = [0; NUMBER_PIXELS * PIXEL_BYTES];
     pixels.as_chunks_mut::<PIXEL_BYTES>().0.iter_mut().for_each(|pixel| *pixel = number.to_le_bytes());
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_found_where_it_stands_and_nowhere_else() {
+    fn a_number_is_read_only_at_its_position() {
         assert_eq!(number_at(&number_pixels(77)), 77);
         assert_eq!(number_at(&number_pixels(77)[..12]), 0);
         let mut pixels = number_pixels(77);

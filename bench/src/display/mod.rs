@@ -1,4 +1,4 @@
-//! Displays to measure: X servers and the programs that show or serve them, started and ended here, and what they use.
+//! X servers and the programs that show or serve them.
 
 mod canvas;
 mod content;

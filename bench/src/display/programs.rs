@@ -1,6 +1,6 @@
-//! Programs that run as long as they are needed, X servers among them.
+//! Programs that run while a value exists, X servers among them.
 
-use crate::Failure;
+use crate::setting::Failure;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,18 +9,18 @@ use x11rb::connection::Connection;
 use x11rb::protocol::xproto::{AtomEnum, ConnectionExt};
 use x11rb::rust_connection::RustConnection;
 
-/// The longest that a program may take to be there.
+/// The longest start of a program.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often that is looked at.
+/// The interval of checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Whether a program is installed.
+/// Returns true if a program is installed.
 pub(crate) fn is_installed(name: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|path| path.join(name).exists())
 }
 
-/// Processor time of all threads of a process, nanoseconds (`/proc/PID/task/*/schedstat`).
+/// Returns the processor time of all threads of a process in nanoseconds (`/proc/PID/task/*/schedstat`).
 pub(crate) fn cpu_ns(process: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
     let used = |thread: &Path| {
@@ -29,12 +29,12 @@ pub(crate) fn cpu_ns(process: u32) -> u64 {
     threads.flatten().filter_map(|thread| used(&thread.path())).sum()
 }
 
-/// A program that ends with this value.
+/// A program. Dropping the value stops it.
 #[derive(Debug)]
 pub(crate) struct Program(Child);
 
 impl Program {
-    /// Starts it without a word to anybody.
+    /// Starts a program without input and output.
     pub(crate) fn start(command: &mut Command) -> Result<Program, Failure> {
         let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         started
@@ -42,20 +42,20 @@ impl Program {
             .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()).into())
     }
 
-    /// Processor time that it used.
+    /// Returns the program's processor time.
     pub(crate) fn cpu_ns(&self) -> u64 {
         cpu_ns(self.0.id())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the program has exited.
     pub(crate) fn end(&mut self) -> Option<String> {
         self.0.try_wait().ok().flatten().map(|status| status.to_string())
     }
 
-    /// Waits until it has done something; an error if it ended before.
+    /// Waits until `attempt` succeeds. An exit of the program is an error.
     pub(crate) fn until<T>(
         &mut self,
-        what: &str,
+        step: &str,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T, Failure> {
         let begun = Instant::now();
@@ -64,10 +64,10 @@ impl Program {
                 return Ok(done);
             }
             if let Some(status) = self.0.try_wait()? {
-                return Err(format!("{what}: its program ended: {status}").into());
+                return Err(format!("{step}: the program exited: {status}").into());
             }
             if begun.elapsed() > PATIENCE {
-                return Err(format!("{what}: not within {PATIENCE:?}").into());
+                return Err(format!("{step}: no success within {PATIENCE:?}").into());
             }
             std::thread::sleep(LOOK);
         }
@@ -76,7 +76,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // One that ended by itself needs neither. X servers take their socket and lock with them, if they are asked.
+        // SIGTERM first, so that an X server removes its socket and its lock.
         if let Some(id) = rustix::process::Pid::from_raw(self.0.id() as i32) {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
         }
@@ -89,16 +89,16 @@ impl Drop for Program {
     }
 }
 
-/// An X server and the display that it is.
+/// An X server with its display.
 #[derive(Debug)]
 pub(crate) struct Display {
-    /// As `DISPLAY` has it.
+    /// The value of `DISPLAY`.
     pub(crate) name: String,
     pub(crate) program: Program,
 }
 
 impl Display {
-    /// Starts a server on a display that is free; `command` makes its command line but for the display.
+    /// Starts a server on a free display. `command` returns the command for a display.
     pub(crate) fn start(command: impl FnOnce(&str) -> Command) -> Result<Display, Failure> {
         let is_free = |number: &u32| {
             let traces = [format!("/tmp/.X11-unix/X{number}"), format!("/tmp/.X{number}-lock")];
@@ -112,13 +112,13 @@ impl Display {
         Ok(Display { name, program })
     }
 
-    /// Starts a window manager there, and waits until it manages.
+    /// Starts a window manager and waits until it manages windows.
     pub(crate) fn manage(&self, command: &mut Command) -> Result<Program, Failure> {
         let mut manager = Program::start(command.env("DISPLAY", &self.name))?;
         let (connection, screen) = RustConnection::connect(Some(&self.name))?;
         let root = connection.setup().roots[screen].root;
         let check = connection.intern_atom(false, b"_NET_SUPPORTING_WM_CHECK")?.reply()?.atom;
-        // A window manager says so when it has begun (EWMH).
+        // A window manager announces itself (EWMH).
         manager.until("the window manager", || {
             let asked = connection.get_property(false, root, check, AtomEnum::WINDOW, 0, 1).ok()?;
             asked.reply().ok().filter(|reply| reply.value_len > 0).map(drop)
@@ -126,8 +126,8 @@ impl Display {
         Ok(manager)
     }
 
-    /// A server without a screen of glass.
-    pub(crate) fn without_glass(width: usize, height: usize) -> Result<Display, Failure> {
+    /// Starts a server without hardware.
+    pub(crate) fn headless(width: usize, height: usize) -> Result<Display, Failure> {
         Display::start(|name| {
             let mut command = Command::new("Xvfb");
             command.args([

@@ -1,8 +1,7 @@
-//! The same messages over bare datagrams: as many threads, sockets and messages, and nothing else. What is late there is
-//! late because the machine has two processors.
+//! The same messages over bare datagrams with as many threads and sockets. Their delay is the machine's own.
 
-use super::{Came, LoadSetting};
-use crate::Failure;
+use super::{LoadSetting, Received};
+use crate::setting::Failure;
 use clap::Args;
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,12 +13,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::poller::Poller;
 
-/// Bytes of a message: when it was due, and as many more as ours have.
+/// Bytes of a message: the due time and padding to Outboard's size.
 const MESSAGE_BYTES: usize = 24;
-/// How long a receiver may take to see that it is over.
+/// The longest time until a receiver notices the stop.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Who sends them, in a process of its own.
+/// The arguments of the sending process.
 #[derive(Args, Debug)]
 pub(crate) struct SendersSetting {
     peers: usize,
@@ -27,7 +26,7 @@ pub(crate) struct SendersSetting {
     rate: u32,
 }
 
-/// A process that sends and threads that receive, until it is dropped.
+/// A process that sends and threads that receive. Dropping the value stops them.
 pub(super) struct Bare {
     senders: Child,
     stop: Arc<AtomicBool>,
@@ -35,7 +34,7 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    pub(super) fn start(setting: &LoadSetting, came: &Arc<Came>) -> Result<Bare, Failure> {
+    pub(super) fn start(setting: &LoadSetting, received: &Arc<Received>) -> Result<Bare, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("load-senders");
         command.args([setting.peers, setting.flows, setting.rate as usize].map(|count| count.to_string()));
@@ -50,8 +49,8 @@ impl Bare {
                 writeln!(to, "{}", socket.local_addr()?.port())?;
                 sockets.push(socket);
             }
-            let (came, stop, poller) = (came.clone(), bare.stop.clone(), Poller::new()?);
-            bare.receivers.push(thread::spawn(move || receive(&sockets, poller, &came, &stop)));
+            let (received, stop, poller) = (received.clone(), bare.stop.clone(), Poller::new()?);
+            bare.receivers.push(thread::spawn(move || receive(&sockets, poller, &received, &stop)));
         }
         Ok(bare)
     }
@@ -67,31 +66,31 @@ impl Drop for Bare {
         let _ = self.senders.kill();
         let _ = self.senders.wait();
         for receiver in self.receivers.drain(..) {
-            // One that panicked has said so.
+            // A panic has been printed.
             let _ = receiver.join();
         }
     }
 }
 
-fn receive(sockets: &[UdpSocket], mut poller: Poller, came: &Came, stop: &AtomicBool) {
+fn receive(sockets: &[UdpSocket], mut poller: Poller, received: &Received, stop: &AtomicBool) {
     sys::thread::be_punctual();
     sys::thread::be_prompt();
     let mut bytes = [0; MESSAGE_BYTES];
     while !stop.load(Ordering::Relaxed) {
-        sockets.iter().for_each(|socket| poller.want(socket.as_fd(), true, false));
+        sockets.iter().for_each(|socket| poller.register(socket.as_fd(), true, false));
         if poller.wait(Some(LOOK)).is_err() {
             return;
         }
         for socket in sockets.iter().filter(|socket| poller.is_ready(socket.as_fd())) {
             while socket.recv(&mut bytes).is_ok() {
                 let due = bytes.first_chunk().map_or(0, |due| u64::from_le_bytes(*due));
-                came.add(sys::clock::boot_ns().saturating_sub(due), bytes.len());
+                received.add(sys::clock::boot_ns().saturating_sub(due), bytes.len());
             }
         }
     }
 }
 
-/// Sends to the ports that standard input names, a thread for each peer.
+/// Sends to the ports from standard input with a thread for each peer.
 pub(crate) fn send(setting: &SendersSetting) -> Result<(), Failure> {
     let mut ports = std::io::stdin().lock().lines();
     let interval_ns = 1_000_000_000 / u64::from(setting.rate.max(1));
@@ -104,7 +103,7 @@ pub(crate) fn send(setting: &SendersSetting) -> Result<(), Failure> {
             let port: u16 = ports.next().ok_or("there are fewer ports than flows")??.parse()?;
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             socket.connect((Ipv4Addr::LOCALHOST, port))?;
-            // The flows begin one after the other, each peer's together, as ours do.
+            // The flows start one after another, those of a peer together, as Outboard's do.
             let place = (peer * setting.flows + flow) as u64;
             flows.push((begun + interval_ns * place / count.max(1), socket));
         }
@@ -124,7 +123,7 @@ fn send_flows(mut flows: Vec<(u64, UdpSocket)>, interval_ns: u64) -> std::io::Re
         let Some((due, socket)) = flows.iter_mut().min_by_key(|(due, _)| *due) else { return Ok(()) };
         thread::sleep(Duration::from_nanos(due.saturating_sub(sys::clock::boot_ns())));
         bytes[..8].copy_from_slice(&due.to_le_bytes());
-        // Who is gone is gone with the whole process soon.
+        // A closed receiver belongs to a stopped process.
         let _ = socket.send(&bytes);
         *due += interval_ns;
     }

@@ -1,19 +1,22 @@
-//! Many flows like keyboards from many peers at one host, and one that floods beside them: delay, processor and memory,
-//! beside those of one flow alone. The sharer is the real program; the peers are in this process, a broker and a worker
-//! each. Everything is sealed, over loopback. What bare datagrams of as many threads take is measured in the same run.
+//! Many keyboard-like flows from many peers at one host, and a flood beside them: delay, processor time and memory, beside one
+//! flow alone and beside bare datagrams with as many threads.
+//!
+//! The device host is the real program. Each peer has a broker and a worker in this process. All connections are sealed, over
+//! loopback.
 
 mod bare;
 
-use crate::Failure;
 use crate::measure::Times;
 use crate::processes;
+use crate::setting::Failure;
 use bare::Bare;
 pub(crate) use bare::{SendersSetting, send};
+use broker::ApplicationHost;
+use broker::limits::limits;
 use clap::Args;
 use contract::{Message, Partner};
-use runtime::config::{AttachWords, limits};
-use runtime::trust::Trust;
-use runtime::{ApplicationChoice, Attacher, Stop};
+use daemon::config::AttachWords;
+use hub::ApplicationChoice;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -23,79 +26,80 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use sys::stop::Stop;
 use testkit::taker::Taker;
+use trust::Trust;
 
-/// How long all flows may take to begin.
+/// The longest start of all flows.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The flood: messages a second, and bytes of each; together 500 Mbit/s.
+/// Messages a second and bytes of the flood, 500 Mbit/s together.
 const FLOOD: (u64, u64) = (1000, 62_500);
 
-/// How many, and how long.
+/// The settings of `load`.
 #[derive(Args, Debug)]
 pub(crate) struct LoadSetting {
     /// Peers
     #[arg(long, default_value_t = 100)]
     peers: usize,
-    /// Flows of each
+    /// Flows of each peer
     #[arg(long, default_value_t = 10)]
     flows: usize,
     /// Messages a second of each flow
     #[arg(long, default_value_t = 4)]
     rate: u32,
-    /// Minutes that all run; one flow alone and the flood take a fifth of that each
+    /// Minutes with all flows; one flow alone and the flood have a fifth each
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
 }
 
-/// What came of some flows.
+/// The received messages of some flows.
 #[derive(Default)]
-struct Came {
+struct Received {
     times: Mutex<Times>,
     bytes: AtomicU64,
-    /// Flows that have brought something.
+    /// Flows with at least one message.
     begun: AtomicU64,
 }
 
-impl Came {
+impl Received {
     fn add(&self, age_ns: u64, bytes: usize) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).add(age_ns);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// An application that notes how old what comes is.
-fn sink(came: Arc<Came>) -> Box<dyn Partner> {
+/// Returns an application that records the age of each message.
+fn sink(received: Arc<Received>) -> Box<dyn Partner> {
     let mut begun = false;
     Box::new(Taker::new(move |message: Message| {
-        // One machine has one clock: what the two ends take each other's to be, and how well, is not what is asked here.
+        // The age comes from the sender's clock reading in the body: one machine has one clock, without the hosts' estimate.
         let made = message
             .body
             .peek_front::<16>()
             .and_then(|start| start.last_chunk().map(|made| u64::from_le_bytes(*made)));
-        came.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
+        received.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
         if !std::mem::replace(&mut begun, true) {
-            came.begun.fetch_add(1, Ordering::Relaxed);
+            received.begun.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }))
 }
 
-/// The sharer's process, ended with this, and its directory.
-struct Sharer {
+/// The device host's process with its directory. Dropping the value stops it.
+struct DeviceHost {
     child: Child,
     address: String,
     directory: PathBuf,
 }
 
-impl Sharer {
-    fn start(setting: &LoadSetting) -> Result<Sharer, Failure> {
+impl DeviceHost {
+    fn start(setting: &LoadSetting) -> Result<DeviceHost, Failure> {
         let directory = std::env::temp_dir().join(format!("outboard-load-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let mut text = String::new();
         let most = setting.peers + 2;
         let bounds = format!(
-            "sessions={most},sessions_per_peer={most},drivers={},connections_per_second=100000,greetings=4096,\
-             greetings_per_address=4096,handshakes_per_second=100000,control_percent_per_peer=0,store_bytes_of_all=1024GiB",
+            "sessions={most},sessions_per_peer={most},drivers={},store_bytes=1MiB",
             setting.flows.max(1)
         );
         let mut share = |device: String, name: String| {
@@ -109,25 +113,25 @@ impl Sharer {
         share(format!("pattern:rate={},size={},stamped=true", FLOOD.0, FLOOD.1), "flood".into());
         let file = directory.join("run.toml");
         std::fs::write(&file, text)?;
-        let mut command = Command::new(crate::program()?);
+        let mut command = Command::new(crate::programs::beside("outboard")?);
         command.arg("run").arg(&file).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
         command.env("XDG_STATE_HOME", &directory).env("XDG_RUNTIME_DIR", &directory);
         let mut child = command.spawn()?;
-        let out = child.stdout.take().ok_or("the sharer has no output")?;
+        let out = child.stdout.take().ok_or("the device host has no output")?;
         let mut lines = BufReader::new(out).lines();
         let address = loop {
-            let line = lines.next().ok_or("the sharer ended")??;
+            let line = lines.next().ok_or("the device host exited")??;
             let event: Value = serde_json::from_str(&line)?;
             if event["event"] == "listening" {
                 break event["address"].as_str().unwrap_or_default().to_string();
             }
         };
         std::thread::spawn(move || lines.for_each(drop));
-        Ok(Sharer { child, address, directory })
+        Ok(DeviceHost { child, address, directory })
     }
 }
 
-impl Drop for Sharer {
+impl Drop for DeviceHost {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -135,7 +139,7 @@ impl Drop for Sharer {
     }
 }
 
-/// The peers, until they are dropped.
+/// The peers. Dropping the value stops them.
 struct Peers {
     stop: Stop,
     threads: Vec<JoinHandle<Result<(), String>>>,
@@ -146,40 +150,47 @@ impl Peers {
         Ok(Peers { stop: Stop::new()?, threads: Vec::new() })
     }
 
-    /// One more peer, with these devices.
-    fn add(&mut self, sharer: &Sharer, names: &[String], came: &Arc<Came>) -> Result<(), Failure> {
-        let from = names.iter().map(|name| format!("{}/{name}", sharer.address)).collect();
-        // Who is known is not this user's matter, but that of the sharer that is measured.
+    /// Adds a peer with these devices.
+    fn add(
+        &mut self,
+        device_host: &DeviceHost,
+        names: &[String],
+        received: &Arc<Received>,
+    ) -> Result<(), Failure> {
+        let from = names.iter().map(|name| format!("{}/{name}", device_host.address)).collect();
+        // Peers use the identity of the measured device host, not the user's.
         let words = AttachWords { from, insecure: true, ..AttachWords::default() };
         let (requests, _) = words.requests()?;
         for mut request in requests {
-            request.trust = Some(Trust::at(&sharer.directory.join("outboard"))?);
+            request.trust = Some(Trust::at(&device_host.directory.join("outboard"))?);
             request.limits = limits(None)?;
             for target in &mut request.targets {
-                target.application = ApplicationChoice::Partner(sink(came.clone()));
+                target.application = ApplicationChoice::Partner(sink(received.clone()));
             }
             let stop = self.stop.clone();
             let run = move || {
-                let attacher = Attacher::start(request).map_err(|error| error.to_string())?;
-                attacher.run(&stop, &mut |_| {}).map_err(|error| error.to_string())
+                let application_host = ApplicationHost::start(request).map_err(|error| error.to_string())?;
+                application_host.run(&stop, &mut |_| {}).map_err(|error| error.to_string())
             };
             self.threads.push(std::thread::spawn(run));
         }
         Ok(())
     }
 
-    /// Waits until so many flows have begun. A peer that has ended is an error.
-    fn wait(&mut self, came: &Came, flows: usize) -> Result<(), Failure> {
+    /// Waits until this many flows have started. A stopped peer is an error.
+    fn wait(&mut self, received: &Received, flows: usize) -> Result<(), Failure> {
         let since = Instant::now();
-        while came.begun.load(Ordering::Relaxed) < flows as u64 {
+        while received.begun.load(Ordering::Relaxed) < flows as u64 {
             if let Some(ended) = self.threads.iter().position(JoinHandle::is_finished) {
                 let result = self.threads.swap_remove(ended).join();
                 return Err(format!("a peer ended: {result:?}").into());
             }
             if since.elapsed() > PATIENCE {
-                return Err(
-                    format!("only {} of {flows} flows began", came.begun.load(Ordering::Relaxed)).into()
-                );
+                return Err(format!(
+                    "only {} of {flows} flows started",
+                    received.begun.load(Ordering::Relaxed)
+                )
+                .into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -196,37 +207,37 @@ impl Drop for Peers {
     }
 }
 
-/// What a stretch of time showed; `process` and those that it started are who sends.
-fn measure(what: &str, time: Duration, process: u32, came: &Came, flows: usize, idle: f64) -> Value {
-    *came.times.lock().unwrap_or_else(PoisonError::into_inner) = Times::default();
+/// Measures an interval. `process` and its descendants send.
+fn measure(name: &str, time: Duration, process: u32, received: &Received, flows: usize, idle: f64) -> Value {
+    *received.times.lock().unwrap_or_else(PoisonError::into_inner) = Times::default();
     let processes = processes::with_descendants(process);
     let cpu_seconds = || processes::cpu_seconds(&processes);
-    let (sharer_cpu, own_cpu, since) = (cpu_seconds(), sys::clock::process_cpu_ns(), Instant::now());
+    let (device_host_cpu, own_cpu, since) = (cpu_seconds(), sys::clock::process_cpu_ns(), Instant::now());
     std::thread::sleep(time);
     let seconds = since.elapsed().as_secs_f64();
-    let sharer_cpu = (cpu_seconds() - sharer_cpu) / seconds * 100.0;
+    let device_host_cpu = (cpu_seconds() - device_host_cpu) / seconds * 100.0;
     let own_cpu = (sys::clock::process_cpu_ns() - own_cpu) as f64 / seconds / 1e7;
-    let times = std::mem::take(&mut *came.times.lock().unwrap_or_else(PoisonError::into_inner));
+    let times = std::mem::take(&mut *received.times.lock().unwrap_or_else(PoisonError::into_inner));
     let kib = (processes::memory_bytes(&processes) - idle) / flows as f64 / 1024.0;
     let [p50, p99, most] = [0.5, 0.99, 1.0].map(|share| times.percentile_us(share));
     let count = times.count();
     println!(
-        "{what:<28} {flows:>6} {count:>9} {p50:>9.0} {p99:>9.0} {most:>9.0} {sharer_cpu:>8.1} {own_cpu:>8.1} {kib:>9.0}"
+        "{name:<28} {flows:>6} {count:>9} {p50:>9.0} {p99:>9.0} {most:>9.0} {device_host_cpu:>8.1} {own_cpu:>8.1} {kib:>9.0}"
     );
     json!({
-        "what": what, "flows": flows, "messages": count, "p50_us": p50, "p99_us": p99, "max_us": most,
-        "sharer_cpu_percent": sharer_cpu, "peers_cpu_percent": own_cpu, "sharer_kib_per_flow": kib,
+        "load": name, "flows": flows, "messages": count, "p50_us": p50, "p99_us": p99, "max_us": most,
+        "device_host_cpu_percent": device_host_cpu, "peers_cpu_percent": own_cpu, "device_host_kib_per_flow": kib,
     })
 }
 
-/// Runs it.
+/// Runs `load`.
 pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let all = Duration::from_secs_f64(setting.minutes * 60.0);
-    let sharer = Sharer::start(setting)?;
+    let device_host = DeviceHost::start(setting)?;
     std::thread::sleep(Duration::from_secs(1));
-    let idle = processes::memory_bytes(&processes::with_descendants(sharer.child.id()));
+    let idle = processes::memory_bytes(&processes::with_descendants(device_host.child.id()));
     println!("{} peers, {} flows each, {} messages/s a flow", setting.peers, setting.flows, setting.rate);
     println!(
         "{:<28} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}",
@@ -234,34 +245,35 @@ pub(crate) fn run(setting: &LoadSetting) -> Result<Value, Failure> {
     );
     let mut figures = Vec::new();
     {
-        let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
-        peers.add(&sharer, &["key0".into()], &came)?;
-        peers.wait(&came, 1)?;
-        figures.push(measure("one flow", all / 5, sharer.child.id(), &came, 1, idle));
+        let (received, mut peers) = (Arc::new(Received::default()), Peers::new()?);
+        peers.add(&device_host, &["key0".into()], &received)?;
+        peers.wait(&received, 1)?;
+        figures.push(measure("one flow", all / 5, device_host.child.id(), &received, 1, idle));
     }
-    let (came, mut peers) = (Arc::new(Came::default()), Peers::new()?);
+    let (received, mut peers) = (Arc::new(Received::default()), Peers::new()?);
     let flows = setting.peers * setting.flows;
     let begun = Instant::now();
     for peer in 0..setting.peers {
         let names = (peer * setting.flows..).take(setting.flows).map(|flow| format!("key{flow}"));
-        peers.add(&sharer, &names.collect::<Vec<_>>(), &came)?;
+        peers.add(&device_host, &names.collect::<Vec<_>>(), &received)?;
     }
-    peers.wait(&came, flows)?;
+    peers.wait(&received, flows)?;
     let began = begun.elapsed().as_secs_f64();
-    figures.push(measure("all", all, sharer.child.id(), &came, flows, idle));
-    let flood = Arc::new(Came::default());
-    peers.add(&sharer, &["flood".into()], &flood)?;
+    figures.push(measure("all", all, device_host.child.id(), &received, flows, idle));
+    let flood = Arc::new(Received::default());
+    peers.add(&device_host, &["flood".into()], &flood)?;
     peers.wait(&flood, 1)?;
     let (bytes, since) = (flood.bytes.load(Ordering::Relaxed), Instant::now());
-    let beside = measure("all, beside 500 Mbit/s", all / 5, sharer.child.id(), &came, flows, idle);
-    figures.push(beside);
+    let with_flood =
+        measure("all, with a flood of 500 Mbit/s", all / 5, device_host.child.id(), &received, flows, idle);
+    figures.push(with_flood);
     let mbit = (flood.bytes.load(Ordering::Relaxed) - bytes) as f64 * 8e-6 / since.elapsed().as_secs_f64();
-    drop((peers, sharer));
-    let came = Arc::new(Came::default());
-    let bare = Bare::start(setting, &came)?;
+    drop((peers, device_host));
+    let received = Arc::new(Received::default());
+    let bare = Bare::start(setting, &received)?;
     std::thread::sleep(Duration::from_secs(1));
     let idle = processes::memory_bytes(&[bare.senders()]);
-    figures.push(measure("bare datagrams, as many", all / 5, bare.senders(), &came, flows, idle));
-    println!("all flows began within {began:.1} s; the flood brought {mbit:.0} Mbit/s");
+    figures.push(measure("bare datagrams at the same rate", all / 5, bare.senders(), &received, flows, idle));
+    println!("all flows started within {began:.1} s; the flood delivered {mbit:.0} Mbit/s");
     Ok(json!({ "load": figures, "began_seconds": began, "flood_mbit_per_second": mbit }))
 }

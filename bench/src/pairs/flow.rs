@@ -1,4 +1,4 @@
-//! One flow through both halves of a pair, and what must hold of it.
+//! One flow through both halves of a pair, and the properties that must hold.
 
 use super::messages::{self, log_uniform};
 use super::subject::{Compared, Subject};
@@ -11,21 +11,21 @@ use testkit::stage::{TwoHalves, steady};
 const DELAY: Duration = Duration::from_millis(5);
 /// Longest time between two messages.
 const GAP_NS: u64 = 20_000_000;
-/// Longest time that a pair is waited for before a flow ends.
+/// The longest wait for a pair before the end of a flow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What came of some flows.
+/// The result of some flows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Counted by the pair.
+    /// Drops that the pair counted.
     pub(super) dropped: u64,
-    /// Messages that a half returned an error for.
+    /// Messages that a half refused with an error.
     pub(super) refused: u64,
-    /// Came out, and were never sent so, or came twice.
+    /// Received messages that were never sent, or that were repeated.
     pub(super) altered: u64,
-    /// The pair changes what messages say.
+    /// True if the pair changes bodies.
     pub(super) is_changed: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Flow<'a> {
         Flow { subject, rng: Rng::new(seed, 3), run, sent: Vec::new() }
     }
 
-    /// Sends a message, now.
+    /// Sends a message now.
     fn send(&mut self, created: Time, body: Body) {
         let message = Message::new(created, body);
         let lane = self.sent.len() % self.subject.lanes;
@@ -62,7 +62,7 @@ impl<'a> Flow<'a> {
         self.run.push_at(lane, message);
     }
 
-    /// Sends so many, each created at a time of its own, a while apart.
+    /// Sends messages at random intervals, each created at its own time.
     fn send_some(&mut self, count: u64, make: impl Fn(&mut Rng, &Format) -> Body) {
         for _ in 0..count {
             let gap = 1 + log_uniform(&mut self.rng, GAP_NS);
@@ -95,30 +95,30 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// How often each message sent came out, and how many came that were never sent so.
+    /// Returns how often each sent message was received, and the number of received messages that were never sent.
     fn matches(&self) -> (Vec<u32>, u64) {
         let by_time: HashMap<Time, usize> =
             self.sent.iter().enumerate().map(|(number, message)| (message.created, number)).collect();
-        let (mut came, mut strange) = (vec![0; self.sent.len()], 0);
+        let (mut arrived, mut strange) = (vec![0; self.sent.len()], 0);
         for (_, message) in &self.run.received {
             match by_time.get(&message.created) {
-                Some(number) if equal(&self.sent[*number].body, &message.body) => came[*number] += 1,
+                Some(number) if equal(&self.sent[*number].body, &message.body) => arrived[*number] += 1,
                 _ => strange += 1,
             }
         }
-        (came, strange)
+        (arrived, strange)
     }
 
-    /// Nothing wrong and nothing twice came out.
+    /// Asserts that no received message is wrong or repeated.
     fn assert_nothing_wrong(&self) -> Vec<u32> {
-        let (came, strange) = self.matches();
-        assert_eq!(strange, 0, "messages came out that were never sent");
-        assert!(came.iter().all(|times| *times <= 1), "a message came out twice");
-        came
+        let (arrived, strange) = self.matches();
+        assert_eq!(strange, 0, "messages arrived that nobody sent");
+        assert!(arrived.iter().all(|times| *times <= 1), "a message arrived twice");
+        arrived
     }
 }
 
-/// Compares chunk by chunk, wherever their borders lie.
+/// Compares two bodies with different chunk borders.
 pub(super) fn equal(a: &Body, b: &Body) -> bool {
     if a.len() != b.len() {
         return false;
@@ -143,12 +143,12 @@ pub(super) fn equal(a: &Body, b: &Body) -> bool {
     }
 }
 
-/// What leaves the sink half is what entered the source half, but for what the pair promises.
+/// The sink half's output is the source half's input, up to the pair's promises.
 pub(super) fn undo(subject: &Subject, seed: u64) -> Tally {
     undone(subject, seed, 2000, 0, messages::body)
 }
 
-/// The same, with every other message empty.
+/// `undo` with every other message empty.
 pub(super) fn empty(subject: &Subject, seed: u64) -> Tally {
     undone(subject, seed, 200, 0, |rng, format| match rng.up_to(1) {
         0 => Body::new(),
@@ -156,7 +156,7 @@ pub(super) fn empty(subject: &Subject, seed: u64) -> Tally {
     })
 }
 
-/// The same, with messages of 16 MiB.
+/// `undo` with messages of 16 MiB.
 pub(super) fn large(subject: &Subject, seed: u64) -> Tally {
     undone(subject, seed, 3, 10_000_000, messages::large)
 }
@@ -175,30 +175,31 @@ fn undone(
             _ => log_uniform(&mut flow.rng, GAP_NS),
         };
         flow.pass(gap_ns + gap);
-        // Devices say when something happened, which may be before what was said last.
+        // A device's creation times are those of its events and may precede the previous message's.
         let created = flow.run.now.before(Duration::from_nanos(flow.rng.up_to(900_000)));
         let body = make(&mut flow.rng, &subject.format);
         flow.send(created, body);
     }
     flow.end();
     let tally = flow.tally();
-    // Of a format of its own, a pair may refuse what is none of it.
-    assert!(subject.format != Format::Bytes || tally.refused == 0, "a half erred: {:?}", flow.run.errors);
+    // A pair for one format may refuse other bodies.
+    assert!(subject.format != Format::Bytes || tally.refused == 0, "a half failed: {:?}", flow.run.errors);
     if subject.compared == Compared::Nothing {
         return tally;
     }
     let accounted = tally.received + tally.dropped + tally.refused;
-    assert_eq!(accounted, tally.sent, "each message comes or is counted: {:?}", flow.run.drops);
+    assert_eq!(accounted, tally.sent, "each message arrives or is counted: {:?}", flow.run.drops);
     assert!(subject.promises.may_drop || tally.dropped == 0, "{:?} without a promise", flow.run.drops);
-    let same = |sent: &Message, came: &Message| {
-        (subject.compared == Compared::Body || sent.created == came.created) && equal(&sent.body, &came.body)
+    let same = |sent: &Message, arrived: &Message| {
+        (subject.compared == Compared::Body || sent.created == arrived.created)
+            && equal(&sent.body, &arrived.body)
     };
     let mut is_left = vec![true; flow.sent.len()];
     let mut from = 0;
-    for (_, came) in &flow.run.received {
+    for (_, arrived) in &flow.run.received {
         let found =
-            (from..flow.sent.len()).find(|number| is_left[*number] && same(&flow.sent[*number], came));
-        let number = found.unwrap_or_else(|| panic!("changed, repeated or out of order: {came:?}"));
+            (from..flow.sent.len()).find(|number| is_left[*number] && same(&flow.sent[*number], arrived));
+        let number = found.unwrap_or_else(|| panic!("changed, repeated or out of order: {arrived:?}"));
         is_left[number] = false;
         if !subject.promises.may_reorder {
             from = number + 1;
@@ -211,7 +212,7 @@ fn undone(
     tally
 }
 
-/// One message in twenty is lost between the halves.
+/// The link between the halves loses one message in twenty.
 pub(super) fn loss(subject: &Subject, seed: u64) -> Tally {
     let link = Params { loss_ppm: 50_000, jitter_ns: 5_000_000, ..steady(DELAY) };
     let mut flow = Flow::new(subject, seed, link);
@@ -220,16 +221,16 @@ pub(super) fn loss(subject: &Subject, seed: u64) -> Tally {
     flow.end();
     let tally = flow.tally();
     if subject.compared == Compared::Whole {
-        let came = flow.assert_nothing_wrong();
-        let half = came.len() as u64 / 2;
-        assert!(subject.promises.may_drop || tally.received >= half, "only {} came", tally.received);
+        let arrived = flow.assert_nothing_wrong();
+        let half = arrived.len() as u64 / 2;
+        assert!(subject.promises.may_drop || tally.received >= half, "only {} arrived", tally.received);
         let in_order = flow.run.received.windows(2).all(|pair| pair[0].1.created < pair[1].1.created);
         assert!(subject.promises.may_reorder || in_order, "out of order on a link that is not");
     }
     tally
 }
 
-/// Messages overtake each other by up to 60 ms between the halves.
+/// The link between the halves reorders messages by up to 60 ms.
 pub(super) fn reordering(subject: &Subject, seed: u64) -> Tally {
     let link = Params { jitter_ns: 60_000_000, reorder: true, ..steady(DELAY) };
     let mut flow = Flow::new(subject, seed, link);
@@ -246,36 +247,36 @@ pub(super) fn reordering(subject: &Subject, seed: u64) -> Tally {
     tally
 }
 
-/// A bit of every fiftieth message is flipped between the halves.
+/// The link between the halves flips a bit of every fiftieth message.
 pub(super) fn corruption(subject: &Subject, seed: u64) -> Tally {
     let mut flow = Flow::new(subject, seed, Params { corrupt_ppm: 20_000, ..steady(DELAY) });
     let count = 100 + log_uniform(&mut flow.rng, 1000);
     flow.send_some(count, small);
     (0..subject.lanes).for_each(|lane| flow.run.configure_lane(lane, steady(DELAY)));
-    // What waits for something that never comes is given up by then.
+    // By then the pair has given up on missing messages.
     flow.pass(5_000_000_000);
     let before = flow.sent.len();
     flow.send_some(count, small);
     flow.end();
     let mut tally = flow.tally();
     if subject.compared == Compared::Whole {
-        let (came, strange) = flow.matches();
-        let twice: u64 = came.iter().map(|times| u64::from(times.saturating_sub(1))).sum();
+        let (arrived, strange) = flow.matches();
+        let twice: u64 = arrived.iter().map(|times| u64::from(times.saturating_sub(1))).sum();
         tally.altered = strange + twice;
-        let goes_on = came[before..].iter().any(|times| *times > 0);
-        assert!(goes_on, "nothing came any more of what was sent whole afterwards");
+        let continues = arrived[before..].iter().any(|times| *times > 0);
+        assert!(continues, "no intact message arrived after the corruption");
         assert!(tally.dropped <= 100 * tally.sent, "{:?} of {} messages", flow.run.drops, tally.sent);
-        assert!(subject.pair.name() != "encrypt" || tally.altered == 0, "altered messages came out");
+        assert!(subject.pair.name() != "encrypt" || tally.altered == 0, "altered messages arrived");
     }
     tally
 }
 
-/// Both halves are made anew in mid-flow, with messages of the old ones on their way.
+/// Both halves restart in mid-flow with old messages on their way.
 pub(super) fn restart(subject: &Subject, seed: u64) -> Tally {
     let mut flow = Flow::new(subject, seed, steady(DELAY));
     let count = 20 + log_uniform(&mut flow.rng, 200);
     for _ in 0..3 {
-        // What a sink half made anew meets is a flow that is under way.
+        // A restarted sink half joins a running flow.
         flow.send_some(10, small);
         flow.pass(100_000_000);
         flow.send_some(count, small);
@@ -290,8 +291,8 @@ pub(super) fn restart(subject: &Subject, seed: u64) -> Tally {
     flow.end();
     let tally = flow.tally();
     if subject.compared == Compared::Whole {
-        let came = flow.assert_nothing_wrong();
-        let missing = came[before..].iter().filter(|times| **times == 0).count();
+        let arrived = flow.assert_nothing_wrong();
+        let missing = arrived[before..].iter().filter(|times| **times == 0).count();
         let excused = (flow.run.dropped() - dropped) as usize + flow.run.errors.len() - refused;
         assert!(missing <= excused, "{missing} messages sent after the restart did not come");
         assert!(subject.promises.may_drop || missing == 0, "{missing} dropped without a promise");
@@ -299,7 +300,7 @@ pub(super) fn restart(subject: &Subject, seed: u64) -> Tally {
     tally
 }
 
-/// A body of at most some thousand bytes.
+/// Draws a body of at most 4096 bytes.
 fn small(rng: &mut Rng, format: &Format) -> Body {
     match format {
         Format::Bytes => {

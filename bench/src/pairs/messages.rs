@@ -1,4 +1,4 @@
-//! Bodies of every kind, drawn.
+//! Random bodies of every kind.
 
 use contract::{Body, Bytes, Format};
 use netsim::Rng;
@@ -6,18 +6,18 @@ use std::sync::OnceLock;
 use wire::formats::motion::{AXES, Motion};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-/// Largest body of the undo property.
+/// Largest body of `undo`.
 const SIZE_MAX: u64 = 64 << 10;
-/// A large body.
+/// Bytes of a large body.
 pub(super) const LARGE_BYTES: usize = 16 << 20;
 
-/// A number from 0 to about `max`, of which every size is as likely: log-uniform.
+/// Draws a log-uniform number from 0 to about `max`.
 pub(super) fn log_uniform(rng: &mut Rng, max: u64) -> u64 {
     let share = (rng.draw() >> 11) as f64 / (1u64 << 53) as f64;
     (((max + 1) as f64).ln() * share).exp() as u64 - 1
 }
 
-/// Memory to cut bodies from: bytes of no kind, bytes that repeat, zeros and text.
+/// Memory for bodies: random bytes, repeating bytes, zeros and text.
 fn memory() -> &'static [Bytes; 4] {
     static MEMORY: OnceLock<[Bytes; 4]> = OnceLock::new();
     const BYTES: usize = LARGE_BYTES + SIZE_MAX as usize;
@@ -30,7 +30,7 @@ fn memory() -> &'static [Bytes; 4] {
     })
 }
 
-/// A body of this format. Those of [`Format::Bytes`] are of any size and any make: shared, alone, in pieces, with a
+/// Draws a body of this format. A body of [`Format::Bytes`] has any size and any structure: shared, owned, in pieces, with a
 /// header of another stage in front.
 pub(crate) fn body(rng: &mut Rng, format: &Format) -> Body {
     match format {
@@ -49,7 +49,7 @@ pub(crate) fn body(rng: &mut Rng, format: &Format) -> Body {
     }
 }
 
-/// A body of 16 MiB.
+/// Draws a body of 16 MiB.
 pub(super) fn large(rng: &mut Rng, format: &Format) -> Body {
     match format {
         Format::Video => picture(rng, 2048, 2048),
@@ -83,7 +83,7 @@ fn any(rng: &mut Rng, length: usize) -> Body {
 
 fn picture(rng: &mut Rng, width: u32, height: u32) -> Body {
     let pixels = [PixelFormat::Gray8, PixelFormat::Rgb24, PixelFormat::Bgrx32][rng.up_to(2) as usize];
-    let geometry = Geometry::new(pixels, width, height).expect("within what a picture may have");
+    let geometry = Geometry::new(pixels, width, height).expect("a valid geometry");
     let mut body = Body::from(cut(rng, geometry.bytes()));
     body.push_front(&Header::frame(geometry).emit());
     body

@@ -1,14 +1,15 @@
-//! Every pair in the table of `stages` × what it must stand: undo, empty and large messages, loss, reordering,
-//! corruption, both halves made anew. In virtual time; what must hold is what the pair promises, and no more.
+//! Every pair of `stages` × undo, empty and large messages, loss, reordering, corruption and restart, in virtual time. A flow
+//! must keep the pair's promises.
 //!
-//! A case is one message. Every flow has its seed, from which everything else of it is drawn: `--flow SEED` repeats it.
+//! A case is one message. All choices of a flow come from its seed: `--flow SEED` repeats it.
 
 mod flow;
 mod killed;
 pub(crate) mod messages;
 mod subject;
 
-use crate::Failure;
+use crate::programs::use_outboard;
+use crate::setting::Failure;
 use clap::Args;
 use flow::Tally;
 use serde_json::{Value, json};
@@ -17,19 +18,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use subject::Subject;
 
-/// What to run.
+/// The settings of `pairs`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct PairsSetting {
-    /// Random messages for each undo property; the other columns take a share of it
+    /// Random messages for `undo`; the other columns have a share of it
     #[arg(long, default_value_t = 1_000_000)]
     cases: u64,
     /// Only this pair
     #[arg(long)]
     pair: Option<String>,
-    /// What seeds of flows are drawn from
+    /// Seed for the seeds of flows
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the flow with this seed, of each column of the pair
+    /// Only the flow with this seed in each column of the pair
     #[arg(long, requires = "pair")]
     flow: Option<u64>,
     /// Threads
@@ -37,14 +38,14 @@ pub(crate) struct PairsSetting {
     threads: usize,
 }
 
-/// One thing that every pair must stand.
+/// One property of all pairs.
 struct Column {
     name: &'static str,
-    /// How many messages of `--cases`, and how few at least.
+    /// The number of messages for `--cases`.
     cases: fn(u64) -> u64,
-    /// Whether it can be tried with this subject, or why not.
+    /// Returns the reason if the property does not apply to a subject.
     can_run: fn(&Subject) -> Result<(), String>,
-    /// Runs one flow; panics with what was broken.
+    /// Runs one flow. A broken property panics.
     run: fn(&Subject, u64) -> Tally,
 }
 
@@ -79,24 +80,20 @@ static COLUMNS: [Column; 8] = [
     },
 ];
 
-/// What came of one pair in one column.
+/// The result of one pair in one column.
 struct Cell {
     tally: Tally,
-    /// The first flow that broke it, and how.
+    /// The first broken flow and the problem.
     broken: Option<(u64, String)>,
-    /// Why it was not run, or not with all options.
-    not_tried: Option<String>,
+    /// The reason if the property does not apply to some options.
+    not_run: Option<String>,
 }
 
-/// Prints the table; an error says what was broken.
+/// Runs `pairs`. A broken property is an error.
 pub(crate) fn run(setting: &PairsSetting) -> Result<Value, Failure> {
-    // What a flow breaks is told in the table, with its seed.
+    // The table has the problem of a broken flow with its seed.
     std::panic::set_hook(Box::new(|_| {}));
-    let program = std::env::current_exe()?.with_file_name("outboard");
-    if !program.is_file() {
-        return Err(format!("{} is not built: cargo build -p outboard", program.display()).into());
-    }
-    runtime::use_program(program);
+    use_outboard()?;
     let named = |pair: &&&dyn contract::Pair| setting.pair.as_deref().is_none_or(|name| name == pair.name());
     let pairs: Vec<_> = stages::PAIRS.iter().filter(named).collect();
     if pairs.is_empty() {
@@ -128,7 +125,7 @@ pub(crate) fn run(setting: &PairsSetting) -> Result<Value, Failure> {
         }
         settings.push(format!("`{}`: {}", pair.name(), subject::describe(&subjects)));
     }
-    println!("\n{LEGEND}\n\nSettings, taken in turn:\n");
+    println!("\n{LEGEND}\n\nOptions, taken in turn:\n");
     settings.iter().for_each(|line| println!("- {line}"));
     match broken.is_empty() {
         true => Ok(json!({ "cases": setting.cases, "seed": setting.seed, "pairs": rows })),
@@ -142,34 +139,32 @@ pub(crate) fn run(setting: &PairsSetting) -> Result<Value, Failure> {
 }
 
 const LEGEND: &str = "\
-The number is that of messages sent in flows that all held. Undone means: what leaves the sink half is what entered the
-source half, in order, but for what the pair promises: `dropped` is dropped and counted by it; `changed` pairs change what messages say,
-so that here they must only neither panic nor stop, and their own tests look at what they make. On a link that loses, reorders or corrupts, and when
-both halves are made anew with messages of the old ones on their way, nothing wrong and nothing twice may come out; `refused`
-messages ended in a counted error. After a restart, and where nothing is lost, all that is sent comes. Corruption
-flips a bit of every fiftieth message between the halves, below which a session's seal would have refused it: `altered` came out all the
-same (none may of `encrypt`), and no flow may stop: what is sent whole afterwards comes. Process killed: the halves
-run in confined processes of their own, of which one is killed up to six times in a flow of 300 messages, and talk to each other; what
-comes must be what the pair makes of the messages in one process, none lost, repeated or out of order but as it promises (of `average`: all
-the motion, for the periods are the clock's).";
+Each cell has the number of sent messages; all flows of a cell without **broken** held. `undo`: the sink half's output is the source
+half's input in order, up to the pair's promises. `dropped` messages are dropped and counted by the pair. Pairs with `changed` change
+bodies: here they must neither panic nor stop. Loss, reordering, corruption and restart (both halves restart with old messages on their
+way): no received message may be wrong or repeated; `refused` messages ended in a counted error. After a restart, and without loss,
+every message must arrive. `corruption` flips a bit of every fiftieth message between the halves, behind the session's seal: `altered`
+messages were received even so (`encrypt` may have none), and intact messages must arrive afterwards. `process killed`: the halves run in
+sandboxed processes, one of which is killed up to six times in a flow of 300 messages; the received messages must be those of an
+undisturbed run, up to the promises (for `average`: the total motion, since its periods depend on the clock).";
 
-/// For what is run where there is no process.
+/// Returns the reason if a subject cannot run in this process.
 fn in_process(subject: &Subject) -> Result<(), String> {
     match subject.is_program {
-        true => Err("a program is a process".into()),
+        true => Err("the halves are programs".into()),
         false => Ok(()),
     }
 }
 
-/// Runs flows of one column until it has its cases or one breaks.
+/// Runs flows of one column until it has its cases or one is broken.
 fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
     let column = &COLUMNS[number];
-    let not_tried = subjects.iter().find_map(|subject| (column.can_run)(subject).err());
+    let not_run = subjects.iter().find_map(|subject| (column.can_run)(subject).err());
     let subjects: Vec<&Subject> =
         subjects.iter().filter(|subject| (column.can_run)(subject).is_ok()).collect();
     let wanted = if subjects.is_empty() { 0 } else { (column.cases)(setting.cases) };
     let (next, done, is_broken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let cell = Mutex::new(Cell { tally: Tally::default(), broken: None, not_tried });
+    let cell = Mutex::new(Cell { tally: Tally::default(), broken: None, not_run });
     let work = || {
         while done.load(Ordering::Relaxed) < wanted && !is_broken.load(Ordering::Relaxed) {
             let flow = next.fetch_add(1, Ordering::Relaxed);
@@ -201,14 +196,14 @@ fn fill(setting: &PairsSetting, subjects: &[Subject], number: usize) -> Cell {
     cell.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Seeds of flows and columns differ in every bit.
+/// Returns the seed of a flow, independent of those of other flows and columns.
 fn flow_seed(seed: u64, column: u64, flow: u64) -> u64 {
     netsim::Rng::new(seed.wrapping_add(flow << 8), column).draw()
 }
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
     text.chars().take(600).collect()
 }
 
@@ -218,8 +213,8 @@ impl Cell {
             return format!("**broken**, flow {seed}");
         }
         let tally = &self.tally;
-        if let Some(reason) = self.not_tried.as_ref().filter(|_| tally.sent == 0) {
-            return format!("not tried: {reason}");
+        if let Some(reason) = self.not_run.as_ref().filter(|_| tally.sent == 0) {
+            return format!("not run: {reason}");
         }
         let notes = [
             ("changed", u64::from(tally.is_changed)),
@@ -247,7 +242,7 @@ impl Cell {
             "dropped": dropped,
             "refused": refused,
             "altered": altered,
-            "not_tried": self.not_tried,
+            "not_run": self.not_run,
             "broken": self.broken.as_ref().map(|(seed, problem)| json!({ "flow": seed, "problem": problem })),
         })
     }

@@ -1,35 +1,35 @@
-//! A pair with the options and the format with which it is run.
+//! A pair with the options and the format of its runs.
 
 use contract::{Format, Half, Options, Pair, Promises, Shape};
 use testkit::stage::site;
 
-/// What of a message must come back.
+/// The part of a message that must stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// When it was created, and its body.
+    /// Creation time and body.
     Whole,
-    /// Its body: the pair says itself when it was created.
+    /// The body. The pair changes creation times.
     Body,
-    /// Nothing: the pair changes what it says.
+    /// Nothing. The pair changes bodies.
     Nothing,
 }
 
-/// A pair, and how it is run.
+/// A pair with its options and format.
 pub(super) struct Subject {
     pub(super) pair: &'static dyn Pair,
     pub(super) given: &'static [(&'static str, &'static str)],
     pub(super) format: Format,
     pub(super) promises: Promises,
     pub(super) compared: Compared,
-    /// Links between the halves: more than one where several flows meet.
+    /// Links between the halves: several for a pair that joins flows.
     pub(super) lanes: usize,
-    /// Its halves are programs of the user, which are run as processes alone.
+    /// True if the halves are the user's programs, which run as processes only.
     pub(super) is_program: bool,
 }
 
 type Given = &'static [(&'static str, &'static str)];
 
-/// Options with which pairs are run; those that are not named are run as they are.
+/// Options of pairs. Other pairs run with their defaults.
 static SETTINGS: &[(&str, &[Given])] = &[
     (
         "buffer",
@@ -48,7 +48,7 @@ static SETTINGS: &[(&str, &[Given])] = &[
     ("encrypt", &[&[], &[("cipher", "chacha20-poly1305")]]),
     ("exec", &[&[("source", "cat"), ("sink", "cat")]]),
     ("fec", &[&[], &[("parity", "2")], &[("data", "3"), ("parity", "1"), ("wait", "5ms")]]),
-    // What may be taken together is measured with motion; here nothing changes.
+    // Merging is tested with motion. Without it `latest` changes no body.
     ("latest", &[&[("merge", "false")]]),
     ("multiplex", &[&[], &[("mode", "round_robin"), ("ways", "3")], &[("mode", "split")]]),
     ("prefetch", &[&[("flow", "requests")], &[("flow", "answers")]]),
@@ -57,11 +57,11 @@ static SETTINGS: &[(&str, &[Given])] = &[
 
 const DEFAULTS: &[Given] = &[&[]];
 
-/// Formats that are tried in turn; the first that a pair takes is taken.
+/// Formats in order of preference: a pair runs with the first one that it accepts.
 const FORMATS: [Format; 6] =
     [Format::Bytes, Format::Motion, Format::Video, Format::Evdev, Format::Audio, Format::Serial];
 
-/// How a pair is run, or why it cannot be run here.
+/// Returns a pair's subjects, or the reason if it cannot run.
 pub(super) fn subjects(pair: &'static dyn Pair) -> Result<Vec<Subject>, String> {
     let settings = SETTINGS.iter().find(|(name, _)| *name == pair.name());
     let given = settings.map_or(DEFAULTS, |(_, given)| *given);
@@ -73,16 +73,16 @@ fn subject(pair: &'static dyn Pair, given: Given) -> Result<Subject, String> {
     let is_program = [Half::Source, Half::Sink].iter().any(|half| pair.program(&options, *half).is_some());
     pair.check(&options)?;
     let accepts = |format: &&Format| pair.accept(format, &options).is_ok();
-    let format = FORMATS.iter().find(accepts).ok_or("it takes no format that is known here")?;
+    let format = FORMATS.iter().find(accepts).ok_or("it accepts none of the formats")?;
     for half in [Half::Source, Half::Sink].into_iter().filter(|_| !is_program) {
         pair.half(half, &options, format, &site(0)).map_err(|error| error.to_string())?;
     }
     let lanes = if pair.shape(&options) == Shape::Joint { 2 } else { 1 };
     let mut promises = pair.promises(&options);
-    // Between flows that were not one there is no order to keep.
+    // Different flows have no common order.
     promises.may_reorder |= lanes > 1;
     let compared = match promises.may_change {
-        // It says itself when a message was created, and changes nothing else.
+        // `replay` changes creation times only.
         true if pair.name() == "replay" => Compared::Body,
         true => Compared::Nothing,
         false => Compared::Whole,
@@ -97,7 +97,7 @@ impl Subject {
     }
 }
 
-/// All options of a pair's subjects, and their format.
+/// Describes the options and the format of a pair's subjects.
 pub(super) fn describe(subjects: &[Subject]) -> String {
     let options: Vec<String> = subjects.iter().map(Subject::options_text).collect();
     let format = subjects.first().map_or("bytes", |subject| subject.format.name());

@@ -1,5 +1,5 @@
-//! A camera that is shown numbers: vivid of the kernel's, whose whole picture is as bright as the number says, and the node
-//! of v4l2loopback at which an application sees it.
+//! A camera that shows numbers: the kernel's vivid, whose picture has the brightness of the number, and the node of
+//! v4l2loopback for the application.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use sys::v4l2::controls::{Kind, set_value};
 use sys::v4l2::queue::Queue;
 
-/// Columns and rows of a picture in `GREY`, a byte a pixel.
+/// Columns and rows of a picture in `GREY`, one byte a pixel.
 pub(crate) const SIZE: (usize, usize) = (320, 180);
-/// Pictures a second: more than numbers, so that each is in one.
+/// Pictures a second. It is higher than the rate of numbers, so that each number is in a picture.
 pub(crate) const RATE_HZ: u32 = 10;
-/// Before a picture stands the node's number of it.
+/// Bytes of the node's sequence number before a picture.
 pub(crate) const HEAD_BYTES: usize = 4;
-/// Numbers that can be told apart: so many in a row have pictures of their own.
+/// Consecutive numbers with different pictures.
 pub(crate) const SHADES: u64 = 128;
-/// What a pixel of vivid's white is where the brightness is 0.
+/// The value of a white pixel of vivid at brightness 0.
 const DARKEST: u8 = 126;
-/// Buffers that are asked for: as many as v4l2loopback has, or its writer would go on in fewer, and into those that are read.
+/// Requested buffers: all of v4l2loopback's. With fewer its writer would overwrite buffers that are being read.
 const BUFFERS: u32 = 8;
 
-/// Controls of vivid's (`V4L2_CID_BRIGHTNESS`, `vivid-ctrls.c`), and values of theirs.
+/// Controls of vivid (`V4L2_CID_BRIGHTNESS`, `vivid-ctrls.c`) and their values.
 const BRIGHTNESS: u32 = 0x0098_0900;
 const TEST_PATTERN: u32 = 0x00f0_f000;
 const WHITE: i64 = 6;
@@ -29,28 +29,28 @@ const OSD_TEXT: u32 = 0x00f0_f001;
 const NO_TEXT: i64 = 2;
 const DISCONNECT: u32 = 0x00f0_f041;
 
-/// The pixel of a picture of that number.
+/// Returns the pixel value of a number's picture.
 pub(crate) fn pixel(number: u64) -> u8 {
     DARKEST + (number % SHADES) as u8
 }
 
-/// What the pixel of a whole picture says: a number below [`SHADES`], or none, as before the first.
+/// Returns the number of a pixel value, below [`SHADES`], or `None` before the first number.
 pub(crate) fn shade(pixel: u8) -> Option<u64> {
     pixel.checked_sub(DARKEST).map(u64::from).filter(|shade| *shade < SHADES)
 }
 
-/// The name in `/dev` of the first video node whose directory in `/sys` is such a one.
-fn video_node(is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+/// Returns the path of the first video node whose directory in `/sys` matches.
+fn video_node(matches: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let mut nodes: Vec<PathBuf> =
         fs::read_dir("/sys/class/video4linux").ok()?.flatten().map(|entry| entry.path()).collect();
     nodes.sort();
     nodes
         .into_iter()
-        .find(|node| is_it(node))
+        .find(|node| matches(node))
         .and_then(|node| Some(Path::new("/dev").join(node.file_name()?)))
 }
 
-/// vivid's camera.
+/// Returns the node of vivid's camera.
 pub(crate) fn vivid() -> Option<PathBuf> {
     video_node(|node| {
         let name = fs::read_to_string(node.join("name")).unwrap_or_default();
@@ -58,17 +58,17 @@ pub(crate) fn vivid() -> Option<PathBuf> {
     })
 }
 
-/// A node of v4l2loopback.
+/// Returns a node of v4l2loopback.
 pub(crate) fn loopback() -> Option<PathBuf> {
     video_node(|node| node.join("buffers").exists())
 }
 
-/// What vivid looks at.
+/// The scene before vivid's camera.
 #[derive(Debug)]
 pub(crate) struct Scene(File);
 
 impl Scene {
-    /// Of vivid's node: a wall that shows no number yet.
+    /// Prepares vivid's node to show no number.
     pub(crate) fn new(node: File) -> io::Result<Scene> {
         let scene = Scene(node);
         scene.set(BRIGHTNESS, Kind::Integer, SHADES as i64)?;
@@ -81,7 +81,7 @@ impl Scene {
         set_value(self.0.as_fd(), control, kind, value)
     }
 
-    /// Has the wall look as a picture does.
+    /// Shows the brightness of a picture.
     pub(crate) fn show(&self, picture: &[u8]) -> io::Result<usize> {
         let shade = picture.last().and_then(|pixel| shade(*pixel)).ok_or(io::ErrorKind::InvalidInput)?;
         self.set(BRIGHTNESS, Kind::Integer, shade as i64)?;
@@ -95,24 +95,24 @@ impl AsFd for Scene {
     }
 }
 
-/// Unplugs vivid. It is back once nobody has it open any more.
+/// Unplugs vivid. It returns after the last close.
 pub(crate) fn disconnect(node: &File) -> io::Result<()> {
     set_value(node.as_fd(), DISCONNECT, Kind::Button, 1)
 }
 
-/// Who looks at a node.
+/// A reader of a video node.
 #[derive(Debug)]
 pub(crate) struct View(Queue);
 
 impl View {
     pub(crate) fn new(node: File) -> io::Result<View> {
-        // Who writes into a loopback's buffers is another program.
+        // Another program writes into a loopback's buffers.
         let queue = Queue::new(node.into(), BUFFERS, false)?;
         queue.start()?;
         Ok(View(queue))
     }
 
-    /// The next picture, after the node's number of it; `WouldBlock` if there is none now.
+    /// Reads the node's sequence number and the next picture. Fails with `WouldBlock` without a picture.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         let frame = self.0.take()?.ok_or(io::ErrorKind::WouldBlock)?;
         let (head, pixels) = into.split_at_mut(HEAD_BYTES);

@@ -1,97 +1,97 @@
-//! Numbered units that a device makes and an application is given: how many are lost, come twice or out of order, and how
-//! soon after a time what was made since is there.
+//! Counts numbered units from a device to an application: lost, repeated and out-of-order units, and the arrival of the
+//! first unit created after a given time.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-/// Of a piece that is no unit, so much is shown.
+/// Bytes of a torn unit that are printed.
 const SHOWN_BYTES: usize = 40;
 
-/// Units of one way.
+/// The units of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
-    /// When each was made; its number is its place.
+    /// Creation times by number.
     made: Vec<Instant>,
-    /// Numbers in the order in which they came, and when.
+    /// Arrival times and numbers in order of arrival.
     seen: Vec<(Instant, u64)>,
-    /// Pieces that are no unit, and the first of them.
+    /// Number of torn units, and the first of them.
     torn: u64,
     first_torn: Option<Vec<u8>>,
-    /// How often the application was told that it missed something, as it read too late.
+    /// Number of overruns that the kernel reported to the application.
     overruns: u64,
 }
 
-/// What became of all units.
+/// The result of a count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) made: u64,
-    /// Never seen.
+    /// Units that did not arrive.
     pub(crate) lost: u64,
-    /// Seen more than once.
+    /// Units that arrived again.
     pub(crate) repeated: u64,
-    /// Seen after a unit that was made later.
+    /// Units that arrived after a later one.
     pub(crate) disordered: u64,
-    /// Pieces that are no unit, or of a number that was never made.
+    /// Torn units, and units with a number that was never created.
     pub(crate) torn: u64,
 }
 
 impl Count {
-    /// The number of the unit to be made next.
+    /// Returns the number of the next unit.
     pub(crate) fn next(&self) -> u64 {
         self.made.len() as u64
     }
 
-    /// That unit was made.
+    /// Records the creation of a unit.
     pub(crate) fn make(&mut self) {
         self.made.push(Instant::now());
     }
 
-    /// The unit made last was not made after all.
+    /// Removes the last creation.
     pub(crate) fn unmake(&mut self) {
         self.made.pop();
     }
 
-    /// A unit came.
+    /// Records the arrival of a unit.
     pub(crate) fn see(&mut self, number: u64) {
         self.seen.push((Instant::now(), number));
     }
 
-    /// Something came that is no unit.
+    /// Records a torn unit.
     pub(crate) fn see_torn(&mut self, piece: Vec<u8>) {
         self.torn += 1;
         self.first_torn.get_or_insert(piece);
     }
 
-    /// The application missed something so many times.
+    /// Records overruns.
     pub(crate) fn overrun(&mut self, times: u64) {
         self.overruns += times;
     }
 
-    /// How often it did.
+    /// Returns the number of overruns.
     pub(crate) fn overruns(&self) -> u64 {
         self.overruns
     }
 
-    /// The beginning of the first piece that is no unit.
+    /// Returns the start of the first torn unit.
     pub(crate) fn first_torn(&self) -> Option<String> {
         let piece = self.first_torn.as_ref()?;
         Some(piece[..piece.len().min(SHOWN_BYTES)].escape_ascii().to_string())
     }
 
-    /// When the first unit that was made after `since` came.
+    /// Returns the arrival time of the first unit created after `since`.
     pub(crate) fn first_made_after(&self, since: Instant) -> Option<Instant> {
         let first = self.made.partition_point(|at| *at < since) as u64;
         self.seen.iter().find(|(at, number)| *number >= first && *at >= since).map(|(at, _)| *at)
     }
 
-    /// Whether the last unit came.
+    /// Returns true if the last unit has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         let last = self.next().checked_sub(1);
         last.is_none_or(|last| self.seen.iter().rev().any(|(_, number)| *number == last))
     }
 
-    /// In how many places units are missing: a message that is lost may have had several in a row.
+    /// Returns the number of gaps. A lost message may contain several consecutive units.
     pub(crate) fn gaps(&self) -> u64 {
         let seen: BTreeSet<u64> = self.seen.iter().map(|(_, number)| *number).collect();
         let is_gap = |number: &u64| !seen.contains(number) && (*number == 0 || seen.contains(&(number - 1)));
@@ -118,7 +118,7 @@ impl Count {
 }
 
 impl Tally {
-    /// Both ways together.
+    /// Adds another direction.
     pub(crate) fn and(self, other: Tally) -> Tally {
         Tally {
             made: self.made + other.made,
@@ -129,7 +129,7 @@ impl Tally {
         }
     }
 
-    /// Everything came, once, in order, whole.
+    /// Returns true if every unit arrived once, whole and in order.
     pub(crate) fn is_exact(&self) -> bool {
         *self == Tally { made: self.made, ..Tally::default() }
     }
@@ -138,7 +138,7 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { made, lost, repeated, disordered, torn } = self;
-        write!(f, "{made} made, {lost} lost, {repeated} repeated, {disordered} out of order, {torn} torn")
+        write!(f, "{made} created, {lost} lost, {repeated} repeated, {disordered} out of order, {torn} torn")
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_has_recovered_when_what_was_made_since_is_there() {
+    fn a_flow_has_recovered_when_a_new_unit_arrives() {
         let mut count = counted(2, &[0]);
         let since = Instant::now();
         count.see(1);

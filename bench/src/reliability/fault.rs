@@ -1,54 +1,54 @@
-//! What goes wrong.
+//! The faults.
 
 use super::hosts::{ADDRESS_A, Host, Hosts, PORT};
 use super::subject::{Class, Disk, Subject};
-use crate::Failure;
-use crate::chapter6::progress;
+use crate::lab::ip;
+use crate::programs::{progress, run};
+use crate::setting::Failure;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, fs, thread};
 use wire::PROTOCOL_VERSION;
 
-/// A cause. It lasts some time, and then it is gone.
+/// A fault. Its cause lasts for some time and then ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
-    /// Nothing comes through, seconds.
+    /// The link is cut, seconds.
     Cut(u64),
-    /// The application's host has another address from here on.
+    /// The application host gets another address.
     Address,
-    /// Packets are lost, per cent.
+    /// The link drops packets, per cent.
     Loss(f64),
-    /// The processes that a host's own started are killed.
+    /// The workers of a host are killed.
     KillWorkers(Host),
-    /// The process that the user started is killed, with what it started, and started again.
+    /// All processes of a host are killed, and the user's is started again.
     Kill(Host),
-    /// A host stands still, as in a suspend, seconds.
+    /// The processes of a host are stopped, as in a suspend, seconds.
     Halt(Host, u64),
-    /// The disk that the application writes to has no room.
+    /// The application's disk is full.
     DiskFull,
-    /// The device is taken out.
+    /// The device is unplugged.
     Unplug,
-    /// Somebody comes who speaks the version before.
+    /// A peer with the previous protocol version connects.
     OldPeer,
-    /// The network lets no UDP through for so many seconds.
+    /// The network drops UDP, seconds.
     NoUdp(u64),
-    /// Everybody's wall clock is a day ahead for a while.
+    /// The wall clock of both hosts is a day ahead.
     WallClock,
-    /// The machine that both hosts are is suspended to memory, seconds: nothing runs, no clock but the wall's goes on.
+    /// The machine of both hosts is suspended to memory, seconds. Only the wall clock advances.
     Suspend(u64),
-    /// The application's host is a machine of its own and is suspended to memory, seconds; the device's host stays awake.
+    /// The application host is a separate machine and is suspended to memory, seconds. The device host stays awake.
     SuspendApplication(u64),
 }
 
-/// In a guest of `lab/vm` that can be suspended.
+/// Exists in a guest of `lab/vm` that can be suspended.
 const IN_RAM: &str = "/in-ram";
 const DAY_S: i64 = 24 * 60 * 60;
 
 impl Fault {
-    /// All, in the order of the table.
+    /// All faults in the order of the table.
     pub(crate) const EVERY: [Fault; 24] = [
         Fault::Cut(1),
         Fault::Cut(10),
@@ -76,25 +76,25 @@ impl Fault {
         Fault::SuspendApplication(90),
     ];
 
-    /// Whether it can happen here, or why not.
+    /// Returns the reason if the fault cannot be injected on this machine.
     pub(crate) fn is_possible(self) -> Result<(), &'static str> {
         match self {
             Fault::WallClock if !Path::new("/run/lab").exists() => {
-                Err("it happens to a whole machine; `lab/vm` boots one for it")
+                Err("it needs a whole machine: `lab/vm` boots one")
             }
             Fault::Suspend(_) if !Path::new(IN_RAM).exists() => {
-                Err("it happens to a whole machine; `lab/vm --in-ram` boots one for it")
+                Err("it needs a whole machine: `lab/vm --in-ram` boots one")
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether devices and applications of a class can have it, over a transport.
-    pub(crate) fn befalls(self, class: Class, transport: &str) -> bool {
+    /// Returns true if the fault applies to a class of devices over a transport.
+    pub(crate) fn applies_to(self, class: Class, transport: &str) -> bool {
         match self {
-            // Nothing stands in for a transport that was asked for, but for the one that nobody has to ask for.
+            // Only the default transport has a fallback.
             Fault::NoUdp(_) => transport == "quic",
-            // A guest has no camera, and its application writes to no port.
+            // The guest has no camera, and its application writes to no serial port.
             Fault::SuspendApplication(_) => !matches!(class, Class::Serial | Class::Camera),
             Fault::DiskFull => matches!(class, Class::File | Class::Video),
             Fault::Unplug => matches!(class, Class::Serial | Class::Input | Class::Camera),
@@ -102,18 +102,19 @@ impl Fault {
         }
     }
 
-    /// Whether nothing else is tried meanwhile: everything on this machine has it, or the machine that has it takes a processor.
-    pub(crate) fn wants_the_machine(self) -> bool {
+    /// Returns true if no other cell may run meanwhile: the fault affects the whole machine or needs a processor for a
+    /// guest.
+    pub(crate) fn needs_the_machine(self) -> bool {
         matches!(self, Fault::WallClock | Fault::Suspend(_) | Fault::SuspendApplication(_))
     }
 
-    /// Whether a message that has entered a store may be lost: its keeper is gone.
-    pub(crate) fn takes_the_store(self) -> bool {
+    /// Returns true if the fault loses a replay store with its messages.
+    pub(crate) fn loses_the_store(self) -> bool {
         matches!(self, Fault::Kill(_))
     }
 
-    /// Has it happen, and go away. `None`, with the reason, where it cannot happen.
-    pub(crate) fn strike(
+    /// Injects the fault and ends its cause. Returns the time of the end, or the reason if the fault is impossible.
+    pub(crate) fn inject(
         self,
         hosts: &mut Hosts,
         subject: &mut Subject,
@@ -127,7 +128,7 @@ impl Fault {
             }
             Fault::Address => {
                 let namespace = hosts.lab.namespace("b");
-                // The first address of a subnet would take the second with it.
+                // Removing the first address of a subnet would remove a second one too.
                 for (verb, address) in [("del", "10.77.0.2/24"), ("add", "10.77.0.12/24")] {
                     ip(&["-n", &namespace, "addr", verb, address, "dev", "wan0"])?;
                 }
@@ -139,12 +140,12 @@ impl Fault {
             }
             Fault::KillWorkers(host) => {
                 if hosts.kill_workers(host) == 0 {
-                    return Ok(Err("it has no process but its own"));
+                    return Ok(Err("the host has no workers"));
                 }
             }
             Fault::Kill(host) => {
                 hosts.restart(host, || match host {
-                    Host::Device => subject.begin_anew(),
+                    Host::Device => subject.restart_source(),
                     Host::Application => Ok(()),
                 })?;
             }
@@ -167,11 +168,10 @@ impl Fault {
                 hosts.pass_udp(false)?;
                 let since = Instant::now();
                 thread::sleep(Duration::from_secs(seconds));
-                let went_on = subject.made_after_came(since);
+                let resumed = subject.made_after_came(since);
                 hosts.pass_udp(true)?;
-                let took =
-                    went_on.ok_or("without UDP nothing flows any more")?.saturating_duration_since(since);
-                progress(&format!("without UDP it went on after {:.0} ms", took.as_secs_f64() * 1e3));
+                let took = resumed.ok_or("without UDP no unit arrives")?.saturating_duration_since(since);
+                progress(&format!("without UDP the flow resumed after {:.0} ms", took.as_secs_f64() * 1e3));
             }
             Fault::WallClock => {
                 turn_clock(DAY_S)?;
@@ -179,11 +179,11 @@ impl Fault {
                 turn_clock(-DAY_S)?;
             }
             Fault::Suspend(seconds) => suspend(seconds)?,
-            Fault::SuspendApplication(_) => return Ok(Err("it has no machine of its own")),
+            Fault::SuspendApplication(_) => return Ok(Err("the application host is no separate machine")),
             Fault::OldPeer => {
-                let answer = hosts.lab.on("b", greet_as_of_old)?;
+                let answer = hosts.lab.on("b", greet_with_old_version)?;
                 if !answer.contains(&PROTOCOL_VERSION.to_string()) {
-                    return Err(format!("a peer of another version is told {answer:?}").into());
+                    return Err(format!("a peer with another version receives {answer:?}").into());
                 }
             }
         }
@@ -194,31 +194,31 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |host: &Host| match host {
-            Host::Device => "the device's host",
-            Host::Application => "the application's host",
+            Host::Device => "the device host",
+            Host::Application => "the application host",
         };
         match self {
             Fault::Cut(seconds) => write!(f, "link cut for {seconds} s"),
-            Fault::Address => f.write_str("the application's host gets another address"),
+            Fault::Address => f.write_str("the application host gets another address"),
             Fault::Loss(percent) => write!(f, "{percent} % of packets lost, 10 s"),
             Fault::KillWorkers(host) => write!(f, "workers of {} killed", of(host)),
-            Fault::Kill(host) => write!(f, "all of {} killed and started again", of(host)),
-            Fault::Halt(host, seconds) => write!(f, "{} asleep for {seconds} s", of(host)),
+            Fault::Kill(host) => write!(f, "all of {} killed and restarted", of(host)),
+            Fault::Halt(host, seconds) => write!(f, "{} stopped for {seconds} s", of(host)),
             Fault::DiskFull => f.write_str("disk full for 5 s"),
             Fault::Unplug => f.write_str("device unplugged for 3 s"),
-            Fault::OldPeer => f.write_str("a peer of the version before comes"),
+            Fault::OldPeer => f.write_str("a peer with the previous version connects"),
             Fault::NoUdp(seconds) => write!(f, "no UDP for {seconds} s"),
             Fault::WallClock => f.write_str("wall clock a day ahead for 5 s"),
             Fault::Suspend(seconds) => write!(f, "both hosts suspended for {seconds} s"),
             Fault::SuspendApplication(seconds) => {
-                write!(f, "the application's host suspended for {seconds} s")
+                write!(f, "the application host suspended for {seconds} s")
             }
         }
     }
 }
 
-/// Says the preamble of the version before; what comes back, as text.
-fn greet_as_of_old() -> Result<String, Failure> {
+/// Sends the preamble of the previous protocol version and returns the answer as text.
+fn greet_with_old_version() -> Result<String, Failure> {
     let mut stream = TcpStream::connect((ADDRESS_A, PORT))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut preamble = wire::Preamble::SecureControl.emit();
@@ -229,16 +229,16 @@ fn greet_as_of_old() -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Sets the wall clock by so many seconds.
+/// Moves the wall clock by this many seconds.
 fn turn_clock(by_s: i64) -> Result<(), Failure> {
     let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    done("date", &["-s", &format!("@{}", now_s.saturating_add_signed(by_s))])
+    run("date", &["-s", &format!("@{}", now_s.saturating_add_signed(by_s))])
 }
 
-/// Suspends this machine to memory; its clock's alarm wakes it. Comes back when everything runs again.
+/// Suspends this machine to memory until its clock's alarm. Returns after the resume.
 pub(crate) fn suspend(seconds: u64) -> Result<(), Failure> {
     const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
-    // What was set before must go first.
+    // The kernel refuses a new alarm while one is set.
     fs::write(ALARM, "0")?;
     fs::write(ALARM, format!("+{seconds}"))?;
     let before = boot_time();
@@ -250,23 +250,8 @@ pub(crate) fn suspend(seconds: u64) -> Result<(), Failure> {
     }
 }
 
-/// Of the clock that goes on in a suspend.
+/// Returns the time of the clock that advances in a suspend.
 fn boot_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-pub(crate) fn ip(words: &[&str]) -> Result<(), Failure> {
-    done("ip", words)
-}
-
-fn done(program: &str, words: &[&str]) -> Result<(), Failure> {
-    let output = Command::new(program).args(words).output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{program} {}: {}", words.join(" "), said.trim()).into())
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! What the experiment itself holds open, as the hardware behind a device and as the application before a node.
+//! The descriptors of the experiment: the hardware behind a device and the application at a node.
 
 use super::camera::{Scene, View};
 use super::unit::KEYS;
@@ -16,17 +16,17 @@ use std::time::Duration;
 use sys::input::code::{BUS_USB, EV_KEY, EV_MSC, KEY_A, MSC_SCAN};
 use sys::input::{Ids, uinput};
 
-/// How long nothing is looked at.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a descriptor leads to.
+/// An open descriptor.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// Bytes.
+    /// A stream of bytes.
     File(File),
-    /// What a camera looks at.
+    /// The scene before a camera.
     Scene(Scene),
-    /// Who looks at a camera.
+    /// A reader of a camera.
     View(View),
 }
 
@@ -47,7 +47,7 @@ impl End {
         }
     }
 
-    /// Whether it is a file, and shorter than what was read of it.
+    /// Returns true if a file is shorter than the position of its reader.
     fn is_shorter(&self) -> bool {
         let End::File(file) = self else { return false };
         let length = file.metadata().map_or(0, |known| if known.is_file() { known.len() } else { u64::MAX });
@@ -65,30 +65,30 @@ impl AsFd for End {
     }
 }
 
-/// How an application has an end by its name.
+/// Opens an end by its path.
 type Open = fn(&Path) -> io::Result<End>;
 
-/// A descriptor that may be lost, and had again.
+/// A descriptor that may be lost and opened again.
 #[derive(Debug)]
 pub(crate) struct Port {
     end: Mutex<Option<Arc<End>>>,
-    /// An application opens it again by this name.
+    /// The path and the function for opening it again.
     path: Option<(PathBuf, Open)>,
     losses: AtomicU64,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     All,
-    /// There was no room, or nothing to write to, until the end: nothing of it is written.
+    /// Nothing was written before the stop.
     Nothing,
-    /// It was lost amid, or the end came then.
+    /// A part was written before the stop or the loss of the descriptor.
     Part,
 }
 
 impl Port {
-    /// The hardware's side, which is there until [`Port::set`] takes it away.
+    /// The hardware's side. [`Port::set`] removes it.
     pub(crate) fn hardware(end: End) -> Port {
         Port { end: Mutex::new(Some(Arc::new(end))), path: None, losses: AtomicU64::new(0) }
     }
@@ -98,7 +98,7 @@ impl Port {
         Port::opened(path, |path| open(path).map(End::File))
     }
 
-    /// A camera's node, of which an application takes the pictures.
+    /// A camera's node, which an application reads.
     pub(crate) fn view(path: &Path) -> io::Result<Port> {
         Port::opened(path, |path| View::new(open(path)?).map(End::View))
     }
@@ -112,12 +112,12 @@ impl Port {
         })
     }
 
-    /// Takes the hardware away, or brings it back.
+    /// Removes the hardware or adds it again.
     pub(crate) fn set(&self, end: Option<End>) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = end.map(Arc::new);
     }
 
-    /// How often the application lost its descriptor.
+    /// Returns the number of times that the application lost its descriptor.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
@@ -138,7 +138,7 @@ impl Port {
         std::thread::sleep(PAUSE);
     }
 
-    /// Writes all of it, waiting for room as long as it must.
+    /// Writes all bytes and waits for room until `stop`.
     pub(crate) fn write(&self, bytes: &[u8], stop: &AtomicBool) -> Written {
         let mut done = 0;
         let mut begun: Option<Arc<End>> = None;
@@ -153,14 +153,14 @@ impl Port {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            // What has come in its place takes no rest of it, and may have to be told something else first.
+            // The rest of a unit must not go to a new device, which may need a header first.
             if begun.as_ref().is_some_and(|begun| !Arc::ptr_eq(begun, &end)) {
                 return if done == 0 { Written::Nothing } else { Written::Part };
             }
             begun = Some(end.clone());
             match end.write(&bytes[done..]) {
                 Ok(count) => done += count,
-                Err(error) if is_for_now(&error) => wait(&end, PollFlags::OUT),
+                Err(error) if is_temporary(&error) => wait(&end, PollFlags::OUT),
                 Err(_) => {
                     self.lose();
                     if done > 0 {
@@ -172,7 +172,7 @@ impl Port {
         Written::All
     }
 
-    /// What there is; nothing after a short wait. `None`: a file begins anew, and what comes next is its beginning.
+    /// Reads the available bytes, 0 after a short wait. Returns `None` if a file was truncated and starts again.
     pub(crate) fn read(&self, into: &mut [u8]) -> Option<usize> {
         let Some(end) = self.get() else {
             std::thread::sleep(PAUSE);
@@ -183,14 +183,14 @@ impl Port {
                 self.lose();
                 None
             }
-            // The end of a file that still grows.
+            // The end of a file that is still growing.
             Ok(0) => {
                 std::thread::sleep(PAUSE);
                 Some(0)
             }
             Ok(count) => Some(count),
             Err(error) => {
-                match is_for_now(&error) {
+                match is_temporary(&error) {
                     true => wait(&end, PollFlags::IN),
                     false => self.lose(),
                 }
@@ -200,14 +200,14 @@ impl Port {
     }
 }
 
-fn is_for_now(error: &io::Error) -> bool {
+fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn wait(end: &End, for_what: PollFlags) {
+fn wait(end: &End, flags: PollFlags) {
     let longest = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-    // An interrupted wait is a short one.
-    let _ = poll(&mut [PollFd::new(end, for_what)], Some(&longest));
+    // An interruption only shortens the wait.
+    let _ = poll(&mut [PollFd::new(end, flags)], Some(&longest));
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -220,7 +220,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// As a program sets a terminal that carries bytes. What is none stays as it is.
+/// Sets a terminal to raw mode. Other files stay unchanged.
 fn make_raw(file: &OwnedFd) -> io::Result<()> {
     if rustix::termios::isatty(file) {
         let mut settings = rustix::termios::tcgetattr(file)?;
@@ -230,25 +230,25 @@ fn make_raw(file: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The hardware's side of a serial port, and the name of the port.
+/// Opens a serial port. Returns the hardware's side and the path of the port.
 pub(crate) fn serial_port() -> io::Result<(End, PathBuf)> {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;
     let name = rustix::pty::ptsname(&master, Vec::new())?;
     rustix::fs::fcntl_setfl(master.as_fd(), OFlags::NONBLOCK)?;
-    // A port that nobody has opened yet echoes nothing.
+    // Without raw mode the port would echo before its first open.
     make_raw(&master)?;
     Ok((End::File(master.into()), PathBuf::from(name.to_string_lossy().into_owned())))
 }
 
-/// A FIFO, and its writing end, which waits for no reader and sees none go.
+/// Creates a FIFO and opens it for reading and writing, so that it needs no reader.
 pub(crate) fn fifo(path: &Path) -> io::Result<End> {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR)?;
     open(path).map(End::File)
 }
 
-/// A keyboard that the kernel has for a real one, and its event node. It goes when its descriptor does.
+/// Creates a keyboard of the kernel. Returns it with the path of its event node. Closing it removes the keyboard.
 pub(crate) fn keyboard() -> io::Result<(End, PathBuf)> {
     let file = open(Path::new("/dev/uinput"))?;
     let device = file.as_fd();

@@ -1,14 +1,14 @@
-//! A laptop: the application's host as a machine of its own (`lab/vm`), on the same network, which is suspended while the device's
-//! host stays awake.
+//! An application host like a laptop: a separate machine (`lab/vm`) on the same network, suspended while the device host
+//! stays awake.
 
 use super::fault::suspend;
-use super::hosts::{DEVICE, Host, Hosts, Service, Told, attach_words};
+use super::hosts::{DEVICE, Host, Hosts, Reported, Service, attach_words};
+use super::outcome::{CALM, PATIENCE, Seen, wait_for};
 use super::port::{End, Port};
 use super::subject::{Class, Ended, Made, open_application, pressed};
 use super::unit::Reader;
-use super::{CALM, PATIENCE, Seen, wait_for};
-use crate::Failure;
-use crate::chapter6::beside;
+use crate::programs::beside;
+use crate::setting::Failure;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::fs::{self, File};
@@ -19,31 +19,31 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use sys::input::Bits;
 
-/// For a guest to boot, and to begin.
+/// The longest boot of a guest.
 const BOOT: Duration = Duration::from_secs(120);
-/// For a kernel to suspend the machine.
+/// The time in which a kernel suspends the machine.
 const FALLING_ASLEEP: Duration = Duration::from_millis(500);
-/// When nothing came for so long, nothing more comes.
+/// The flow has ended after this time without a unit.
 const SILENCE: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 << 10;
 
-/// What the guest's program is told.
+/// The arguments of the guest's program.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SleeperSetting {
     /// Class of the device
     class: Class,
-    /// What is attached
+    /// Address to attach
     from: String,
-    /// As what
+    /// Application side
     application: String,
-    /// Where that is
+    /// Path of the application's node
     out: PathBuf,
-    /// How long it sleeps, seconds
+    /// Seconds of the suspend
     seconds: u64,
 }
 
-/// The guest's program: it attaches the device, and writes what the application reads to standard output. When units have
-/// come for a while, it suspends the machine. What happens it tells as events on standard error.
+/// Runs the guest's program: attaches the device, writes the application's input to standard output, suspends the machine
+/// after a while, and prints events to standard error.
 pub(crate) fn sleep(setting: &SleeperSetting) -> Result<(), Failure> {
     let SleeperSetting { class, from, application, out, seconds } = setting;
     if let Some(directory) = out.parent() {
@@ -60,7 +60,7 @@ pub(crate) fn sleep(setting: &SleeperSetting) -> Result<(), Failure> {
     let mut has_slept = false;
     let mut bytes = vec![0; READ_BYTES];
     while !has_slept || last.elapsed() < SILENCE {
-        let length = port.read(&mut bytes).ok_or("what the application reads begins anew")?;
+        let length = port.read(&mut bytes).ok_or("the application's file starts again")?;
         std::io::stdout().write_all(&bytes[..length])?;
         std::io::stdout().flush()?;
         if !reader.read(&bytes[..length]).is_empty() {
@@ -68,31 +68,31 @@ pub(crate) fn sleep(setting: &SleeperSetting) -> Result<(), Failure> {
             first.get_or_insert(last);
         }
         if first.is_none() && last.elapsed() > PATIENCE {
-            return Err("nothing flows, before anything is done".into());
+            return Err("no unit arrives before the suspend".into());
         }
         if !has_slept && first.is_some_and(|first| first.elapsed() > CALM) {
-            tell(&json!({ "event": "suspends" }));
+            print(&json!({ "event": "suspends" }));
             suspend(*seconds)?;
-            tell(&json!({ "event": "woke" }));
+            print(&json!({ "event": "woke" }));
             (has_slept, last) = (true, Instant::now() + PATIENCE.saturating_sub(SILENCE));
         }
     }
     let pressed = if *class == Class::Input { pressed(&File::open(out)?)? } else { Bits::new() };
-    tell(&json!({
+    print(&json!({
         "event": "ended",
-        "told": attach.told(DEVICE, class.unit()),
+        "reported": attach.reported(DEVICE, class.unit()),
         "node_losses": port.losses(),
         "pressed": pressed.iter().collect::<Vec<_>>(),
     }));
     Ok(())
 }
 
-fn tell(event: &serde_json::Value) {
+fn print(event: &serde_json::Value) {
     eprintln!("{event}");
 }
 
-/// Shares `made`, has a guest attach it and sleep, and counts. `vm` boots it.
-pub(super) fn look(
+/// Shares `made` with a guest that attaches it and suspends. `vm` boots the guest.
+pub(super) fn measure(
     seconds: u64,
     hosts: &mut Hosts,
     made: Made,
@@ -114,13 +114,13 @@ pub(super) fn look(
     guest.args([&hosts.from(), &made.used]).arg(&made.out).arg(seconds.to_string());
     let mut guest = guest.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let reads = guest.stdout.take().ok_or("it has no standard output")?;
-    let tells = guest.stderr.take().ok_or("it has no standard error")?;
-    let mut guest = Service::of(guest, tells);
+    let events = guest.stderr.take().ok_or("it has no standard error")?;
+    let mut guest = Service::of(guest, events);
     let reads = OwnedFd::from(reads);
     rustix::io::ioctl_fionbio(&reads, true)?;
     let mut subject = made.begin_far(Port::hardware(End::File(reads.into())));
     guest.wait_for("suspends", None, BOOT)?;
-    // No network keeps packets for who sleeps, but the emulator does.
+    // The emulator would queue packets for the suspended machine; a real network drops them.
     std::thread::sleep(FALLING_ASLEEP);
     hosts.lab.ask(&["cut"])?;
     let asleep = Duration::from_secs(seconds);
@@ -131,13 +131,13 @@ pub(super) fn look(
     std::thread::sleep(CALM);
     let ended = subject.end(PATIENCE)?;
     let (_, of_guest) = guest.wait_for("ended", None, 2 * PATIENCE)?;
-    let told: Told = serde_json::from_value(of_guest["told"].clone())?;
+    let reported: Reported = serde_json::from_value(of_guest["reported"].clone())?;
     let mut pressed = Bits::new();
     for code in of_guest["pressed"].as_array().into_iter().flatten() {
         pressed.set(code.as_u64().unwrap_or_default() as u16, true);
     }
     let stuck = if class == Class::Input { subject.stuck(&pressed)? } else { 0 };
     let node_losses = of_guest["node_losses"].as_u64().unwrap_or_default();
-    let told = told.and(hosts.told(DEVICE, class.unit()));
-    Ok(Seen { ended: Ended { stuck, node_losses, ..ended }, recovery, told })
+    let reported = reported.and(hosts.reported(DEVICE, class.unit()));
+    Ok(Seen { ended: Ended { stuck, node_losses, ..ended }, recovery, reported })
 }

@@ -1,11 +1,11 @@
-//! A device of each class, and an application: units go from one to the other all the time.
+//! A device of each class and its application, with a continuous flow of units between them.
 
 use super::camera::{self, Scene};
 use super::count::{Count, Tally};
 use super::port::{End, Port, Written, fifo, keyboard, serial_port};
 use super::unit::{Reader, Unit};
-use crate::Failure;
-use crate::chapter6::progress;
+use crate::programs::{progress, run};
+use crate::setting::Failure;
 use clap::ValueEnum;
 use std::fs;
 use std::io;
@@ -20,17 +20,17 @@ use sys::input::code::EV_KEY;
 use sys::input::{Bits, evdev};
 
 const READ_BYTES: usize = 64 << 10;
-/// Longest wait for the application's node.
+/// The longest wait for the application's node.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For what is in a driver's hands when nothing more is made.
+/// The time in which drivers pass on the last units.
 const DRAIN: Duration = Duration::from_millis(100);
-/// How long a camera is shown a number at least: longer than it takes a picture.
+/// The shortest time of a number before a camera: longer than the interval of pictures.
 const SHOWN_MIN: Duration = Duration::from_millis(120);
 
-/// What kind of device.
+/// A class of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Class {
-    /// A serial port (a pseudo-terminal), lines both ways
+    /// A serial port (a pseudo-terminal), lines both streams
     Serial,
     /// A file that grows, lines
     File,
@@ -43,24 +43,24 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// All.
+    /// All classes.
     pub(crate) const EVERY: [Class; 5] =
         [Class::Input, Class::Camera, Class::Serial, Class::Video, Class::File];
 
-    /// Whether such devices can be made here, or why not.
+    /// Returns the reason if the class is not available on this machine.
     pub(crate) fn is_possible(self) -> Result<(), &'static str> {
         match self {
             Class::Input if !Path::new("/dev/uinput").exists() => {
-                Err("this kernel has no uinput; `lab/vm` boots one that has")
+                Err("this kernel has no uinput: `lab/vm` boots one with it")
             }
             Class::Camera if camera::vivid().is_none() || camera::loopback().is_none() => {
-                Err("vivid and v4l2loopback are not loaded; `lab/vm` has both")
+                Err("vivid and v4l2loopback are not loaded: `lab/vm` has both")
             }
             _ => Ok(()),
         }
     }
 
-    /// What such a device makes.
+    /// Returns the unit of the class.
     pub(crate) fn unit(self) -> Unit {
         match self {
             Class::Serial | Class::File => Unit::Line,
@@ -70,71 +70,72 @@ impl Class {
         }
     }
 
-    /// Whether its flow is a state: what is late is dropped, and where things stand is told anew.
+    /// Returns true if the class's flow is a state: late messages are dropped, and a snapshot follows.
     pub(crate) fn is_state(self) -> bool {
         self == Class::Input
     }
 }
 
-/// The event node in what `attach` says of an application.
-fn event_node(told: &str) -> Result<PathBuf, Failure> {
-    let node = told.split([' ', ',', ')']).find(|word| word.starts_with("/dev/input/event"));
-    node.map(PathBuf::from).ok_or_else(|| format!("there is no event node in {told:?}").into())
+/// Finds the event node in the event `attached`.
+fn event_node(attached: &str) -> Result<PathBuf, Failure> {
+    let node = attached.split([' ', ',', ')']).find(|word| word.starts_with("/dev/input/event"));
+    node.map(PathBuf::from).ok_or_else(|| format!("there is no event node in {attached:?}").into())
 }
 
-/// One way: who makes units and who counts them.
-struct Way {
+/// One direction: a thread that creates units and one that counts them.
+struct Stream {
     count: Arc<Mutex<Count>>,
     maker: JoinHandle<()>,
     watcher: JoinHandle<()>,
 }
 
-/// What the threads of all ways are told.
+/// Signals to the threads of all streams.
 #[derive(Default)]
-struct Told {
+struct Signals {
     pause: AtomicBool,
-    begin_anew: AtomicBool,
-    make_no_more: AtomicBool,
-    watch_no_more: AtomicBool,
+    /// Send the header again.
+    restart: AtomicBool,
+    stop_making: AtomicBool,
+    stop_watching: AtomicBool,
 }
 
 fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
     count.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn make(unit: Unit, to: &Port, count: &Mutex<Count>, told: &Told) {
+fn make(unit: Unit, to: &Port, count: &Mutex<Count>, signals: &Signals) {
     let mut head = unit.head();
     let mut due = Instant::now();
-    while !told.make_no_more.load(Ordering::Relaxed) {
-        if !told.pause.load(Ordering::Relaxed) {
-            if told.begin_anew.swap(false, Ordering::Relaxed) {
+    while !signals.stop_making.load(Ordering::Relaxed) {
+        if !signals.pause.load(Ordering::Relaxed) {
+            if signals.restart.swap(false, Ordering::Relaxed) {
                 head = unit.head();
             }
             let number = lock(count).next();
             let bytes = [head.as_slice(), &unit.bytes(number)].concat();
-            // Counted before it is written, or it might be seen before it was made.
+            // Recorded before the write: it may arrive at once.
             lock(count).make();
-            match to.write(&bytes, &told.make_no_more) {
+            match to.write(&bytes, &signals.stop_making) {
                 Written::Nothing => lock(count).unmake(),
                 Written::All | Written::Part => head.clear(),
             }
         }
         let now = Instant::now();
-        // What a camera is shown must stand for a while, or it is in no picture.
+        // A number must stay before a camera for a while, or it is in no picture.
         let since = if unit == Unit::Shade { now } else { due };
         due = (since + Duration::from_secs_f64(1.0 / unit.rate_hz())).max(now);
         if unit == Unit::Shade {
             thread::sleep(SHOWN_MIN);
         }
-        // Or until the next is to be made at once.
+        // `make_now` ends the wait.
         thread::park_timeout(due.saturating_duration_since(Instant::now()));
     }
 }
 
-fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
+fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, signals: &Signals) {
     let mut reader = Reader::new(unit);
     let mut bytes = vec![0; READ_BYTES];
-    while !told.watch_no_more.load(Ordering::Relaxed) {
+    while !signals.stop_watching.load(Ordering::Relaxed) {
         let Some(length) = from.read(&mut bytes) else {
             reader = Reader::new(unit);
             continue;
@@ -153,62 +154,62 @@ fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, told: &Told) {
     }
 }
 
-impl Way {
-    fn start(unit: Unit, from: &Arc<Port>, to: &Arc<Port>, told: &Arc<Told>) -> Way {
+impl Stream {
+    fn start(unit: Unit, from: &Arc<Port>, to: &Arc<Port>, signals: &Arc<Signals>) -> Stream {
         let count = Arc::<Mutex<Count>>::default();
-        let (made, source, by) = (count.clone(), from.clone(), told.clone());
+        let (made, source, by) = (count.clone(), from.clone(), signals.clone());
         let maker = thread::spawn(move || make(unit, &source, &made, &by));
-        let (seen, sink, by) = (count.clone(), to.clone(), told.clone());
+        let (seen, sink, by) = (count.clone(), to.clone(), signals.clone());
         let watcher = thread::spawn(move || watch(unit, &sink, &seen, &by));
-        Way { count, maker, watcher }
+        Stream { count, maker, watcher }
     }
 }
 
-/// What came of all that was made.
+/// The result of a subject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) tally: Tally,
-    /// Keys that are not as they are at the device.
+    /// Keys whose state differs from the device's.
     pub(crate) stuck: u64,
-    /// How often the application lost its node.
+    /// Number of times that the application lost its node.
     pub(crate) node_losses: u64,
-    /// How often the kernel told the application that it read too late.
+    /// Number of overruns that the kernel reported to the application.
     pub(crate) overruns: u64,
-    /// In how many places units are missing.
+    /// Number of gaps in the units.
     pub(crate) gaps: u64,
 }
 
-/// The device, the application, and what goes on between them.
+/// A device and its application with the streams between them.
 pub(crate) struct Subject {
     class: Class,
-    /// Its name, which stays.
+    /// The permanent path of the device.
     device: PathBuf,
     hardware: Arc<Port>,
     application: Arc<Port>,
-    /// Where the application has it, if that is on this machine.
+    /// The path of the application's node, if it is on this machine.
     out: Option<PathBuf>,
-    ways: Vec<Way>,
-    told: Arc<Told>,
-    /// The device's node, open, so that the kernel keeps what nobody reads, and tells where keys are.
+    streams: Vec<Stream>,
+    signals: Arc<Signals>,
+    /// The open node of the device: the kernel keeps unread data and returns the keys' state.
     node: Option<fs::File>,
 }
 
-/// A device that nobody shares yet.
+/// A device before it is shared.
 pub(crate) struct Made {
     class: Class,
-    /// The device, as it is shared, and the application, as it is attached.
+    /// Specification of the device and of the application side.
     pub(crate) shared: String,
     pub(crate) used: String,
     device: PathBuf,
     hardware: End,
     node: Option<fs::File>,
-    /// Where the application has it; a keyboard's is told by who made it.
+    /// The path of the application's node; a keyboard's is in the event `attached`.
     pub(crate) out: PathBuf,
 }
 
-/// Opens what `attach` made, as an application does; `told` is what it says of that, `out` where it was to be. And where it is.
-pub(crate) fn open_application(class: Class, told: &str, out: &Path) -> Result<(Port, PathBuf), Failure> {
-    let out = if class == Class::Input { event_node(told)? } else { out.to_path_buf() };
+/// Opens the application's node. `attached` is the event's node, `out` the requested path. Returns the port and the path.
+pub(crate) fn open_application(class: Class, attached: &str, out: &Path) -> Result<(Port, PathBuf), Failure> {
+    let out = if class == Class::Input { event_node(attached)? } else { out.to_path_buf() };
     let begun = Instant::now();
     while !out.exists() {
         if begun.elapsed() > PATIENCE {
@@ -217,7 +218,7 @@ pub(crate) fn open_application(class: Class, told: &str, out: &Path) -> Result<(
         thread::sleep(Duration::from_millis(5));
     }
     let port = match class {
-        // It is a camera to others once a worker has it.
+        // The node is a camera once a worker has opened it.
         Class::Camera => patiently(&out, Port::view)?,
         _ => Port::application(&out)?,
     };
@@ -225,7 +226,7 @@ pub(crate) fn open_application(class: Class, told: &str, out: &Path) -> Result<(
 }
 
 impl Made {
-    /// Makes the device. A `Disk` below `directory` is where its application writes.
+    /// Creates the device. Its application writes to a `Disk` below `directory`.
     pub(crate) fn new(class: Class, directory: &Path) -> Result<Made, Failure> {
         let (device, mut out) = (directory.join("in"), directory.join("disk/out"));
         let (hardware, node) = match class {
@@ -258,13 +259,13 @@ impl Made {
         Ok(Made { class, shared, used, device, hardware, node, out })
     }
 
-    /// Has units flow, once it is shared and attached; `told` is what `attach` says of the application.
-    pub(crate) fn begin(self, told: &str) -> Result<Subject, Failure> {
-        let (application, out) = open_application(self.class, told, &self.out)?;
+    /// Starts the flow of units after share and attach. `attached` is the event's node.
+    pub(crate) fn begin(self, attached: &str) -> Result<Subject, Failure> {
+        let (application, out) = open_application(self.class, attached, &self.out)?;
         Ok(self.flow(application, Some(out)))
     }
 
-    /// The same with an application on another machine: `application` is what it reads.
+    /// Starts the flow of units to an application on another machine. `application` reads its output.
     pub(crate) fn begin_far(self, application: Port) -> Subject {
         self.flow(application, None)
     }
@@ -272,13 +273,13 @@ impl Made {
     fn flow(self, application: Port, out: Option<PathBuf>) -> Subject {
         let Made { class, device, hardware, node, .. } = self;
         let (hardware, application) = (Arc::new(Port::hardware(hardware)), Arc::new(application));
-        let told = Arc::<Told>::default();
+        let signals = Arc::<Signals>::default();
         let unit = class.unit();
-        let mut ways = vec![Way::start(unit, &hardware, &application, &told)];
+        let mut streams = vec![Stream::start(unit, &hardware, &application, &signals)];
         if class == Class::Serial {
-            ways.push(Way::start(unit, &application, &hardware, &told));
+            streams.push(Stream::start(unit, &application, &hardware, &signals));
         }
-        Subject { class, device, hardware, application, out, ways, told, node }
+        Subject { class, device, hardware, application, out, streams, signals, node }
     }
 }
 
@@ -287,96 +288,96 @@ impl Subject {
         self.class
     }
 
-    /// Has the next be made now, or as soon as the one before has been shown.
+    /// Creates the next unit now, or after the shortest time of the current one.
     pub(crate) fn make_now(&self) {
-        self.ways.iter().for_each(|way| way.maker.thread().unpark());
+        self.streams.iter().for_each(|stream| stream.maker.thread().unpark());
     }
 
-    /// Has no more units made until it is plugged or [`Subject::go_on`]; whether all that were made came in time.
+    /// Pauses the flow until [`Subject::plug`] or [`Subject::resume`]. Returns true if all units arrived in time.
     pub(crate) fn pause(&self, patience: Duration) -> bool {
-        self.told.pause.store(true, Ordering::Relaxed);
-        // A unit is made whole, and none after it.
+        self.signals.pause.store(true, Ordering::Relaxed);
+        // The current unit is completed.
         thread::sleep(DRAIN);
         let begun = Instant::now();
-        let is_complete = || self.ways.iter().all(|way| lock(&way.count).is_complete());
+        let is_complete = || self.streams.iter().all(|stream| lock(&stream.count).is_complete());
         while begun.elapsed() < patience && !is_complete() {
             thread::sleep(Duration::from_millis(5));
         }
         is_complete()
     }
 
-    /// Has units made again.
-    pub(crate) fn go_on(&self) {
-        self.told.pause.store(false, Ordering::Relaxed);
+    /// Resumes the flow.
+    pub(crate) fn resume(&self) {
+        self.signals.pause.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the device away, once everything that it made has been read.
+    /// Unplugs the device after its units have been read.
     pub(crate) fn unplug(&mut self) -> Result<(), Failure> {
         self.pause(PATIENCE);
         self.hardware.set(None);
         match (self.class, &self.node) {
-            // While this has it open, it does not come back.
+            // An open node would keep the camera away.
             (Class::Camera, Some(node)) => camera::disconnect(node)?,
             _ => self.node = None,
         }
-        // Removed or not, nothing answers there.
+        // The link may be gone already.
         let _ = fs::remove_file(&self.device);
         Ok(())
     }
 
-    /// The host of the device begins anew: who plays a film into a program that was killed begins again.
-    pub(crate) fn begin_anew(&mut self) -> Result<(), Failure> {
+    /// Restarts the source with its host: a film starts again from its header.
+    pub(crate) fn restart_source(&mut self) -> Result<(), Failure> {
         if self.class == Class::Video {
-            self.told.pause.store(true, Ordering::Relaxed);
+            self.signals.pause.store(true, Ordering::Relaxed);
             thread::sleep(DRAIN);
             fs::remove_file(&self.device)?;
             self.hardware.set(Some(fifo(&self.device)?));
-            self.told.begin_anew.store(true, Ordering::Relaxed);
-            self.go_on();
+            self.signals.restart.store(true, Ordering::Relaxed);
+            self.resume();
         }
         Ok(())
     }
 
-    /// Brings it back, under its name.
+    /// Plugs the device in again at its path.
     pub(crate) fn plug(&mut self) -> Result<(), Failure> {
         self.node = None;
         let (hardware, node) = plug(self.class, &self.device)?;
         self.hardware.set(Some(hardware));
         self.node = Some(node);
-        self.go_on();
+        self.resume();
         Ok(())
     }
 
-    /// When units made after `since` had come, each way.
+    /// Returns the time by which units created after `since` had arrived in each direction.
     pub(crate) fn made_after_came(&self, since: Instant) -> Option<Instant> {
         let came: Option<Vec<Instant>> =
-            self.ways.iter().map(|way| lock(&way.count).first_made_after(since)).collect();
+            self.streams.iter().map(|stream| lock(&stream.count).first_made_after(since)).collect();
         came?.into_iter().max()
     }
 
-    /// Stops making units, waits for those on the way, and counts.
+    /// Stops creating units, waits for those on their stream, and counts.
     pub(crate) fn end(&mut self, patience: Duration) -> Result<Ended, Failure> {
-        self.told.make_no_more.store(true, Ordering::Relaxed);
+        self.signals.stop_making.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let mut watchers = Vec::new();
         let mut counts = Vec::new();
-        for way in std::mem::take(&mut self.ways) {
-            // A thread that panicked has said so.
-            let _ = way.maker.join();
-            watchers.push(way.watcher);
-            counts.push(way.count);
+        for stream in std::mem::take(&mut self.streams) {
+            // A panic has been printed.
+            let _ = stream.maker.join();
+            watchers.push(stream.watcher);
+            counts.push(stream.count);
         }
         while begun.elapsed() < patience && !counts.iter().all(|count| lock(count).is_complete()) {
             thread::sleep(Duration::from_millis(5));
         }
-        // What comes twice may come late.
+        // Repeated units may arrive late.
         thread::sleep(DRAIN);
-        self.told.watch_no_more.store(true, Ordering::Relaxed);
+        self.signals.stop_watching.store(true, Ordering::Relaxed);
         for watcher in watchers {
             let _ = watcher.join();
         }
         let torn = counts.iter().filter_map(|count| lock(count).first_torn());
-        torn.for_each(|torn| progress(&format!("the first that is no unit: {torn}")));
+        torn.for_each(|torn| progress(&format!("the first torn unit: {torn}")));
         let stuck = match (self.class, &self.out) {
             (Class::Input, Some(out)) => self.stuck(&pressed(&fs::File::open(out)?)?)?,
             _ => 0,
@@ -387,7 +388,7 @@ impl Subject {
         Ok(Ended { gaps, tally, stuck, node_losses: self.application.losses(), overruns })
     }
 
-    /// Of keys that are pressed at the application, and of those at the device, the ones that are not at the other.
+    /// Returns the number of keys that are pressed on one side only.
     pub(crate) fn stuck(&self, there: &Bits) -> Result<u64, Failure> {
         let here = pressed(self.node.as_ref().ok_or("it is no keyboard")?)?;
         Ok((here.without(there).len() + there.without(&here).len()) as u64)
@@ -396,23 +397,23 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        self.told.make_no_more.store(true, Ordering::Relaxed);
-        self.told.watch_no_more.store(true, Ordering::Relaxed);
-        for way in std::mem::take(&mut self.ways) {
-            let _ = way.maker.join();
-            let _ = way.watcher.join();
+        self.signals.stop_making.store(true, Ordering::Relaxed);
+        self.signals.stop_watching.store(true, Ordering::Relaxed);
+        for stream in std::mem::take(&mut self.streams) {
+            let _ = stream.maker.join();
+            let _ = stream.watcher.join();
         }
     }
 }
 
-/// A device that can be taken out, by a name that stays: the hardware, and its node.
+/// Creates a device that can be unplugged, with a permanent link to its node. Returns the hardware and the open node.
 fn plug(class: Class, name: &Path) -> Result<(End, fs::File), Failure> {
     let (hardware, port) = match class {
         Class::Input => keyboard().map(|(end, port)| (Some(end), port))?,
         Class::Camera => (None, camera::vivid().ok_or("there is no vivid")?),
         _ => serial_port().map(|(end, port)| (Some(end), port))?,
     };
-    // A node of the kernel's may take a moment to be there.
+    // The kernel may need a moment to create the node.
     let node = patiently(&port, |port| fs::File::options().read(true).write(true).open(port))?;
     std::os::unix::fs::symlink(port, name)?;
     let hardware = match hardware {
@@ -422,7 +423,7 @@ fn plug(class: Class, name: &Path) -> Result<(End, fs::File), Failure> {
     Ok((hardware, node))
 }
 
-/// Opens what may not be there yet.
+/// Opens a file that may not exist yet.
 fn patiently<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> Result<T, Failure> {
     let begun = Instant::now();
     loop {
@@ -436,12 +437,12 @@ fn patiently<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> Result<T,
     }
 }
 
-/// Keys that are pressed.
+/// Returns the pressed keys.
 pub(crate) fn pressed(keyboard: &fs::File) -> io::Result<Bits> {
     evdev::state(keyboard.as_fd(), EV_KEY)
 }
 
-/// A small disk, where an application writes.
+/// A small disk for the application.
 pub(crate) struct Disk {
     path: PathBuf,
 }
@@ -452,21 +453,21 @@ impl Disk {
     pub(crate) fn mount(directory: &Path) -> Result<Disk, Failure> {
         let path = directory.join("disk");
         fs::create_dir_all(&path)?;
-        mount(&["-t", "tmpfs", "-o", Disk::ROOM, "disk", &path.display().to_string()])?;
+        run("mount", &["-t", "tmpfs", "-o", Disk::ROOM, "disk", &path.display().to_string()])?;
         Ok(Disk { path })
     }
 
-    /// Leaves no room, or room again.
+    /// Fills the disk or empties it.
     pub(crate) fn fill(&self, full: bool) -> Result<(), Failure> {
         let remount =
-            |size: &str| mount(&["-o", &format!("remount,{size}"), &self.path.display().to_string()]);
+            |size: &str| run("mount", &["-o", &format!("remount,{size}"), &self.path.display().to_string()]);
         if !full {
             return remount(Disk::ROOM);
         }
         loop {
             let used_kib = self.used_kib()?;
             match remount(&format!("size={used_kib}k")) {
-                // Less than what is used by then is refused.
+                // The kernel refuses a size below the used one.
                 Err(_) if self.used_kib()? > used_kib => {}
                 done => return done,
             }
@@ -481,18 +482,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // What cannot be unmounted now goes when its last user does.
+        // A busy disk is unmounted with its last user.
         let _ = Command::new("umount").arg("-l").arg(&self.path).status();
-    }
-}
-
-fn mount(words: &[&str]) -> Result<(), Failure> {
-    let output = Command::new("mount").args(words).output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            Err(format!("mount {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim())
-                .into())
-        }
     }
 }

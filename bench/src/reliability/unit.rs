@@ -1,45 +1,44 @@
-//! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard, a picture of a
-//! camera.
+//! Units as bytes: a line of a serial port or a file, a frame of a film, a report of a keyboard, a picture of a camera.
 
 use super::camera::{HEAD_BYTES, SHADES, SIZE, pixel, shade};
 use sys::input::Event;
 use sys::input::code::{EV_KEY, EV_MSC, EV_SYN, KEY_A, MSC_SCAN, SYN_DROPPED};
 
-/// What a device makes.
+/// The unit of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// A number of twelve digits and a newline.
     Line,
-    /// A picture in YUV4MPEG2 whose every byte belongs to its number.
+    /// A picture in YUV4MPEG2. Every byte depends on the number.
     Frame,
-    /// A key that goes down or up, with the number as its scan code.
+    /// A key press or release with the number as its scan code.
     Report,
-    /// A picture in one shade of grey, which its number has, after the node's number of it.
+    /// The node's sequence number and a picture in the number's shade of grey.
     Shade,
 }
 
-/// A picture of a camera, with its head.
+/// Bytes of a camera's picture with its sequence number.
 const SHADE_BYTES: usize = HEAD_BYTES + SIZE.0 * SIZE.1;
 const DIGITS: usize = 12;
-/// Side of a picture.
+/// Side of a frame.
 const SIDE: usize = 64;
-/// Of a picture in 4:2:0.
+/// Bytes of a frame in 4:2:0.
 const PICTURE_BYTES: usize = SIDE * SIDE * 3 / 2;
 const FRAME: &[u8] = b"FRAME\n";
-/// Keys that go down, one after another, and then up.
+/// Number of keys: all are pressed one after another, then released.
 pub(crate) const KEYS: u64 = 4;
 /// `struct input_event`: a time of 16 bytes, which the kernel sets, then kind, code and value.
 const EVENT_BYTES: usize = 24;
-/// Longest first line of a film.
+/// Most bytes of a film's first line.
 const HEAD_BYTES_MAX: usize = 256;
 
-/// A word of a picture.
+/// Returns a word of a frame.
 fn word(number: u64, at: usize) -> u64 {
     number ^ (at as u64) << 48
 }
 
 impl Unit {
-    /// Of them a second.
+    /// Returns the units a second.
     pub(crate) fn rate_hz(self) -> f64 {
         match self {
             Unit::Line => 200.0,
@@ -49,7 +48,7 @@ impl Unit {
         }
     }
 
-    /// What stands before the first.
+    /// Returns the header before the first unit.
     pub(crate) fn head(self) -> Vec<u8> {
         match self {
             Unit::Line | Unit::Report | Unit::Shade => Vec::new(),
@@ -57,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Unit number so and so.
+    /// Returns the bytes of a unit.
     pub(crate) fn bytes(self, number: u64) -> Vec<u8> {
         match self {
             Unit::Line => format!("{number:0DIGITS$}\n").into_bytes(),
@@ -79,7 +78,7 @@ impl Unit {
         }
     }
 
-    /// Which of the units made so far a number that was read is: the newest, if several have it.
+    /// Returns the newest of the `made` units whose picture has this number.
     pub(crate) fn newest(self, number: u64, made: u64) -> u64 {
         match (self, made.checked_sub(number + 1)) {
             (Unit::Shade, Some(after)) => number + after / SHADES * SHADES,
@@ -96,7 +95,7 @@ fn event_bytes(event: &Event) -> [u8; EVENT_BYTES] {
     bytes
 }
 
-/// The number of a report, if this is the event that has it.
+/// Returns the number of a report from the event with its scan code.
 fn scan_code(event: &[u8]) -> Option<u64> {
     let value = event.get(20..EVENT_BYTES)?;
     let number = i32::from_ne_bytes(value.try_into().ok()?);
@@ -107,15 +106,15 @@ fn is_event(event: &[u8], kind: u16, code: u16) -> bool {
     event.get(16..20) == Some(&[kind.to_ne_bytes(), code.to_ne_bytes()].concat()[..])
 }
 
-/// Finds units in what an application reads.
+/// Finds units in the bytes that an application reads.
 #[derive(Debug)]
 pub(crate) struct Reader {
     unit: Unit,
     begun: bool,
     bytes: Vec<u8>,
-    /// How often the kernel told that it dropped units, as they were read too late.
+    /// Number of overruns that the kernel reported.
     overruns: u64,
-    /// The node's number of the picture read last, and what that showed.
+    /// Sequence number and shade of the last picture.
     last: Option<(u32, Option<u64>)>,
 }
 
@@ -124,13 +123,13 @@ impl Reader {
         Reader { unit, begun: unit != Unit::Frame, bytes: Vec::new(), overruns: 0, last: None }
     }
 
-    /// Takes bytes; gives the numbers of the units that they complete, and what is no unit as it is.
+    /// Adds bytes. Returns the numbers of completed units, or the bytes of torn ones.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Vec<Result<u64, Vec<u8>>> {
         self.bytes.extend_from_slice(bytes);
         let mut found = Vec::new();
         while let Some(piece) = self.piece() {
             match (self.unit, self.begun) {
-                // Its other events follow from the number, or stand for where things are.
+                // Other events follow from the number or are part of a snapshot.
                 (Unit::Report, _) => {
                     self.overruns += u64::from(is_event(&piece, EV_SYN, SYN_DROPPED));
                     found.extend(scan_code(&piece).map(Ok));
@@ -143,21 +142,21 @@ impl Reader {
         found
     }
 
-    /// What a picture shows, if it is not what the one before did: a camera takes several of everything, and its node
-    /// repeats the last. A picture of more than one shade is none.
+    /// Returns the shade of a picture, or `None` if it is that of the previous picture: a camera takes several pictures
+    /// of each number, and its node repeats the last one. A picture with several shades is torn.
     fn shade(&mut self, piece: Vec<u8>) -> Result<Option<u64>, Vec<u8>> {
         let (head, pixels) = piece.split_at(HEAD_BYTES);
-        let place = head.try_into().map_or(0, u32::from_le_bytes);
+        let sequence = head.try_into().map_or(0, u32::from_le_bytes);
         if pixels.iter().any(|pixel| *pixel != pixels[0]) {
             return Err(piece);
         }
         let shown = shade(pixels[0]);
-        let before = self.last.replace((place, shown));
-        self.overruns += u64::from(before.is_some_and(|(before, _)| place > before + 1));
-        Ok(shown.filter(|_| before.is_none_or(|(_, before)| before != shown)))
+        let previous = self.last.replace((sequence, shown));
+        self.overruns += u64::from(previous.is_some_and(|(previous, _)| sequence > previous + 1));
+        Ok(shown.filter(|_| previous.is_none_or(|(_, previous)| previous != shown)))
     }
 
-    /// How often the application missed something by its own slowness, since this was last asked.
+    /// Returns the overruns since the last call.
     pub(crate) fn take_overruns(&mut self) -> u64 {
         std::mem::take(&mut self.overruns)
     }
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_was_made_in_whatever_pieces() {
+    fn units_are_found_in_pieces_of_any_size() {
         for unit in [Unit::Line, Unit::Frame, Unit::Report, Unit::Shade] {
             let made: Vec<u8> = [unit.head(), unit.bytes(0), unit.bytes(7)].concat();
             for size in [1, 5, 4096, made.len()] {
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_reads_too_late_is_told_so() {
+    fn a_dropped_event_counts_as_an_overrun() {
         let mut reader = Reader::new(Unit::Report);
         let dropped = event_bytes(&Event::new(EV_SYN, SYN_DROPPED, 0));
         assert_eq!(reader.read(&[dropped.to_vec(), Unit::Report.bytes(3)].concat()), [Ok(3)]);
@@ -213,25 +212,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_is_no_unit() {
+    fn a_torn_unit_is_returned_as_bytes() {
         let mut line = Unit::Line.bytes(5);
         line.remove(3);
         assert_eq!(Reader::new(Unit::Line).read(&line), [Err(line)]);
         let mut film = [Unit::Frame.head(), Unit::Frame.bytes(5)].concat();
         *film.last_mut().unwrap() ^= 1;
         assert!(matches!(Reader::new(Unit::Frame).read(&film)[..], [Err(_)]));
-        // The last rows are still those of the picture before.
+        // The last rows are those of the previous picture.
         let mut picture = Unit::Shade.bytes(5);
         picture[SHADE_BYTES - 2 * SIZE.0..].fill(pixel(4));
         assert!(matches!(Reader::new(Unit::Shade).read(&picture)[..], [Err(_)]));
     }
 
     #[test]
-    fn a_picture_that_stands_is_one_and_an_older_one_comes_out_of_order() {
+    fn repeated_pictures_count_once_and_older_ones_are_out_of_order() {
         let mut reader = Reader::new(Unit::Shade);
-        let mut read = |number: u64, place: u32| {
+        let mut read = |number: u64, sequence: u32| {
             let mut picture = Unit::Shade.bytes(number);
-            picture[..HEAD_BYTES].copy_from_slice(&place.to_le_bytes());
+            picture[..HEAD_BYTES].copy_from_slice(&sequence.to_le_bytes());
             reader.read(&picture)
         };
         assert_eq!([read(5, 0), read(5, 1), read(6, 2), read(6, 2)].concat(), [Ok(5), Ok(6)]);

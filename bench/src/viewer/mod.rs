@@ -1,23 +1,25 @@
-//! An unmodified VNC viewer on one host, an X11 desktop on the other, a slow network between them: how long after a key, a
-//! click or a move the screen answers, and what that costs in bytes; through Outboard, and of TigerVNC's server.
+//! An unmodified VNC viewer on one host, an X11 desktop on another, and a slow network between them: the response time to keys,
+//! clicks and moves, and its bytes, through Outboard and from TigerVNC's server.
 //!
-//! Host a has the desktop: a window manager, a terminal, and at times a film. Host b has TigerVNC's viewer, full screen, on a
-//! display of its own; before it sits [`sight::Sight`], who sees that display and types and points there. What answers a
-//! key is a change of pixels on the viewer's display. Both servers see the same hands, the same desktop and the same viewer.
+//! Host a has the desktop: a window manager, a terminal and, in one part, a film. Host b has TigerVNC's viewer, full screen, on
+//! its own display. [`sight::Sight`] observes that display and injects events there. The response to a key is a change of the
+//! viewer's pixels. All servers get the same events, the same desktop and the same viewer.
 
 mod png;
 mod sight;
 
-use crate::Failure;
-use crate::chapter6::{Lab, beside, progress};
 use crate::display::{Canvas, Content, Display, Program, is_installed};
+use crate::lab::Lab;
 use crate::measure::percentile;
+use crate::programs::{beside, progress};
+use crate::provenance::Provenance;
+use crate::setting::Failure;
 use clap::Args;
 use serde_json::{Value, json};
 use sight::{Sight, Sign};
 use std::fmt::Write as _;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,63 +27,63 @@ use std::time::{Duration, Instant};
 use wire::formats::video::Rectangle;
 use wire::formats::viewer::{Event, button};
 
-/// The desktop.
+/// Size of the desktop.
 const WIDTH: u32 = 1024;
 const HEIGHT: u32 = 768;
-/// Where the terminal is, and inside its border its text.
+/// Geometry of the terminal, and its text area.
 const TERMINAL: &str = "100x40+360+60";
 const TEXT: Rectangle = Rectangle { x: 362, y: 82, width: 600, height: 516 };
-/// Nothing but the window manager's ground is there.
+/// An area with the window manager's background only.
 const GROUND: Rectangle = Rectangle { x: 10, y: 620, width: 330, height: 140 };
 /// Side of the film, in the upper left corner.
 const FILM_SIDE: usize = 300;
-/// Where the far end of a connection is.
+/// Addresses and ports.
 const HOST_A: &str = "10.77.0.1";
 const PORT: u16 = 7845;
 const VNC_PORT: u16 = 5901;
-/// Behind the last change of something that is drawn in pieces.
+/// A change in several steps has ended after this time without a change.
 const QUIET: Duration = Duration::from_millis(600);
-/// Between two acts.
+/// The pause between two acts.
 const PAUSE: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the terminal runs: keys are echoed, and Return brings another page, full of letters.
+/// The terminal's program: it echoes keys, and Return shows another page of letters.
 const PAGES: &str = r#"n=0; while read -r line; do n=$((n+1)); clear; awk -v n=$n 'BEGIN { srand(n); for (r = 0; r < 38; r++)
 { s = ""; for (c = 0; c < 98; c++) s = s sprintf("%c", 33 + int(rand() * 90)); print s } }'; done"#;
 
-/// What to measure.
+/// The settings of `viewer`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ViewerSetting {
-    /// The link between the hosts, as `netlab` takes it
+    /// The link between the hosts, in the words of `netlab`
     #[arg(long, value_delimiter = ' ', default_value = "delay=50ms rate=10mbit")]
     link: Vec<String>,
-    /// Keys that are pressed, and again while a film plays; a third as often there is another page, a click, a move
+    /// Number of keys, and again during a film; a third as many pages, clicks and moves
     #[arg(long, default_value_t = 60)]
     keys: usize,
-    /// Outboard's pipeline, from the desktop to the viewer [default: that of a screen of which nothing is said]
+    /// Outboard's pipeline from the desktop to the viewer [default: the default of a screen]
     #[arg(long)]
     via: Option<String>,
-    /// Measure these only: outboard, tigervnc, or tigervnc-lossless, whose viewer asks for no JPEG
+    /// Servers: outboard, tigervnc, or tigervnc-lossless, whose viewer refuses JPEG [default: all]
     #[arg(long = "server", value_delimiter = ',')]
     servers: Vec<String>,
-    /// Only type while a film plays, which takes a fifth of the time
+    /// Measure only keys during the film, in a fifth of the time
     #[arg(long)]
     only_film: bool,
     /// The program `netlab` [default: beside this one]
     #[arg(long)]
     netlab: Option<PathBuf>,
-    /// Write a page with the table to this file, Markdown
+    /// Write the page to this file
     #[arg(long)]
-    markdown: Option<PathBuf>,
-    /// Write what the viewer shows of Outboard's desktop to this file, PNG
+    page: Option<PathBuf>,
+    /// Write the viewer's picture of Outboard's desktop to this file (PNG)
     #[arg(long)]
     picture: Option<PathBuf>,
 }
 
-/// What serves the viewer.
+/// The servers of the viewer.
 const SERVERS: [&str; 3] = ["outboard", "tigervnc", "tigervnc-lossless"];
 
-/// What this needs, and the packages that have it.
+/// Required commands and their packages.
 const NEEDED: [(&str, &str); 5] = [
     ("Xvfb", "xvfb"),
     ("Xtigervnc", "tigervnc-standalone-server"),
@@ -90,21 +92,21 @@ const NEEDED: [(&str, &str); 5] = [
     ("xterm", "xterm"),
 ];
 
-/// What was done, how long each time took to be seen, and what it cost.
+/// A repeated act with its response times and bytes.
 struct Act {
     name: &'static str,
-    /// Milliseconds.
+    /// Response times, milliseconds.
     times: Vec<f64>,
-    /// Bytes from the desktop's host to the viewer's, of each.
+    /// Bytes from the desktop's host to the viewer's host, each.
     bytes: f64,
 }
 
-/// The host of the desktop and that of the viewer, with everything that runs on them.
+/// The desktop's host and the viewer's host with their programs.
 struct Desk<'a> {
     lab: &'a Lab,
     desktop: Display,
     sight: Sight,
-    // They end before the displays do.
+    // Dropped before the displays.
     _programs: Vec<Program>,
     _shown: Display,
 }
@@ -113,12 +115,12 @@ fn on_display(command: &mut Command, display: &Display) -> Result<Program, Failu
     Program::start(command.env("DISPLAY", &display.name))
 }
 
-/// Waits for a port to be served on one of the hosts. `ss` would not see into a namespace from here, a connection does.
+/// Waits for a port on one of the hosts. A connection works across namespaces; `ss` would not.
 fn await_port(lab: &Lab, host: &str, address: &str, port: u16) -> Result<(), Failure> {
     let begun = Instant::now();
     while lab.on(host, || Ok(TcpStream::connect((address, port)).is_err()))? {
         if begun.elapsed() > PATIENCE {
-            return Err(format!("nobody listens at {address}:{port} on host {host}").into());
+            return Err(format!("no program listens at {address}:{port} on host {host}").into());
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -149,7 +151,7 @@ impl<'a> Desk<'a> {
                 (desktop, HOST_A, VNC_PORT)
             }
             _ => {
-                let desktop = Display::without_glass(WIDTH as usize, HEIGHT as usize)?;
+                let desktop = Display::headless(WIDTH as usize, HEIGHT as usize)?;
                 let outboard = beside("outboard")?.display().to_string();
                 let mut share = lab.program("a", &outboard);
                 share.args(["share", &format!("x11:{}", desktop.name), "--name", "desk", "--insecure"]);
@@ -167,7 +169,7 @@ impl<'a> Desk<'a> {
         let mut terminal = Command::new("xterm");
         terminal.args(["-geometry", TERMINAL, "-fn", "fixed", "-e", "sh", "-c", PAGES]);
         programs.push(on_display(&mut terminal, &desktop)?);
-        let shown = Display::without_glass(WIDTH as usize, HEIGHT as usize)?;
+        let shown = Display::headless(WIDTH as usize, HEIGHT as usize)?;
         programs.push(shown.manage(&mut Command::new("openbox"))?);
         await_port(lab, "b", address, port)?;
         let mut viewer = lab.program("b", "xtigervncviewer");
@@ -179,7 +181,7 @@ impl<'a> Desk<'a> {
         let mut sight = Sight::new(&shown.name)?;
         let begun = Instant::now();
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
-        // White, or nearly so: TigerVNC's server may lose a little.
+        // Nearly white is enough: TigerVNC's server may lose quality.
         while !sight.pixel(x, y).is_some_and(|pixel| pixel.iter().all(|colour| *colour > 0xe0)) {
             let ended = programs.iter_mut().find_map(Program::end);
             if ended.is_some() || begun.elapsed() > PATIENCE {
@@ -197,15 +199,15 @@ impl<'a> Desk<'a> {
         Ok(Desk { lab, desktop, sight, _programs: programs, _shown: shown })
     }
 
-    /// Bytes that left host a.
+    /// Returns the bytes that left host a.
     fn sent(&self) -> Result<f64, Failure> {
         let status = self.lab.ask(&["status"])?;
         let line = status.lines().find(|line| line.starts_with("from a: sent="));
         let bytes = line.and_then(|line| line.split("bytes=").nth(1)?.split(' ').next()?.parse().ok());
-        bytes.ok_or_else(|| format!("netlab does not say what was sent: {status}").into())
+        bytes.ok_or_else(|| format!("netlab reports no sent bytes: {status}").into())
     }
 
-    /// Does something so many times and waits for its sign each time.
+    /// Repeats an act and waits for its sign each time.
     fn measure(
         &mut self,
         name: &'static str,
@@ -230,13 +232,13 @@ impl<'a> Desk<'a> {
         Ok(Act { name, times, bytes })
     }
 
-    /// What is done before a desktop that rests.
+    /// Measures the acts at a quiet desktop.
     fn work(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
         let new_line = 0xff0d;
         let third = (keys / 3).max(1);
-        let mut acts = vec![self.measure("a key, until its letter is there", keys, echo, nothing)?];
+        let mut acts = vec![self.measure("a key, until its letter appears", keys, echo, nothing)?];
         let page = |_| (press(new_line).to_vec(), Sign::Settled(TEXT, QUIET));
-        acts.push(self.measure("a page of letters, until all of it is there", third, page, nothing)?);
+        acts.push(self.measure("a page of letters, until all of it appears", third, page, nothing)?);
         let spot = |number: usize| (GROUND.x + 5 + number as u32 % 20, GROUND.y + 2);
         let menu = |number| {
             let (x, y) = spot(number);
@@ -257,7 +259,7 @@ impl<'a> Desk<'a> {
         Ok(acts)
     }
 
-    /// Types while a film plays.
+    /// Measures keys during a film.
     fn type_beside_film(&mut self, keys: usize) -> Result<Act, Failure> {
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
         self.sight.act(&click(x, y, button::LEFT))?;
@@ -291,12 +293,12 @@ fn whole() -> Rectangle {
     Rectangle { x: 0, y: 0, width: WIDTH, height: HEIGHT }
 }
 
-/// A letter, until it is seen.
+/// Returns a letter's events and its sign.
 fn echo(number: usize) -> (Vec<Event>, Sign) {
     (press(0x61 + (number % 26) as u32).to_vec(), Sign::Pixel(TEXT))
 }
 
-/// What takes nothing back.
+/// Returns no events: the act needs no undoing.
 fn nothing(_: usize) -> Vec<Event> {
     Vec::new()
 }
@@ -309,7 +311,7 @@ fn click(x: u32, y: u32, which: u16) -> [Event; 3] {
     [0, which, 0].map(|buttons| Event::Pointer { x, y, buttons })
 }
 
-/// Acts of both servers, side by side.
+/// Formats the acts of all servers side by side.
 fn table(servers: &[(String, Vec<Act>)]) -> String {
     let mut text = String::from("| ");
     for (name, _) in servers {
@@ -331,16 +333,23 @@ fn table(servers: &[(String, Vec<Act>)]) -> String {
     text
 }
 
-/// The page that shows it all.
-fn page(setting: &ViewerSetting, table: &str) -> String {
-    let picture = setting.picture.as_deref().and_then(std::path::Path::file_name);
-    let picture = picture
-        .map_or(String::new(), |name| format!("![What the viewer shows]({})\n\n", name.to_string_lossy()));
-    let link = setting.link.join(" ");
-    include_str!("page.md").replace("{LINK}", &link).replace("{PICTURE}", &picture).replace("{TABLE}", table)
+/// Formats the page.
+fn page(setting: &ViewerSetting, provenance: &Provenance, table: &str) -> String {
+    let picture = setting.picture.as_deref().and_then(Path::file_name);
+    let picture = picture.map_or(String::new(), |name| {
+        format!("![Outboard's desktop in the viewer]({})\n\n", name.to_string_lossy())
+    });
+    let via =
+        setting.via.as_ref().map_or("the default pipeline".into(), |via| format!("the pipeline `{via}`"));
+    include_str!("page.md")
+        .replace("{LINK}", &setting.link.join(" "))
+        .replace("{VIA}", &via)
+        .replace("{PROVENANCE}", &provenance.to_string())
+        .replace("{PICTURE}", &picture)
+        .replace("{TABLE}", table)
 }
 
-/// Runs the experiment.
+/// Runs `viewer`.
 pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     if !rustix::process::geteuid().is_root() {
         progress("SKIPPED viewer: it needs root, for network namespaces");
@@ -350,6 +359,7 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
         progress(&format!("SKIPPED viewer: there is no {command}: scripts/setup {command}:{package}"));
         return Ok(json!([]));
     }
+    let provenance = Provenance::of_this_run();
     let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
     let link: Vec<&str> = setting.link.iter().map(String::as_str).collect();
     let mut servers = Vec::new();
@@ -370,8 +380,8 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     }
     let text = table(&servers);
     print!("{text}");
-    if let Some(file) = &setting.markdown {
-        std::fs::write(file, page(setting, &text))
+    if let Some(file) = &setting.page {
+        std::fs::write(file, page(setting, &provenance, &text))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     let rows = servers.iter().flat_map(|(server, acts)| {
@@ -380,7 +390,7 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
             json!({
                 "experiment": "viewer", "params": {"server": server, "act": act.name, "bytes": act.bytes, "p90": p90},
                 "unit": "ms", "ours": act.times.iter().sum::<f64>() / act.times.len().max(1) as f64,
-                "limit": null, "paper": null, "runs": act.times.len(), "p50": p50, "p99": p99,
+                "bare": null, "paper": null, "runs": act.times.len(), "p50": p50, "p99": p99,
             })
         })
     });

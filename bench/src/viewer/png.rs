@@ -1,15 +1,15 @@
-//! A picture as a PNG file (ISO/IEC 15948): true colour, every row as it is.
+//! Writes PNG files (ISO/IEC 15948): true colour, unfiltered rows.
 
 use crate::display::PIXEL_BYTES;
 use flate2::{Compression, Crc, write::ZlibEncoder};
 use std::io::Write;
 
-/// Blue, green, red and a byte more, row behind row, as a file.
+/// Encodes rows of blue, green, red and an unused byte.
 pub(super) fn encode(width: u32, pixels: &[u8]) -> std::io::Result<Vec<u8>> {
     let row_bytes = width as usize * PIXEL_BYTES;
     let rows = pixels.chunks_exact(row_bytes);
     let mut head = [width.to_be_bytes(), (rows.len() as u32).to_be_bytes()].concat();
-    // Eight bits of each of three colours; nothing interlaced.
+    // Eight bits a colour, true colour, not interlaced.
     head.extend([8, 2, 0, 0, 0]);
     let mut data = ZlibEncoder::new(Vec::new(), Compression::best());
     for row in rows {

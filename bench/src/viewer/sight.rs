@@ -1,21 +1,21 @@
-//! Eyes and hands before the viewer: they see the display that it draws on, and type and point there.
+//! Observes the viewer's display and injects keys and pointer events there.
 
-use crate::Failure;
 use crate::display::PIXEL_BYTES;
+use crate::setting::Failure;
 use contract::{
     Attributes, Direction, FlowClass, FlowKey, FlowTemplate, Format, Interest, Message, Partner, Pull,
     Pulled, Pushed, Role, Time,
 };
-use runtime::registry;
+use modules::registry;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::formats::video::{Content, Header, Rectangle};
 use wire::formats::viewer::Event;
 
-/// What does not happen within this never will.
+/// The longest wait for a sign.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Somebody before a display.
+/// An observer of a display.
 pub(super) struct Sight {
     partner: Box<dyn Partner>,
     flows: [FlowKey; 2],
@@ -24,26 +24,26 @@ pub(super) struct Sight {
     pub(super) pixels: Vec<u8>,
 }
 
-/// What changed between two looks.
+/// The changes of one message.
 #[derive(Debug, Clone, Copy, Default)]
 struct Change {
     pixels: bool,
     cursor: bool,
 }
 
-/// What is waited for.
+/// The expected response to an act.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sign {
-    /// The first change of a pixel in a place.
+    /// The first change of a pixel in an area.
     Pixel(Rectangle),
-    /// The last one, behind which nothing changes for a while.
+    /// The last change in an area, before a time without changes.
     Settled(Rectangle, Duration),
-    /// Another shape of the pointer.
+    /// A change of the pointer's shape.
     Cursor,
 }
 
 impl Sight {
-    /// Sits down before a display.
+    /// Connects to a display.
     pub(super) fn new(display: &str) -> Result<Sight, Failure> {
         let spec = registry::device_spec(&format!("x11:{display},rate=0,delay=0ms"), Role::Device)?;
         let class = registry::device_class(&spec.class).ok_or("there is no such device")?;
@@ -56,13 +56,13 @@ impl Sight {
         Ok(Sight { partner, flows, poller: Poller::new()?, width: 0, pixels: Vec::new() })
     }
 
-    /// Blue, green and red of a pixel that was seen.
+    /// Returns blue, green and red of an observed pixel.
     pub(super) fn pixel(&self, x: u32, y: u32) -> Option<[u8; 3]> {
         let at = (y as usize * self.width + x as usize) * PIXEL_BYTES;
         self.pixels.get(at..at + 3)?.try_into().ok()
     }
 
-    /// Looks once; waits for something to see until then.
+    /// Handles one message. Waits for it until `until`.
     fn look(&mut self, until: Instant, place: &Rectangle) -> Result<Change, Failure> {
         let mut change = Change::default();
         match self.partner.pull(self.flows[0], Pull::Yours)? {
@@ -72,7 +72,7 @@ impl Sight {
                 let left = until.saturating_duration_since(Instant::now());
                 let due = readiness.at.map(|at| at.since(Time(sys::clock::boot_ns())));
                 for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
-                    self.poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+                    self.poller.register(descriptor, interest == Interest::Read, interest == Interest::Write);
                 }
                 if !readiness.now {
                     self.poller.wait(Some(due.map_or(left, |due| due.min(left))))?;
@@ -116,7 +116,7 @@ impl Sight {
         Ok(())
     }
 
-    /// Does something, not waiting for what comes of it.
+    /// Injects events without waiting for a response.
     pub(super) fn act(&mut self, events: &[Event]) -> Result<(), Failure> {
         for event in events {
             let mut message = Message::new(Time(sys::clock::boot_ns()), event.to_bytes());
@@ -131,7 +131,7 @@ impl Sight {
         Ok(())
     }
 
-    /// Looks on until nothing has changed in a place for so long.
+    /// Waits until an area has not changed for a while.
     pub(super) fn rest(&mut self, quiet: Duration, place: &Rectangle) -> Result<(), Failure> {
         let (begun, mut until) = (Instant::now(), Instant::now() + quiet);
         while Instant::now() < until && begun.elapsed() < PATIENCE {
@@ -142,7 +142,7 @@ impl Sight {
         Ok(())
     }
 
-    /// Does something and waits for a sign of it: how long that took.
+    /// Injects events and waits for their sign. Returns the response time.
     pub(super) fn time(&mut self, events: &[Event], sign: Sign) -> Result<Duration, Failure> {
         let begun = Instant::now();
         self.act(events)?;

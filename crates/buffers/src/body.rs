@@ -1,26 +1,26 @@
-//! The partner vector (paper P, section 3.1): one message's bytes, in as many pieces as their owners
-//! gave, never copied to be joined or to take a header.
+//! The partner vector (The Partner architecture (2002), 3.1): the bytes of one message in one or more pieces.
+//! Pieces are never copied to join them or to add a header.
 
 use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::ops::Range;
 
-/// Bytes of headers that a body of several pieces takes without an allocation.
+/// The space for headers in a body of several pieces; no header within it needs an allocation.
 pub const HEAD_BYTES: usize = 64;
 
-/// A message's bytes: headers in front, then reference-counted pieces, in order.
+/// The bytes of a message: headers in front, then reference-counted pieces, in order.
 ///
-/// Cloning shares the pieces. Equality is by content, wherever the pieces' borders lie.
+/// A clone shares the pieces. Equality compares the bytes, not the borders of the pieces.
 ///
-/// It is moved from hand to hand more often than anything else is done to it, and mostly one piece: so it is that piece,
-/// and anything more is elsewhere.
+/// Moving a body is the most frequent operation, and most bodies have one piece. So the type is as small as one
+/// piece, and anything larger is boxed.
 #[derive(Clone)]
 pub struct Body(Form);
 
 #[derive(Clone)]
 enum Form {
-    /// One piece, or none.
+    /// One piece, possibly empty.
     One(Bytes),
     Many(Box<Many>),
 }
@@ -32,7 +32,7 @@ struct Many {
     head: [u8; HEAD_BYTES],
     head_start: u8,
     pieces: SmallVec<[Bytes; 2]>,
-    /// Bytes in `pieces`.
+    /// The length of all `pieces`.
     pieces_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ impl Body {
         Body::default()
     }
 
-    /// Bytes in all.
+    /// The length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -61,7 +61,7 @@ impl Body {
         }
     }
 
-    /// Whether there is no byte.
+    /// Returns true if the body has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -77,14 +77,14 @@ impl Body {
         }
     }
 
-    /// Puts a header in front, without touching what is there.
+    /// Adds a header in front without touching the other bytes.
     #[inline]
     pub fn push_front(&mut self, header: &[u8]) {
         self.many().push_front(header);
     }
 
-    /// Takes `length` bytes off the front as one piece; `None` (and nothing taken) if there are fewer.
-    /// Copies only where the bytes lie in the head or cross a border between pieces.
+    /// Removes `length` bytes from the front and returns them as one piece; `None`, without any change, if
+    /// there are fewer. Copies only if the bytes are in the head or cross a border between pieces.
     pub fn split_front(&mut self, length: usize) -> Option<Bytes> {
         if length > self.len() {
             return None;
@@ -95,7 +95,7 @@ impl Body {
         }
     }
 
-    /// Takes a header of `N` bytes off the front; `None` (and nothing taken) if there are fewer.
+    /// Removes a header of `N` bytes from the front; `None`, without any change, if there are fewer.
     #[inline]
     pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
         let header = self.peek_front()?;
@@ -103,7 +103,7 @@ impl Body {
         Some(header)
     }
 
-    /// The first `N` bytes, which stay; `None` if there are fewer.
+    /// Returns the first `N` bytes without removing them; `None` if there are fewer.
     #[inline]
     pub fn peek_front<const N: usize>(&self) -> Option<[u8; N]> {
         if let Form::One(piece) = &self.0 {
@@ -113,14 +113,14 @@ impl Body {
         (self.copy_front(&mut front) == N).then_some(front)
     }
 
-    /// Drops `length` bytes off the front; `false` (and nothing dropped) if there are fewer.
+    /// Drops `length` bytes from the front; `false`, without any change, if there are fewer.
     #[inline]
     pub fn skip_front(&mut self, length: usize) -> bool {
         if length > self.len() {
             return false;
         }
         match &mut self.0 {
-            // What is used up is let go of.
+            // Releases a piece without remaining bytes.
             Form::One(piece) if length == piece.len() => *piece = Bytes::new(),
             Form::One(piece) => piece.advance(length),
             Form::Many(many) => many.skip_front(length),
@@ -128,7 +128,7 @@ impl Body {
         true
     }
 
-    /// Copies bytes of the front into `into`, as far as there are so many; gives how many.
+    /// Copies bytes from the front to `into`, up to its length; returns the number of bytes.
     fn copy_front(&self, into: &mut [u8]) -> usize {
         let mut filled = 0;
         for chunk in self.chunks() {
@@ -139,7 +139,7 @@ impl Body {
         filled
     }
 
-    /// Moves all bytes of `other` behind these, sharing its pieces.
+    /// Appends all bytes of `other`, sharing its pieces.
     pub fn append(&mut self, other: Body) {
         match other.0 {
             _ if self.is_empty() => *self = other,
@@ -148,8 +148,8 @@ impl Body {
         }
     }
 
-    /// Splits the body: the first `length` bytes go, the rest stays; pieces are shared, not copied.
-    /// `None` (and nothing taken) if there are fewer.
+    /// Splits off the first `length` bytes; the rest stays. Pieces are shared, not copied. `None`, without any
+    /// change, if there are fewer.
     pub fn split_off_front(&mut self, length: usize) -> Option<Body> {
         if length > self.len() {
             return None;
@@ -160,25 +160,25 @@ impl Body {
         }
     }
 
-    /// How many pieces there are, the head included.
+    /// The number of pieces, including the head.
     pub fn pieces(&self) -> usize {
         self.chunks().count()
     }
 
-    /// The pieces in order, the head first.
+    /// Iterates over the pieces in order, the head first.
     #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let (head, pieces) = self.parts();
         std::iter::once(head).chain(pieces.iter().map(|piece| &piece[..])).filter(|c| !c.is_empty())
     }
 
-    /// The pieces in order, shared; the head, first, is copied.
+    /// Iterates over shared pieces in order. The head, which comes first, is copied.
     #[inline]
     pub fn shares(&self) -> impl Iterator<Item = Bytes> {
         self.shares_behind(0)
     }
 
-    /// The same of what lies behind the first `skip` bytes.
+    /// As [`Body::shares`], without the first `skip` bytes.
     pub fn shares_behind(&self, skip: usize) -> impl Iterator<Item = Bytes> {
         let (head, pieces) = self.parts();
         let from_head = skip.min(head.len());
@@ -193,7 +193,8 @@ impl Body {
         head.into_iter().chain(pieces).filter(|share| !share.is_empty())
     }
 
-    /// Part of the piece of this number of [`Body::chunks`], shared; of the head it is copied. Panics where there is no such part.
+    /// Returns a part of a piece, numbered as in [`Body::chunks`], shared; a part of the head is copied. Panics
+    /// if there is no such part.
     #[inline]
     pub fn share(&self, chunk: usize, part: Range<usize>) -> Bytes {
         let (head, pieces) = self.parts();
@@ -203,7 +204,7 @@ impl Body {
         }
     }
 
-    /// The pieces as a list for a gathering system call (`writev`), skipping the first `skip` bytes.
+    /// Lists the pieces for a gathering system call (`writev`), without the first `skip` bytes.
     pub fn io_slices<'a>(&'a self, mut skip: usize, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
         for chunk in self.chunks() {
             let skipped = skip.min(chunk.len());
@@ -214,13 +215,13 @@ impl Body {
         }
     }
 
-    /// All bytes as one piece; copies only if there are several.
+    /// Returns all bytes as one piece. Copies only several pieces.
     pub fn into_bytes(self) -> Bytes {
         self.into_one(0).unwrap_or_else(BytesMut::freeze)
     }
 
-    /// All bytes as one piece to be written over, with room for `more` behind them where they are copied: in
-    /// place if they are one piece that nobody else holds, in fresh memory if not.
+    /// Returns all bytes as one writable piece. A single piece without other owners is reused in place.
+    /// Otherwise the bytes are copied to fresh memory with room for `more` behind them.
     pub fn into_mut(self, more: usize) -> BytesMut {
         let copy = |piece: Bytes| {
             let mut copied = BytesMut::with_capacity(piece.len() + more);
@@ -230,7 +231,7 @@ impl Body {
         self.into_one(more).map_or_else(|joined| joined, |piece| piece.try_into_mut().unwrap_or_else(copy))
     }
 
-    /// The one piece, or several joined, with room for `more` behind them.
+    /// Returns the only piece, or several joined with room for `more` behind them.
     fn into_one(self, more: usize) -> Result<Bytes, BytesMut> {
         let join = |body: &Body| {
             let mut joined = BytesMut::with_capacity(body.len() + more);
@@ -246,7 +247,7 @@ impl Body {
         }
     }
 
-    /// All bytes in one slice, joining the pieces in place (one copy) if there are several.
+    /// Returns all bytes as one slice. Joins several pieces in place, with one copy.
     pub fn as_slice(&mut self) -> &[u8] {
         if let Form::Many(_) = &self.0 {
             *self = Body::from(std::mem::take(self).into_bytes());
@@ -254,7 +255,7 @@ impl Body {
         self.parts().1.first().map_or(&[], |piece| &piece[..])
     }
 
-    /// Copies all bytes to the front of `into`; `false` (and nothing written) if it is too small.
+    /// Copies all bytes to the front of `into`; `false`, without any change, if it is too small.
     pub fn copy_to(&self, into: &mut [u8]) -> bool {
         let fits = self.len() <= into.len();
         if fits {
@@ -263,7 +264,7 @@ impl Body {
         fits
     }
 
-    /// The head, and the pieces behind it.
+    /// The head and the other pieces.
     #[inline]
     fn parts(&self) -> (&[u8], &[Bytes]) {
         match &self.0 {
@@ -272,7 +273,7 @@ impl Body {
         }
     }
 
-    /// With room for headers and pieces.
+    /// Converts to the form with room for headers and pieces.
     fn many(&mut self) -> &mut Many {
         if let Form::One(piece) = &mut self.0 {
             let mut many = Many::new();
@@ -318,7 +319,7 @@ impl Many {
         }
     }
 
-    /// There are so many.
+    /// There are at least `length` bytes.
     fn split_front(&mut self, length: usize) -> Bytes {
         if self.head().is_empty()
             && let Some(first) = self.pieces.first_mut()
@@ -334,7 +335,7 @@ impl Many {
         self.split_off_front(length).into_bytes()
     }
 
-    /// There are so many.
+    /// There are at least `length` bytes.
     fn skip_front(&mut self, length: usize) {
         let from_head = length.min(self.head().len());
         self.head_start += from_head as u8;
@@ -360,7 +361,7 @@ impl Many {
         self.pieces.append(&mut other.pieces);
     }
 
-    /// There are so many.
+    /// There are at least `length` bytes.
     fn split_off_front(&mut self, length: usize) -> Body {
         let mut front = Body::new();
         let from_head = length.min(self.head().len());

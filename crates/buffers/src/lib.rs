@@ -1,9 +1,8 @@
-//! Partner vectors and the memory behind them.
+//! Partner vectors and their memory.
 //!
-//! A message's body is a [`Body`]: a small head for headers that stages put in front, then a few
-//! reference-counted byte ranges that each know their owner. Memory comes from a [`Pool`] where it is
-//! used again and again, or a [`Recycler`] where it is filled
-//! piece by piece; the last holder's drop gives it back.
+//! The body of a message is a [`Body`]: a small head for the headers of stages, then a few reference-counted
+//! pieces. Memory comes from a [`Pool`] of equal buffers, or from a [`Recycler`] for buffers that are filled
+//! piece by piece. Dropping the last reference returns the memory.
 
 mod body;
 mod pool;

@@ -1,14 +1,13 @@
-//! A pool of byte buffers of one capacity, bounded, given back by the last holder's drop.
+//! A bounded pool of byte buffers of one capacity. Dropping the last reference to a buffer returns it.
 //!
-//! A fresh megabyte from the kernel costs an order of magnitude more than a warm copy of it, so whoever
-//! receives messages receives them into pooled memory. Buffers are handed out last in, first out: the
-//! one used last is the one still in the cache.
+//! A fresh megabyte from the kernel costs ten times as much as copying a warm one, so messages are received
+//! into pooled memory. The pool is last in, first out: the newest buffer is still in the cache.
 
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-/// Buffers of one capacity. Clones are handles on the same pool.
+/// Buffers of one capacity. Clones share the pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
     shelf: Arc<Shelf>,
@@ -22,17 +21,17 @@ struct Shelf {
 }
 
 impl Pool {
-    /// A pool of buffers of `capacity` bytes that keeps at most `kept_max` of them when nobody uses them.
+    /// A pool of buffers of `capacity` bytes. It retains at most `kept_max` unused ones.
     pub fn new(capacity: usize, kept_max: usize) -> Self {
         Pool { shelf: Arc::new(Shelf { capacity, kept_max, free: Mutex::default() }) }
     }
 
-    /// Bytes in each buffer.
+    /// The size of each buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.shelf.capacity
     }
 
-    /// A buffer, used before if there is one; its content is arbitrary.
+    /// Returns a buffer, a used one if possible. Its content is arbitrary.
     pub fn take(&self) -> Lease {
         let used = self.shelf.free.lock().ok().and_then(|mut free| free.pop());
         let memory = used.unwrap_or_else(|| vec![0; self.shelf.capacity].into_boxed_slice());
@@ -40,7 +39,7 @@ impl Pool {
     }
 }
 
-/// A buffer on loan: writable by its one holder, until frozen into shared [`Bytes`].
+/// A borrowed buffer. Its owner may write to it until it is frozen into shared [`Bytes`].
 #[derive(Debug)]
 pub struct Lease {
     memory: Option<Box<[u8]>>,
@@ -48,7 +47,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Shares the buffer, read-only; it goes back to the pool when the last share is dropped.
+    /// Shares the buffer read-only. It returns to the pool when the last share is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

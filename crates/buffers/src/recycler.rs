@@ -1,29 +1,29 @@
-//! Memory for receiving that comes back by itself: a buffer that is filled, shared out in slices and used
-//! again as soon as the last slice is dropped, without a lock and without ever being zeroed.
+//! Receive buffers that are recycled: a buffer is filled, split into shared slices, and reused when the last
+//! slice is dropped. There is no lock, and memory is never zeroed.
 
 use bytes::BytesMut;
 
-/// Buffers that were shared out and may be free again. Handed out last in, first out: the one used last is
-/// the one still in the cache.
+/// Buffers whose slices are still shared, or free again. The list is last in, first out: the newest buffer is
+/// still in the cache.
 ///
-/// What is handed out is a plain [`BytesMut`]: fill it, split slices off its front and freeze them, then
-/// [`Recycler::retire`] what is left of it.
+/// A caller takes a plain [`BytesMut`], fills it, splits frozen slices off its front, and gives the rest to
+/// [`Recycler::retire`].
 #[derive(Debug)]
 pub struct Recycler {
-    /// Capacity, and an empty handle on the memory; oldest first.
+    /// Capacity, and an empty handle to the memory; oldest first.
     retired: Vec<(usize, BytesMut)>,
     buffers_max: usize,
     bytes_max: usize,
 }
 
 impl Recycler {
-    /// Remembers at most `buffers_max` buffers of `bytes_max` bytes in all.
+    /// Retains at most `buffers_max` buffers of `bytes_max` bytes in total.
     pub fn new(buffers_max: usize, bytes_max: usize) -> Self {
         Recycler { retired: Vec::new(), buffers_max, bytes_max }
     }
 
-    /// An empty buffer with room for at least `capacity` bytes: one whose slices are all dropped, if there is
-    /// one so large, or a new one.
+    /// Returns an empty buffer with room for at least `capacity` bytes: a retained one without live slices if
+    /// it is large enough, or a new one.
     pub fn take(&mut self, capacity: usize) -> BytesMut {
         let free =
             self.retired.iter_mut().rposition(|(bytes, rest)| *bytes >= capacity && rest.try_reclaim(*bytes));
@@ -33,8 +33,8 @@ impl Recycler {
         }
     }
 
-    /// Remembers the memory behind `rest`, what is left of a buffer of `capacity` bytes when its slices are
-    /// split off. Bytes still in it are forgotten.
+    /// Retains the memory of a buffer of `capacity` bytes. `rest` is the part that was not split off; its bytes
+    /// are discarded.
     pub fn retire(&mut self, mut rest: BytesMut, capacity: usize) {
         if capacity > self.bytes_max || self.buffers_max == 0 {
             return;
@@ -46,7 +46,7 @@ impl Recycler {
         }
     }
 
-    /// Bytes of the buffers remembered, in use or free.
+    /// The size of the retained buffers in bytes, in use or free.
     pub fn bytes(&self) -> usize {
         self.retired.iter().map(|(capacity, _)| capacity).sum()
     }

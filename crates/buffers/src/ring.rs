@@ -1,9 +1,9 @@
-//! A bounded queue between two threads. Waking the other side is its user's business.
+//! A bounded queue between two threads. The user must wake the other side.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// A bounded queue; clones are handles on the same one.
+/// A bounded queue. Clones share it.
 #[derive(Debug)]
 pub struct Ring<T> {
     shared: Arc<Shared<T>>,
@@ -15,7 +15,7 @@ struct Shared<T> {
     queue: Mutex<VecDeque<T>>,
 }
 
-/// The ring has no room; the item comes back.
+/// The ring is full and returns the item.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RingFull<T>(pub T);
 
@@ -31,7 +31,7 @@ impl<T> Ring<T> {
         Ring { shared: Arc::new(Shared { capacity, queue: Mutex::new(VecDeque::with_capacity(capacity)) }) }
     }
 
-    /// Appends an item. Says whether the ring was empty, which is when the reader may be asleep.
+    /// Appends an item. Returns true if the ring was empty, so that the reader may be asleep.
     pub fn push(&self, item: T) -> Result<bool, RingFull<T>> {
         let mut queue = self.lock();
         if queue.len() >= self.shared.capacity {
@@ -41,30 +41,30 @@ impl<T> Ring<T> {
         Ok(queue.len() == 1)
     }
 
-    /// Takes the oldest item. With it, whether the ring was full, which is when the writer may wait.
+    /// Removes the oldest item. Returns true with it if the ring was full, so that the writer may be waiting.
     pub fn pop(&self) -> Option<(T, bool)> {
         let mut queue = self.lock();
         let was_full = queue.len() >= self.shared.capacity;
         queue.pop_front().map(|item| (item, was_full))
     }
 
-    /// Items in the ring.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there is none.
+    /// Returns true if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether there is no room.
+    /// Returns true if the ring is full.
     pub fn is_full(&self) -> bool {
         self.len() >= self.shared.capacity
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<T>> {
-        // A panic elsewhere leaves the queue itself whole: every operation above is a single step.
+        // A panic elsewhere leaves the queue intact: every operation above is a single step.
         self.shared.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

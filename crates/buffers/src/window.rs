@@ -1,34 +1,34 @@
-//! Which counters came already (RFC 6479: a ring of words, cleared a word at a time).
+//! A replay window: detects repeated counters (RFC 6479: a ring of words, cleared one word at a time).
 
-/// Remembers the last counters, at least as many as asked for.
+/// The most recent counters, at least as many as requested.
 #[derive(Debug, Clone)]
 pub struct Window {
     words: Box<[u64]>,
-    /// Counters behind the highest that are told apart.
+    /// The number of counters below the highest that are tracked.
     size: u64,
-    /// One more than the highest counter that came.
+    /// One more than the highest counter seen.
     next: u64,
 }
 
 impl Window {
-    /// Tells the last `size` counters apart.
+    /// Tracks the last `size` counters.
     pub fn new(size: usize) -> Self {
-        // One word more than the window, as the newest is seldom full.
+        // One extra word, because the newest word is only partly used.
         Window { words: vec![0; size.div_ceil(64) + 1].into(), size: size as u64, next: 0 }
     }
 
-    /// One more than the highest counter that came.
+    /// One more than the highest counter seen.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether `counter` is within the window and did not come yet.
+    /// Returns true if `counter` is within the window and was not seen.
     pub fn is_new(&self, counter: u64) -> bool {
         let (word, bit) = self.place(counter);
         counter >= self.next || (self.next - counter <= self.size && self.words[word] & bit == 0)
     }
 
-    /// `counter` came.
+    /// Records a counter.
     pub fn insert(&mut self, counter: u64) {
         if counter >= self.next {
             let fresh = self.next.div_ceil(64)..=counter / 64;
@@ -43,7 +43,7 @@ impl Window {
     }
 
     fn word(&self, number: u64) -> usize {
-        // Less than the length, which fits.
+        // The remainder is less than the length, so it fits.
         (number % self.words.len() as u64) as usize
     }
 
@@ -61,9 +61,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// A set of all counters that came, and the highest, say the same.
+        /// Compares the window with a set of all counters seen.
         #[test]
-        fn it_is_the_set_of_what_came(
+        fn the_window_equals_a_set(
             size in 64usize..300,
             steps in prop::collection::vec((0u64..3, 0u64..700), 1..400),
         ) {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_great_leap_forgets_all_and_costs_little() {
+    fn a_large_jump_clears_all_at_little_cost() {
         let mut window = Window::new(64);
         window.insert(5);
         window.insert(1 << 62);

@@ -1,5 +1,4 @@
-//! A body behaves as the plain bytes it stands for, whatever its pieces; memory that is used again is never
-//! memory that somebody still reads.
+//! A body behaves like its plain bytes, in any pieces. Recycled memory has no other reader.
 
 use buffers::{Body, HEAD_BYTES, Pool, Recycler, Ring, RingFull};
 use bytes::Bytes;
@@ -7,7 +6,7 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// Something that can be done to a body, with lengths as shares of what there is.
+/// An operation on a body. Lengths are shares of its length.
 #[derive(Debug, Clone)]
 enum Step {
     Push(Vec<u8>),
@@ -39,14 +38,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Takes `length` bytes off the front of the model, if there are so many.
+/// Removes `length` bytes from the front of the model, if there are enough.
 fn front(model: &mut Vec<u8>, length: usize) -> Option<Vec<u8>> {
     (length <= model.len()).then(|| model.drain(..length).collect())
 }
 
 proptest! {
     #[test]
-    fn a_body_is_the_bytes_it_stands_for(steps in prop::collection::vec(step(), 0..30)) {
+    fn a_body_behaves_like_its_bytes(steps in prop::collection::vec(step(), 0..30)) {
         let (mut body, mut model) = (Body::new(), Vec::new());
         for step in steps {
             match step {
@@ -103,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn slices_and_shares_are_what_is_left_behind_the_skip(pieces in prop::collection::vec(bytes(), 0..10), skip in 0..900usize) {
+    fn slices_and_shares_leave_out_the_skipped_bytes(pieces in prop::collection::vec(bytes(), 0..10), skip in 0..900usize) {
         let whole: Vec<u8> = pieces.concat();
         let mut body: Body = pieces.into_iter().map(Bytes::from).collect();
         body.push_front(&[9; 20]);
@@ -120,9 +119,9 @@ proptest! {
         }
     }
 
-    /// Slices are held for a while and dropped in any order; none may change while it is held.
+    /// Slices live for a while and are dropped in any order. None changes while it lives.
     #[test]
-    fn recycled_memory_is_nobodys(
+    fn recycled_memory_has_no_other_reader(
         uses in prop::collection::vec((1..5000usize, 1..4usize, 0..12usize), 1..60),
         buffers_max in 0..5usize,
     ) {
@@ -172,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn a_recycler_gives_the_warm_buffer_again() {
+fn a_recycler_reuses_the_newest_buffer() {
     let mut recycler = Recycler::new(2, 1 << 20);
     let mut first = recycler.take(1000);
     first.resize(1000, 1);
@@ -185,7 +184,7 @@ fn a_recycler_gives_the_warm_buffer_again() {
 }
 
 #[test]
-fn a_pool_gives_back_what_the_last_holder_drops() {
+fn a_pool_reuses_a_buffer_after_its_last_drop() {
     let pool = Pool::new(4096, 1);
     let lease = pool.take();
     let place = lease.as_ptr();

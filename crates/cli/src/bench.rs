@@ -1,20 +1,20 @@
-//! `outboard bench`: hands over to the program that measures, which stands beside this one.
+//! `outboard bench`: executes `outboard-bench`, the benchmark program, installed beside `outboard`.
 
-use crate::arguments::Bench;
 use crate::output::Failure;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// `outboard bench`: becomes that program.
-pub(crate) fn bench(words: Bench) -> Result<(), Failure> {
+/// Executes `outboard-bench` with the same arguments.
+pub(crate) fn bench(words: &[OsString]) -> Result<(), Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::Failed(format!("/proc/self/exe: {error}")))?;
-    let program = own.with_file_name(experiments::PROGRAM);
+    let program = own.with_file_name("outboard-bench");
     if !program.is_file() {
         return Err(Failure::Failed(format!(
-            "there is no {}: `make install` puts it there, or `cargo build --release -p outboard-bench`",
+            "{} is not installed: run `make install`, or `(cd bench && cargo build --release)` in the source",
             program.display()
         )));
     }
-    let error = Command::new(&program).arg(words.experiment).args(words.options).exec();
+    let error = Command::new(&program).args(words).exec();
     Err(Failure::Failed(format!("{}: {error}", program.display())))
 }

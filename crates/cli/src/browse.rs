@@ -1,17 +1,19 @@
-//! `devices` and `find`: what there is here, at another host, and which hosts there are.
+//! `devices` and `find`: lists the devices of this or another host, and the hosts on the network.
 
 use crate::arguments::Devices;
 use crate::catalogue;
 use crate::output::{Failure, one_line, print, print_json, printable};
 use crate::services::stop_on_signals;
-use runtime::config::{host_name, with_port};
-use runtime::discovery;
-use runtime::trust::Trust;
-use runtime::{Offered, Stop, browse};
+use broker::discovery;
+use broker::with_port;
+use broker::{Offered, browse};
 use std::fmt::Write;
 use std::time::Duration;
+use sys::address::host_name;
+use sys::stop::Stop;
+use trust::Trust;
 
-/// Longest search, seconds.
+/// Maximum duration of a search, seconds.
 const SECONDS_MAX: f64 = 3600.0;
 
 /// `outboard devices`.
@@ -51,7 +53,7 @@ fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
         let _ = writeln!(text, "{name:width$}  {class}  {summary}{gone}");
     }
     if devices.is_empty() {
-        text.push_str("Nothing is shared with this host there.\n");
+        text.push_str("That host shares no device with this one.\n");
     }
     if watch {
         text.push('\n');
@@ -62,8 +64,8 @@ fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
 /// `outboard find`.
 pub(crate) fn find(seconds: f64, json: bool) -> Result<(), Failure> {
     let time = Duration::try_from_secs_f64(seconds.min(SECONDS_MAX));
-    let time = time
-        .map_err(|_| Failure::Usage(format!("`{seconds}` is no time to listen: write seconds, such as 3")))?;
+    let time =
+        time.map_err(|_| Failure::Usage(format!("`{seconds}` is not a duration: write seconds, such as 3")))?;
     let found = discovery::find(time)?;
     if json {
         return print_json(&found);
@@ -74,7 +76,7 @@ pub(crate) fn find(seconds: f64, json: bool) -> Result<(), Failure> {
         let _ = writeln!(text, "{:width$}  {}", one_line(&host.name), host.addresses.join("  "));
     }
     if found.is_empty() {
-        text.push_str("No host announces itself here: say `outboard share --announce` there.\n");
+        text.push_str("No host announces itself: run `outboard share --announce` on the device host.\n");
     }
     print(&text)
 }

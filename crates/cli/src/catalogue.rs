@@ -1,8 +1,8 @@
-//! `devices` and `modules`: what there is, read from the tables.
+//! `devices` and `modules`: lists local devices and the module tables.
 
 use crate::output::{Failure, print, print_json};
 use contract::{FlowDirection, OptionSpec, Role, Scope};
-use runtime::{config, registry};
+use modules::registry;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -31,16 +31,16 @@ pub(crate) fn devices(json: bool) -> Result<(), Failure> {
         }
     }
     if found.is_empty() {
-        text.push_str("No device was found here.\n");
+        text.push_str("No device found on this host.\n");
     }
-    text.push_str("\nWithout a device: ");
+    text.push_str("\nDevice classes without a listed device: ");
     let shareable = registry::device_classes().iter().filter(|class| class.has_role(Role::Device));
     let words: Vec<_> = shareable.map(|class| form(class.name(), class.target())).collect();
     let _ = writeln!(text, "{} (`outboard modules NAME` explains)", words.join(", "));
     print(&text)
 }
 
-/// `kind:REST`, as a user writes it.
+/// Formats `CLASS:ADDRESS`, as on the command line.
 fn form(name: &str, target: &str) -> String {
     match target {
         "" => name.into(),
@@ -57,7 +57,7 @@ struct Module {
     form: String,
     doc: &'static str,
     options: Vec<ModuleOption>,
-    /// What a device's flow goes through where neither host says `--via`.
+    /// Default pipeline from the device to the application; used if neither host specifies `--via`.
     #[serde(skip_serializing_if = "str::is_empty")]
     via: &'static str,
 }
@@ -65,7 +65,7 @@ struct Module {
 #[derive(Serialize)]
 struct ModuleOption {
     name: &'static str,
-    takes: String,
+    accepts: String,
     default: &'static str,
     local: bool,
     doc: &'static str,
@@ -74,7 +74,7 @@ struct ModuleOption {
 fn options(specs: &'static [OptionSpec]) -> Vec<ModuleOption> {
     let describe = |spec: &OptionSpec| ModuleOption {
         name: spec.name,
-        takes: spec.kind.to_string(),
+        accepts: spec.kind.to_string(),
         default: spec.default,
         local: spec.scope == Scope::Local,
         doc: spec.doc,
@@ -117,16 +117,25 @@ fn all_modules() -> Vec<Module> {
     let limits = Module {
         kind: "limits",
         name: "limits",
-        summary: "the bounds of a session: `--limit NAME=VALUE`",
+        summary: "the limits of a host: `--limit NAME=VALUE`",
         form: "limits".into(),
-        doc: "What one session may take of this host. Each host sets its own.\n",
-        options: options(config::LIMITS),
+        doc: "Bounds of the resources that other hosts can use. Each host sets its own.\n",
+        options: options(broker::LIMITS),
         via: "",
     };
-    pairs.chain(devices).chain(transports).chain([limits]).collect()
+    let fixed = Module {
+        kind: "limits",
+        name: "fixed-limits",
+        summary: "the limits that are the same on every host",
+        form: "fixed-limits".into(),
+        doc: "These limits cannot be set. Errors and metrics name them.\n",
+        options: options(broker::FIXED_LIMITS),
+        via: "",
+    };
+    pairs.chain(devices).chain(transports).chain([limits, fixed]).collect()
 }
 
-/// `outboard modules`. Two kinds may share a name, as the pair and the device `null` do: both are shown.
+/// `outboard modules`. A name may have two kinds, such as the pair and the device `null`: both are shown.
 pub(crate) fn modules(name: Option<&str>, json: bool) -> Result<(), Failure> {
     let mut modules = all_modules();
     if let Some(name) = name {
@@ -134,7 +143,7 @@ pub(crate) fn modules(name: Option<&str>, json: bool) -> Result<(), Failure> {
         if modules.is_empty() {
             let names: Vec<_> = all_modules().iter().map(|module| module.name).collect();
             return Err(Failure::Usage(format!(
-                "there is no module `{name}`; there is: {}",
+                "there is no module `{name}`; modules: {}",
                 names.join(", ")
             )));
         }
@@ -151,7 +160,7 @@ fn overview(modules: &[Module]) -> String {
     let width = modules.iter().map(|module| module.form.chars().count()).max().unwrap_or_default();
     for (title, is_one) in [
         ("Pairs, for --via and --via-back", (|kind| kind == "pair") as fn(&str) -> bool),
-        ("Devices and applications, for share, attach --as and connect", |kind| {
+        ("Device and application classes, for share, attach --as and connect", |kind| {
             kind.contains("device") || kind == "application"
         }),
         ("Transports, in front of a host", |kind| kind == "transport"),
@@ -163,7 +172,7 @@ fn overview(modules: &[Module]) -> String {
         }
         text.push('\n');
     }
-    text.push_str("`outboard modules NAME` shows the options of one, and explains it.\n");
+    text.push_str("`outboard modules NAME` describes one, with its options.\n");
     text
 }
 
@@ -171,10 +180,10 @@ fn describe(module: &Module) -> String {
     let mut text =
         format!("{} ({}): {}\n\n{}\n", module.form, module.kind, module.summary, module.doc.trim());
     if !module.via.is_empty() {
-        let _ = writeln!(text, "\nWhere neither host says --via: '{}'", module.via);
+        let _ = writeln!(text, "\nDefault pipeline without --via: '{}'", module.via);
     }
     if module.options.is_empty() {
-        text.push_str("\nIt has no options.\n");
+        text.push_str("\nNo options.\n");
         return text;
     }
     text.push_str("\nOptions:\n");
@@ -183,10 +192,9 @@ fn describe(module: &Module) -> String {
             "" => "empty",
             default => default,
         };
-        let local =
-            if option.local && module.kind == "pair" { "; only this host itself may set it" } else { "" };
+        let local = if option.local && module.kind == "pair" { "; set by this host only" } else { "" };
         let _ = writeln!(text, "  {}={default}", option.name);
-        let _ = writeln!(text, "      {} ({}{local})", option.doc, option.takes);
+        let _ = writeln!(text, "      {} ({}{local})", option.doc, option.accepts);
     }
     text
 }

@@ -1,14 +1,14 @@
-//! `outboard change`: gives a flow of a running `share` or `attach` another pipeline, asked through its console.
+//! `outboard change`: requests another pipeline for a flow, through the console of the process that runs it.
 
 use crate::arguments::Change;
 use crate::output::{Failure, print, printable};
-use runtime::Edit;
-use runtime::console::{Answer, Operation, PATIENCE, Status, ask, ask_all};
+use broker::console::{Answer, Operation, PATIENCE, Status, ask, ask_all};
+use pipeline::Edit;
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
 
-/// What `--json` tells.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Changed<'a> {
     name: &'a str,
@@ -25,7 +25,7 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
         (_, Some(pair), ..) => Edit::Insert { pair, at },
         (_, _, Some(pair), _) => Edit::Remove(pair),
         (.., Some(pair)) => Edit::Set(pair),
-        _ => return Err(Failure::Usage("say --via, --insert, --remove or --set".into())),
+        _ => return Err(Failure::Usage("specify --via, --insert, --remove or --set".into())),
     };
     let operation = Operation::Change { name: name.clone(), back, edit };
     let answer = ask(&console, &operation)
@@ -35,23 +35,22 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
             let text = match json.json {
                 true => serde_json::to_string(&Changed { name: &name, back, pipeline: &pipeline })
                     .map_err(|error| Failure::Failed(error.to_string()))?,
-                false if pipeline.is_empty() => format!("{} goes without any pair now", printable(&name)),
-                false => format!("{} goes through {} now", printable(&name), printable(&pipeline)),
+                false if pipeline.is_empty() => format!("{} now has no pairs", printable(&name)),
+                false => format!("{} now uses {}", printable(&name), printable(&pipeline)),
             };
             print(&format!("{text}\n"))
         }
         Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
-        other => Err(Failure::Failed(format!("{}: it answered {other:?}", console.display()))),
+        other => Err(Failure::Failed(format!("{}: unexpected answer {other:?}", console.display()))),
     }
 }
 
-/// The console of a process that has this device in use: of the one that attached it, where there is one; of another
-/// only where `may_share`.
+/// Returns the console of the process with this device: of an `attach`, or else, if `may_share`, of a `share`.
 pub(crate) fn find(name: &str, may_share: bool) -> Result<PathBuf, Failure> {
-    let failed = |error| Failure::Failed(format!("looking for what runs here: {error}"));
+    let failed = |error| Failure::Failed(format!("cannot list the consoles of this user: {error}"));
     let mut names = Vec::new();
     let mut silent = String::new();
-    let mut sharer = None;
+    let mut device_host = None;
     for (console, answer) in ask_all(Operation::Stats {}, PATIENCE).map_err(failed)? {
         let status = match answer {
             Ok(Answer::Status(status)) => status,
@@ -65,16 +64,16 @@ pub(crate) fn find(name: &str, may_share: bool) -> Result<PathBuf, Failure> {
         let has_it = drivers.iter().any(|driver| driver.name == name);
         match role == "attach" {
             true if has_it => return Ok(console),
-            // Both hosts may be this one, and whose stages run in processes is each one's own matter.
-            false if has_it && may_share => sharer = sharer.or(Some(console)),
+            // Device host and application host may be one machine. The application host has precedence.
+            false if has_it && may_share => device_host = device_host.or(Some(console)),
             false if !may_share => {}
             _ => names.extend(drivers.into_iter().map(|driver| printable(&driver.name))),
         }
     }
-    sharer.ok_or_else(|| {
+    device_host.ok_or_else(|| {
         let there = match names.is_empty() {
-            true => "nothing is in use".into(),
-            false => format!("there is: {}", names.join(", ")),
+            true => "no device is in use".into(),
+            false => format!("in use: {}", names.join(", ")),
         };
         let role = if may_share { "share or attach" } else { "attach" };
         Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}{silent}"))

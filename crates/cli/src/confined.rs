@@ -1,8 +1,8 @@
-//! `confined`: becomes another program, after everything was taken from this process that it does not need.
+//! `confined`: gives up all rights that a program does not need, then executes the program.
 
 use crate::arguments::Confined;
 use crate::output::Failure;
-use links::confine::{Confinement, confine, find};
+use sandbox::confine::{Confinement, confine, find};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,11 +13,12 @@ pub(crate) fn confined(words: Confined) -> Result<(), Failure> {
         return Err(Failure::Usage("there is no program to confine".into()));
     };
     let program = find(name).ok_or_else(|| Failure::Failed(format!("{name}: no such program")))?;
-    // A file that its user names to it, it may read.
+    // The program may read the files among its arguments, because the user named them.
     let named = arguments.iter().map(PathBuf::from).filter(|path| path.is_file());
     let reads = words.reads.into_iter().chain(named).collect();
-    let what = Confinement { memory_bytes: words.memory, reads, is_required: !words.possible };
-    confine(&program, &what).map_err(|error| Failure::Failed(format!("cannot isolate {name}: {error}")))?;
+    let confinement = Confinement { memory_bytes: words.memory, reads, is_required: !words.possible };
+    confine(&program, &confinement)
+        .map_err(|error| Failure::Failed(format!("cannot isolate {name}: {error}")))?;
     let error = Command::new(&program).args(arguments).exec();
     Err(Failure::Failed(format!("cannot start {}: {error}", program.display())))
 }

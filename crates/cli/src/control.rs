@@ -1,14 +1,14 @@
-//! `outboard control`: shows and sets what a device has to be set, asked of the `attach` that has it in use.
+//! `outboard control`: shows and changes the settings of a device, through the console of its `attach`.
 
 use crate::arguments::Control;
 use crate::change::find;
 use crate::output::{Failure, print, printable};
-use runtime::console::{Answer, Operation, ask};
+use broker::console::{Answer, Operation, ask};
 use serde::Serialize;
 
-/// What `--json` tells.
+/// Output of `--json`.
 #[derive(Serialize)]
-struct Told<'a> {
+struct Report<'a> {
     name: &'a str,
     controls: Vec<&'a str>,
 }
@@ -24,14 +24,14 @@ pub(crate) fn control(words: Control) -> Result<(), Failure> {
         Answer::Said { text } => {
             let controls: Vec<_> = text.lines().collect();
             let text = match json.json {
-                true => serde_json::to_string(&Told { name: &name, controls })
+                true => serde_json::to_string(&Report { name: &name, controls })
                     .map_err(|error| Failure::Failed(error.to_string()))?,
-                false if controls.is_empty() => format!("{} has nothing to be set", printable(&name)),
+                false if controls.is_empty() => format!("{} has no settings", printable(&name)),
                 false => controls.into_iter().map(printable).collect::<Vec<_>>().join("\n"),
             };
             print(&format!("{text}\n"))
         }
         Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
-        other => Err(Failure::Failed(format!("{}: it answered {other:?}", console.display()))),
+        other => Err(Failure::Failed(format!("{}: unexpected answer {other:?}", console.display()))),
     }
 }

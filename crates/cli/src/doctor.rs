@@ -1,4 +1,4 @@
-//! `doctor`: what this host lacks, what it is needed for, and how to mend it.
+//! `doctor`: checks this host for missing features and permissions, and shows fixes.
 
 use crate::output::{Failure, print, print_json};
 use serde::Serialize;
@@ -6,61 +6,61 @@ use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-/// How something stands.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// As it should be.
+    /// Everything works.
     Ok,
-    /// It works, with less.
+    /// It works with restrictions.
     Limited,
-    /// What needs it does not work.
+    /// The dependent features do not work.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
     state: State,
     found: String,
     needed_for: &'static str,
-    /// What to do, unless it is as it should be.
-    mend: Option<&'static str>,
+    /// The fix; `None` if the state is `Ok`.
+    fix: Option<&'static str>,
 }
 
 impl Check {
     fn new(name: &'static str, needed_for: &'static str, answer: Answer) -> Check {
-        let Answer { state, found, mend } = answer;
-        Check { name, state, found, needed_for, mend }
+        let Answer { state, found, fix } = answer;
+        Check { name, state, found, needed_for, fix }
     }
 }
 
-/// How a check came out.
+/// The finding of a check.
 struct Answer {
     state: State,
     found: String,
-    mend: Option<&'static str>,
+    fix: Option<&'static str>,
 }
 
 impl Answer {
     fn ok(found: impl Into<String>) -> Answer {
-        Answer { state: State::Ok, found: found.into(), mend: None }
+        Answer { state: State::Ok, found: found.into(), fix: None }
     }
 
-    fn limited(found: impl Into<String>, mend: &'static str) -> Answer {
-        Answer { state: State::Limited, found: found.into(), mend: Some(mend) }
+    fn limited(found: impl Into<String>, fix: &'static str) -> Answer {
+        Answer { state: State::Limited, found: found.into(), fix: Some(fix) }
     }
 
-    fn missing(found: impl Into<String>, mend: &'static str) -> Answer {
-        Answer { state: State::Missing, found: found.into(), mend: Some(mend) }
+    fn missing(found: impl Into<String>, fix: &'static str) -> Answer {
+        Answer { state: State::Missing, found: found.into(), fix: Some(fix) }
     }
 }
 
-/// `outboard doctor`. What is missing is its finding, not its failure.
+/// `outboard doctor`. A missing feature is a finding; the command still succeeds.
 pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
     let checks = [
-        Check::new("kernel", "timers to the nanosecond (epoll_pwait2), UDP segmentation offload", kernel()),
+        Check::new("kernel", "nanosecond timers (epoll_pwait2), UDP segmentation offload", kernel()),
         Check::new(
             "uinput",
             "attach --as uinput: keyboards, mice and gamepads for applications here",
@@ -74,13 +74,12 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             "breaks and modem lines",
             "programs that set DTR or RTS, or send a break, on a pty",
             Answer::limited(
-                "a pty carries neither: data, speed and framing cross, breaks and modem lines do not",
-                "a device node of its own (cuse) will carry them; until then use a program that needs none",
+                "a pty carries data and speed, but no breaks and no modem lines, and always has 8 data bits without parity",
+                "none yet; use a program that needs neither",
             ),
         ),
-        Check::new("clock", "creation times that go on through a suspend", clock()),
-        Check::new("timer slack", "messages that leave at their time", timer_slack()),
-        Check::new("realtime priority", "even spacing on a busy host", realtime()),
+        Check::new("clock", "creation times that include the time in suspend", clock()),
+        Check::new("timer slack", "messages that leave on time", timer_slack()),
         Check::new(
             "isolation",
             "pairs with isolate=true: modules without files, network and other processes",
@@ -88,7 +87,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         ),
         Check::new(
             "sandbox",
-            "flows of other hosts in processes that can open no file, device or socket (--require-sandbox)",
+            "worker processes that can open no file, device or socket (--require-sandbox)",
             sandbox(),
         ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
@@ -106,8 +105,8 @@ fn describe(check: &Check) -> String {
         State::Missing => "missing",
     };
     let mut text = format!("{mark}  {}: {}\n", check.name, check.found);
-    if let Some(mend) = check.mend {
-        let _ = writeln!(text, "         needed for {}\n         to mend it: {mend}", check.needed_for);
+    if let Some(fix) = check.fix {
+        let _ = writeln!(text, "         needed for {}\n         fix: {fix}", check.needed_for);
     }
     text
 }
@@ -134,7 +133,7 @@ fn uinput() -> Answer {
         ),
         Err(error) => Answer::missing(
             format!("{NODE}: {error}"),
-            "sudo modprobe uinput; where there is no such module, install a kernel that has CONFIG_INPUT_UINPUT",
+            "sudo modprobe uinput; if the module is missing, install a kernel with CONFIG_INPUT_UINPUT",
         ),
     }
 }
@@ -156,7 +155,7 @@ fn evdev() -> Answer {
     let open = nodes.iter().filter(opens).count();
     match (nodes.len(), open) {
         (0, _) => Answer::limited(
-            "there is no input device in /dev/input",
+            "no input device in /dev/input",
             "plug one in; sudo modprobe evdev if the module is not loaded",
         ),
         (all, open) if open < all => Answer::missing(
@@ -177,10 +176,10 @@ fn serial() -> Answer {
     });
     match denied {
         Some(port) => Answer::missing(
-            format!("/dev/{port} may not be opened"),
+            format!("/dev/{port}: permission denied"),
             "sudo usermod -aG dialout $USER, and log in again",
         ),
-        None if ports.is_empty() => Answer::limited("there is no serial port", "plug one in"),
+        None if ports.is_empty() => Answer::limited("no serial port", "plug one in"),
         None => Answer::ok(format!("{} serial ports", ports.len())),
     }
 }
@@ -190,7 +189,7 @@ fn pty() -> Answer {
     let opened = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
         .and_then(|master| grantpt(&master).and_then(|()| unlockpt(&master)));
     match opened {
-        Ok(()) => Answer::ok("pseudo-terminals can be made"),
+        Ok(()) => Answer::ok("pseudo-terminals can be created"),
         Err(error) => Answer::missing(
             format!("/dev/ptmx: {error}"),
             "sudo mount -t devpts -o ptmxmode=0666 devpts /dev/pts",
@@ -202,60 +201,50 @@ fn clock() -> Answer {
     let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource").unwrap_or_default();
     let (before, after) = (sys::clock::boot_ns(), sys::clock::boot_ns());
     match (after >= before && before > 0, source.as_str()) {
-        (false, _) => Answer::missing("the boot clock stands still", "install Linux 2.6.39 or newer"),
+        (false, _) => Answer::missing("the boot clock does not advance", "install Linux 2.6.39 or newer"),
         (true, "hpet" | "acpi_pm") => Answer::limited(
-            format!("clock source {source}: a microsecond for every look at the clock"),
-            "boot with clocksource=tsc where the processor's counter is stable",
+            format!("clock source {source}: each read of the clock takes a microsecond"),
+            "boot with clocksource=tsc if the processor has a stable counter",
         ),
-        (true, "") => Answer::ok("the boot clock goes"),
-        (true, source) => Answer::ok(format!("the boot clock goes, on {source}")),
+        (true, "") => Answer::ok("the boot clock advances"),
+        (true, source) => Answer::ok(format!("the boot clock advances, source {source}")),
     }
 }
 
 fn timer_slack() -> Answer {
     sys::thread::be_punctual();
     match rustix::thread::current_timer_slack() {
-        Ok(nanoseconds) if nanoseconds <= 1 => Answer::ok("1 ns, as asked for"),
+        Ok(nanoseconds) if nanoseconds <= 1 => Answer::ok("1 ns, as requested"),
         Ok(nanoseconds) => Answer::limited(
             format!("{nanoseconds} ns"),
-            "allow prctl(PR_SET_TIMERSLACK) in the sandbox around it",
+            "allow prctl(PR_SET_TIMERSLACK) in the sandbox of this process",
         ),
-        Err(error) => {
-            Answer::limited(error.to_string(), "allow prctl(PR_GET_TIMERSLACK) in the sandbox around it")
-        }
-    }
-}
-
-/// Tried in a thread that ends at once.
-fn realtime() -> Answer {
-    match std::thread::spawn(sys::thread::be_urgent).join() {
-        Ok(true) => Answer::ok("may be asked for"),
-        _ => Answer::limited(
-            "may not be asked for",
-            "allow it in /etc/security/limits.d: `@audio - rtprio 10`, and be in that group",
+        Err(error) => Answer::limited(
+            error.to_string(),
+            "allow prctl(PR_GET_TIMERSLACK) in the sandbox of this process",
         ),
     }
 }
 
-/// What landlock's versions can take is in `landlock(7)`.
+/// `landlock(7)` lists the rights that each version restricts.
 fn isolation() -> Answer {
     match sys::process::landlock_version() {
-        None => Answer::missing("this kernel has no landlock, or it is off", links::confine::ADVICE),
+        None => Answer::missing("this kernel has no landlock, or it is off", sandbox::confine::ADVICE),
         Some(version @ 1..4) => Answer::ok(format!(
-            "landlock version {version}: files; network and processes are taken by seccomp alone"
+            "landlock version {version} restricts files; seccomp alone restricts network and processes"
         )),
         Some(version) => Answer::ok(format!("landlock version {version}, and seccomp")),
     }
 }
 
-/// What workers take from themselves, tried on a thread.
+/// Applies the sandbox of a worker to a thread.
 fn sandbox() -> Answer {
-    match links::confine::try_lock() {
-        Ok(()) => Answer::ok("landlock and seccomp lock every worker up"),
+    match sandbox::confine::try_lock() {
+        Ok(()) => Answer::ok("landlock and seccomp confine every worker"),
         Err(problem) => Answer::limited(
             problem,
-            "boot Linux 5.13 or newer with `landlock` in the list of `lsm=` and CONFIG_SECCOMP_FILTER; where a \
-             container forbids either, allow `landlock_*` and `seccomp` in its profile",
+            "boot Linux 5.13 or newer with `landlock` in the list of `lsm=` and CONFIG_SECCOMP_FILTER; in a \
+             container, allow `landlock_*` and `seccomp` in its profile",
         ),
     }
 }
@@ -264,10 +253,10 @@ fn congestion() -> Answer {
     let current = read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|| "unknown".into());
     let available = read("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     match available.split(' ').any(|name| name == "bbr") {
-        true => Answer::ok(format!("{current}; there is: {available}")),
+        true => Answer::ok(format!("{current}; available: {available}")),
         false => Answer::limited(
-            format!("{current}; there is: {available}"),
-            "sudo modprobe tcp_bbr, then attach --transport congestion=bbr, where the network loses packets",
+            format!("{current}; available: {available}"),
+            "sudo modprobe tcp_bbr, then attach --transport congestion=bbr on networks that lose packets",
         ),
     }
 }
@@ -276,7 +265,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_string())
 }
 
-/// Names in a directory; none if it cannot be read.
+/// Returns the names in a directory; an unreadable directory counts as empty.
 fn entries(directory: &str) -> Vec<String> {
     let Ok(found) = fs::read_dir(directory) else { return Vec::new() };
     let mut names: Vec<_> =

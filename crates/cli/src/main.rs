@@ -1,4 +1,4 @@
-//! `outboard`: uses any I/O device from any machine, with applications that don't know.
+//! `outboard`: shares I/O devices with other hosts, for unchanged applications.
 
 mod arguments;
 mod bench;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Command::Worker { name: _ } => services::worker(),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
-        Command::Bench(words) => bench::bench(words),
+        Command::Bench { words } => bench::bench(&words),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),
     };
@@ -56,13 +56,13 @@ fn main() -> ExitCode {
     }
 }
 
-impl From<runtime::RuntimeError> for Failure {
-    fn from(error: runtime::RuntimeError) -> Self {
-        use runtime::RuntimeError;
+impl From<contract::ServiceError> for Failure {
+    fn from(error: contract::ServiceError) -> Self {
+        use contract::ServiceError;
         let text = error.to_string();
         match error {
-            RuntimeError::Usage(_) => Failure::Usage(text),
-            RuntimeError::Device(contract::DeviceError::Spec { .. } | contract::DeviceError::Role { .. }) => {
+            ServiceError::Usage(_) => Failure::Usage(text),
+            ServiceError::Device(contract::DeviceError::Spec { .. } | contract::DeviceError::Role { .. }) => {
                 Failure::Usage(text)
             }
             _ => Failure::Failed(text),

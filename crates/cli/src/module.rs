@@ -1,16 +1,15 @@
-//! `module`: one module as a process.
+//! `module`: runs one module as a process.
 
 use crate::arguments::Module;
 use crate::output::{Events, Failure};
 use crate::services::stop_on_signals;
-use runtime::{Carried, ModuleRequest, RuntimeError, Stop};
+use contract::ServiceError;
+use modules::{CarrierKind, ModuleRequest};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use sys::stop::Stop;
 
-/// The first descriptor of a place in a run.
+/// The first descriptor of a process in a shared-memory chain.
 const RUN_DESCRIPTORS: i32 = 4;
-/// Who has real-time priority may keep a processor from everybody else so long.
-const LONGEST_RUN: Duration = Duration::from_millis(500);
 
 /// `outboard module`.
 pub(crate) fn module(words: Module) -> Result<(), Failure> {
@@ -31,30 +30,25 @@ pub(crate) fn module(words: Module) -> Result<(), Failure> {
         let missing = |error| Failure::Usage(format!("--fd-control {number}: {error}"));
         let descriptor = sys::descriptor::inherited(number).map_err(missing)?;
         let carried = match words.place {
-            Some(number) => Carried::Shared { number: number.into(), first: RUN_DESCRIPTORS },
-            None if words.chain => Carried::Chain,
-            None => Carried::Pipes,
+            Some(number) => CarrierKind::Shared { number: number.into(), first: RUN_DESCRIPTORS },
+            None if words.chain => CarrierKind::Chain,
+            None => CarrierKind::Pipes,
         };
-        if words.realtime
-            && let Err(error) = sys::thread::be_realtime(LONGEST_RUN)
-        {
-            eprintln!("no real-time priority: {error}: `outboard doctor` says what to do");
-        }
-        return Ok(runtime::serve_module(&request, descriptor.as_fd(), carried)?);
+        return Ok(modules::serve_module(&request, descriptor.as_fd(), carried)?);
     }
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
-    let end = runtime::run_module(&request, &stop).map_err(|error| match error {
-        // Several of these make up a shell line: which one spoke must be told.
-        RuntimeError::Peer(problem) => RuntimeError::Peer(format!("{}: {problem}", request.name)),
+    let end = daemon::run_module(&request, &stop).map_err(|error| match error {
+        // A shell line may run several modules, so the message names this one.
+        ServiceError::Peer(problem) => ServiceError::Peer(format!("{}: {problem}", request.name)),
         other => other,
     })?;
     let events = Events::new(false, false, true);
     for (reason, count) in &end.drops {
-        events.tell_result(&(), &format!("{}: {count} dropped ({reason})", request.name));
+        events.emit_result(&(), &format!("{}: {count} dropped ({reason})", request.name));
     }
     if let Some(problem) = &end.refusal {
-        events.tell_result(&(), &format!("{}: the first that was refused: {problem}", request.name));
+        events.emit_result(&(), &format!("{}: first refused message: {problem}", request.name));
     }
     Ok(())
 }

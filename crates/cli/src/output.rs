@@ -1,7 +1,10 @@
-//! What is said to people and to scripts: one quiet line an event, or one JSON object.
+//! Output for people and scripts: one line or one JSON object for each event.
 
 use crate::arguments::Log;
-use runtime::{Connected, DriverStats, Event, FlowStats, HubStats, JointStats};
+use broker::Event;
+use flow::raw_path::Connected;
+use flow::{DriverStats, FlowStats};
+use hub::{HubStats, JointStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,19 +12,19 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Why a command did not do what it was asked.
+/// Failure of a command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The user asked for something that cannot be: exit status 2.
+    /// Wrong usage: exit status 2.
     Usage(String),
-    /// It could not be done: exit status 1.
+    /// The command failed: exit status 1.
     Failed(String),
-    /// Whoever reads the output has enough: nothing to complain about.
+    /// The reader of standard output has closed it: exit status 0.
     OutputClosed,
 }
 
 impl Failure {
-    /// Says it on standard error; the exit status.
+    /// Prints the failure on standard error and returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         let (text, status) = match self {
             Failure::Usage(text) => (text, 2),
@@ -45,7 +48,7 @@ impl From<io::Error> for Failure {
 /// Prints a value as JSON on standard output.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
-    // JSON need not escape all that a terminal obeys.
+    // JSON does not escape every control character of a terminal.
     print(&printable(&format!("{text}\n")))
 }
 
@@ -56,23 +59,23 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Where the events of services go, from whatever thread.
+/// The event log of services, usable from every thread.
 pub(crate) struct Events {
     log: Log,
     stats: bool,
-    /// The system's journal reads: a line begins with its level (`sd-daemon(3)`).
+    /// The journal reads the log: each line begins with its level (`sd-daemon(3)`).
     journal: bool,
     out: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Events {
-    /// `data_on_stdout`: standard output belongs to the data, and events go to standard error.
+    /// Creates a log. With `data_on_stdout` it writes to standard error, because standard output carries data.
     pub(crate) fn new(json: bool, stats: bool, data_on_stdout: bool) -> Events {
         let log = if json { Log::Events } else { Log::Text };
         Events { journal: false, ..Events::of_service(log, stats, data_on_stdout) }
     }
 
-    /// The same, of a service, whose output may go to the system's journal.
+    /// Creates the log of a service, which may write to the journal.
     pub(crate) fn of_service(log: Log, stats: bool, data_on_stdout: bool) -> Events {
         let journal = std::env::var_os("JOURNAL_STREAM").is_some();
         let out: Box<dyn Write + Send> = match data_on_stdout {
@@ -82,41 +85,41 @@ impl Events {
         Events { log, stats, journal, out: Mutex::new(out) }
     }
 
-    /// Tells one event.
-    pub(crate) fn tell(&self, event: Event) {
+    /// Writes one event.
+    pub(crate) fn emit(&self, event: Event) {
         if matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) && !self.stats {
             return;
         }
         match self.log {
-            Log::Events => self.tell_json(&event),
-            Log::Json => self.tell_json(&Logged::now(&event)),
+            Log::Events => self.emit_json(&event),
+            Log::Json => self.emit_json(&Logged::now(&event)),
             Log::Text if self.journal => self.line(&format!("<{}>{}", level(&event).0, describe(&event))),
             Log::Text => self.line(&describe(&event)),
         }
     }
 
-    /// Tells something that is no event of a service.
-    pub(crate) fn tell_result(&self, what: &impl Serialize, text: &str) {
+    /// Writes the result of a command.
+    pub(crate) fn emit_result(&self, result: &impl Serialize, text: &str) {
         match self.log {
             Log::Text => self.line(text),
-            Log::Json | Log::Events => self.tell_json(what),
+            Log::Json | Log::Events => self.emit_json(result),
         }
     }
 
-    fn tell_json(&self, what: &impl Serialize) {
-        if let Ok(text) = serde_json::to_string(what) {
+    fn emit_json(&self, value: &impl Serialize) {
+        if let Ok(text) = serde_json::to_string(value) {
             self.line(&text);
         }
     }
 
     fn line(&self, text: &str) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A service goes on when nobody listens to it any more.
+        // A service continues after the reader of its log has closed it.
         let _ = writeln!(out, "{}", printable(&continued(text))).and_then(|()| out.flush());
     }
 }
 
-/// An event as `--log json` tells it.
+/// An event in the format of `--log json`.
 #[derive(Serialize)]
 struct Logged<'a> {
     /// RFC 3339, UTC.
@@ -133,7 +136,7 @@ impl Logged<'_> {
     }
 }
 
-/// How much an event matters: the number that the system's journal has for it, and its name.
+/// Level of an event: the journal's number and its name.
 fn level(event: &Event) -> (u8, &'static str) {
     match event {
         Event::Warning { .. }
@@ -148,10 +151,10 @@ fn level(event: &Event) -> (u8, &'static str) {
     }
 }
 
-/// Milliseconds since 1970 as a date of RFC 3339, by the Gregorian calendar's cycle of 400 years.
+/// Formats milliseconds since 1970 as an RFC 3339 date. The Gregorian calendar repeats every 400 years.
 fn rfc3339(ms: u64) -> String {
     let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days since 1 March of the year 0; years that begin in March have their leap day at the end.
+    // Count days from 1 March of the year 0: then the leap day is the last day of a year.
     let day = days + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -163,18 +166,18 @@ fn rfc3339(ms: u64) -> String {
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{:02}.{:03}Z", second % 60, ms % 1000)
 }
 
-/// The text as what one line goes on with: what a stranger says begins none of its own.
+/// Indents all lines but the first, so that text from another host cannot imitate a log line.
 fn continued(text: &str) -> String {
     text.replace('\n', "\n    ")
 }
 
-/// The text without what a terminal would obey: names and reasons may come from a stranger.
+/// Replaces control characters: names and reasons may come from an untrusted host.
 pub(crate) fn printable(text: &str) -> String {
     let harmless = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
     text.chars().map(harmless).collect()
 }
 
-/// The same of what stands in a line of a table: it begins no other.
+/// Replaces control characters and line breaks, for a cell of a table.
 pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], "\u{fffd}")
 }
@@ -183,66 +186,63 @@ fn describe(event: &Event) -> String {
     match event {
         Event::Listening { address } => format!("listening on {address}"),
         Event::Insecure { address } => format!(
-            "WARNING: --insecure: anyone who reaches {address} may use what is there, and anyone on the way may read and \
-             change it"
+            "WARNING: --insecure: anyone who reaches {address} can use its devices, and anyone on the network path can read \
+             and change the data"
         ),
-        Event::Knows { peers } if peers.is_empty() => {
-            "no host is paired yet: `outboard pair` here, and what it says there".into()
+        Event::KnownPeers { peers } if peers.is_empty() => {
+            "no host is paired yet: run `outboard pair` here, and its printed command on the other host"
+                .into()
         }
-        Event::Knows { peers } => format!("known here: {}", peers.join(", ")),
-        Event::FellBack { from, to, reason } => {
-            format!("WARNING: over `{to}`, as `{from}` does not get through: {reason}")
+        Event::KnownPeers { peers } => format!("paired hosts: {}", peers.join(", ")),
+        Event::FallbackStarted { from, to, reason } => {
+            format!("WARNING: `{from}` does not connect, falling back to `{to}`: {reason}")
         }
-        Event::CameBack { from, to } => format!("over `{to}` again, and no longer over `{from}`"),
+        Event::FallbackEnded { from, to } => format!("returned to `{to}` from `{from}`"),
         Event::Warning { problem } => format!("WARNING: {problem}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),
-        Event::Joined { process } => format!("joined the share that runs already (process {process})"),
-        Event::PeerJoined { peer } => format!("{peer} is here"),
-        Event::PeerLeft { peer, reason } => format!("{peer} left: {reason}"),
-        Event::Refused { peer, reason } => format!("{peer} was turned away: {reason}"),
+        Event::Joined { process } => format!("joined the running share (process {process})"),
+        Event::PeerJoined { peer } => format!("{peer} connected"),
+        Event::PeerLeft { peer, reason } => format!("{peer} disconnected: {reason}"),
+        Event::Refused { peer, reason } => format!("{peer} was refused: {reason}"),
         Event::Attached { name, node, pipelines } => {
             let via: Vec<_> = pipelines.iter().filter(|pipeline| !pipeline.is_empty()).cloned().collect();
             match via.is_empty() {
-                true => format!("{name} is {node}"),
-                false => format!("{name} is {node}, via {}", via.join(" and back via ")),
+                true => format!("{name} is attached to {node}"),
+                false => format!("{name} is attached to {node}, via {}", via.join(" and back via ")),
             }
         }
         Event::Detached { name, reason } => format!("{name} is no longer in use: {reason}"),
-        Event::LinkLost { reason } => format!("the link is lost: {reason}"),
-        Event::LinkBack { seconds } => format!("the link is back after {seconds:.1} s"),
-        Event::DeviceGone { name, reason } => format!("{name} went away: {reason}"),
-        Event::DeviceBack { name } => format!("{name} is back"),
+        Event::LinkLost { reason } => format!("link lost: {reason}"),
+        Event::LinkBack { seconds } => format!("link restored after {seconds:.1} s"),
+        Event::DeviceGone { name, reason } => format!("{name} is unavailable: {reason}"),
+        Event::DeviceBack { name } => format!("{name} is available again"),
         Event::Module { name, incident } | Event::Worker { name, incident } => format!("{name}: {incident}"),
         Event::StoreFull { name, policy } => {
             let then = match *policy {
-                "drop-oldest" => "the oldest is given up for the newest",
+                "drop-oldest" => "the oldest records are discarded",
                 "close" => "the flow ends",
-                _ => "nothing more is taken until the other host has some of it",
+                _ => "the source waits for acknowledgements",
             };
-            format!(
-                "{name}: what is kept to be sent again is as much as it may be; {then} (store_full={policy})"
-            )
+            format!("{name}: the replay store is full; {then} (store_full={policy})")
         }
         Event::Changed { name, back, pipeline } => {
-            let way = if *back { "to" } else { "from" };
+            let side = if *back { "to" } else { "from" };
             match pipeline.as_str() {
-                "" => format!("the flow {way} {name} goes without any pair now"),
-                pipeline => format!("the flow {way} {name} goes through {pipeline} now"),
+                "" => format!("the flow {side} {name} now has no pairs"),
+                pipeline => format!("the flow {side} {name} now uses {pipeline}"),
             }
         }
         Event::Metrics { address } => format!("metrics at http://{address}/metrics"),
-        Event::Reloaded { done } => format!(
-            "the file was read again: {} started, {} ended, {} untouched",
-            done.started, done.ended, done.unchanged
-        ),
+        Event::Reloaded { done } => {
+            format!("reloaded: {} started, {} ended, {} unchanged", done.started, done.ended, done.unchanged)
+        }
         Event::Connected { source, sink, moved } => describe_connected(source, sink, moved),
         Event::FlowEnded { name } => format!("{name} has ended"),
         Event::Link { peer, offset_ms, error_ms, round_trip_ms } => {
-            let peer = peer.as_deref().unwrap_or("nobody that is known");
+            let peer = peer.as_deref().unwrap_or("not paired");
             format!(
-                "the other host is {peer}; round trip {round_trip_ms:.2} ms; its clock is {offset_ms:+.3} ms off, known to \
-                 {error_ms:.3} ms"
+                "other host: {peer}; round trip {round_trip_ms:.2} ms; clock offset {offset_ms:+.3} ms, error below {error_ms:.3} ms"
             )
         }
         Event::Stats { name, stats } => describe_stats(name, stats),
@@ -266,7 +266,7 @@ fn describe_connected(source: &str, sink: &str, moved: &Connected) -> String {
 
 fn describe_joint(name: &str, joint: &JointStats) -> String {
     let (inputs, outputs): (u64, u64) = (joint.inputs.iter().sum(), joint.outputs.iter().sum());
-    let mut text = format!("{name}: {inputs} messages joined, {outputs} handed on");
+    let mut text = format!("{name}: {inputs} messages joined, {outputs} delivered");
     for (reason, count) in &joint.drops {
         let _ = write!(text, ", {count} dropped ({reason})");
     }
@@ -274,7 +274,7 @@ fn describe_joint(name: &str, joint: &JointStats) -> String {
 }
 
 fn describe_hub(name: &str, hub: &HubStats) -> String {
-    let mut text = format!("{name}: {} messages to {} hosts", hub.messages, hub.ways.len());
+    let mut text = format!("{name}: {} messages to {} hosts", hub.messages, hub.clients.len());
     for (reason, count) in &hub.drops {
         let _ = write!(text, ", {count} dropped ({reason})");
     }
@@ -288,9 +288,9 @@ fn describe_stats(name: &str, stats: &DriverStats) -> String {
             describe_flow(&mut text, direction, flow);
         }
     }
-    for (wrong, what) in [(!stats.linked, "no link"), (!stats.present, "no device")] {
-        if wrong {
-            let _ = write!(text, " ({what})");
+    for (applies, note) in [(!stats.linked, "no link"), (!stats.present, "no device")] {
+        if applies {
+            let _ = write!(text, " ({note})");
         }
     }
     text
@@ -298,19 +298,19 @@ fn describe_stats(name: &str, stats: &DriverStats) -> String {
 
 fn describe_flow(text: &mut String, direction: &str, flow: &FlowStats) {
     let _ = write!(text, " {direction} {} messages, {} bytes", flow.messages, flow.bytes);
-    for (count, what) in
+    for (count, label) in
         [(flow.resent, "resent"), (flow.repeated, "repeated"), (flow.lost, "lost"), (flow.stale, "stale")]
     {
         if count > 0 {
-            let _ = write!(text, ", {count} {what}");
+            let _ = write!(text, ", {count} {label}");
         }
     }
-    if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.given_up > 0) {
+    if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.discarded > 0) {
         let full = if store.full { ", store full" } else { "" };
-        let _ = write!(text, "{full}, {} given up", store.given_up);
+        let _ = write!(text, "{full}, {} discarded", store.discarded);
     }
     if let Some([_, median, worst]) = flow.delay_us {
-        let _ = write!(text, ", {:.2} ms late (99 %: {:.2} ms)", median / 1e3, worst / 1e3);
+        let _ = write!(text, ", delay {:.2} ms (99 %: {:.2} ms)", median / 1e3, worst / 1e3);
     }
     for (reason, count) in &flow.drops {
         let _ = write!(text, ", {count} dropped ({reason})");
@@ -323,9 +323,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Told(std::sync::Arc<Mutex<Vec<u8>>>);
+    struct Written(std::sync::Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Told {
+    impl Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -336,26 +336,26 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_line_stays_in_it() {
+    fn a_table_cell_stays_on_its_line() {
         assert_eq!(one_line("kbd\n\x1b[31mroot\t\u{9b}2J"), "kbd\u{fffd}\u{fffd}[31mroot\u{fffd}\u{fffd}2J");
     }
 
     #[test]
-    fn what_others_say_begins_no_line() {
-        let told = Told::default();
-        let out = Mutex::new(Box::new(told.clone()) as Box<dyn Write + Send>);
+    fn text_of_other_hosts_starts_no_log_line() {
+        let log = Written::default();
+        let out = Mutex::new(Box::new(log.clone()) as Box<dyn Write + Send>);
         let events = Events { log: Log::Text, stats: false, journal: true, out };
         let reason = "gone\n<0>offering root: a shell\r\n\x1b[2Jlistening on nothing".to_string();
-        events.tell(Event::PeerLeft { peer: "studio".into(), reason });
-        let told = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
-        let mut lines = told.lines();
-        assert_eq!(lines.next(), Some("<6>studio left: gone"));
-        assert!(lines.all(|line| line.starts_with("    ")), "{told:?}");
-        assert!(!told.contains(['\r', '\x1b']), "{told:?}");
+        events.emit(Event::PeerLeft { peer: "studio".into(), reason });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("<6>studio disconnected: gone"));
+        assert!(lines.all(|line| line.starts_with("    ")), "{text:?}");
+        assert!(!text.contains(['\r', '\x1b']), "{text:?}");
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_follow_the_calendar() {
         for (ms, date) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),

@@ -1,17 +1,19 @@
-//! `outboard pair` and `outboard peers`: makes hosts known to each other, and says which are.
+//! `outboard pair` and `outboard peers`: pairs two hosts, and lists and edits the paired hosts.
 
 use crate::arguments::{Pair, Peers, PeersAction};
 use crate::output::{Events, Failure, print, print_json, printable};
 use crate::services::stop_on_signals;
+use broker::console::{PATIENCE, PeerStatus, Status, survey};
+use broker::{DEFAULT_PORT, with_port};
+use contract::ServiceError;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
-use runtime::config::{DEFAULT_PORT, host_name, with_port};
-use runtime::console::{PATIENCE, PeerStatus, Status, survey};
-use runtime::trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
-use runtime::{RuntimeError, Stop};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use sys::address::host_name;
+use sys::stop::Stop;
+use trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
 
 impl From<PairError> for Failure {
     fn from(error: PairError) -> Self {
@@ -23,15 +25,15 @@ impl From<PairError> for Failure {
     }
 }
 
-/// What `pair --json` tells, one object a line.
+/// Output of `pair --json`, one object a line.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-enum Told<'a> {
-    /// A code is shown.
+enum PairEvent<'a> {
+    /// This host shows a code.
     Code { code: &'a str, address: SocketAddr, command: &'a str },
-    /// Somebody guessed wrong.
-    WrongGuess { left: usize },
-    /// The other host is known from now on.
+    /// A host sent a wrong code.
+    WrongGuess { guesses_left: usize },
+    /// The pairing is complete.
     Paired { name: &'a str, key: &'a PeerKey },
 }
 
@@ -44,11 +46,11 @@ pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
         Some(with) => complete(&trust, with)?,
     };
     let text = format!(
-        "paired with {name} (key {}): each may open what the other shares. `outboard peers` restricts it, renames it, \
-         removes it",
+        "paired with {name} (key {}): each host can open the other's shared devices. `outboard peers` restricts, renames \
+         and removes hosts",
         key.short()
     );
-    events.tell_result(&Told::Paired { name: &name, key: &key }, &text);
+    events.emit_result(&PairEvent::Paired { name: &name, key: &key }, &text);
     Ok(())
 }
 
@@ -56,11 +58,11 @@ pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
 fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Result<Paired, Failure> {
     let offer = match listen {
         Some(listen) => Offer::new(trust, resolve(&with_port(listen))?[0])?,
-        // `share` may have the port that nobody has to write: any other serves.
+        // A running `share` may have the default port: use any other.
         None => {
             let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             match Offer::new(trust.clone(), any(DEFAULT_PORT)) {
-                Err(PairError::Trust(RuntimeError::Os { error, .. }))
+                Err(PairError::Trust(ServiceError::Os { error, .. }))
                     if error.kind() == io::ErrorKind::AddrInUse =>
                 {
                     Offer::new(trust, any(0))?
@@ -79,7 +81,7 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
     let place = if address.port() == DEFAULT_PORT { host } else { format!("{host}:{}", address.port()) };
     let command = format!("outboard pair {code}@{place}");
     let minutes = CODE_LIFETIME.as_secs() / 60;
-    let mut text = format!("On the other host say, within {minutes} minutes:\n\n    {command}\n");
+    let mut text = format!("Run this on the other host, within {minutes} minutes:\n\n    {command}\n");
     if io::stdout().is_terminal()
         && !json
         && let Ok(qr) = QrCode::with_error_correction_level(format!("outboard:{code}@{place}"), EcLevel::L)
@@ -88,10 +90,10 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
         text.push_str(&qr.render::<Dense1x2>().build());
         text.push('\n');
     }
-    events.tell_result(&Told::Code { code: &code, address, command: &command }, &text);
-    let mut wrong = |left| {
-        let text = format!("somebody guessed the code wrong; {left} more wrong guesses make it void");
-        events.tell_result(&Told::WrongGuess { left }, &text);
+    events.emit_result(&PairEvent::Code { code: &code, address, command: &command }, &text);
+    let mut wrong = |guesses_left| {
+        let text = format!("wrong code received; {guesses_left} more wrong codes end the pairing");
+        events.emit_result(&PairEvent::WrongGuess { guesses_left }, &text);
     };
     Ok(offer.wait(CODE_LIFETIME, &stop, &mut wrong)?)
 }
@@ -100,7 +102,7 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
 fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
     let Some((code, place)) = with.rsplit_once('@').filter(|(_, place)| !place.is_empty()) else {
         return Err(Failure::Usage(format!(
-            "`{with}` is no CODE@HOST, such as 1234-5678@studio: `outboard pair` on the other host shows it"
+            "`{with}` is not CODE@HOST, such as 1234-5678@studio: run `outboard pair` on the other host to get the code"
         )));
     };
     let code = Code::parse(code)?;
@@ -120,7 +122,7 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     sys::address::resolve(address).map_err(|error| Failure::Failed(format!("{address}: {error}")))
 }
 
-/// As it stands before a port.
+/// Formats the address for use before a port.
 fn written(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
@@ -128,9 +130,9 @@ fn written(ip: IpAddr) -> String {
     }
 }
 
-/// The address by which this host reaches others; nothing is sent to find it.
+/// Returns this host's address on its default route. It sends no packet.
 fn own_address() -> Option<IpAddr> {
-    // Places that are kept for examples (RFC 5737, RFC 3849).
+    // Addresses reserved for documentation (RFC 5737, RFC 3849).
     let towards: [(IpAddr, IpAddr); 2] = [
         (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
@@ -142,7 +144,7 @@ fn own_address() -> Option<IpAddr> {
     })
 }
 
-/// What `peers --json` tells.
+/// Output of `peers --json`.
 #[derive(Serialize)]
 struct Listed<'a> {
     key: PeerKey,
@@ -150,7 +152,7 @@ struct Listed<'a> {
     sessions: Vec<Running>,
 }
 
-/// A session of a process of this user with a peer, and what it has cost.
+/// A session of a process of this user with a peer, and its cost.
 #[derive(Serialize)]
 struct Running {
     process: i32,
@@ -159,9 +161,9 @@ struct Running {
     peer: PeerStatus,
 }
 
-/// What runs now. A process that ends meanwhile is left out.
+/// Returns the current sessions. Skips processes that end meanwhile.
 fn running() -> Vec<Running> {
-    let told = survey(PATIENCE).unwrap_or_default().told.into_iter().map(|(_, status)| status);
+    let told = survey(PATIENCE).unwrap_or_default().statuses.into_iter().map(|(_, status)| status);
     let of = |Status { process, role, peers, .. }: Status| {
         peers.into_iter().map(move |peer| Running { process, role: role.clone(), peer })
     };
@@ -193,7 +195,7 @@ fn list(trust: &Trust, json: bool) -> Result<(), Failure> {
     let mut rows = vec![["NAME", "KEY", "ADDRESS", "MAY OPEN"].map(String::from)];
     for peer in peers.iter() {
         let may = match &peer.may_open {
-            None => "all that is shared with it".into(),
+            None => "all shared devices".into(),
             Some(devices) if devices.is_empty() => "nothing".into(),
             Some(devices) => devices.join(", "),
         };
@@ -204,7 +206,7 @@ fn list(trust: &Trust, json: bool) -> Result<(), Failure> {
     let widths = [width(0), width(1), width(2)];
     let mut text = format!("this host's key begins with {}\n", trust.key().short());
     match rows.len() {
-        1 => text.push_str("no host is paired yet: `outboard pair` on both\n"),
+        1 => text.push_str("no host is paired yet: run `outboard pair`\n"),
         _ => {
             for [name, key, address, may] in &rows {
                 let [a, b, c] = widths;

@@ -1,22 +1,27 @@
-//! `share`, `attach` and `connect`: requests made of words, run until they end or are told to.
+//! `share`, `attach` and `connect`: parses the request, and runs it until it ends or a signal arrives.
 
 use crate::arguments::{Attach, Connect, Session, Share};
 use crate::output::{Events, Failure};
-use runtime::config::{self, AttachWords, ConnectWords, ShareWords};
-use runtime::service::{self, Source, Supervisor};
-use runtime::worker::{is_sandbox_required, require_sandbox};
-use runtime::{
-    AttachRequest, Attacher, Event, Joined, Joint, Pipelines, RuntimeError, ShareRequest, Sharer, Stop,
-};
+use broker::ShareWords;
+use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareRequest};
+use contract::ServiceError;
+use daemon::config;
+use daemon::config::{AttachWords, ConnectWords};
+use daemon::service;
+use daemon::service::{Source, Supervisor};
+use hub::Joint;
+use modules::Pipelines;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sandbox::{is_sandbox_required, require_sandbox};
 use std::io;
 use std::sync::Arc;
 use std::thread;
 use sys::signal::Termination;
+use sys::stop::Stop;
 
-/// Something that runs until it ends or is told to.
+/// A request that runs until it ends or is stopped.
 enum Service {
-    /// A sharer, or a device that goes through the share that has the address already.
+    /// Listens for peers; if another `share` of this user has the address, adds the device to that one.
     ShareOrJoin(ShareRequest, Box<ShareWords>),
     Attach(AttachRequest),
     Joint(Joint),
@@ -24,14 +29,14 @@ enum Service {
 }
 
 impl Service {
-    fn run(self, stop: &Stop, events: &Events) -> Result<(), RuntimeError> {
-        let mut tell = |event| events.tell(event);
+    fn run(self, stop: &Stop, events: &Events) -> Result<(), ServiceError> {
+        let mut tell = |event| events.emit(event);
         match self {
             Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
-            Service::Attach(request) => Attacher::start(request)?.run(stop, &mut tell),
-            Service::Joint(joint) => joint.run(stop, &mut tell),
+            Service::Attach(request) => ApplicationHost::start(request)?.run(stop, &mut tell),
+            Service::Joint(joint) => joint.run(stop, &mut |event| tell(event.into())),
             Service::Connect(words, pipelines) => {
-                let moved = runtime::connect(&words.source, &words.sink, &pipelines, stop)?;
+                let moved = flow::raw_path::connect(&words.source, &words.sink, &pipelines, stop)?;
                 tell(Event::Connected { source: words.source, sink: words.sink, moved });
                 Ok(())
             }
@@ -44,16 +49,16 @@ fn share_or_join(
     words: &ShareWords,
     stop: &Stop,
     tell: &mut dyn FnMut(Event),
-) -> Result<(), RuntimeError> {
+) -> Result<(), ServiceError> {
     let listen = request.listen;
-    let in_use = match Sharer::start(request) {
-        // Who runs already was perhaps not told that a sandbox is required.
-        Err(RuntimeError::Os { operation, error })
+    let in_use = match DeviceHost::start(request) {
+        // The running `share` may have no `--require-sandbox`, so do not join it.
+        Err(ServiceError::Os { operation, error })
             if error.kind() == io::ErrorKind::AddrInUse && !is_sandbox_required() =>
         {
-            RuntimeError::Os { operation, error }
+            ServiceError::Os { operation, error }
         }
-        sharer => return sharer?.run(stop, tell),
+        device_host => return device_host?.run(stop, tell),
     };
     match Joined::join(words, listen)? {
         Some(joined) => joined.run(stop, tell),
@@ -89,18 +94,17 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
     run_all(vec![Service::ShareOrJoin(words.request()?, Box::new(words))], &events)
 }
 
-/// Shares whatever suits the pattern, whenever it comes.
+/// Shares every device that matches the pattern, as soon as it is plugged in.
 fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
     use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
-    let tell = Arc::new(move |event| events.tell(event));
+    let tell = Arc::new(move |event| events.emit(event));
     let source = Source::Share(Box::new(words));
     Ok(Supervisor::start(source, None, Vec::new(), tell)?.run(&stop)?)
 }
 
-/// `outboard attach`. Without `--as` the device's class chooses what stands in for it, which may be
-/// standard output.
+/// `outboard attach`. Without `--as`, the device's class chooses the application, possibly standard output.
 pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     if words.session.require_sandbox {
         require_sandbox()?;
@@ -139,13 +143,13 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
     run_all(vec![Service::Connect(words, pipelines)], &events)
 }
 
-/// Runs each in a thread of its own, until all have ended. A signal stops them all, and so does a failure,
-/// which is said once all have stopped.
+/// Runs each service in its own thread until all have ended. A signal or a failure stops all of them; the failure is
+/// returned after all threads have ended.
 fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
     use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
-    let results: Vec<Result<(), RuntimeError>> = thread::scope(|scope| {
+    let results: Vec<Result<(), ServiceError>> = thread::scope(|scope| {
         let run = |service: Service| {
             let stop = &stop;
             scope.spawn(move || {
@@ -157,30 +161,29 @@ fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
             })
         };
         let threads: Vec<_> = services.into_iter().map(run).collect();
-        let panicked = || Err(RuntimeError::Usage("a service panicked: please report this".into()));
+        let panicked = || Err(ServiceError::Usage("a service panicked: please report this".into()));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     });
     Ok(results.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// `outboard worker`: who ends it is its broker. A signal to all of a terminal's processes, or of a service's, is meant
-/// for that one.
+/// `outboard worker`. The worker ignores signals to the process group, because its broker ends it.
 pub(crate) fn worker() -> Result<(), Failure> {
     Termination::take_over()?;
-    let missing = |error| Failure::Usage(format!("it is started by a broker: descriptor 3: {error}"));
-    Ok(runtime::worker::serve_worker(sys::descriptor::inherited(3).map_err(missing)?)?)
+    let missing = |error| Failure::Usage(format!("only a broker starts this command: descriptor 3: {error}"));
+    Ok(worker::serve_worker(sys::descriptor::inherited(3).map_err(missing)?)?)
 }
 
-/// Has sessions run in processes of their own, and lets this one have as many descriptors as it may.
+/// Makes sessions run in worker processes, and raises the descriptor limit of this process to its maximum.
 pub(crate) fn use_worker_processes() {
     let limit = getrlimit(Resource::Nofile);
-    // Where that is refused, what is there has to do.
+    // On failure the current limit stays in force.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    // Under this name it is found even after its file was replaced by a newer one.
-    runtime::worker::run_in_processes("/proc/self/exe".into());
+    // This path stays valid after an upgrade has replaced the program's file.
+    worker::run_in_processes("/proc/self/exe".into());
 }
 
-/// Says `stop` when the user or the system wants the process to end.
+/// Triggers `stop` on SIGTERM or SIGINT.
 pub(crate) fn stop_on_signals(stop: &Stop) -> Result<(), Failure> {
     let (termination, stop) = (Termination::take_over()?, stop.clone());
     thread::Builder::new().name("signals".into()).spawn(move || {

@@ -1,4 +1,4 @@
-//! `completions` and `man`: derived from the declaration of the command line.
+//! `completions` and `man`: generated from the declaration of the command line.
 
 use crate::arguments::Arguments;
 use crate::output::{Failure, print};

@@ -1,4 +1,4 @@
-//! The terminal of what is shown live: a screen of its own, keys without Enter, and everything as it was afterwards.
+//! The terminal for live views: an alternate screen, keys without Enter, and the previous state afterwards.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
@@ -10,17 +10,17 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE_END: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
-/// Where the size is not known.
+/// Width if the terminal reports none.
 const COLUMNS: usize = 80;
 
-/// The terminal, while it is ours.
+/// The terminal in live mode; dropping it restores the previous state.
 pub(crate) struct Terminal {
-    /// How standard input was, if keys come from there.
+    /// Previous state of standard input, if it is a terminal.
     before: Option<Termios>,
 }
 
 impl Terminal {
-    /// Takes the terminal; `None` if standard output is none.
+    /// Switches the terminal to live mode; `None` if standard output is not a terminal.
     pub(crate) fn take() -> io::Result<Option<Terminal>> {
         let stdin = rustix::stdio::stdin();
         if !isatty(rustix::stdio::stdout()) {
@@ -37,7 +37,7 @@ impl Terminal {
         Ok(Some(terminal))
     }
 
-    /// Whether keys can be pressed.
+    /// Returns whether key presses can be read.
     pub(crate) fn has_keys(&self) -> bool {
         self.before.is_some()
     }
@@ -49,13 +49,13 @@ impl Terminal {
         }
     }
 
-    /// Shows these lines and nothing else.
+    /// Replaces the content of the screen with these lines.
     pub(crate) fn show(&self, lines: &[String]) -> io::Result<()> {
         let body = lines.join(&format!("{CLEAR_LINE_END}\r\n"));
         write(&format!("{HOME}{body}{CLEAR_LINE_END}{CLEAR_BELOW}"))
     }
 
-    /// Waits for a key, `patience` at most.
+    /// Waits up to `patience` for a key.
     pub(crate) fn key(&self, patience: Duration) -> Option<char> {
         if self.before.is_none() {
             std::thread::sleep(patience);
@@ -63,7 +63,7 @@ impl Terminal {
         }
         let stdin = rustix::stdio::stdin();
         let timeout = Timespec::try_from(patience).ok();
-        // Interrupted is as good as nothing pressed.
+        // An interrupted wait counts as no key.
         let ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], timeout.as_ref()).unwrap_or(0);
         let mut byte = [0];
         match ready > 0 && rustix::io::read(stdin, &mut byte).is_ok_and(|count| count == 1) {

@@ -1,42 +1,43 @@
-//! `outboard top`: what every `share`, `attach` and `run` of this user does, asked through their consoles.
+//! `outboard top`: shows the flows of every `share`, `attach` and `run` of this user, from their consoles.
 
 use crate::output::{Failure, print, printable};
 use crate::terminal::Terminal;
-use runtime::console::{DriverStatus, PeerStatus, Status, Survey, survey};
-use runtime::{FlowStats, StageStats, StoreStats};
+use broker::console::{DriverStatus, PeerStatus, Status, Survey, survey};
+use flow::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time between two looks.
+/// Time between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Columns of a flow's name and of the other host's.
+/// Columns of the flow's name and of the other host's name.
 const NAME_COLUMNS: usize = 36;
 const HOST_COLUMNS: usize = 24;
 
-/// One flow, as it is shown and as `--json` tells it.
+/// One flow, in the table and in `--json`.
 #[derive(Serialize)]
 struct Flow {
     process: i32,
     role: String,
     device: String,
-    /// `device -> application`, or the other way.
-    way: &'static str,
-    /// What the application sees; empty at the device's host.
+    /// `device -> application` or `application -> device`.
+    direction: &'static str,
+    /// Node that the application opens; empty on the device host.
     node: String,
     peer: String,
     linked: bool,
     present: bool,
-    /// Whether `outboard trace` looks at it.
+    /// True while a trace is active.
     traced: bool,
-    /// How often its worker was killed, or died, and another went on.
+    /// Number of worker crashes after which a new worker resumed the flow.
     restarts: u64,
+    /// True if the flow runs in a sandboxed worker process.
     locked: bool,
-    /// `None` until there are two readings.
+    /// `None` before the second reading.
     messages_per_second: Option<f64>,
     bytes_per_second: Option<f64>,
-    /// From creation to hand-over; only where the flow ends.
+    /// Delay from creation to delivery; only at the sink.
     delay_p50_ms: Option<f64>,
     delay_p99_ms: Option<f64>,
     lost: u64,
@@ -48,7 +49,7 @@ struct Flow {
     stages: Vec<StageStats>,
 }
 
-/// One host's sessions with one process here, and what they have cost.
+/// A session of a local process with another host, and its cost.
 #[derive(Serialize)]
 struct Host {
     process: i32,
@@ -57,16 +58,16 @@ struct Host {
     peer: PeerStatus,
 }
 
-/// One look.
+/// One update.
 #[derive(Serialize)]
 struct View {
     flows: Vec<Flow>,
     hosts: Vec<Host>,
-    /// Processes that said nothing for [`INTERVAL`].
+    /// Processes that did not answer within [`INTERVAL`].
     silent: Vec<i32>,
 }
 
-/// A flow's counters when its figures were last taken, and its rates then.
+/// Counters of a flow at one time, and the rates since the reading before.
 #[derive(Clone, Copy, Default)]
 struct Reading {
     at_ns: u64,
@@ -75,7 +76,7 @@ struct Reading {
     rates: Option<(f64, f64)>,
 }
 
-/// The readings of all flows: console, driver's name and which flow.
+/// The last reading of each flow, by console, driver and direction (`true`: outgoing).
 #[derive(Default)]
 struct Watch {
     readings: BTreeMap<(PathBuf, String, bool), Reading>,
@@ -86,17 +87,17 @@ pub(crate) fn top(once: bool, json: bool) -> Result<(), Failure> {
     let mut watch = Watch::default();
     if once {
         // Rates need two readings.
-        watch.look()?;
+        watch.update()?;
         std::thread::sleep(INTERVAL);
-        return tell(&watch.look()?, json);
+        return write(&watch.update()?, json);
     }
     let terminal = if json { None } else { Terminal::take()? };
     loop {
-        let view = watch.look()?;
+        let view = watch.update()?;
         match &terminal {
             Some(terminal) => {
                 let mut lines = draw(&view);
-                let keys = if terminal.has_keys() { "q ends it" } else { "Ctrl-C ends it" };
+                let keys = if terminal.has_keys() { "q quits" } else { "Ctrl-C quits" };
                 lines.extend([String::new(), keys.into()]);
                 let columns = terminal.columns();
                 let cut = |line: String| line.chars().take(columns).collect();
@@ -106,14 +107,14 @@ pub(crate) fn top(once: bool, json: bool) -> Result<(), Failure> {
                 }
             }
             None => {
-                tell(&view, json)?;
+                write(&view, json)?;
                 std::thread::sleep(INTERVAL);
             }
         }
     }
 }
 
-fn tell(view: &View, json: bool) -> Result<(), Failure> {
+fn write(view: &View, json: bool) -> Result<(), Failure> {
     match json {
         true => {
             let text = serde_json::to_string(view).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -124,12 +125,12 @@ fn tell(view: &View, json: bool) -> Result<(), Failure> {
 }
 
 impl Watch {
-    /// Asks every console. One that ends meanwhile is left out.
-    fn look(&mut self) -> Result<View, Failure> {
+    /// Requests the status of every console. Skips processes that end meanwhile.
+    fn update(&mut self) -> Result<View, Failure> {
         let (mut flows, mut hosts) = (Vec::new(), Vec::new());
         let mut readings = BTreeMap::new();
-        let Survey { told, silent } = survey(INTERVAL)?;
-        for (console, status) in told {
+        let Survey { statuses, silent } = survey(INTERVAL)?;
+        for (console, status) in statuses {
             let (process, role) = (status.process, &status.role);
             hosts.extend(status.peers.iter().cloned().map(|peer| Host { process, role: role.clone(), peer }));
             for driver in &status.drivers {
@@ -137,7 +138,7 @@ impl Watch {
                     let Some(stats) = stats else { continue };
                     let key = (console.clone(), driver.name.clone(), outward);
                     let before = self.readings.get(&key).copied().unwrap_or_default();
-                    let reading = before.go_on(driver.at_ns, stats);
+                    let reading = before.next(driver.at_ns, stats);
                     flows.push(flow(&status, driver, outward, stats, reading.rates));
                     readings.insert(key, reading);
                 }
@@ -149,14 +150,14 @@ impl Watch {
 }
 
 impl Reading {
-    fn go_on(self, at_ns: u64, stats: &FlowStats) -> Reading {
+    fn next(self, at_ns: u64, stats: &FlowStats) -> Reading {
         let FlowStats { messages, bytes, .. } = *stats;
         if at_ns == self.at_ns {
             return self;
         }
         let seconds = at_ns.saturating_sub(self.at_ns) as f64 / 1e9;
-        let goes_on = self.at_ns > 0 && seconds > 0.0 && messages >= self.messages && bytes >= self.bytes;
-        let rates = goes_on
+        let continues = self.at_ns > 0 && seconds > 0.0 && messages >= self.messages && bytes >= self.bytes;
+        let rates = continues
             .then(|| ((messages - self.messages) as f64 / seconds, (bytes - self.bytes) as f64 / seconds));
         Reading { at_ns, messages, bytes, rates }
     }
@@ -175,7 +176,7 @@ fn flow(
         process: status.process,
         role: status.role.clone(),
         device: driver.name.clone(),
-        way: if to_application { "device -> application" } else { "application -> device" },
+        direction: if to_application { "device -> application" } else { "application -> device" },
         node: driver.node.clone(),
         peer: driver.peer.clone(),
         linked: driver.stats.linked,
@@ -202,18 +203,21 @@ fn draw(view: &View) -> Vec<String> {
         "FLOW", "HOST", "MESSAGES/S", "BYTES/S", "P50", "P99", "LOST", "DROPPED"
     )];
     if view.flows.is_empty() && view.silent.is_empty() {
-        lines.push("nothing of this user's runs here".into());
+        lines.push("this user runs no service here".into());
     }
     for flow in &view.flows {
         lines.push(row(flow));
         let state = [(!flow.linked, "no link"), (!flow.present, "no device"), (flow.traced, "traced")];
-        lines.extend(state.iter().filter(|(is, _)| *is).map(|(_, what)| format!("    {what}")));
+        lines.extend(state.iter().filter(|(applies, _)| *applies).map(|(_, note)| format!("    {note}")));
         if flow.restarts > 0 {
-            lines.push(format!("    its worker was started again: {}", flow.restarts));
+            lines.push(format!("    worker restarts: {}", flow.restarts));
         }
-        if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.given_up > 0) {
+        if let Some(store) = flow.store.as_ref().filter(|store| store.full || store.discarded > 0) {
             let state = if store.full { "store full" } else { "store" };
-            lines.push(format!("    {state}: {} messages kept, {} given up", store.messages, store.given_up));
+            lines.push(format!(
+                "    {state}: {} messages unacknowledged, {} discarded",
+                store.messages, store.discarded
+            ));
         }
         lines.extend(flow.drops.iter().map(|(reason, count)| format!("    {count} dropped: {reason}")));
         for stage in &flow.stages {
@@ -224,7 +228,7 @@ fn draw(view: &View) -> Vec<String> {
         lines.push(String::new());
         lines.push(format!(
             "{:<HOST_COLUMNS$} {:>7} {:>10} {:>10} {:>10} {:>9}  STATE",
-            "HOST", "DEVICES", "MESSAGES", "BYTES", "KEPT BYTES", "BUSY"
+            "HOST", "DEVICES", "MESSAGES", "BYTES", "UNACKED", "BUSY"
         ));
     }
     lines.extend(view.hosts.iter().map(host_row));
@@ -236,7 +240,7 @@ fn host_row(host: &Host) -> String {
     let peer = &host.peer;
     let state = match peer.silent_seconds {
         Some(seconds) => format!("silent for {seconds:.0} s"),
-        None => "heard".into(),
+        None => "connected".into(),
     };
     format!(
         "{:<HOST_COLUMNS$} {:>7} {:>10} {:>10} {:>10} {:>7.2} s  {state}",
@@ -251,7 +255,7 @@ fn host_row(host: &Host) -> String {
 
 fn row(flow: &Flow) -> String {
     let node = if flow.node.is_empty() { "application" } else { &flow.node };
-    let name = match flow.way.starts_with("device") {
+    let name = match flow.direction.starts_with("device") {
         true => format!("{} -> {node}", flow.device),
         false => format!("{node} -> {}", flow.device),
     };
@@ -275,11 +279,11 @@ fn draw_stage(lines: &mut Vec<String>, stage: &StageStats) {
         stage.figures.iter().map(|(name, value)| format!("{name} {}", scaled(*value))).collect();
     lines.push(format!("    {}  {}", stage.name, figures.join(", ")).trim_end().into());
     for choice in &stage.choices {
-        lines.push(format!("        {} = {} (auto): {}", choice.option, choice.value, choice.why));
+        lines.push(format!("        {} = {} (auto): {}", choice.option, choice.value, choice.reason));
     }
 }
 
-/// A figure in at most seven characters.
+/// Formats a figure in at most seven characters.
 fn scaled(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -291,7 +295,7 @@ fn scaled(value: f64) -> String {
     }
 }
 
-/// The text in at most so many characters, the end left out.
+/// Shortens the text to `columns` characters.
 fn cut(text: &str, columns: usize) -> String {
     match text.chars().count() <= columns {
         true => text.into(),

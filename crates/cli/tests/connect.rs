@@ -1,8 +1,7 @@
-//! Every source to every sink, by a raw path (paper P, figure 3), with the real program.
+//! Every source to every sink, by a raw path ("The Partner architecture" (2002), figure 3), with the real program.
 //!
-//! Sources and sinks are those of the table: a class without an entry here fails the test. `evdev`, `uinput` and `v4l2`
-//! need kernel devices, and are joined in the virtual machine (`tests/vm`); screens never end, and are joined in the
-//! tests of `crates/devices`.
+//! Sources and sinks come from the table of device classes: a class without an entry here fails the test. `tests/vm`
+//! covers `evdev`, `uinput` and `v4l2`, which need kernel devices. `crates/devices` covers screens, which never end.
 
 mod support;
 
@@ -22,33 +21,33 @@ use std::time::{Duration, Instant};
 use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-/// More than ports, pipes and terminals hold.
+/// More than the buffers of ports, pipes and terminals.
 const BYTES: usize = 200_000;
 const PATTERN: &str = "pattern:size=1000,count=200,rate=0";
-/// Pixels of a picture, across and down.
+/// Width and height of a picture.
 const PICTURE: (usize, usize) = (500, 100);
-/// Kind byte of a message of a serial line that is data (`docs/protocol.md`).
+/// Kind byte of a data message of a serial line (`docs/reference/protocol.md`).
 const SERIAL_DATA: u8 = 0;
 
-/// A source that is about to give `content`.
+/// A source that will send `content`.
 struct Source {
     spec: String,
     stdin: Vec<u8>,
     content: Vec<u8>,
-    /// A serial line never ends by itself, and its messages have a kind byte in front: says when all was handed over.
+    /// Reports that all content was written. Only for a serial line: it has no end, and its messages have a kind byte.
     fed: Option<Receiver<()>>,
 }
 
-/// A sink, and the file in which everything that it got ends up; none if it keeps nothing.
+/// A sink, and the file with all received data; `None` if the sink stores nothing.
 struct Sink {
     spec: String,
     output: Option<String>,
 }
 
-fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Option<Source> {
+fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Source {
     let (path, content) = scratch.noise("in", BYTES);
     let plain = |spec: String| Source { spec, stdin: Vec::new(), content: content.clone(), fed: None };
-    Some(match class {
+    match class {
         "file" => plain(format!("file:{path}")),
         "exec" => plain(format!("exec:cat {path}")),
         "stdin" => Source { stdin: content.clone(), ..plain("stdin".into()) },
@@ -90,13 +89,11 @@ fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Option<Source> {
             std::fs::write(&path, images(&content)).unwrap();
             Source { content: compressed(&images(&content)), ..plain(format!("mjpeg:{path},rate=0")) }
         }
-        // Need a kernel device, or a screen.
-        "evdev" | "v4l2" | "x11" | "rfb" | "fb" => return None,
         other => panic!("the source `{other}` is not tested here: add it"),
-    })
+    }
 }
 
-/// A terminal that stands in for a serial port, and at whose other end `content` is written once it is raw.
+/// Creates a terminal as a serial port. Writes `content` into its other end after the terminal is in raw mode.
 fn fed_port(content: Vec<u8>) -> (String, Receiver<()>) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -104,7 +101,7 @@ fn fed_port(content: Vec<u8>) -> (String, Receiver<()>) {
     let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
     let (done, fed) = channel();
     thread::spawn(move || {
-        // Open throughout, so that the master does not hang up between its users.
+        // Keep it open, so that the master does not hang up between its users.
         let mut master = File::from(master);
         wait_until("the port is raw", || {
             tcgetattr(&master).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ICANON))
@@ -116,6 +113,7 @@ fn fed_port(content: Vec<u8>) -> (String, Receiver<()>) {
     (path, fed)
 }
 
+/// Returns `None` if the class needs pictures and the source sends none.
 fn sink(class: &str, scratch: &Scratch, source_class: &str) -> Option<Sink> {
     let output = scratch.path("out");
     let frame = if source_class == "serial" { ",frame=container" } else { "" };
@@ -143,26 +141,23 @@ fn sink(class: &str, scratch: &Scratch, source_class: &str) -> Option<Sink> {
             }
             format!("pty:{path}")
         }
-        // It takes pictures alone.
         "y4m" if source_class == "y4m" => format!("y4m:{output}"),
         "y4m" => return None,
         "mjpeg" if source_class == "mjpeg" => format!("mjpeg:{output}"),
         "mjpeg" => return None,
-        // Need a kernel device, or a screen.
-        "uinput" | "v4l2" | "window" | "rfb" | "fb" => return None,
         other => panic!("the sink `{other}` is not tested here: add it"),
     };
     Some(Sink { spec, output: Some(output) })
 }
 
-/// Bytes as a film of gray pictures.
+/// Encodes bytes as a film of gray pictures.
 fn film(bytes: &[u8]) -> Vec<u8> {
     let frames = bytes.chunks_exact(PICTURE.0 * PICTURE.1).flat_map(|picture| [b"FRAME\n", picture].concat());
     let line = format!("YUV4MPEG2 W{} H{} F30:1 Ip A0:0 Cmono\n", PICTURE.0, PICTURE.1);
     line.into_bytes().into_iter().chain(frames).collect()
 }
 
-/// The messages that a film is, as far as it is whole.
+/// Returns the messages of the complete pictures of a film.
 fn pictures(film: &[u8]) -> Vec<u8> {
     let geometry = Geometry::new(PixelFormat::Gray8, PICTURE.0 as u32, PICTURE.1 as u32).unwrap();
     let header = Header::frame(geometry.with_rate(30, 1)).emit();
@@ -171,36 +166,36 @@ fn pictures(film: &[u8]) -> Vec<u8> {
     frames.flat_map(|frame| [&header, &frame[b"FRAME\n".len()..]].concat()).collect()
 }
 
-/// The frame of one JPEG image, as far as anybody looks: where it begins, its size, its only scan, where it ends.
+/// The markers of a minimal JPEG image: start, size, one scan, end.
 const IMAGE_START: [u8; 18] = [0xff, 0xd8, 0xff, 0xc2, 0, 9, 8, 0, 2, 0, 6, 1, 0, 0xff, 0xda, 0, 3, 1];
 const IMAGE_END: [u8; 2] = [0xff, 0xd9];
 const IMAGE_BYTES: usize = 1000;
 
-/// Bytes as JPEG images, one behind the other.
+/// Encodes bytes as consecutive JPEG images.
 fn images(bytes: &[u8]) -> Vec<u8> {
     let unmarked = |chunk: &[u8]| chunk.iter().map(|byte| *byte & 0x7f).collect::<Vec<_>>();
     let image = |chunk: &[u8]| [&IMAGE_START[..], &unmarked(chunk), &IMAGE_END].concat();
     bytes.chunks_exact(IMAGE_BYTES).flat_map(image).collect()
 }
 
-/// The messages that such images are, as far as they are whole.
+/// Returns the messages of the complete images.
 fn compressed(images: &[u8]) -> Vec<u8> {
     let header = Header::frame(Geometry::new(PixelFormat::Mjpeg, 6, 2).unwrap().with_rate(0, 1)).emit();
     let images = images.chunks_exact(IMAGE_START.len() + IMAGE_BYTES + IMAGE_END.len());
     images.flat_map(|image| [&header, image].concat()).collect()
 }
 
-/// Writes to a file what comes, in a thread.
+/// Copies the input to a file, in a thread.
 fn collect<S: Read>(accept: impl FnOnce() -> S + Send + 'static, output: &str) {
     let mut output = File::create(output).unwrap();
     thread::spawn(move || {
         let mut stream = accept();
-        // A terminal whose other end is gone answers with an error.
+        // A terminal with a closed other end returns an error.
         let _ = std::io::copy(&mut stream, &mut output);
     });
 }
 
-/// Opens a terminal as a program does, once it is there.
+/// Waits for a terminal and opens it.
 fn terminal(path: &str) -> File {
     wait_until("the terminal is there", || std::fs::exists(path).unwrap());
     let terminal = File::options().read(true).write(true).open(path).unwrap();
@@ -218,7 +213,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The data in containers of a serial line, as far as they are whole.
+/// Returns the data of the complete containers of a serial line.
 fn untyped(mut containers: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     while let Ok(container) = wire::Container::parse(containers, BYTES) {
@@ -235,7 +230,7 @@ fn untyped(mut containers: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Runs the path to its end, or until `is_complete`.
+/// Runs the path until it ends or `is_complete` returns true.
 fn run(source: &Source, sink: &Sink, mut is_complete: impl FnMut() -> bool) -> Ended {
     let arguments = ["connect", &source.spec, &sink.spec, "--json"];
     let mut command = command(&arguments);
@@ -257,7 +252,7 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
     let what = format!("{source_class} to {sink_class}");
     let scratch = Scratch::new();
     let Some(sink) = sink(sink_class, &scratch, source_class) else { return };
-    let Some(source) = source(source_class, &scratch, pattern) else { return };
+    let source = source(source_class, &scratch, pattern);
     let is_terminal = sink_class == "pty";
     let arrived = || {
         let all =
@@ -269,7 +264,7 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
             _ => all,
         }
     };
-    // Where nothing is kept, more was fed than there is room for on the way.
+    // The sink stores nothing: check that more was written than the buffers hold.
     let is_complete = || sink.output.is_none() || arrived().len() >= source.content.len();
     let ended = run(&source, &sink, is_complete);
     assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
@@ -286,12 +281,18 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
     }
 }
 
+/// Classes that need a kernel device or a screen; `crates/devices` and `tests/vm` test them.
+const TESTED_ELSEWHERE: [&str; 7] = ["evdev", "uinput", "v4l2", "x11", "window", "rfb", "fb"];
+
 #[test]
-fn every_source_joins_every_sink() {
+fn every_source_of_bytes_connects_to_every_sink_of_its_format() {
     let pattern: Arc<[u8]> = outboard(&["connect", PATTERN, "stdout"]).done().stdout.into();
     assert_eq!(pattern.len(), BYTES);
-    let classes = runtime::registry::device_classes();
-    let of_role = |role| classes.iter().filter(move |class| class.has_role(role)).map(|class| class.name());
+    let classes = modules::registry::device_classes();
+    let of_role = |role| {
+        let of_role = classes.iter().filter(move |class| class.has_role(role)).map(|class| class.name());
+        of_role.filter(|name| !TESTED_ELSEWHERE.contains(name))
+    };
     thread::scope(|scope| {
         for source in of_role(Role::Device) {
             let pattern = pattern.clone();
@@ -305,7 +306,7 @@ fn every_source_joins_every_sink() {
 }
 
 #[test]
-fn pairs_and_frames_work_on_one_host_too() {
+fn pairs_and_frames_work_on_one_host() {
     let scratch = Scratch::new();
     let lines = "one\ntwo\n\nlast";
     std::fs::write(scratch.path("lines"), lines).unwrap();
@@ -319,7 +320,7 @@ fn pairs_and_frames_work_on_one_host_too() {
 }
 
 #[test]
-fn what_fails_on_the_way_is_an_error_that_names_it() {
+fn a_failure_is_reported_with_its_cause() {
     let scratch = Scratch::new();
     let nowhere = format!("file:{}/none", scratch.path("no"));
     outboard(&["connect", &nowhere, "null"]).refused(1, &[&nowhere["file:".len()..]]);

@@ -1,4 +1,4 @@
-//! The console of running processes, and `outboard top`, which asks through it.
+//! The console of running processes, and `outboard top`, its client.
 
 mod support;
 
@@ -15,11 +15,11 @@ fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
 }
 
-/// The answer to each of these lines.
+/// Sends each line and returns the answers.
 fn ask(service: &Service, lines: &[&str]) -> Vec<Value> {
     let mut stream = UnixStream::connect(console(service)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Who is shut out hears nothing.
+    // A refused client gets no answer.
     let _ = stream.write_all(lines.concat().as_bytes());
     let answers = BufReader::new(stream).lines().take(lines.len());
     answers.map_while(Result::ok).map(|line| serde_json::from_str(&line).unwrap()).collect()
@@ -29,7 +29,7 @@ fn ask(service: &Service, lines: &[&str]) -> Vec<Value> {
 fn top_shows_both_ends_of_a_flow() {
     let (share, address) = Service::share("pattern:rate=250", &["--via", "null | tap"]);
     let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
-    // Both have figures.
+    // Both processes have statistics.
     attach.wait("stats");
     attach.wait("stats");
     let processes = [share.child.id(), attach.child.id()];
@@ -41,7 +41,7 @@ fn top_shows_both_ends_of_a_flow() {
     for (flow, role) in mine.iter().zip(["share", "attach"]) {
         assert_eq!(flow["role"], role);
         assert_eq!(flow["device"], "pattern");
-        assert_eq!(flow["way"], "device -> application");
+        assert_eq!(flow["direction"], "device -> application");
         assert!(flow["pipeline"].as_str().unwrap().starts_with("null/1"), "{flow}");
         assert_eq!(flow["stages"][1]["name"], "tap");
         assert_eq!(flow["drops"], serde_json::json!({}));
@@ -53,10 +53,10 @@ fn top_shows_both_ends_of_a_flow() {
     drop(attach);
 }
 
-/// Whoever looks for a host that is silent can be asked what it does, and stopped.
+/// A process that connects to a silent host still answers `top`, and can be stopped.
 #[test]
-fn who_waits_for_a_silent_host_answers_meanwhile() {
-    // Where nobody asks it.
+fn a_process_that_waits_for_a_silent_host_answers() {
+    // A separate runtime directory, so that no other test sends requests to it.
     let elsewhere = Scratch::new();
     let mut share = command(&["share", "pattern", "--name", "frozen", "--listen", "127.0.0.1:0"]);
     share.env("XDG_RUNTIME_DIR", elsewhere.path(""));
@@ -64,7 +64,7 @@ fn who_waits_for_a_silent_host_answers_meanwhile() {
     let address = share.wait("listening")["address"].as_str().unwrap().to_string();
     let mut attach = Service::start(&["attach", &format!("tcp://{address}/frozen"), "--as", "null"]);
     attach.wait("attached");
-    // Its kernel takes connections still; nobody greets.
+    // Its kernel still accepts connections, but the process does not answer.
     let freeze = |what| kill_process(Pid::from_child(&share.child), what).unwrap();
     freeze(Signal::STOP);
     attach.wait("link-lost");
@@ -79,10 +79,10 @@ fn who_waits_for_a_silent_host_answers_meanwhile() {
     assert_eq!(share.stop(), Some(0));
 }
 
-/// One process that hangs is told, and the others are asked as ever.
+/// `top` and `health` report a stopped process, and still show the others.
 #[test]
-fn a_process_that_hangs_is_told_and_hides_no_other() {
-    // Where nobody else asks them.
+fn a_process_that_hangs_is_reported_and_hides_no_other() {
+    // A separate runtime directory, so that no other test sends requests to them.
     let scratch = Scratch::new();
     let own = |words: &[&str]| {
         let mut command = command(words);
@@ -104,10 +104,10 @@ fn a_process_that_hangs_is_told_and_hides_no_other() {
     assert!(top["flows"].as_array().unwrap().iter().any(|flow| flow["process"] == other.child.id()), "{top}");
     let health = ask(&["health", "--json"]);
     let processes = health.json()["processes"].as_array().unwrap().clone();
-    let hangs = |process: &&Value| process["problems"].to_string().contains("does not answer");
+    let hangs = |process: &&Value| process["problems"].to_string().contains("no answer for");
     let ill: Vec<&Value> = processes.iter().filter(hangs).map(|process| &process["process"]).collect();
     assert_eq!((health.code, ill), (Some(1), vec![&Value::from(frozen.child.id())]));
-    let of_frozen = format!("console-{}-0.sock: nothing for", frozen.child.id());
+    let of_frozen = format!("console-{}-0.sock: no answer for", frozen.child.id());
     ask(&["change", "frozen", "--via", "null"]).refused_with(1, &of_frozen);
     ask(&["change", "other", "--via", "null"]).done();
     freeze(Signal::CONT);
@@ -117,9 +117,9 @@ fn a_process_that_hangs_is_told_and_hides_no_other() {
     }
 }
 
-/// Without keys, whoever has the address of a host that is gone may answer in its place: the node stays.
+/// Without keys, any host may take over the address of a lost host: the node stays.
 #[test]
-fn nonsense_where_a_host_was_ends_nothing() {
+fn an_invalid_answer_from_the_address_of_a_lost_host_ends_nothing() {
     let (mut share, address) = Service::share("pattern", &["--insecure"]);
     let mut attach =
         Service::start(&["attach", &format!("tcp://{address}/pattern"), "--as", "null", "--insecure"]);
@@ -129,7 +129,7 @@ fn nonsense_where_a_host_was_ends_nothing() {
     attach.wait("link-lost");
     let stranger = TcpListener::bind(&address).unwrap();
     for _ in 0..3 {
-        // A frame of no kind, which is the answer to whatever was asked.
+        // A frame of an unknown kind, as the answer to every request.
         let (mut asked, _) = stranger.accept().unwrap();
         asked.write_all(&[0; 16]).unwrap();
         let _ = asked.read_to_end(&mut Vec::new());
@@ -138,7 +138,7 @@ fn nonsense_where_a_host_was_ends_nothing() {
 }
 
 #[test]
-fn bad_words_at_the_console_concern_nobody_else() {
+fn invalid_requests_to_a_console_do_not_affect_its_flows() {
     let (share, _) = Service::share("pattern", &[]);
     let answers = ask(
         &share,
@@ -146,16 +146,16 @@ fn bad_words_at_the_console_concern_nobody_else() {
     );
     assert_eq!(answers[0]["answer"], "status");
     assert_eq!(answers[0]["process"], share.child.id());
-    assert!(answers[1]["problem"].as_str().unwrap().contains("no question"), "{}", answers[1]);
+    assert!(answers[1]["problem"].as_str().unwrap().contains("invalid request"), "{}", answers[1]);
     assert_eq!(answers[2]["answer"], "refused");
     assert_eq!(answers[3], answers[0]);
     let mut endless = UnixStream::connect(console(&share)).unwrap();
     endless.set_write_timeout(Some(PATIENCE)).unwrap();
-    // It hears enough of that and closes.
+    // The console closes the connection after too many bytes.
     assert!(endless.write_all(&[b'a'; 4 << 20]).is_err());
     let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(console(&share)).unwrap()).collect();
     drop(silent);
-    // Who came too early finds the places still taken.
+    // An early client still finds all places taken.
     let since = Instant::now();
     while ask(&share, &["{\"op\":\"stats\"}\n"]).is_empty() {
         assert!(since.elapsed() < PATIENCE, "nobody is let in any more");
@@ -166,7 +166,7 @@ fn bad_words_at_the_console_concern_nobody_else() {
 }
 
 #[test]
-fn what_a_killed_process_left_behind_is_removed() {
+fn the_console_of_a_killed_process_is_removed() {
     let (mut share, _) = Service::share("pattern", &[]);
     let socket = console(&share);
     share.child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! What another host offers, as it changes, and finding hosts on the local network.
+//! Watching the device list of another host, and finding hosts on the local network.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use support::{PATIENCE, Scratch, Service, command, outboard};
 
 #[test]
-fn devices_that_come_and_go_are_told_to_who_watches() {
+fn a_watcher_sees_devices_appear_and_disappear() {
     let scratch = Scratch::new();
     let file = scratch.path("run.toml");
     let share = |name: &str, listen: &str| {
@@ -31,12 +31,12 @@ fn devices_that_come_and_go_are_told_to_who_watches() {
         names
     };
     assert_eq!(names(), ["one"]);
-    // Another process joins, and goes.
+    // Another process joins and leaves.
     let join = Service::start(&["share", "pattern", "--name", "two", "--listen", &address, "--insecure"]);
     assert_eq!(names(), ["one", "two"]);
     drop(join);
     assert_eq!(names(), ["one"]);
-    // The file changes: what was there goes, another comes.
+    // The changed file has another device in place of the first.
     std::fs::write(&file, share("three", "127.0.0.1:0")).unwrap();
     outboard(&["reload", "--process", &service.child.id().to_string()]).done();
     while names() != ["three"] {}
@@ -46,14 +46,13 @@ fn devices_that_come_and_go_are_told_to_who_watches() {
 }
 
 #[test]
-fn who_announces_itself_is_found_and_says_nothing_of_its_devices() {
+fn an_announced_host_is_found_and_names_no_device() {
     let more = ["--insecure", "--announce", "--name", "very-secret-device"];
     let (mut share, address) = Service::share("pattern", &more);
     let since = Instant::now();
     loop {
         if share.pending().iter().any(|event| event["event"] == "warning") {
-            eprintln!("SKIPPED: no multicast DNS here");
-            return;
+            return testkit::skip::here("no multicast DNS");
         }
         let found = outboard(&["find", "--seconds", "1", "--json"]).done().json();
         assert!(!found.to_string().contains("secret"), "{found}");

@@ -1,4 +1,4 @@
-//! Strangers at the listener of the real program, beside a flow that shall not notice.
+//! Unknown hosts attack the listener of the real program; a flow beside them must not notice.
 
 mod support;
 
@@ -11,11 +11,11 @@ use wire::control::PublicKey;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
 
-/// What all strangers together may cost: a worker's thread, some buffers, what the allocator keeps.
+/// Memory that all unknown hosts together may cost: a worker's thread, some buffers, and the allocator's reserve.
 const MEMORY_MAX_BYTES: u64 = 64 << 20;
 const SILENT: usize = 500;
 
-/// A flow between two processes, and what its sink says of it.
+/// A flow between two processes, with the statistics of its sink.
 struct Flow {
     share: Service,
     attach: Service,
@@ -24,7 +24,7 @@ struct Flow {
 
 impl Flow {
     fn start() -> Flow {
-        let (share, address) = Service::share("pattern:rate=250", &["--insecure", "--limit", "greeting=2s"]);
+        let (share, address) = Service::share("pattern:rate=250", &["--insecure"]);
         let mut attach = Service::start(&[
             "attach",
             &format!("{address}/pattern"),
@@ -39,7 +39,7 @@ impl Flow {
         flow
     }
 
-    /// Waits until more has arrived; it must be everything, once, in order.
+    /// Waits for new messages; checks that all have arrived once and in order.
     fn check(&mut self) -> u64 {
         self.attach.pending();
         let first = self.attach.wait("stats")["stats"]["incoming"]["messages"].as_u64().unwrap();
@@ -65,7 +65,7 @@ impl Flow {
         stream
     }
 
-    /// A stranger who was let in.
+    /// An unknown host after a complete greeting.
     fn guest(&self) -> TcpStream {
         let mut stream = self.stranger();
         stream.write_all(&hello()).unwrap();
@@ -77,24 +77,24 @@ impl Flow {
         stream
     }
 
-    /// What a stranger who says this is told, until the connection ends.
+    /// Sends bytes as an unknown host; returns the answer until the connection ends.
     fn answer(&self, said: &[u8]) -> Vec<u8> {
         let mut stream = self.stranger();
-        // Who was heard enough of may close before all was said.
+        // The listener may close the connection before it has read everything.
         let _ = stream.write_all(said);
         let mut told = Vec::new();
         let _ = stream.read_to_end(&mut told);
         told
     }
 
-    /// Resident memory of the sharer, bytes (`proc(5)`).
+    /// Resident memory of the device host, bytes (`proc(5)`).
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.share.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// Processor time of the sharer's broker, kernel's ticks of 10 ms (`proc(5)`).
+    /// Processor time of the device host's broker, in kernel ticks of 10 ms (`proc(5)`).
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.share.child.id())).unwrap();
         let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
@@ -108,7 +108,7 @@ impl Flow {
     }
 }
 
-/// Ends a connection, whoever else holds it, when it is dropped.
+/// Shuts a connection down when dropped, even if another descriptor holds it.
 struct HangsUp(TcpStream);
 
 impl Drop for HangsUp {
@@ -117,7 +117,7 @@ impl Drop for HangsUp {
     }
 }
 
-/// The messages in an answer.
+/// Parses the messages of an answer.
 fn messages(mut told: &[u8]) -> Vec<Control> {
     let mut all = Vec::new();
     while let Ok(Some((message, bytes))) = Control::parse_frame(told) {
@@ -133,7 +133,7 @@ fn hello() -> Vec<u8> {
 }
 
 #[test]
-fn strangers_are_told_or_dropped_and_nobody_else_notices() {
+fn unknown_hosts_are_refused_without_effect_on_a_flow() {
     let mut flow = Flow::start();
     let before = flow.memory();
 
@@ -148,7 +148,7 @@ fn strangers_are_told_or_dropped_and_nobody_else_notices() {
     assert!(reason.contains("version"), "{reason}");
     flow.refused("version");
 
-    // A frame of 4 GiB, as the first, and after a proper greeting.
+    // A frame of 4 GiB, as the first one, and after a valid greeting.
     let told = flow.answer(&[&Preamble::Control.emit()[..], &u32::MAX.to_le_bytes()].concat());
     assert!(matches!(messages(&told)[..], [Control::Goodbye { .. }]), "{told:?}");
     flow.refused("4294967295");
@@ -156,12 +156,12 @@ fn strangers_are_told_or_dropped_and_nobody_else_notices() {
     guest.write_all(&u32::MAX.to_le_bytes()).unwrap();
     guest.read_to_end(&mut Vec::new()).expect("the connection is closed, not kept");
 
-    // Data for a session that is not there, by whoever guesses its token.
+    // Data for an unknown session, with a guessed token.
     let data = Preamble::Data { session: SessionToken([7; 16]), driver: 0 };
     flow.answer(&[&data.emit()[..], &noise(100_000)].concat());
     flow.refused("no such session");
 
-    // Half a preamble, half a message, then silence: dropped when their time is over.
+    // Half a preamble, half a message, then silence: dropped after the timeout.
     let half = flow.answer(&Preamble::Control.emit()[..9]);
     assert!(matches!(messages(&half)[..], [Control::Goodbye { .. }]), "{half:?}");
     flow.refused("in time");
@@ -169,7 +169,7 @@ fn strangers_are_told_or_dropped_and_nobody_else_notices() {
     flow.answer(&hello[..hello.len() - 3]);
     flow.refused("in time");
 
-    // Noise of all lengths, to TCP and to UDP.
+    // Random bytes of all lengths, over TCP and UDP.
     let noise = noise(400_000);
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     for length in (0..400).map(|step| step * step) {
@@ -189,7 +189,7 @@ fn five_hundred_silent_connections_disturb_no_flow() {
     let before = flow.memory();
     let mut silent: Vec<_> = (0..SILENT).map(|_| flow.stranger()).collect();
     let arrived = flow.check();
-    // Each is told why it is dropped, the earliest since there are too many, the others since they say nothing.
+    // Each connection gets a reason: the earliest exceed the limit, the others time out.
     for stream in &mut silent {
         let mut told = Vec::new();
         stream.read_to_end(&mut told).unwrap();
@@ -200,21 +200,21 @@ fn five_hundred_silent_connections_disturb_no_flow() {
     assert!(too_many > 0, "there is room for fewer: {reasons:?}");
     assert!(flow.check() > arrived);
     assert!(flow.memory() < before + MEMORY_MAX_BYTES, "{before} bytes before, {} now", flow.memory());
-    // There is room for whoever speaks.
+    // A host that sends a greeting still finds room.
     flow.guest();
     assert_eq!(flow.share.stop(), Some(0));
 }
 
 #[test]
-fn who_speaks_without_end_lets_others_have_their_turn() {
+fn an_endless_sender_does_not_starve_others() {
     let mut flow = Flow::start();
     let ping = Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(10_000);
-    // A stranger is told that there is something else to be said first.
+    // An unknown host is refused, because a greeting must come first.
     let mut said = Preamble::Control.emit().to_vec();
     said.extend_from_slice(&ping);
     flow.answer(&said);
     flow.refused("before `Hello`");
-    // A peer may say it, as fast as it can: for as long as others are served beside it.
+    // A peer may send at any rate, because the broker still serves the others.
     let mut talker = flow.guest();
     let mut listener = talker.try_clone().unwrap();
     std::thread::scope(|scope| {
@@ -239,8 +239,8 @@ fn a_peer_can_name_no_path_and_no_command() {
         via_back: None,
         key: PublicKey([9; 32]),
     };
-    // What the tables mark as local is refused, whatever it is called.
-    let local: Vec<&str> = runtime::registry::pairs()
+    // Every option that the tables mark as local is refused.
+    let local: Vec<&str> = modules::registry::pairs()
         .iter()
         .filter(|pair| pair.options().iter().any(|option| option.scope == contract::Scope::Local))
         .map(|pair| pair.name())
@@ -263,7 +263,7 @@ fn a_peer_can_name_no_path_and_no_command() {
 }
 
 #[test]
-fn who_says_too_little_or_what_nobody_understands_keeps_nobody_busy() {
+fn incomplete_and_unknown_messages_cost_no_processor_time() {
     let mut flow = Flow::start();
     let mut half = flow.stranger();
     half.write_all(&Preamble::Control.emit()).unwrap();
@@ -273,6 +273,6 @@ fn who_says_too_little_or_what_nobody_understands_keeps_nobody_busy() {
     let before = flow.ticks();
     flow.check();
     flow.check();
-    // That takes two seconds: who runs in circles uses all of them, or what others leave of them.
+    // This takes two seconds; a busy loop would use all of them.
     assert!(flow.ticks() < before + 40, "{} ticks", flow.ticks() - before);
 }

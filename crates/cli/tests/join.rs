@@ -7,24 +7,24 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, noise, outboard};
 
-/// The local socket of the sharer that listens there.
+/// Path of the local socket of the device host that listens on `address`.
 fn door(address: &str) -> String {
     let port = address.rsplit(':').next().unwrap();
     format!("{RUNTIME_DIRECTORY}/outboard/{port}.sock")
 }
 
-/// What the sharer says at its local socket.
+/// Sends bytes to the local socket of the device host and returns the answer.
 fn told(address: &str, said: &[u8]) -> String {
     let mut stream = UnixStream::connect(door(address)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Who was heard enough of may close before all was said.
+    // The device host may close the connection before it has read everything.
     let _ = stream.write_all(said);
     let mut told = Vec::new();
     let _ = stream.read_to_end(&mut told);
     String::from_utf8(told).unwrap()
 }
 
-/// Waits for new figures: everything has arrived once, in order, over a link that was never lost.
+/// Waits for new statistics; checks that all messages arrived once, in order, on an uninterrupted link.
 fn check(attach: &mut Service) {
     attach.pending();
     attach.wait("stats");
@@ -62,11 +62,11 @@ fn a_second_share_joins_the_first_and_leaves_it_undisturbed() {
     assert_eq!(second.stop(), Some(0));
     assert_eq!(first.wait("withdrawn")["name"], "two");
     check(&mut one);
-    // Its user keeps the node, and has the device again once it is shared again.
+    // The application host keeps the node, and gets the device back after it is shared again.
     let words = join("two");
     let mut third = Service::start(&words.each_ref().map(String::as_str));
     third.wait("joined");
-    // A fresh pattern counts from its start: the node has seen those numbers.
+    // A new pattern starts at 0, so the node has already received these numbers.
     let again = |figure: &Value| figure[0] == "repeated" && figure[1].as_f64() > Some(0.0);
     while !two.wait("stats")["stats"]["partner"].as_array().unwrap().iter().any(again) {}
 
@@ -76,7 +76,7 @@ fn a_second_share_joins_the_first_and_leaves_it_undisturbed() {
 }
 
 #[test]
-fn what_would_mean_something_else_is_refused() {
+fn a_join_with_other_session_options_is_refused() {
     let scratch = Scratch::new();
     let (input, _) = scratch.noise("in", 10);
     let (_first, address) = Service::share(&format!("file:{input}"), &[]);
@@ -89,28 +89,28 @@ fn what_would_mean_something_else_is_refused() {
 }
 
 #[test]
-fn an_address_that_something_else_has_is_an_error() {
+fn an_address_in_use_by_another_program_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     outboard(&["share", "pattern", "--listen", &address]).refused(1, &["listening on", &address]);
 }
 
 #[test]
-fn bad_words_at_the_local_socket_concern_nobody_else() {
-    let (mut first, address) = Service::share("pattern:rate=250", &["--limit", "greeting=1s"]);
+fn invalid_requests_to_the_local_socket_do_not_affect_its_flows() {
+    let (mut first, address) = Service::share("pattern:rate=250", &[]);
     let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
     attach.wait("attached");
-    assert!(told(&address, b"GET / HTTP/1.1\n").contains("no request"));
-    assert!(told(&address, b"{\"words\":{\"device\":7}}\n").contains("no request"));
+    assert!(told(&address, b"GET / HTTP/1.1\n").contains("invalid request"));
+    assert!(told(&address, b"{\"words\":{\"device\":7}}\n").contains("invalid request"));
     assert!(told(&address, &[b'['; 60_000]).contains("in time"), "a line without an end");
     assert!(told(&address, b"").contains("in time"));
-    // What is too long is cut off; whether the answer still arrives is up to the kernel.
+    // The device host closes the connection after too many bytes; the kernel decides whether the answer still arrives.
     told(&address, &vec![b'a'; 1 << 20]);
     told(&address, &noise(300_000));
     let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(door(&address)).unwrap()).collect();
     check(&mut attach);
     drop(silent);
-    let listen = ["share", "null", "--listen", &address, "--limit", "greeting=1s"];
+    let listen = ["share", "null", "--listen", &address];
     let mut second = Service::start(&listen);
     second.wait("joined");
     first.pending();

@@ -39,7 +39,7 @@ fn a_file_crosses_whole_through_pairs_and_options() {
 }
 
 #[test]
-fn a_flow_of_which_nothing_can_be_opened_has_failed() {
+fn a_flow_without_any_readable_message_fails() {
     let scratch = Scratch::new();
     let (input, _) = scratch.noise("in", 200_000);
     let [ours, theirs] = [7, 8].map(|byte| {
@@ -52,13 +52,13 @@ fn a_flow_of_which_nothing_can_be_opened_has_failed() {
     for via in ["encrypt", "encrypt(isolate=true, sandbox=possible)"] {
         let attach = |key| outboard(&["attach", &format!("{address}/in"), "--via", via, "--key-file", key]);
         attach(&theirs)
-            .refused(1, &["nothing that came could be used", "`encrypt` refused", "same --key-file"]);
+            .refused(1, &["no received message could be used", "`encrypt` refused", "same --key-file"]);
         attach(&ours).done();
     }
 }
 
 #[test]
-fn what_is_for_standard_output_alone_is_there() {
+fn standard_output_contains_only_data() {
     let scratch = Scratch::new();
     let (input, content) = scratch.noise("in", 200_000);
     let (_share, address) = Service::share(&format!("file:{input}"), &["--name", "it"]);
@@ -95,7 +95,7 @@ fn several_devices_of_one_host_end_together() {
 }
 
 #[test]
-fn a_run_file_joins_partners_and_ends_with_them() {
+fn a_run_file_connects_partners_and_ends_with_them() {
     let scratch = Scratch::new();
     let (input, content) = scratch.noise("in", 100_000);
     let output = scratch.path("out");
@@ -106,7 +106,7 @@ fn a_run_file_joins_partners_and_ends_with_them() {
 }
 
 #[test]
-fn pattern_arrives_as_it_was_made() {
+fn a_pattern_arrives_unchanged() {
     let (_share, address) = Service::share("pattern:count=300,rate=0,size=500", &[]);
     let mut attach =
         Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern:size=500", "--stats"]);
@@ -127,7 +127,7 @@ fn figures_are_reported_every_second() {
 }
 
 #[test]
-fn what_a_peer_may_not_ask_for_is_refused_with_its_place() {
+fn a_forbidden_request_of_a_peer_is_refused_with_its_position() {
     let (_share, address) = Service::share("pattern", &["--require", "compress(zstd)", "--name", "p"]);
     let attach =
         |more: &[&str]| outboard(&[&["attach", &format!("{address}/p"), "--as", "null"], more].concat());
@@ -137,14 +137,14 @@ fn what_a_peer_may_not_ask_for_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_cannot_be_reached_says_what_to_do() {
+fn an_unreachable_host_is_reported_with_advice() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let from = format!("{nobody}/x");
     outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached", "outboard share"]);
 }
 
 #[test]
-fn who_comes_after_a_killed_attacher_gets_the_device() {
+fn a_device_is_free_again_after_its_application_host_is_killed() {
     let (_share, address) = Service::share("pattern:rate=100,count=300", &["--name", "it"]);
     let mut killed = Service::start(&["attach", &format!("{address}/it"), "--as", "null"]);
     killed.wait("attached");
@@ -152,15 +152,15 @@ fn who_comes_after_a_killed_attacher_gets_the_device() {
     outboard(&["attach", &format!("{address}/it"), "--as", "null"]).done();
 }
 
-/// A file that was read whole arrives whole, though its host is told to stop while most of it is under way.
+/// A file that was read to its end arrives completely, even if its host is stopped while most of it is in flight.
 #[test]
-fn what_was_read_arrives_whole_though_its_host_stops() {
+fn a_file_arrives_completely_although_its_host_stops() {
     let scratch = Scratch::new();
     let (file, content) = scratch.noise("in", 200_000);
     let limit = ["--insecure", "--stats", "--limit", "drain=50s"];
     let (mut share, address) = Service::share(&format!("file:{file},frame=chunk(10kB)"), &limit);
     let (from, out, go) = (format!("{address}/in"), scratch.path("out"), scratch.path("go"));
-    // More than a pipe holds, and nobody reads it yet.
+    // More than a pipe holds; the reader starts later.
     let sink = format!("exec:while [ ! -e {go} ]; do sleep 0.05; done; cat >{out}");
     let _attach = Service::start(&["attach", &from, "--as", &sink, "--insecure"]);
     while share.wait("stats")["stats"]["outgoing"]["ending"] != true {}

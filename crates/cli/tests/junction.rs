@@ -2,11 +2,14 @@
 
 mod support;
 
+use netsim::Params;
+use netsim::relay::Relay;
 use serde_json::Value;
+use std::net::SocketAddr;
 use support::{Scratch, Service, outboard};
 use wire::Container;
 
-/// Messages of a run of `pattern` in a file of containers: which device each is of, and its number.
+/// Reads `pattern` messages from a file of containers. Returns the device and the number of each.
 fn numbers(path: &str) -> Vec<(usize, u64)> {
     let bytes = std::fs::read(path).unwrap();
     let mut rest = bytes.as_slice();
@@ -21,7 +24,7 @@ fn numbers(path: &str) -> Vec<(usize, u64)> {
     numbers
 }
 
-/// Everything from the first message that came to the last there is, once and in order.
+/// Checks that the messages from the first received one to the last are complete and in order.
 fn check_consecutive(numbers: &[u64], count: u64) {
     let first = *numbers.first().expect("something came");
     assert!(numbers.iter().copied().eq(first..count), "from {first}: {} came", numbers.len());
@@ -39,7 +42,7 @@ fn one_device_to_four_hosts(more: &[&str]) {
         .map(|path| Service::start(&["attach", &from, "--as", &format!("file:{path},frame=container")]))
         .collect();
     attached.iter_mut().for_each(|attach| drop(attach.wait("attached")));
-    // One is killed on the way: nobody else loses anything.
+    // Kill one host: the others lose nothing.
     share.wait("hub");
     drop(attached.remove(1));
     for (number, attach) in attached.iter_mut().enumerate() {
@@ -54,7 +57,7 @@ fn one_device_to_four_hosts(more: &[&str]) {
 }
 
 #[test]
-fn one_device_is_copied_to_four_hosts_of_which_one_is_killed() {
+fn one_device_is_copied_to_four_hosts_and_one_is_killed() {
     one_device_to_four_hosts(&["--hub", "copy,queue=256"]);
 }
 
@@ -64,11 +67,11 @@ fn one_device_is_divided_among_four_hosts_by_its_pipeline() {
 }
 
 #[test]
-fn a_hub_says_what_it_cannot_do() {
+fn invalid_hub_policies_are_refused() {
     for (words, says) in [
         (vec!["--hub", "everyone"], "is no policy"),
         (vec!["--hub", "copy,ways=0"], "ways"),
-        (vec!["--via", "compress | multiplex(ways=3)"], "only where it stands first"),
+        (vec!["--via", "compress | multiplex(ways=3)"], "only as the first pair"),
     ] {
         outboard(&[&["share", "pattern", "--listen", "127.0.0.1:0"], &words[..]].concat())
             .refused(2, &[says]);
@@ -78,6 +81,19 @@ fn a_hub_says_what_it_cannot_do() {
     let mut first = Service::start(&["attach", &from, "--as", "null"]);
     first.wait("attached");
     outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by another peer");
+}
+
+#[test]
+fn a_device_is_free_again_although_the_goodbye_of_its_user_is_late() {
+    let (_share, address) = Service::share("pattern:rate=50", &[]);
+    let far = Params { delay_ns: 200_000_000, ..Params::default() };
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let relay = Relay::start(any, address.parse().unwrap(), far, 1).unwrap();
+    let mut first = Service::start(&["attach", &format!("{}/pattern", relay.address()), "--as", "null"]);
+    first.wait("attached");
+    assert_eq!(first.stop(), Some(0));
+    let mut second = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null"]);
+    second.wait("attached");
 }
 
 #[test]
@@ -106,7 +122,7 @@ fn two_devices_are_joined_into_one_file() {
 }
 
 #[test]
-fn flows_that_are_kept_apart_end_in_a_file_each() {
+fn separate_flows_are_written_to_separate_files() {
     const COUNT: u64 = 100;
     let scratch = Scratch::new();
     let pattern = |size: usize| format!("pattern:rate=300,size={size},count={COUNT}");
@@ -133,7 +149,7 @@ fn flows_that_are_kept_apart_end_in_a_file_each() {
 }
 
 #[test]
-fn what_is_recorded_by_a_side_port_is_replayed() {
+fn a_recording_of_a_side_port_can_be_replayed() {
     const COUNT: u64 = 60;
     let scratch = Scratch::new();
     let (recording, replayed) = (scratch.path("recording"), scratch.path("replayed"));
@@ -159,12 +175,12 @@ fn what_is_recorded_by_a_side_port_is_replayed() {
 }
 
 #[test]
-fn a_side_port_says_what_is_wrong_with_it() {
+fn invalid_side_ports_are_refused() {
     let connect = |port: &str| {
         outboard(&["connect", "pattern:count=5,rate=0", "null", "--via", "record", "--port", port, "--json"])
     };
     connect("record").refused(2, &["PAIR=SPEC"]);
-    connect("null=null").refused(2, &["no pair with a side port", "record"]);
+    connect("null=null").refused(2, &["not a pair with a side port", "record"]);
     connect("record.sound=null").refused(2, &["these side ports: record"]);
     connect("record=nothing:x").refused(2, &["nothing"]);
     let told: Value = connect("record=file:/dev/full").done().json();

@@ -1,4 +1,5 @@
-//! Overload refuses the new and keeps the old, names the limit, and counts; a flow that floods starves none beside it.
+//! Under overload a host refuses new work, names and counts the limit, and keeps existing work. A flood starves no
+//! other flow.
 
 mod support;
 
@@ -14,7 +15,7 @@ fn attach(address: &str, name: &str, more: &[&str]) -> Service {
     Service::start(&[&["attach", &from, "--as", "null", "--insecure", "--stats"], more].concat())
 }
 
-/// What of the sharer's metrics begins with this, added up.
+/// Adds up the device host's metrics in lines that begin with `name`.
 fn metric(share: &Service, name: &str) -> f64 {
     let status = outboard(&["top", "--once", "--json"]).done().json();
     let hosts = status["hosts"].as_array().unwrap();
@@ -23,7 +24,7 @@ fn metric(share: &Service, name: &str) -> f64 {
 }
 
 #[test]
-fn one_more_than_may_be_is_refused_by_the_name_of_the_limit() {
+fn one_session_above_the_limit_is_refused_and_the_limit_named() {
     let limits = ["--insecure", "--limit", "sessions=2", "--limit", "drivers=1"];
     let (mut share, address) = Service::share("pattern:rate=50", &[&limits[..], &["--hub", "copy"]].concat());
     let mut old: Vec<_> = (0..2).map(|_| attach(&address, "pattern", &[])).collect();
@@ -32,7 +33,7 @@ fn one_more_than_may_be_is_refused_by_the_name_of_the_limit() {
     let refused = outboard(&["attach", &from, "--as", "null", "--insecure"]);
     refused.refused(1, &["--limit sessions=2"]);
     assert!(share.wait("refused")["reason"].as_str().unwrap().contains("--limit sessions=2"));
-    // Who is in goes on.
+    // Existing sessions continue.
     for old in &mut old {
         let before = old.wait("stats")["stats"]["incoming"]["messages"].as_u64();
         while old.wait("stats")["stats"]["incoming"]["messages"].as_u64() <= before {}
@@ -45,24 +46,22 @@ fn one_more_than_may_be_is_refused_by_the_name_of_the_limit() {
 }
 
 #[test]
-fn a_store_that_might_not_fit_is_not_begun() {
-    // Two flows a device.
-    let limits = ["--insecure", "--limit", "store_bytes=1MiB", "--limit", "store_bytes_of_all=3MiB"];
+fn a_driver_is_refused_if_its_replay_store_might_not_fit() {
+    // Each device has two flows.
+    let limits = ["--insecure", "--limit", "store_bytes=5GiB"];
     let (_share, address) = Service::share("pattern:rate=50", &[&limits[..], &["--hub", "copy"]].concat());
     let mut old = attach(&address, "pattern", &[]);
     old.wait("attached");
     let from = format!("{address}/pattern");
     let refused = outboard(&["attach", &from, "--as", "null", "--insecure"]);
-    refused.refused_with(1, "--limit store_bytes_of_all=3145728");
+    refused.refused_with(1, "limit store_bytes_of_all=17179869184");
     let before = old.wait("stats")["stats"]["incoming"]["messages"].as_u64();
     while old.wait("stats")["stats"]["incoming"]["messages"].as_u64() <= before {}
 }
 
 #[test]
-fn a_flood_of_handshakes_keeps_the_flows_that_are_there() {
-    let limits =
-        ["--insecure", "--limit", "handshakes_per_second=20", "--limit", "connections_per_second=300"];
-    let (mut share, address) = Service::share("pattern:rate=250", &limits);
+fn existing_flows_survive_a_flood_of_connections() {
+    let (mut share, address) = Service::share("pattern:rate=250", &["--insecure"]);
     let mut flow = Service::start(&[
         "attach",
         &format!("{address}/pattern"),
@@ -75,19 +74,17 @@ fn a_flood_of_handshakes_keeps_the_flows_that_are_there() {
     flow.wait("stats");
     let hello = Control::Hello { host: "stranger".into(), resume: None, received: 0, attempt: 1 };
     let said = [Preamble::Control.emit().to_vec(), hello.emit()].concat();
-    let mut told = Vec::new();
-    for _ in 0..1000 {
+    let mut told = String::new();
+    let refusal = "limit connections_per_second=100";
+    while !told.contains(refusal) {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Who is refused at once may be closed before all was said.
+        // The listener may close a refused connection before it has read everything.
         let _ = stream.write_all(&said);
         let mut head = [0; 512];
         let count = stream.read(&mut head).unwrap_or(0);
-        told.extend_from_slice(&head[..count]);
+        told += &String::from_utf8_lossy(&head[..count]);
     }
-    let told = String::from_utf8_lossy(&told);
-    assert!(told.contains("--limit handshakes_per_second=20"), "{told}");
-    assert!(told.contains("--limit connections_per_second=300"), "{told}");
     share.wait("refused");
     let stats = flow.wait("stats")["stats"].take();
     assert!(stats["partner"].as_array().unwrap().iter().all(|figure| {
@@ -97,7 +94,7 @@ fn a_flood_of_handshakes_keeps_the_flows_that_are_there() {
 }
 
 #[test]
-fn a_rate_is_kept_and_nothing_is_lost() {
+fn a_rate_limit_delays_and_loses_nothing() {
     let scratch = Scratch::new();
     let (file, content) = scratch.noise("in", 300_000);
     let limit = ["--insecure", "--limit", "device_bytes=200kB"];
@@ -107,12 +104,12 @@ fn a_rate_is_kept_and_nothing_is_lost() {
     let from = format!("{address}/in");
     outboard(&["attach", &from, "--as", &format!("file:{out}"), "--insecure"]).done();
     assert!(std::fs::read(out).unwrap() == content);
-    // A tenth of a second's worth may come at once, and what one turn takes.
+    // The limit allows a burst of 0.1 s, and the messages of one turn.
     assert!(since.elapsed().as_secs_f64() > 0.2, "{:?}", since.elapsed());
 }
 
 #[test]
-fn a_peer_keeps_to_its_share_of_the_processor() {
+fn a_peer_stays_within_its_processor_limit() {
     let limit = ["--insecure", "--limit", "cpu_percent_per_peer=10"];
     let (share, address) = Service::share("pattern:rate=0,size=65536", &limit);
     let mut flow = attach(&address, "pattern", &["--via", "compress(zlib, level=9)"]);
@@ -130,48 +127,58 @@ fn a_peer_keeps_to_its_share_of_the_processor() {
         messages(&mut flow);
     }
     let (used, passed) = (used(&share) - before, since.elapsed().as_secs_f64());
-    // What one turn takes too much is rested for later.
+    // The worker pauses after a turn that exceeds the limit.
     assert!(used < passed * 0.10 + 0.5, "{used} s of the processor in {passed} s");
     assert!(messages(&mut flow) > begun, "it does not go on");
     assert!(flow.seen.iter().all(|event| event["event"] != "link-lost"), "{:?}", flow.seen);
 }
 
 #[test]
-fn a_peer_that_speaks_without_end_is_heard_for_its_part_and_its_flows_go_on() {
-    let limit = ["--insecure", "--limit", "control_percent_per_peer=2"];
-    let (mut share, address) = Service::share("pattern:rate=250", &limit);
-    // Of a host that asks nobody for a key, both are one peer.
-    let mut flow = attach(&address, "pattern", &[]);
+fn a_peer_that_floods_the_control_channel_is_slowed_down_and_its_flows_continue() {
+    const LIMIT: u64 = 20_000;
+    let limit = format!("control_messages_per_peer={LIMIT}");
+    // A long silence: a slow machine must not lose the link for another reason.
+    let (mut share, address) = Service::share("pattern:rate=250", &["--insecure", "--silence", "60s"]);
+    // Without keys, all hosts of one address are one peer.
+    let mut flow = attach(&address, "pattern", &["--silence", "60s"]);
     flow.wait("attached");
+    let since = Instant::now();
     let mut talker = TcpStream::connect(&address).unwrap();
     let hello = Control::Hello { host: "talker".into(), resume: None, received: 0, attempt: 1 };
     talker.write_all(&[Preamble::Control.emit().to_vec(), hello.emit()].concat()).unwrap();
-    // Who goes on before it is welcomed is sent away.
+    // A client that sends before the welcome is refused.
     assert!(talker.read(&mut [0; 64]).unwrap() > 0);
     let ping = Control::Ping { id: 1, sent: 1, received: 0 }.emit().repeat(1000);
+    let pong_bytes = Control::Pong { id: 1, sent: 1, received: 1, replied: 1 }.emit().len() as u64;
     let (mut listener, hangs_up) = (talker.try_clone().unwrap(), talker.try_clone().unwrap());
     let messages = |flow: &mut Service| flow.wait("stats")["stats"]["incoming"]["messages"].as_u64();
     std::thread::scope(|scope| {
         scope.spawn(|| while talker.write_all(&ping).is_ok() {});
-        scope.spawn(|| while listener.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {});
-        let told = share.wait("warning")["problem"].take();
-        let used = || sys::clock::cpu_ns_of(share.child.id()).unwrap();
-        let (before, since, begun) = (used(), Instant::now(), messages(&mut flow));
+        let answered = scope.spawn(move || {
+            let mut bytes = [0; 1 << 16];
+            let counts = std::iter::from_fn(|| listener.read(&mut bytes).ok().filter(|count| *count > 0));
+            counts.sum::<usize>() as u64 / pong_bytes
+        });
+        let warning = share.wait("warning")["problem"].take();
+        assert!(warning.as_str().unwrap().contains(&limit), "{warning}");
+        let begun = messages(&mut flow);
+        // The talker sends far more than the limit in this time.
         while since.elapsed().as_secs() < 4 {
             messages(&mut flow);
         }
-        let (used, passed) = ((used() - before) as f64 / 1e9, since.elapsed().as_secs_f64());
+        assert!(messages(&mut flow) > begun, "the flow does not continue");
         hangs_up.shutdown(std::net::Shutdown::Both).unwrap();
-        assert!(told.as_str().unwrap().contains("--limit control_percent_per_peer=2"), "{told}");
-        // It has other work, too.
-        assert!(used < passed * 0.02 + 0.5, "{used} s of the processor in {passed} s");
-        assert!(messages(&mut flow) > begun, "it does not go on");
+        let (answered, passed) = (answered.join().unwrap(), since.elapsed().as_secs_f64());
+        // One second is saved up; a turn may exceed the limit by its 64 messages.
+        let most = (passed + 2.0) * LIMIT as f64;
+        assert!((answered as f64) < most, "{answered} pings were answered in {passed} s");
+        assert!(answered > LIMIT, "{answered} pings were answered");
     });
     assert!(flow.seen.iter().all(|event| event["event"] != "link-lost"), "{:?}", flow.seen);
 }
 
 #[test]
-fn what_becomes_too_large_is_refused_before_it_is_made() {
+fn a_message_that_decompresses_above_the_limit_is_refused() {
     let scratch = Scratch::new();
     let file = scratch.path("in");
     std::fs::write(&file, vec![0; 1 << 20]).unwrap();
@@ -216,7 +223,7 @@ fn a_flood_beside_a_keyboard_does_not_starve_it() {
         assert!(since.elapsed() < PATIENCE, "{keys} keys beside {flood} messages of the flood");
     }
     assert!(flood > 300, "{flood}");
-    // What each has cost is told.
+    // The statistics contain the cost of each peer.
     assert!(metric(&share, "busy_seconds") > 0.0);
     assert!(metric(&share, "bytes") > 65536.0 * 300.0);
 }

@@ -1,4 +1,4 @@
-//! `outboard module`: shell lines of named pipes and of `|`, and the interface by which a runner drives it.
+//! `outboard module`: in shell lines with named pipes and `|`, and driven by a runner over the module interface.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{PATIENCE, Scratch, command, end, noise, outboard, outboard_fed, te
 use wire::module::MODULE_FRAME_BYTES_MAX;
 use wire::{Container, ModuleFrame, ModuleKey};
 
-/// Bytes of what the modules are fed, and how it is cut.
+/// Size of the input, and the options that cut it into messages.
 const BYTES: usize = 300_000;
 const CHUNKS: &str = "frame=chunk(1000)";
 
@@ -25,13 +25,13 @@ fn fifos<const N: usize>(scratch: &Scratch, names: [&str; N]) -> [String; N] {
     })
 }
 
-/// The words of a line, started.
+/// Starts the program with the words of a line.
 fn start(line: &str) -> Child {
     let words: Vec<_> = line.split(' ').collect();
     command(&words).spawn().unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// A port that nobody has now.
+/// Returns a free port.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -41,7 +41,7 @@ fn containers(bodies: &[&[u8]]) -> Vec<u8> {
     bodies.iter().flat_map(one).collect()
 }
 
-/// Listing 5.2 of the dissertation, both hosts of it, whatever starts first.
+/// Both hosts of "Networked Device Driver Architecture" (2012), listing 5.2, in any order of start.
 #[test]
 fn modules_join_through_named_pipes_in_any_order() {
     let scratch = Scratch::new();
@@ -69,7 +69,7 @@ fn modules_join_through_named_pipes_in_any_order() {
         let running: Vec<_> = lines
             .into_iter()
             .map(|line| {
-                // Who calls must find somebody; all else may come in any order.
+                // The listener must start before the client; all other processes may start in any order.
                 if line.contains(&format!("{network} -w")) {
                     return (None, line);
                 }
@@ -100,7 +100,7 @@ fn modules_join_with_a_bar() {
     let made = outboard_fed(&["module", "compress"], &given).done();
     assert!(!made.stdout.is_empty() && made.stdout != given);
     assert_eq!(outboard_fed(&["module", "compress", "--undo"], &made.stdout).done().stdout, given);
-    // What is held leaves at the end.
+    // Held messages leave at the end.
     let bundled = outboard_fed(&["module", "bundle", "count=3", "wait=10s"], &given).done();
     assert_eq!(
         outboard_fed(&["module", "bundle", "--undo", "count=3"], &bundled.stdout).done().stdout,
@@ -109,7 +109,7 @@ fn modules_join_with_a_bar() {
 }
 
 #[test]
-fn halves_that_talk_meet_at_a_socket() {
+fn halves_with_feedback_connect_through_a_socket() {
     let scratch = Scratch::new();
     let [between] = fifos(&scratch, ["between"]);
     let (input, output, meeting) = (scratch.path("in"), scratch.path("out"), scratch.path("meeting"));
@@ -173,29 +173,29 @@ fn a_transport_moves_containers_between_pipes() {
     until("it listens", || fs::read_to_string("/proc/net/udp").unwrap().contains(&bound));
     end(start(&format!("module {network} -r {input}")), "the sender").done();
     until("all has come", || fs::metadata(&output).unwrap().len() == given.len() as u64);
-    // Over datagrams there is no end.
+    // Datagrams do not carry the end of the input.
     terminate(&listener);
     end(listener, "the listener").done();
     assert_eq!(fs::read(&output).unwrap(), given);
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_says_what_to_do() {
+fn invalid_command_lines_are_refused_with_advice() {
     let scratch = Scratch::new();
     let refused = |line: &str, says: &[&str]| {
         let words: Vec<_> = line.split(' ').collect();
         outboard(&words).refused(2, says);
     };
-    refused("module buffer", &["talk to each other", "-c SOCKET"]);
+    refused("module buffer", &["exchange control messages", "-c SOCKET"]);
     let missing = scratch.path("missing");
     refused(&format!("module null -r {missing}"), &[&format!("`mkfifo {missing}` makes a named pipe")]);
     refused(&format!("module null -w {missing}"), &["mkfifo"]);
     refused("module nul", &["no pair, device or transport `nul`", "outboard modules"]);
     refused("module compress level=99", &["`compress`", "`level`", "outboard modules compress"]);
-    refused("module compress zstd gzip", &["`gzip` is no option of `compress`", "NAME=VALUE"]);
+    refused("module compress zstd gzip", &["`gzip` is not an option of `compress`", "NAME=VALUE"]);
     refused("module null -r a -r b", &["1 port for -r, not 2"]);
     refused("module compress --format smoke", &["no format `smoke`"]);
-    refused("module compress --listen", &["--listen means nothing to `compress`"]);
+    refused("module compress --listen", &["--listen does not apply to `compress`"]);
     refused("module encrypt", &["--key-file"]);
     refused("module stdin -r a", &["`stdin` has no flow for -r"]);
     refused("module tcp://192.0.2.1:1", &["--insecure"]);
@@ -203,7 +203,8 @@ fn what_cannot_be_is_refused_and_says_what_to_do() {
     refused("module null --fd-control 3 -r a", &["cannot be used with"]);
     refused("module null --fd-control 900", &["--fd-control 900"]);
     outboard(&["module", "tcp://127.0.0.1:1"]).refused(1, &["cannot be reached", "--listen"]);
-    outboard_fed(&["module", "null"], &[255; 40]).refused(1, &["standard input is no container"]);
+    outboard_fed(&["module", "null"], &[255; 40])
+        .refused(1, &["data from standard input is not a container"]);
     let short = &containers(&[b"cut short"])[..15];
     outboard_fed(&["module", "null"], short).refused(1, &["ended 15 bytes into a container"]);
     let refusal = outboard_fed(&["module", "compress", "--undo"], &containers(&[b"no frame of it"])).done();
@@ -214,7 +215,7 @@ fn what_cannot_be_is_refused_and_says_what_to_do() {
 }
 
 #[test]
-fn a_runner_is_told_what_is_done() {
+fn a_half_reports_done_messages_to_its_runner() {
     let mut module = Driven::half("null");
     module.say(0, &hello("source", "video", &[]));
     assert_eq!(module.frame(), (0, hello("source", "video", &[("done", "true")])));
@@ -234,7 +235,7 @@ fn a_runner_is_told_what_is_done() {
 }
 
 #[test]
-fn what_is_held_is_not_done_until_a_flush_or_the_end() {
+fn held_messages_are_done_after_a_flush_or_the_end() {
     let mut module = Driven::half("bundle");
     module.say(0, &hello("source", "bytes", &[("count", "3"), ("wait", "60s")]));
     assert!(matches!(module.frame().1, ModuleFrame::Hello { .. }));
@@ -256,7 +257,7 @@ fn what_is_held_is_not_done_until_a_flush_or_the_end() {
 }
 
 #[test]
-fn halves_talk_through_their_runner() {
+fn feedback_passes_through_the_runner() {
     let [mut source, mut sink] = ["source", "sink"].map(|role| {
         let mut half = Driven::half("buffer");
         half.say(0, &hello(role, "bytes", &[("max", "2"), ("min", "1")]));
@@ -268,7 +269,7 @@ fn halves_talk_through_their_runner() {
             return (at, said);
         }
     };
-    // The sink asks for two, and only then the source gives two.
+    // The sink requests two messages, and only then the source sends two.
     (0..3).for_each(|number| source.give(number, &[number as u8]));
     let (at, said) = peer(&sink);
     assert_eq!((at, said.len()), (0, 8));
@@ -281,7 +282,7 @@ fn halves_talk_through_their_runner() {
 }
 
 #[test]
-fn a_key_comes_before_the_hello_and_on_no_command_line() {
+fn a_key_precedes_the_hello_and_is_on_no_command_line() {
     let mut keyless = Driven::half("encrypt");
     keyless.say(0, &hello("source", "bytes", &[]));
     keyless.fails("--key-file");
@@ -296,7 +297,7 @@ fn a_key_comes_before_the_hello_and_on_no_command_line() {
     assert!(!sealed.windows(6).any(|part| part == b"secret"));
     sink.give(created, &sealed);
     assert_eq!(sink.output(), (3, b"secret".to_vec()));
-    // What the stage refuses is a drop with a name, and not the end.
+    // The module drops a refused message with a reason, and continues.
     sink.give(created, b"rubbish");
     let dropped = loop {
         if let (_, ModuleFrame::Drop { count, .. }) = sink.frame() {
@@ -307,7 +308,7 @@ fn a_key_comes_before_the_hello_and_on_no_command_line() {
 }
 
 #[test]
-fn a_runner_that_breaks_the_rules_is_told_so() {
+fn protocol_errors_of_a_runner_are_reported() {
     let said = |frames: &[ModuleFrame], words: &str| {
         let mut module = Driven::half("null");
         frames.iter().for_each(|frame| module.say(0, frame));
@@ -319,7 +320,7 @@ fn a_runner_that_breaks_the_rules_is_told_so() {
         format: "bytes".into(),
         options: Vec::new(),
     };
-    said(&[ModuleFrame::Gap], "no hello");
+    said(&[ModuleFrame::Gap], "not a hello");
     said(&[hello_of(2, "source")], "version 2");
     said(&[hello_of(1, "both")], "role `both`");
     said(&[hello("source", "smoke", &[])], "no format `smoke`");
@@ -329,12 +330,12 @@ fn a_runner_that_breaks_the_rules_is_told_so() {
     let mut module = Driven::half("null");
     module.say(0, &hello("source", "bytes", &[]));
     module.give_bytes(&[255; 12]);
-    module.fails("no container");
+    module.fails("not a container");
 }
 
-/// A reader that goes away ends the writer, which says so.
+/// When the reader closes its pipe, the writer reports it and exits.
 #[test]
-fn a_module_ends_when_nobody_reads_it() {
+fn a_module_exits_when_its_reader_has_closed() {
     let mut child = command(&["module", "pattern:rate=0"]).stdin(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
     let ended = end(child, "module pattern");

@@ -1,4 +1,4 @@
-//! Networks that let only one protocol through: a session goes by UDP alone, and by TCP alone.
+//! Networks that pass only one protocol: a session works over UDP alone, and over TCP alone.
 
 mod support;
 
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use support::{Scratch, Service, figure, outboard};
 
-/// Passes on what comes by TCP alone: what comes by UDP is lost without a word. Where.
+/// Starts a relay that forwards TCP and silently drops UDP. Returns its address.
 fn tcp_alone(target: &str) -> SocketAddr {
     both(target, Arc::new(AtomicBool::new(false)))
 }
 
-/// Passes on what comes by TCP, and what comes by UDP while that is `open`. Where.
+/// Starts a relay that forwards TCP, and UDP while `open` is true. Returns its address.
 fn both(target: &str, open: Arc<AtomicBool>) -> SocketAddr {
     let (listener, near) = loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Another program may have the port of UDP that TCP has free.
+        // Another program may use the UDP port of a free TCP port.
         if let Ok(near) = UdpSocket::bind(listener.local_addr().unwrap()) {
             break (listener, near);
         }
@@ -43,7 +43,7 @@ fn both(target: &str, open: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-/// Passes on what comes by UDP alone: who comes by TCP is refused. Where.
+/// Starts a relay that forwards UDP and refuses TCP. Returns its address.
 fn udp_alone(target: &str) -> SocketAddr {
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = near.local_addr().unwrap();
@@ -79,7 +79,7 @@ fn pass_udp(near: UdpSocket, target: String, open: Arc<AtomicBool>) {
     });
 }
 
-/// What `attach` told while the file came whole.
+/// Transfers a file through a relay and returns the events of `attach`.
 fn crosses_whole(through: impl Fn(&str) -> SocketAddr) -> Vec<Value> {
     let scratch = Scratch::new();
     let (input, content) = scratch.noise("in", 300_000);
@@ -91,35 +91,35 @@ fn crosses_whole(through: impl Fn(&str) -> SocketAddr) -> Vec<Value> {
 }
 
 #[test]
-fn a_session_goes_by_udp_alone() {
+fn a_session_works_over_udp_alone() {
     let told = crosses_whole(udp_alone);
-    assert!(!told.iter().any(|event| event["event"] == "fell-back"), "{told:?}");
+    assert!(!told.iter().any(|event| event["event"] == "fallback-started"), "{told:?}");
 }
 
 #[test]
-fn a_session_goes_by_tcp_where_udp_does_not_get_through_and_says_so() {
+fn a_session_falls_back_to_tcp_without_udp_and_reports_it() {
     let told = crosses_whole(tcp_alone);
-    let fell_back = told.iter().find(|event| event["event"] == "fell-back");
+    let fell_back = told.iter().find(|event| event["event"] == "fallback-started");
     let fell_back = fell_back.unwrap_or_else(|| panic!("{told:?}"));
     assert_eq!((&fell_back["from"], &fell_back["to"]), (&"quic".into(), &"tcp".into()));
 }
 
-/// A firewall that shuts UDP in mid-session, and opens it again.
+/// A firewall blocks UDP during a session, and unblocks it later.
 #[test]
-fn a_session_goes_on_by_tcp_when_udp_is_blocked_and_comes_back() {
+fn a_session_falls_back_to_tcp_while_udp_is_blocked() {
     let (_share, address) = Service::share("pattern:rate=500,size=200", &[]);
     let open = Arc::new(AtomicBool::new(true));
     let from = format!("{}/pattern", both(&address, open.clone()));
     let mut attach = Service::start(&["attach", &from, "--as", "pattern:size=200", "--stats"]);
     let mut messages = 0;
     for (is_open, told, carries) in
-        [(true, "attached", "quic"), (false, "fell-back", "tcp"), (true, "came-back", "quic")]
+        [(true, "attached", "quic"), (false, "fallback-started", "tcp"), (true, "fallback-ended", "quic")]
     {
         open.store(is_open, Ordering::Relaxed);
         let told = attach.wait(told);
         assert!(told["to"].is_null() || told["to"] == carries, "{told}");
-        // Only QUIC counts its moves. Figures of before may still be on their way.
-        let is_quic = |stats: &Value| figure(&stats["transport"], "moves") >= 0.0;
+        // Only QUIC counts migrations. Earlier statistics may still arrive.
+        let is_quic = |stats: &Value| figure(&stats["transport"], "migrations") >= 0.0;
         let mut all = (0..60).map(|_| attach.flows(messages + 500));
         let stats = all.find(|stats| is_quic(stats) == (carries == "quic")).expect("figures of what carries");
         messages = stats["incoming"]["messages"].as_u64().unwrap();
@@ -130,7 +130,7 @@ fn a_session_goes_on_by_tcp_when_udp_is_blocked_and_comes_back() {
 }
 
 #[test]
-fn who_asks_for_quic_gets_no_other_transport() {
+fn an_explicit_quic_has_no_fallback() {
     let (_share, address) = Service::share("pattern", &[]);
     let from = format!("quic://{}/pattern", tcp_alone(&address));
     outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached"]);

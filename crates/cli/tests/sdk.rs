@@ -1,5 +1,5 @@
-//! Modules in Python, C and JavaScript (`sdk/`): each SDK through the whole ABI, and each example in a shell line
-//! of the real program.
+//! Modules in Python, C and JavaScript (`sdk/`): each SDK with the whole interface, and each example in a shell line
+//! with the real program.
 
 mod support;
 
@@ -9,20 +9,18 @@ use support::driven::{Driven, hello};
 use support::{Scratch, end, noise, outboard};
 use wire::{Container, MODULE_VERSION, ModuleFeedback, ModuleFrame};
 
-const SDKS: [(&str, &str); 3] = [("python", "python3"), ("c", "cc"), ("js", "node")];
+/// Each language, the program that runs or builds its modules, and its package.
+const SDKS: [(&str, &str, &str); 3] =
+    [("python", "python3", "python3"), ("c", "cc", "gcc"), ("js", "node", "nodejs")];
 
 fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk")
 }
 
-fn has(tool: &str) -> bool {
-    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
-
-/// The program `directory/name` of an SDK, ready to be run; `None`, loudly, where what runs it is missing.
-fn program(language: &str, tool: &str, name: &str, scratch: &Scratch) -> Option<Vec<String>> {
-    if !has(tool) {
-        eprintln!("SKIPPED: {language} {name}: there is no `{tool}`; scripts/setup says what to install");
+/// Returns the command line for the program `name` of an SDK. `None`: the tool is missing, and the test is skipped.
+fn program(language: &str, name: &str, scratch: &Scratch) -> Option<Vec<String>> {
+    let (_, tool, package) = SDKS.into_iter().find(|sdk| sdk.0 == language).expect("one of the SDKs");
+    if !testkit::skip::has_program(tool, package) {
         return None;
     }
     let source = |ending: &str| sdk().join(language).join(format!("{name}.{ending}")).display().to_string();
@@ -43,8 +41,8 @@ fn program(language: &str, tool: &str, name: &str, scratch: &Scratch) -> Option<
 /// Runs `check` with a program of each SDK.
 fn with_each(name: &str, check: impl Fn(&[String])) {
     let scratch = Scratch::new();
-    for (language, tool) in SDKS {
-        if let Some(words) = program(language, tool, name, &scratch) {
+    for (language, ..) in SDKS {
+        if let Some(words) = program(language, name, &scratch) {
             check(&words);
         }
     }
@@ -61,10 +59,10 @@ fn greeted(words: &[String]) -> Driven {
 }
 
 #[test]
-fn every_sdk_speaks_the_whole_interface() {
+fn every_sdk_implements_the_whole_interface() {
     with_each("tests/conformance", |words| {
         let mut module = greeted(words);
-        // Messages of all sizes, none and two for one; what is done is said, whole.
+        // Messages of all sizes, with no, one or two outputs; the module reports each as done.
         let large = noise(3 << 20);
         for (created, body) in [(5, &b"a"[..]), (6, b""), (100, b"twice"), (u64::MAX, &large)] {
             module.give(created, body);
@@ -75,16 +73,16 @@ fn every_sdk_speaks_the_whole_interface() {
         assert_eq!(module.output(), (101, b"twice".to_vec()));
         assert_eq!(module.output(), (u64::MAX, large));
         module.done(4, 5);
-        // What is kept back is not done, nor is what came behind it.
+        // A held message is not done, and neither are later ones.
         module.give(11, b"keep 1");
         module.give(12, b"b");
         module.give(13, b"drop");
         assert_eq!(module.output(), (12, b"b".to_vec()));
         assert_eq!(module.frame(), (6, ModuleFrame::Drop { count: 1, reason: "asked to".into() }));
         module.is_quiet();
-        // The other half, a gap, and what a later version says.
+        // Feedback of the other half, a gap, and a frame of a later version.
         module.say(7, &ModuleFrame::Peer(b"you".to_vec()));
-        assert_eq!(module.frame(), (6, ModuleFrame::Peer(b"heard you".to_vec())));
+        assert_eq!(module.frame(), (6, ModuleFrame::Peer(b"got you".to_vec())));
         assert_eq!(module.output(), (7, b"peer you".to_vec()));
         for frame in [ModuleFrame::Gap, ModuleFrame::Unknown(200), feedback(), ModuleFrame::Flush] {
             module.say(7, &frame);
@@ -92,15 +90,15 @@ fn every_sdk_speaks_the_whole_interface() {
         assert_eq!(module.output(), (8, b"gap".to_vec()));
         assert_eq!(module.output(), (11, b"keep 1".to_vec()));
         module.done(7, 9);
-        // A frame waits for the containers before it, and goes before those behind it.
+        // A frame takes effect after the containers before it and before the containers after it.
         module.say(8, &ModuleFrame::Peer(b"later".to_vec()));
         module.is_quiet();
         module.give(1, b"first");
         assert_eq!(module.output(), (1, b"first".to_vec()));
         assert_eq!(module.output(), (7, b"peer later".to_vec()));
-        assert_eq!(module.frame(), (10, ModuleFrame::Peer(b"heard later".to_vec())));
+        assert_eq!(module.frame(), (10, ModuleFrame::Peer(b"got later".to_vec())));
         module.done(8, 11);
-        // The end of the data is the end: what is kept comes, and all is done.
+        // At the end of the input, held messages leave, and everything is done.
         module.give(2, b"keep 2");
         module.end_data();
         assert_eq!(module.output(), (2, b"keep 2".to_vec()));
@@ -114,7 +112,7 @@ fn feedback() -> ModuleFrame {
 }
 
 #[test]
-fn every_sdk_says_what_is_wrong_and_ends() {
+fn every_sdk_reports_errors_and_exits() {
     with_each("tests/conformance", |words| {
         let mut module = greeted(words);
         module.give(1, b"fail");
@@ -146,7 +144,7 @@ fn every_sdk_says_what_is_wrong_and_ends() {
 }
 
 #[test]
-fn a_module_without_control_ends_well_when_its_reader_goes() {
+fn a_module_without_control_exits_with_success_when_its_reader_closes() {
     with_each("tests/conformance", |words| {
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -165,17 +163,17 @@ fn a_module_without_control_ends_well_when_its_reader_goes() {
     });
 }
 
-/// Runs `check` with each example, what it is given, how that is cut, and what it makes of it.
+/// Runs `check` with each example, its input, the options that cut the input, and the expected output.
 fn with_each_example(scratch: &Scratch, check: impl Fn(&[String], &[u8], &str, &[u8])) {
     let text = "From: ann.b+c@mail.example.org to dan@d.org\nno address @ all\n\n";
-    if let Some(upper) = program("c", "cc", "examples/upper", scratch) {
+    if let Some(upper) = program("c", "examples/upper", scratch) {
         check(&upper, text.as_bytes(), "line", text.to_uppercase().as_bytes());
     }
-    if let Some(redact) = program("js", "node", "examples/redact", scratch) {
+    if let Some(redact) = program("js", "examples/redact", scratch) {
         let hidden = format!("From: {} to {}\nno address @ all\n\n", "*".repeat(24), "*".repeat(9));
         check(&redact, text.as_bytes(), "line", hidden.as_bytes());
     }
-    if let Some(invert) = program("python", "python3", "examples/invert", scratch) {
+    if let Some(invert) = program("python", "examples/invert", scratch) {
         let (mut pictures, mut negatives) = (Vec::new(), Vec::new());
         for (kind, pixels) in [(0, b"RGB3"), (0, b"MJPG"), (1, b"RGB3")] {
             let content = noise(3 * 32 * 16);
@@ -222,16 +220,16 @@ fn the_examples_work_in_pipelines_of_the_real_program() {
     });
 }
 
-/// A half of our own in a process of its own is the same half.
+/// A built-in half in a separate process has the same output.
 #[test]
-fn a_pair_in_processes_of_its_own_undoes_what_it_did() {
+fn a_pair_in_separate_processes_restores_its_input() {
     let scratch = Scratch::new();
     let (input, content) = scratch.noise("in", 300_000);
     let output = scratch.path("out");
     let from = format!("file:{input},frame=chunk(1000)");
     let to = format!("file:{output}");
     for pair in ["compress", "bundle(count=7, wait=1s)", "encrypt"] {
-        // Where this kernel cannot isolate, it is still a process of its own.
+        // On a kernel without isolation it is still a separate process.
         let via = match pair.strip_suffix(')') {
             Some(open) => format!("{open}, isolate=true, sandbox=possible)"),
             None => format!("{pair}(isolate=true, sandbox=possible)"),

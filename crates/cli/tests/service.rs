@@ -1,5 +1,4 @@
-//! `outboard run` as a service: it reads its file again without dropping flows, tells how it is, and takes sockets
-//! from a service manager.
+//! `outboard run` as a service: reload without interrupted flows, health, metrics, and sockets from a service manager.
 
 mod support;
 
@@ -11,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service, command, outboard, terminate};
 
-/// A device that is shared.
+/// Entry of a run file that shares a device.
 fn share(device: &str, name: &str, listen: &str) -> String {
     format!("[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '{listen}'\ninsecure = true\n")
 }
@@ -24,7 +23,7 @@ fn reload(service: &Service) -> support::Ended {
     outboard(&["reload", "--process", &service.child.id().to_string(), "--json"])
 }
 
-/// A port that nobody has at the moment, for both protocols.
+/// Returns a port that is free for TCP and UDP.
 fn free_port() -> u16 {
     loop {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -45,7 +44,7 @@ fn get(address: &str, target: &str) -> String {
 }
 
 #[test]
-fn a_file_that_is_read_again_drops_no_flow() {
+fn a_reload_interrupts_no_flow() {
     let scratch = Scratch::new();
     let (file, kept) = (scratch.path("run.toml"), scratch.path("kept"));
     let port = free_port();
@@ -59,11 +58,11 @@ fn a_file_that_is_read_again_drops_no_flow() {
     let mut service = Service::start(&["run", &file, "--metrics", "0", "--stats"]);
     let metrics = service.wait("metrics")["address"].as_str().unwrap().to_string();
     service.wait("attached");
-    // Another one attaches to what goes away.
+    // Another entry attaches to the device that the reload removes.
     let mut other = Service::start(&["attach", "--insecure", &format!("{listen}/old"), "--as", "null"]);
     other.wait("attached");
 
-    // A file that is wrong changes nothing.
+    // A file with an error changes nothing.
     write(&[&stays[..], &["[[share]]\ndevice = 'smoke:1'\n".into()]].concat());
     reload(&service).refused_with(1, "there is no device class `smoke`");
     service.wait("warning");
@@ -73,7 +72,7 @@ fn a_file_that_is_read_again_drops_no_flow() {
     other.wait("device-gone");
     let mut third = Service::start(&["attach", "--insecure", &format!("{listen}/new"), "--as", "null"]);
     third.wait("attached");
-    // As a signal has it too.
+    // A signal reloads it too.
     let pid = rustix::process::Pid::from_child(&service.child);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     assert_eq!(service.wait("reloaded")["unchanged"], 3);
@@ -84,13 +83,13 @@ fn a_file_that_is_read_again_drops_no_flow() {
     let since = Instant::now();
     for name in [
         "outboard_flow_messages_total{device=\"kept\",peer=",
-        "role=\"share\",way=\"to_application\"}",
+        "role=\"share\",direction=\"to_application\"}",
         "outboard_device_users{device=\"kept\"} 1\n",
         "outboard_link_up{",
         "outboard_flow_delay_seconds{",
         "process_resident_memory_bytes ",
     ] {
-        // Figures come every second.
+        // Statistics arrive every second.
         while !text.contains(name) {
             assert!(since.elapsed() < PATIENCE, "{name} is not in:\n{text}");
             text = get(&metrics, "/metrics");
@@ -98,7 +97,7 @@ fn a_file_that_is_read_again_drops_no_flow() {
     }
     assert!(get(&metrics, "/health").starts_with("HTTP/1.1 200"));
 
-    // What went on all the time lost nothing.
+    // The unchanged flow has lost nothing.
     service.wait("flow-ended");
     let since = Instant::now();
     while std::fs::metadata(&kept).unwrap().len() < COUNT * 8 {
@@ -112,7 +111,7 @@ fn a_file_that_is_read_again_drops_no_flow() {
 }
 
 #[test]
-fn what_cannot_be_had_is_tried_again_and_the_rest_goes_on() {
+fn a_failed_entry_is_retried_and_the_others_run() {
     let scratch = Scratch::new();
     let (file, later) = (scratch.path("run.toml"), scratch.path("later"));
     let (here, there) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
@@ -125,7 +124,7 @@ fn what_cannot_be_had_is_tried_again_and_the_rest_goes_on() {
     let mut service = Service::start(&["run", &file]);
     let offered = service.wait("offered");
     assert_eq!(offered["name"], "now", "{offered}");
-    // That nobody is there to attach to shows a moment later.
+    // The unreachable host is reported a moment later.
     let since = Instant::now();
     loop {
         let ill = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]);
@@ -149,7 +148,7 @@ fn what_cannot_be_had_is_tried_again_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_service_manager_is_told_and_its_sockets_are_used() {
+fn a_service_manager_is_notified_and_its_sockets_are_used() {
     let scratch = Scratch::new();
     let (file, notify) = (scratch.path("run.toml"), scratch.path("notify"));
     let manager = UnixDatagram::bind(&notify).unwrap();
@@ -168,7 +167,7 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
     let at = tcp.local_addr().unwrap();
     let udp = UdpSocket::bind(at).unwrap();
     std::fs::write(&file, share("pattern:rate=5", "p", &at.to_string())).unwrap();
-    // A shell knows its own process id before it becomes the program, as a service manager does.
+    // A shell knows the process id before it executes the program, as a service manager does.
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", r#"LISTEN_PID=$$ exec "$@""#, "sh", env!("CARGO_BIN_EXE_outboard"), "run", &file]);
     shell.env("LISTEN_FDS", "2").env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000");
@@ -195,7 +194,7 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
 }
 
 #[test]
-fn check_says_what_is_wrong_and_makes_nothing() {
+fn check_reports_errors_and_starts_nothing() {
     let scratch = Scratch::new();
     let (file, record) = (scratch.path("run.toml"), scratch.path("record"));
     let text = format!(

@@ -1,4 +1,4 @@
-//! What is kept to be sent again is as much as it may be: what the user chose happens, and is told.
+//! A full replay store: the policy that the user chose applies, and it is reported.
 
 mod support;
 
@@ -10,28 +10,28 @@ use support::{Scratch, Service};
 const MESSAGES: u64 = 4500;
 const BYTES: u64 = 64;
 
-/// A pattern behind a relay whose link can be cut.
-fn share(store_messages: &str, store_full: &str) -> (Service, Relay) {
+/// Shares a pattern behind a relay that can cut the link.
+fn share(store_bytes: &str, store_full: &str) -> (Service, Relay) {
     let device = format!("pattern:count={MESSAGES},rate=250,size={BYTES}");
     let (share, address) =
-        Service::share(&device, &["--stats", "--limit", store_messages, "--limit", store_full]);
+        Service::share(&device, &["--stats", "--limit", store_bytes, "--limit", store_full]);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let relay = Relay::start(any, address.parse().unwrap(), Params::default(), 1).unwrap();
     (share, relay)
 }
 
 #[test]
-fn the_oldest_is_given_up_for_the_newest_and_counted() {
+fn drop_oldest_discards_and_counts_the_oldest_messages() {
     let scratch = Scratch::new();
     let output = scratch.path("out");
-    let (mut share, relay) = share("store_messages=150", "store_full=drop-oldest");
+    let (mut share, relay) = share("store_bytes=9600", "store_full=drop-oldest");
     let from = format!("{}/pattern", relay.address());
     let mut attach = Service::start(&["attach", &from, "--as", &format!("file:{output}"), "--stats"]);
     attach.wait("stats");
     relay.cut();
     assert_eq!(share.wait("store-full")["policy"], "drop-oldest");
     attach.wait("link-lost");
-    // Figures come every second.
+    // Statistics arrive every second.
     let store =
         (0..3).map(|_| share.wait("stats")["stats"]["outgoing"]["store"].take()).last().expect("three");
     assert_eq!((&store["full"], &store["messages"]), (&true.into(), &150.into()), "{store}");
@@ -45,19 +45,19 @@ fn the_oldest_is_given_up_for_the_newest_and_counted() {
 }
 
 #[test]
-fn a_flow_that_is_to_end_does() {
-    let (mut share, relay) = share("store_messages=50", "store_full=close");
+fn close_ends_the_flow() {
+    let (mut share, relay) = share("store_bytes=3200", "store_full=close");
     let from = format!("{}/pattern", relay.address());
     let mut attach = Service::start(&["attach", &from, "--as", "null", "--stats"]);
     attach.wait("stats");
     relay.cut();
     assert_eq!(share.wait("store-full")["policy"], "close");
     let detached = share.wait("detached");
-    assert!(detached["reason"].as_str().unwrap().contains("as much as it may be"), "{detached}");
+    assert!(detached["reason"].as_str().unwrap().contains("the replay store is full"), "{detached}");
 }
 
 #[test]
-fn pairs_that_need_every_message_are_not_run_where_some_are_given_up() {
+fn drop_oldest_refuses_pairs_that_need_every_message() {
     let via = "exec(source=cat, sink=cat, stateful=true)";
     let more = ["--via", via, "--limit", "store_full=drop-oldest"];
     let (mut share, address) = Service::share("pattern:count=10", &more);

@@ -1,4 +1,4 @@
-//! `outboard trace`: real processes over loopback, and what it says of them.
+//! `outboard trace` of real processes over loopback.
 
 mod support;
 
@@ -10,14 +10,14 @@ use support::{PATIENCE, Scratch, Service, outboard};
 /// Two hosts with this device between them, in use.
 fn hosts(device: &str, name: &str, via: &str) -> (Service, Service) {
     let (share, address) = Service::share(device, &["--name", name, "--via", via]);
-    // The kernel's part of the way is seen where the kernel keeps the connection.
+    // Only a connection of the kernel (TCP) has kernel steps.
     let from = format!("tcp://{address}/{name}");
     let mut attach = Service::start(&["attach", &from, "--as", "null", "--stats"]);
     attach.wait("stats");
     (share, attach)
 }
 
-/// The flow as this process traced it.
+/// Returns the flow that this process traced.
 fn flow<'a>(view: &'a Value, process: &Service) -> &'a Value {
     let flows = view["flows"].as_array().unwrap();
     flows.iter().find(|flow| flow["process"] == process.child.id()).unwrap_or_else(|| panic!("{view}"))
@@ -27,12 +27,12 @@ fn parts(flow: &Value) -> BTreeSet<&str> {
     flow["rows"].as_array().unwrap().iter().map(|row| row["part"].as_str().unwrap()).collect()
 }
 
-/// Whether this kernel tells what it does with a socket's bytes.
+/// Returns whether this kernel reports the times at which it sends and receives the bytes of a socket.
 fn kernel_tells() -> bool {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let tells = sys::net::keep_times(&socket, false, true).is_ok();
     if !tells {
-        eprintln!("SKIPPED: what the kernel does by itself: it keeps no such times");
+        testkit::skip::until_vm("this kernel keeps no times of packets");
     }
     tells
 }
@@ -45,7 +45,7 @@ fn assert_has(flow: &Value, expected: &[&str]) {
     }
 }
 
-/// A complete event: when it begins, how long it is, and all of it.
+/// A complete event: its start, its duration, and the whole event.
 type Complete = (f64, f64, Value);
 
 /// The trace file's complete events by track, checked: on each track they nest.
@@ -69,7 +69,7 @@ fn tracks(file: &str) -> BTreeMap<(i64, i64), Vec<Complete>> {
     }
     for (place, events) in &mut tracks {
         assert!(named.contains(place), "a track without a name");
-        // Who begins first, and of those who begin at once the longest, is around the others.
+        // The earliest event contains the others; of two with one start, the longer one.
         events.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
         let mut ends: Vec<f64> = Vec::new();
         for (ts, dur, event) in events {
@@ -82,7 +82,7 @@ fn tracks(file: &str) -> BTreeMap<(i64, i64), Vec<Complete>> {
 }
 
 #[test]
-fn every_point_of_a_path_is_seen_and_the_parts_make_up_the_whole() {
+fn every_step_of_a_path_is_traced_and_the_steps_add_up() {
     let scratch = Scratch::new();
     let file = scratch.path("trace.json");
     let (share, attach) = hosts("pattern:rate=250,size=500", "seen", "compress | buffer(play, delay=2ms)");
@@ -98,9 +98,9 @@ fn every_point_of_a_path_is_seen_and_the_parts_make_up_the_whole() {
             "read of the device",
             "compress",
             "buffer",
-            "number and keep",
+            "number and store",
             "hand to the transport",
-            "waits for its burst",
+            "waits for the end of the burst",
             "write to the socket",
             "device to program",
             "program to socket",
@@ -150,7 +150,7 @@ fn every_point_of_a_path_is_seen_and_the_parts_make_up_the_whole() {
         assert!(args["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{event}");
         numbers.entry(args["side"].to_string()).or_default().insert(args["sequence"].as_u64().unwrap());
     }
-    // Both hosts saw the same messages: their numbers are the same.
+    // Both hosts traced the same messages: their sequence numbers are equal.
     let both = numbers["\"source\""].intersection(&numbers["\"sink\""]).count();
     assert!(both > 20, "{both} of {} and {}", numbers["\"source\""].len(), numbers["\"sink\""].len());
     let text = outboard(&["trace", "seen", "--sample", "1/1", "--seconds", "1"]).done();
@@ -162,7 +162,7 @@ fn every_point_of_a_path_is_seen_and_the_parts_make_up_the_whole() {
 }
 
 #[test]
-fn a_sample_is_a_sample_and_what_finds_no_room_is_counted() {
+fn sampling_and_lost_stamps_are_counted() {
     let (share, attach) = hosts("pattern:rate=20000,size=10", "many", "null");
     let view = outboard(&["trace", "many", "--sample", "1/50", "--seconds", "2", "--json"]).done().json();
     for process in [&share, &attach] {
@@ -178,7 +178,7 @@ fn a_sample_is_a_sample_and_what_finds_no_room_is_counted() {
 }
 
 #[test]
-fn tracing_ends_with_who_asked_for_it_and_one_traces_at_a_time() {
+fn a_trace_ends_with_its_client_and_excludes_a_second_one() {
     let (share, _attach) = hosts("pattern:rate=100", "lone", "null");
     let mut first = support::command(&["trace", "lone", "--json"]).spawn().unwrap();
     let is_traced = || {
@@ -193,7 +193,7 @@ fn tracing_ends_with_who_asked_for_it_and_one_traces_at_a_time() {
         }
     };
     wait_for(true);
-    outboard(&["trace", "lone"]).refused(1, &["another process traces it already"]);
+    outboard(&["trace", "lone"]).refused(1, &["another process already traces it"]);
     first.kill().unwrap();
     first.wait().unwrap();
     wait_for(false);

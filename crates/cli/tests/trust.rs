@@ -1,4 +1,4 @@
-//! Two users of the real program, each with an identity of its own: pairing, and what it keeps out.
+//! Two users of the real program, each with its own identity: pairing, and attacks that it prevents.
 
 mod support;
 
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::{Ended, PATIENCE, Scratch, Service, command, end};
 
-/// A user of a host of its own.
+/// A user with a separate state directory, as on a separate host.
 struct User(Scratch);
 
 impl User {
@@ -47,7 +47,7 @@ impl User {
         (service, address)
     }
 
-    /// A code on the screen, and what is to be said on the other host.
+    /// Starts `pair` and returns the command for the other host.
     fn shows(&self) -> (Service, String) {
         let mut service = self.serves(&["pair", "--listen", "127.0.0.1:0"]);
         let code = service.wait("code");
@@ -60,7 +60,7 @@ impl User {
     }
 }
 
-/// Two users that know each other, as `a` and `b`.
+/// Returns two paired users, named `a` and `b`.
 fn paired() -> (User, User) {
     let (a, b) = (User::new(), User::new());
     let (mut shown, with) = a.shows();
@@ -72,7 +72,7 @@ fn paired() -> (User, User) {
     (a, b)
 }
 
-/// The sink's figures once more than `messages` came: everything, once, in order.
+/// Waits for more than `messages` messages and returns the statistics of the sink; all arrived once and in order.
 #[track_caller]
 fn flows(attach: &mut Service, messages: u64) -> Value {
     let since = Instant::now();
@@ -91,7 +91,7 @@ fn flows(attach: &mut Service, messages: u64) -> Value {
 }
 
 #[test]
-fn paired_hosts_share_and_nobody_else_sees_anything() {
+fn only_paired_hosts_see_shared_devices() {
     let (a, b) = paired();
     let stranger = User::new();
     let (mut share, address) = a.shares("pattern:rate=200", &["--name", "secret-thing"]);
@@ -104,20 +104,20 @@ fn paired_hosts_share_and_nobody_else_sees_anything() {
         assert!(share.wait("peer-joined")["peer"].as_str().unwrap().starts_with("b ("));
         share.wait("peer-left");
     }
-    // A stranger, whether it says who it is or not, learns no name.
+    // An unknown host learns no name, with or without a key.
     let from = format!("{address}/secret-thing");
-    for (more, says) in [(&[][..], "does not know"), (&["--insecure"], "--insecure on both sides")] {
+    for (more, says) in [(&[][..], "does not know"), (&["--insecure"], "--insecure on both")] {
         let told = stranger.says(&[&["attach", &from, "--as", "null", "--json"], more].concat());
         assert_eq!(told.code, Some(1), "{}", told.stderr);
         assert!(told.stderr.contains(says) && told.stderr.contains("outboard pair"), "{}", told.stderr);
     }
-    // It speaks for itself to who knows it not: the stranger would not talk to `a` either.
+    // Authentication is mutual: the unknown host refuses `a` too.
     let reason = share.wait("refused")["reason"].take();
     assert!(
         reason.as_str().unwrap().contains("outboard pair") || reason.as_str().unwrap().contains("closed")
     );
 
-    // The other way round: `b` shares insecurely, and `a` wants to know.
+    // The reverse: `b` shares with --insecure, and `a` requires authentication.
     let (mut open, address) = b.shares("pattern", &["--insecure"]);
     open.wait("insecure");
     a.says(&["attach", &format!("{address}/pattern"), "--as", "null"])
@@ -126,7 +126,7 @@ fn paired_hosts_share_and_nobody_else_sees_anything() {
 }
 
 #[test]
-fn a_peer_sees_what_it_may_open_and_goes_when_it_is_removed() {
+fn a_peer_sees_permitted_devices_and_is_disconnected_when_removed() {
     let (a, b) = paired();
     let (mut share, address) = a.shares("pattern:rate=200", &["--name", "cam"]);
     let attach = |name: &str| {
@@ -136,24 +136,24 @@ fn a_peer_sees_what_it_may_open_and_goes_when_it_is_removed() {
     let mut using = attach("cam");
     using.wait("attached");
     flows(&mut using, 20);
-    // Restricted to something else it loses what it has; the node stays and it comes back.
+    // A restriction to another device takes this one away; the node stays, and the device returns later.
     a.says(&["peers", "restrict", "b", "mouse"]).done();
     share.wait("detached");
     let gone = using.wait("device-gone")["reason"].as_str().unwrap().to_string();
-    assert!(gone.contains("not shared with this host"), "{gone}");
+    assert!(gone.contains("no longer shared with this host"), "{gone}");
     b.says(&["attach", &format!("{address}/cam"), "--as", "null"]).refused_with(1, "there is: nothing");
     a.says(&["peers", "restrict", "b", "--all"]).done();
     share.wait("attached");
-    // Removed, it is gone at once and does not come back.
+    // A removed peer is disconnected immediately and stays out.
     a.says(&["peers", "remove", "b"]).done();
     let left = share.wait("peer-left")["reason"].as_str().unwrap().to_string();
-    assert!(left.contains("does not know"), "{left}");
+    assert!(left.contains("no longer paired"), "{left}");
     let ended = end_of(using);
     assert_eq!(ended, Some(1));
     assert_eq!(a.peers().as_array().unwrap().len(), 0);
-    b.says(&["attach", &format!("{address}/cam"), "--as", "null"]).refused_with(1, "does not know");
+    b.says(&["attach", &format!("{address}/cam"), "--as", "null"]).refused_with(1, "not paired with");
 
-    // What is shared with another is not there for who was paired since.
+    // A device with `--allow` for another peer is hidden from a peer that was paired later.
     let (mut shown, with) = a.shows();
     b.says(&["pair", &with]).done();
     let name = shown.wait("paired")["name"].as_str().unwrap().to_string();
@@ -189,7 +189,7 @@ fn a_code_takes_three_wrong_guesses_and_no_more() {
     let guess = format!("{}{last}@{place}", &code[..code.len() - 1]);
     for left in [2, 1, 0] {
         b.says(&["pair", &guess]).refused_with(1, "the code is wrong");
-        assert_eq!(shown.wait("wrong-guess")["left"], left);
+        assert_eq!(shown.wait("wrong-guess")["guesses_left"], left);
     }
     assert_eq!(end_of(shown), Some(1));
     b.says(&["pair", &with]).refused_with(1, "nothing listens there");
@@ -211,7 +211,7 @@ fn an_identity_that_others_can_read_is_refused() {
 }
 
 #[test]
-fn a_relay_that_alters_what_passes_loses_nothing_of_a_reliable_flow() {
+fn a_reliable_flow_survives_a_relay_that_alters_bytes() {
     let (a, b) = paired();
     let (_share, address) = a.shares("pattern:rate=200", &[]);
     let relay = Meddler::start(&address);
@@ -228,7 +228,7 @@ fn a_relay_that_alters_what_passes_loses_nothing_of_a_reliable_flow() {
 }
 
 #[test]
-fn datagrams_that_are_altered_repeated_and_kept_for_later_do_no_harm() {
+fn altered_repeated_and_delayed_datagrams_do_no_harm() {
     let (a, b) = paired();
     for transport in ["udp", "quic"] {
         let (_share, address) = a.shares("pattern:rate=200", &[]);
@@ -242,8 +242,8 @@ fn datagrams_that_are_altered_repeated_and_kept_for_later_do_no_harm() {
     }
 }
 
-/// Stands between two hosts: passes on everything, and alters and repeats some of it. TCP: one byte of the next
-/// piece when it is told to. UDP: one datagram in five is altered, one in three said again, now or much later.
+/// A relay between two hosts that alters and repeats data. TCP: one byte of the next piece, on request. UDP: one
+/// datagram in five is altered, and one in three is repeated, immediately or much later.
 struct Meddler {
     address: String,
     meddle: Arc<AtomicBool>,
@@ -289,7 +289,7 @@ fn pass_stream(mut from: TcpStream, mut to: TcpStream, meddle: &AtomicBool, alte
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
-/// Each peer gets a socket of its own, as behind an address translator.
+/// Opens one socket for each peer, like an address translator.
 fn pass_datagrams(near: &UdpSocket, target: &str, altered: &AtomicU64, repeated: &AtomicU64) {
     let mut peers: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
     thread::scope(|scope| {
@@ -337,7 +337,7 @@ fn pass_answers(
 }
 
 #[test]
-fn no_secret_is_in_a_whole_journeys_log() {
+fn the_log_contains_no_secret() {
     let (a, b) = (User::new(), User::new());
     let (mut shown, with) = a.shows();
     let code = with.split('@').next().unwrap().to_string();
@@ -366,7 +366,7 @@ fn no_secret_is_in_a_whole_journeys_log() {
     let attach = format!("[[attach]]\nfrom = '127.0.0.1:{port}/in'\nas = 'file:{to}'\n{}", sealed(&b));
     let attached = end(run(&b, attach), "run").done();
     assert_eq!(fs::read_to_string(&to).unwrap(), PAYLOAD.repeat(1000));
-    // One that nobody knows, for its line in the log.
+    // An unknown host, for its line in the log.
     User::new().says(&["devices", &format!("127.0.0.1:{port}")]);
     support::terminate(&share);
     let shared = end(share, "run").done();
@@ -380,7 +380,7 @@ fn no_secret_is_in_a_whole_journeys_log() {
         while let Some(path) = kept.pop() {
             match fs::read_dir(&path) {
                 Ok(entries) => kept.extend(entries.map(|entry| entry.unwrap().path())),
-                // What others may know of a host, the keys of its peers, is no secret.
+                // The public keys of peers are no secret.
                 Err(_) if path.to_string_lossy().contains("peers") => {}
                 Err(_) => {
                     let content = fs::read(&path).unwrap();

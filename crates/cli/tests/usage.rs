@@ -1,4 +1,4 @@
-//! What a user reads: help, lists, and what is said to those who ask for what cannot be.
+//! Output for users: help, lists, and errors of wrong usage.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use support::{Scratch, command, end, outboard, outboard_fed};
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_what_is_right() {
+fn wrong_usage_exits_with_2_and_a_suggestion() {
     let refused = |arguments: &[&str], says: &[&str]| outboard(arguments).refused(2, says);
     refused(&[], &["Usage: outboard"]);
     refused(&["teleport"], &["unrecognized subcommand 'teleport'"]);
@@ -27,7 +27,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
     refused(&["share", "pattern", "--allow", "x", "--insecure"], &["`allow`", "`insecure`"]);
     refused(&["share", "pattern", "--silence", "soon"], &["`soon` is not a value of `silence`"]);
     refused(&["share", "pattern", "--limit", "sessions=0"], &["`0` is not a value of `sessions`"]);
-    refused(&["attach", "host"], &["`host` names no device of a host"]);
+    refused(&["attach", "host"], &["`host` does not name a device of a host"]);
     refused(&["attach", "a/x", "b/y", "--as", "null"], &["give one for each, or none"]);
     refused(&["attach", "a/x", "--as", "stdin"], &["stdin cannot be attached"]);
     refused(
@@ -42,7 +42,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
 }
 
 #[test]
-fn what_is_wrong_in_a_pipeline_is_pointed_at() {
+fn an_error_in_a_pipeline_is_marked() {
     let via = |pipeline: &str, says: &[&str]| {
         outboard(&["share", "pattern", "--via", pipeline]).refused(2, says);
     };
@@ -52,7 +52,7 @@ fn what_is_wrong_in_a_pipeline_is_pointed_at() {
 }
 
 #[test]
-fn what_is_wrong_in_a_run_file_is_pointed_at() {
+fn an_error_in_a_run_file_is_marked() {
     let run = |text: &str, says: &[&str]| outboard_fed(&["run", "-"], text.as_bytes()).refused(2, says);
     run("[[share]]\ndevice = 'pattern'\ncolour = 'red'", &["-: TOML parse error at line 3", "colour", "^"]);
     run(
@@ -65,22 +65,23 @@ fn what_is_wrong_in_a_run_file_is_pointed_at() {
 }
 
 #[test]
-fn bench_hands_over_to_the_program_that_stands_beside() {
-    outboard(&["bench", "telepathy"]).refused(2, &["end-to-end", "stages"]);
+fn bench_executes_the_installed_benchmark_program() {
     let scratch = Scratch::new();
     let own = scratch.path("outboard");
-    // No program is ever open for writing in this process: another test's fork would hold it so (ETXTBSY, execve(2)).
+    // A copy would be open for writing, and a fork in another test would inherit that (ETXTBSY, execve(2)).
     fs::hard_link(env!("CARGO_BIN_EXE_outboard"), &own).unwrap();
-    let bench = || Command::new(&own).args(["bench", "device", "--json", "x", "--", "y"]).output().unwrap();
-    let missing = bench();
+    let bench = |words: &[&str]| Command::new(&own).arg("bench").args(words).output().unwrap();
+    let missing = bench(&["--help"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("make install"));
     let beside = scratch.path("outboard-bench");
     let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 5\\n' >\"$0\" && chmod 755 \"$0\"";
     assert!(Command::new("sh").args(["-c", script, &beside]).status().unwrap().success());
-    let there = bench();
-    assert_eq!(String::from_utf8_lossy(&there.stdout), "device --json x -- y\n");
-    assert_eq!(there.status.code(), Some(5));
+    for words in [&["device", "--json", "x", "--", "y"][..], &["--help"], &["-h"], &[]] {
+        let there = bench(words);
+        assert_eq!(String::from_utf8_lossy(&there.stdout), format!("{}\n", words.join(" ")));
+        assert_eq!(there.status.code(), Some(5));
+    }
 }
 
 #[test]
@@ -90,11 +91,11 @@ fn every_module_is_listed_and_described() {
     let modules = all.as_array().unwrap();
     let of_kind =
         |kind: &str| modules.iter().filter(|module| module["kind"].as_str().unwrap().contains(kind)).count();
-    assert_eq!(of_kind("pair"), runtime::registry::pairs().len());
-    assert_eq!(of_kind("transport"), runtime::registry::transports().len());
+    assert_eq!(of_kind("pair"), modules::registry::pairs().len());
+    assert_eq!(of_kind("transport"), modules::registry::transports().len());
     assert_eq!(
-        modules.len() - of_kind("pair") - of_kind("transport") - 1,
-        runtime::registry::device_classes().len()
+        modules.len() - of_kind("pair") - of_kind("transport") - of_kind("limits"),
+        modules::registry::device_classes().len()
     );
     for module in modules {
         let name = module["name"].as_str().unwrap();
@@ -111,22 +112,22 @@ fn every_module_is_listed_and_described() {
 }
 
 #[test]
-fn what_reports_does_so_in_json() {
+fn reports_are_available_in_json() {
     let devices = outboard(&["devices", "--json"]).done().json();
     assert!(devices.as_array().unwrap().iter().all(|device| device["device"].is_string()));
     let checks = outboard(&["doctor", "--json"]).done().json();
     for check in checks.as_array().unwrap() {
         let fine = check["state"] == "ok";
-        assert!(fine || check["mend"].is_string(), "nothing is said about how to mend {check}");
+        assert!(fine || check["fix"].is_string(), "no fix for {check}");
     }
     let is_said =
         |checks: &Value, name: &str| checks.as_array().unwrap().iter().any(|check| check["name"] == name);
     assert!(is_said(&checks, "breaks and modem lines") && is_said(&checks, "uinput"));
-    assert!(outboard(&["doctor"]).done().text().contains("a pty carries neither"));
+    assert!(outboard(&["doctor"]).done().text().contains("no breaks and no modem lines"));
 }
 
 #[test]
-fn the_manual_and_the_completions_know_every_command() {
+fn the_manual_and_the_completions_contain_every_command() {
     let (man, bash) = (outboard(&["man"]).done(), outboard(&["completions", "bash"]).done());
     for command in ["devices", "share", "attach", "connect", "run", "modules", "doctor", "demo"] {
         assert!(man.text().contains(&command.to_uppercase()), "{command} is not in the manual");
@@ -135,7 +136,7 @@ fn the_manual_and_the_completions_know_every_command() {
 }
 
 #[test]
-fn a_reader_who_has_enough_is_no_error() {
+fn a_closed_standard_output_is_no_error() {
     let mut child = command(&["modules", "--json"]).spawn().unwrap();
     drop(child.stdout.take());
     let ended = end(child, "modules");
@@ -143,10 +144,10 @@ fn a_reader_who_has_enough_is_no_error() {
 }
 
 #[test]
-fn the_demo_shows_what_the_pair_is_for() {
+fn the_demo_shows_the_effect_of_the_pair() {
     let shown = outboard(&["demo", "--json", "--seconds", "3"]).done().json();
     let error = |flow: &str| shown[flow]["spacing_error_ms"]["mean"].as_f64().unwrap();
-    // On a busy machine everything is late; the network's 30 ms are still what stands out.
+    // A busy machine adds delay, but the network's 30 ms still dominate.
     assert!(error("without") > error("with"), "{shown}");
     assert!(shown["with"]["messages"].as_u64().unwrap() > 50, "{shown}");
     let summary = outboard(&["demo", "--seconds", "1"]).done();

@@ -1,5 +1,4 @@
-//! Pictures from a program that knows nothing of Outboard to another: ffmpeg writes a film, ffprobe and ffmpeg read what
-//! became of it.
+//! Pictures from one unchanged program to another: ffmpeg writes a film, and ffprobe and ffmpeg read the result.
 
 mod support;
 
@@ -12,7 +11,7 @@ use support::{PATIENCE, Scratch, Service, children, command, end, outboard};
 
 const FRAMES: usize = 12;
 
-/// Runs a tool to its end; what it wrote.
+/// Runs a tool to its end and returns its output.
 #[track_caller]
 fn tool(name: &str, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap();
@@ -20,16 +19,11 @@ fn tool(name: &str, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Whether ffmpeg is here; says so loudly if it is not.
-fn is_here() -> bool {
-    let found = ["ffmpeg", "ffprobe"].iter().all(|name| Command::new(name).arg("-version").output().is_ok());
-    if !found {
-        eprintln!("NOT TESTED: ffmpeg and ffprobe are not installed");
-    }
-    found
+fn has_ffmpeg() -> bool {
+    ["ffmpeg", "ffprobe"].iter().all(|name| testkit::skip::has_program(name, "ffmpeg"))
 }
 
-/// A film of ffmpeg's own test picture.
+/// Creates a film of ffmpeg's test picture.
 fn film(scratch: &Scratch, pixels: &str) -> String {
     let path = scratch.path(&format!("{pixels}.y4m"));
     let source = "testsrc=size=320x240:rate=30";
@@ -56,7 +50,7 @@ fn film(scratch: &Scratch, pixels: &str) -> String {
     path
 }
 
-/// Size, pixels, rate and frames, as ffprobe counts them.
+/// Returns size, pixel format, rate and frame count from ffprobe.
 fn probe(path: &str) -> String {
     let entries = "stream=width,height,pix_fmt,r_frame_rate,nb_read_frames";
     let told =
@@ -65,8 +59,8 @@ fn probe(path: &str) -> String {
 }
 
 #[test]
-fn a_film_of_ffmpeg_is_scaled_and_grayed_and_read_by_ffmpeg() {
-    if !is_here() {
+fn ffmpeg_reads_a_scaled_gray_film() {
+    if !has_ffmpeg() {
         return;
     }
     let scratch = Scratch::new();
@@ -89,7 +83,7 @@ fn a_film_of_ffmpeg_is_scaled_and_grayed_and_read_by_ffmpeg() {
     }
 }
 
-/// The planes of brightness of a film of 320 by 240, each four pixels one.
+/// Returns the brightness planes of a film of 320 by 240, at half the size.
 fn halved(film: &[u8], pixels: &str) -> Vec<u8> {
     let bytes = match pixels {
         "yuv420p" => 320 * 240 * 3 / 2,
@@ -109,8 +103,8 @@ fn halved(film: &[u8], pixels: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_part_of_a_film_is_the_part_that_ffmpeg_cuts() {
-    if !is_here() {
+fn crop_cuts_the_same_part_as_ffmpeg() {
+    if !has_ffmpeg() {
         return;
     }
     let scratch = Scratch::new();
@@ -128,7 +122,7 @@ fn a_part_of_a_film_is_the_part_that_ffmpeg_cuts() {
 
 #[test]
 fn a_live_program_writes_into_a_pipe_and_another_reads_from_one() {
-    if !is_here() {
+    if !has_ffmpeg() {
         return;
     }
     let camera = [
@@ -167,9 +161,9 @@ fn a_live_program_writes_into_a_pipe_and_another_reads_from_one() {
     assert_eq!(seen.stdout.len(), 12 * 160 * 120 * 3 / 2);
 }
 
-/// Who writes into a pipe does not see that one host goes and another comes, though only the first heard how the film begins.
+/// The writer into a pipe does not notice a change of hosts, although only the first host received the film's header.
 #[test]
-fn a_film_in_a_pipe_goes_on_at_the_next_host() {
+fn a_film_in_a_pipe_continues_at_the_next_host() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -196,9 +190,9 @@ fn a_film_in_a_pipe_goes_on_at_the_next_host() {
     }
 }
 
-/// Its workers die so soon that none is begun any more, and the device is opened again.
+/// The workers die so early that the broker starts no more of them and opens the device again.
 #[test]
-fn a_film_in_a_pipe_goes_on_when_the_device_is_opened_again() {
+fn a_film_in_a_pipe_continues_when_the_device_is_opened_again() {
     let scratch = Scratch::new();
     let (path, seen) = (scratch.path("film"), scratch.path("seen"));
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -227,11 +221,10 @@ fn a_film_in_a_pipe_goes_on_when_the_device_is_opened_again() {
     see(2);
 }
 
-/// The same film for five minutes is in `make prove`.
+/// `make prove` transfers the same film for five minutes.
 #[test]
-fn a_film_crosses_the_network_whole_and_in_order() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        eprintln!("NOT TESTED: python3 is not installed");
+fn a_film_arrives_complete_and_in_order() {
+    if !testkit::skip::has_program("python3", "python3") {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/film");
@@ -248,7 +241,7 @@ fn a_film_crosses_the_network_whole_and_in_order() {
 }
 
 #[test]
-fn pictures_made_here_are_found_right_and_other_pairs_are_refused() {
+fn generated_pictures_are_correct_and_other_pairs_are_refused() {
     let (source, sink) = ("pattern:format=video,rate=0,count=30", "pattern:format=video");
     let told = outboard(&["connect", source, sink, "--via", "compress", "--json"]).done().json();
     assert_eq!((told["messages"].as_u64(), &told["drops"]), (Some(30), &serde_json::json!({})));

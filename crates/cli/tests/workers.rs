@@ -1,4 +1,4 @@
-//! Brokers and workers as processes: what a worker may, and what becomes of flows when it is killed.
+//! Brokers and workers as processes: the rights of a worker, and flows that survive its crash.
 
 mod support;
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service, outboard};
 use wire::Container;
 
-/// The workers that a broker has now.
+/// Returns the current workers of a broker.
 fn workers_of(broker: &Child) -> Vec<u32> {
     let parent = format!("PPid:\t{}", broker.id());
     let is_its = |pid: &u32| {
@@ -43,7 +43,7 @@ fn worker_of(broker: &Child) -> u32 {
 #[track_caller]
 fn assert_locked(worker: u32) {
     let status = || fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
-    // It locks itself up before it reads anything.
+    // A worker locks itself before it reads any data.
     let since = Instant::now();
     while !status().contains("Seccomp:\t2") && since.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(2));
@@ -52,7 +52,7 @@ fn assert_locked(worker: u32) {
 }
 
 #[test]
-fn workers_are_locked_up_and_go_with_their_broker() {
+fn workers_are_locked_and_end_with_their_broker() {
     let scratch = Scratch::new();
     let (share, address) = Service::share("pattern:size=100,rate=100", &[]);
     let output = format!("file:{}", scratch.path("out"));
@@ -75,7 +75,7 @@ fn kill(worker: u32) {
 }
 
 #[test]
-fn a_worker_that_does_not_stop_keeps_nobody_else_waiting() {
+fn a_stuck_worker_delays_no_other_session() {
     let scratch = Scratch::new();
     let (mut share, address) = Service::share("pattern:size=100,rate=100", &[]);
     let attach = |name: &str| {
@@ -96,7 +96,7 @@ fn a_worker_that_does_not_stop_keeps_nobody_else_waiting() {
     assert!(!fs::exists(format!("/proc/{stuck}")).unwrap(), "it outlives its broker");
 }
 
-/// Who asks for another pipeline is told when that goes with the worker that was to begin it.
+/// A request for another pipeline fails if the worker dies before it starts the change.
 #[test]
 fn a_change_that_ends_with_a_worker_is_refused() {
     let scratch = Scratch::new();
@@ -106,23 +106,23 @@ fn a_change_that_ends_with_a_worker_is_refused() {
     attach.wait("attached");
     let sink = worker_of(&attach.child);
     [worker_of(&share.child), sink].into_iter().for_each(assert_locked);
-    // It answers nothing: the change stays under way.
+    // The stopped worker does not answer: the change stays pending.
     signal(sink, Signal::STOP);
     let mut asked = support::command(&["change", "restless", "--via", "compress"]).spawn().unwrap();
-    // However long it takes to ask.
+    // Kill source workers until the request fails.
     while asked.try_wait().unwrap().is_none() {
         thread::sleep(Duration::from_millis(200));
         kill(worker_of(&share.child));
         share.wait("worker");
     }
-    support::end(asked, "change").refused_with(1, "ask again");
+    support::end(asked, "change").refused_with(1, "try again");
     signal(sink, Signal::CONT);
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
-/// Pipelines come with stages in processes, go without, and come with them again.
+/// A pipeline has stages in processes, then none, then some again.
 #[test]
-fn what_starts_stages_for_a_worker_ends_with_the_last_of_them() {
+fn the_spawner_of_a_worker_ends_with_its_last_stage() {
     let scratch = Scratch::new();
     let (share, address) = Service::share("pattern:size=100,rate=100", &["--name", "staged"]);
     let (from, output) = (format!("{address}/staged"), format!("file:{}", scratch.path("out")));
@@ -130,13 +130,13 @@ fn what_starts_stages_for_a_worker_ends_with_the_last_of_them() {
     attach.wait("attached");
     let brokers = [share.child.id(), attach.child.id()];
     let wait_for = |count: usize| {
-        let is_warden =
-            |comm: &std::path::PathBuf| fs::read_to_string(comm).is_ok_and(|name| name == "warden\n");
+        let is_spawner =
+            |comm: &std::path::PathBuf| fs::read_to_string(comm).is_ok_and(|name| name == "spawner\n");
         let threads = |broker: &u32| fs::read_dir(format!("/proc/{broker}/task")).unwrap();
         let names = || brokers.iter().flat_map(threads).map(|thread| thread.unwrap().path().join("comm"));
         let since = Instant::now();
-        while names().filter(is_warden).count() != count {
-            assert!(since.elapsed() < PATIENCE, "{} instead of {count}", names().filter(is_warden).count());
+        while names().filter(is_spawner).count() != count {
+            assert!(since.elapsed() < PATIENCE, "{} instead of {count}", names().filter(is_spawner).count());
             thread::sleep(Duration::from_millis(2));
         }
     };
@@ -148,13 +148,13 @@ fn what_starts_stages_for_a_worker_ends_with_the_last_of_them() {
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
-/// A socket that a device is opened by, or an application.
+/// Creates a Unix socket as the address of a device or application.
 fn socket(scratch: &Scratch, name: &str) -> (String, UnixListener) {
     let path = scratch.path(name);
     (format!("unix:{path}"), UnixListener::bind(&path).unwrap())
 }
 
-/// A device and an application of which this test is the other end, over a transport.
+/// A device and an application over a transport; the test holds their other ends.
 struct Bench {
     _scratch: Scratch,
     share: Service,
@@ -168,7 +168,7 @@ impl Bench {
         Bench::with(Scratch::new(), transport, via, [&[], &[]])
     }
 
-    /// `more` is said to `share` and to `attach`.
+    /// `more` contains additional arguments of `share` and `attach`.
     fn with(scratch: Scratch, transport: &str, via: &str, more: [&[&str]; 2]) -> Bench {
         let ((device, devices), (application, applications)) = (socket(&scratch, "d"), socket(&scratch, "a"));
         let opened = thread::spawn(move || devices.accept().unwrap().0);
@@ -181,7 +181,7 @@ impl Bench {
         Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application }
     }
 
-    /// Kills the workers of both sides so many times, that of the sink with what the source's next one told it.
+    /// Kills the workers of both sides `times` times; the sink's after the source's new worker has contacted it.
     fn kill_both(&mut self, times: usize) {
         for _ in 0..times {
             thread::sleep(Duration::from_millis(300));
@@ -196,7 +196,7 @@ impl Bench {
         }
     }
 
-    /// Kills a worker of the one side, then of the other, so many times.
+    /// Kills a worker on each side in turn, `times` times.
     fn kill(&mut self, times: usize, pause: Duration) {
         for number in 0..times {
             thread::sleep(pause + Duration::from_millis(number as u64 * 13 % 50));
@@ -209,8 +209,7 @@ impl Bench {
     }
 }
 
-/// Messages of the flow that starts or ends there that are reported to have ended with workers: perhaps, and those that
-/// stages held.
+/// Returns the messages of a flow that were reported lost with workers: those in doubt, and those that stages held.
 fn lost_with_workers(service: &mut Service, flow: &str) -> (u64, u64) {
     let events: Vec<Value> =
         service.seen.drain(..).collect::<Vec<_>>().into_iter().chain(service.pending()).collect();
@@ -220,25 +219,25 @@ fn lost_with_workers(service: &mut Service, flow: &str) -> (u64, u64) {
     (count("in doubt when the worker ended"), count("held by stages when the worker ended"))
 }
 
-/// Lines with numbers go in, one a millisecond, while workers are killed on either side: they come out in order, each
-/// once, but for what is reported as in doubt.
+/// Sends numbered lines, one a millisecond, while workers are killed on both sides. All lines arrive once and in order,
+/// except those reported as in doubt.
 fn survives(transport: &str, via: &str) {
     survives_where(Bench::new(transport, via), 8);
 }
 
-/// The same of a device and an application that are there.
+/// Does the same with this device and application.
 fn survives_where(bench: Bench, kills: usize) {
     survives_this(bench, kills, |bench| bench.kill(kills, Duration::from_millis(300)));
 }
 
-/// The same of whatever befalls them.
+/// Does the same with the failure `befall`.
 fn survives_this(mut bench: Bench, kills: usize, befall: impl FnOnce(&mut Bench)) {
     let lines = 500 * kills as u32;
     let (mut device, application) =
         (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
     let writer = thread::spawn(move || {
         for line in 0..lines {
-            // In one piece: what is lost of it is the whole line.
+            // One write for each line, so that a loss affects whole lines.
             device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
             thread::sleep(Duration::from_millis(1));
         }
@@ -270,7 +269,7 @@ fn survives_this(mut bench: Bench, kills: usize, befall: impl FnOnce(&mut Bench)
     assert_eq!(end_of(bench.attach), Some(0));
 }
 
-/// The same of whichever worker is the first to be told of as started again, of all its flows together.
+/// Returns the messages that all flows of the first restarted worker lost.
 fn lost_with_the_killed(service: &mut Service) -> u64 {
     loop {
         let stats = service.wait("stats")["stats"].take();
@@ -314,13 +313,13 @@ fn a_reliable_flow_survives_its_workers_with_pairs() {
     survives("tcp", "compress | encrypt");
 }
 
-/// What a killed source half gathered is lost, and told.
+/// The messages that a killed source half has gathered are lost and reported.
 #[test]
 fn a_reliable_flow_survives_its_workers_with_a_pair_that_gathers() {
     survives("tcp", "bundle(count=10)");
 }
 
-/// What the killed sink half remembered and held.
+/// The killed sink half has state and held messages.
 #[test]
 fn a_reliable_flow_survives_its_workers_with_pairs_that_remember() {
     survives_where(Bench::new("tcp", "delta(key_every=0)"), 20);
@@ -342,20 +341,20 @@ fn a_reliable_flow_survives_its_workers_with_pairs_on_shared_memory() {
     survives("tcp", "@shm: bundle(count=4) | compress");
 }
 
-/// The sink's is killed while both are about to begin anew, which takes some turns between them.
+/// The sink's worker is killed while both sides restart, which takes several round trips.
 #[test]
 fn a_reliable_flow_survives_both_its_workers_at_once() {
     let kills = 4;
     survives_this(Bench::new("tcp", "compress"), kills, |bench| bench.kill_both(kills));
 }
 
-/// What lies between the device and its hosts is in the broker, each host's path is in a worker.
+/// The hub runs in the broker, and the path of each host in a worker.
 #[test]
 fn a_reliable_flow_of_a_hub_survives_its_workers() {
     survives_where(Bench::with(Scratch::new(), "tcp", "compress", [&["--hub", "copy"], &[]]), 8);
 }
 
-/// Whose messages of a run of `pattern` are in a file of containers, and their numbers.
+/// Reads `pattern` messages from a file of containers. Returns the device and the number of each.
 fn numbers(path: &str) -> Vec<(usize, u64)> {
     let bytes = fs::read(path).unwrap();
     let mut rest = bytes.as_slice();
@@ -370,7 +369,7 @@ fn numbers(path: &str) -> Vec<(usize, u64)> {
     numbers
 }
 
-/// From the first to the last of `count`, in order, with no more missing, and no more twice, than this.
+/// Checks that `count` messages are in order, with at most `missing` missing and `twice` repeated.
 #[track_caller]
 fn assert_whole(numbers: &[u64], count: u64, missing: u64, twice: u64) {
     let first = *numbers.first().expect("something came");
@@ -381,12 +380,12 @@ fn assert_whole(numbers: &[u64], count: u64, missing: u64, twice: u64) {
 }
 
 #[test]
-fn a_hub_serves_each_host_from_a_locked_worker_and_one_that_is_killed_disturbs_no_other() {
+fn a_hub_serves_each_host_from_its_own_locked_worker() {
     serves_from_locked_workers(&["--hub", "copy"]);
 }
 
 #[test]
-fn a_divided_device_is_served_from_locked_workers_too() {
+fn a_divided_device_is_served_from_locked_workers() {
     serves_from_locked_workers(&["--via", "multiplex(all, ways=2, join=false) | compress"]);
 }
 
@@ -421,9 +420,9 @@ fn serves_from_locked_workers(hub: &[&str]) {
     assert_eq!(share.stop(), Some(0));
 }
 
-/// What the paths of several devices write to together stays with the broker, and none of them is there.
+/// The broker owns the common destination of several devices, but the paths run in workers.
 #[test]
-fn a_port_that_several_devices_share_is_written_from_locked_workers() {
+fn locked_workers_write_to_a_port_that_several_devices_share() {
     const COUNT: u64 = 1200;
     let scratch = Scratch::new();
     let pattern = |size: usize| format!("pattern:rate=400,size={size},count={COUNT}");
@@ -449,18 +448,18 @@ fn a_port_that_several_devices_share_is_written_from_locked_workers() {
     for size in [32, 48] {
         let of: Vec<u64> =
             came.iter().filter(|(known, _)| *known == size).map(|(_, number)| *number).collect();
-        // What was recorded and not handed on yet comes again.
+        // Messages that were recorded but not delivered are repeated.
         assert_whole(&of, COUNT, lost, u64::MAX);
     }
 }
 
 #[test]
-fn a_required_sandbox_is_had_or_said_to_be_missing() {
+fn a_required_sandbox_is_applied_or_reported_missing() {
     let scratch = Scratch::new();
     let (device, _devices) = socket(&scratch, "d");
     let required = "--require-sandbox";
     outboard(&["share", &device, "--hub", "copy", required, "--listen", "127.0.0.1:0"])
-        .refused(2, &[required, "one at a time"]);
+        .refused(2, &[required, "one host at a time"]);
     outboard(&["attach", "127.0.0.1:9/x", "127.0.0.1:9/y", "--via", "synchronize", "--as", "null", required])
         .refused(2, &[required, "one by one"]);
     let (share, address) = Service::share("pattern:rate=100,size=64", &["--hub", "copy", required]);
@@ -511,9 +510,9 @@ fn a_joint_takes_each_device_from_a_locked_worker_and_outlives_it() {
     }
 }
 
-/// What a side port leads to was opened by the broker; a locked worker writes there, and the next goes on behind it.
+/// The broker opens the destination of a side port; a locked worker writes to it, and the next worker appends.
 #[test]
-fn a_recording_goes_on_when_workers_are_killed() {
+fn a_recording_survives_kills_of_workers() {
     const LINES: u32 = 1000;
     let scratch = Scratch::new();
     let recording = scratch.path("recording");
@@ -538,13 +537,13 @@ fn a_recording_goes_on_when_workers_are_killed() {
     let recorded = fs::read_to_string(recording).unwrap();
     let lines: BTreeSet<u32> = recorded.lines().map(|line| line.parse().expect("a whole line")).collect();
     assert!(lines.first() == Some(&0) && lines.last() == Some(&(LINES - 1)), "{} lines", lines.len());
-    // What waits to be written ends with its worker.
+    // Unwritten data is lost with its worker.
     assert!(lines.len() > LINES as usize / 2, "{} lines of {LINES}", lines.len());
 }
 
-/// A reader so slow that what it is given is written in parts.
+/// A reader so slow that each message is written in parts.
 #[test]
-fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
+fn the_next_worker_completes_a_partial_write() {
     const BYTES: usize = 30_000_000;
     static IS_SLOW: AtomicBool = AtomicBool::new(true);
     let mut bench = Bench::new("tcp", "");
@@ -582,7 +581,7 @@ fn what_is_half_written_is_written_to_its_end_by_the_next_worker() {
     }
 }
 
-/// Who reads and who waits for a program is not who started it.
+/// One worker starts a program, and another one writes to it.
 #[test]
 fn a_program_outlives_the_workers_that_write_to_it() {
     const LINES: u32 = 2000;
@@ -596,7 +595,7 @@ fn a_program_outlives_the_workers_that_write_to_it() {
     attach.wait("attached");
     let writer = thread::spawn(move || {
         for line in 0..LINES {
-            // In one piece: what is lost of it is the whole line.
+            // One write for each line, so that a loss affects whole lines.
             device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
             thread::sleep(Duration::from_millis(1));
         }
@@ -617,7 +616,7 @@ fn a_program_outlives_the_workers_that_write_to_it() {
     assert!(written.lines().count() as u64 <= u64::from(LINES) + in_doubt, "{in_doubt} in doubt");
 }
 
-/// A pseudo-terminal under this name, for a serial port: who plays the device, and what keeps it there.
+/// Creates a pseudo-terminal with this name as a serial port. Returns its device side, and the descriptor to keep it open.
 fn plug(name: &str) -> [fs::File; 2] {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
@@ -628,7 +627,7 @@ fn plug(name: &str) -> [fs::File; 2] {
     [master.into(), slave]
 }
 
-/// So many lines are numbers from `first` on.
+/// Checks that the next `count` lines are the numbers from `first`.
 fn assert_lines(device: &fs::File, first: u32, count: u32) {
     let mut read = BufReader::with_capacity(1, device);
     for number in first..first + count {
@@ -639,7 +638,7 @@ fn assert_lines(device: &fs::File, first: u32, count: u32) {
 }
 
 #[test]
-fn a_worker_that_is_killed_while_its_device_is_unplugged_goes_on_when_that_is_back() {
+fn a_worker_killed_while_its_device_is_unplugged_resumes_after_replug() {
     for transport in ["tcp", "udp", "quic"] {
         let scratch = Scratch::new();
         let (port, node) = (scratch.path("port"), scratch.path("node"));
@@ -668,7 +667,7 @@ fn a_worker_that_is_killed_while_its_device_is_unplugged_goes_on_when_that_is_ba
 }
 
 #[test]
-fn a_worker_that_dies_at_once_is_not_started_for_ever() {
+fn a_worker_that_crashes_immediately_is_not_restarted_forever() {
     let scratch = Scratch::new();
     let (_share, address) = Service::share("pattern:size=100,rate=100", &[]);
     let output = format!("file:{}", scratch.path("out"));

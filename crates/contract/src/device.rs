@@ -1,10 +1,10 @@
-//! Device classes: both sides of a kind of device, the device itself and the application's node.
+//! Device classes. Each has two sides: the device itself, and the node that an application opens.
 
 use crate::{FlowClass, FlowDirection, Format, OptionSpec, Options, Partner};
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
-/// Which side of a driver a spec stands for.
+/// The side of a driver that a spec names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The device and its own driver: `share`, or the source of `connect`.
@@ -13,71 +13,71 @@ pub enum Role {
     Application,
 }
 
-/// `kind:rest`, taken apart: which class, what it stands for, its options.
+/// A parsed spec: `class:target,name=value`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSpec {
-    /// The class.
+    /// Name of the class.
     pub class: String,
-    /// A path, a command, an address: what the class says.
+    /// The text after the colon: a path, a command or an address, as the class defines it.
     pub target: String,
-    /// Checked, with every default filled in.
+    /// Checked options, with every default filled in.
     pub options: Options,
 }
 
-/// One flow that a device has.
+/// One flow of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowOffer {
-    /// Which way it goes.
+    /// The direction of the flow.
     pub direction: FlowDirection,
-    /// What its messages mean.
+    /// The format of its messages.
     pub format: Format,
-    /// What it promises, unless the user says otherwise.
+    /// Its default class; the user may choose another.
     pub class: FlowClass,
 }
 
-/// What a peer must know of a device to make a node like it.
+/// Everything a peer needs to make a node for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Class of the device.
+    /// Name of the device's class.
     pub class: String,
-    /// One line for a person.
+    /// One line of text for users.
     pub summary: String,
-    /// Its flows: at most one each way.
+    /// At most one flow in each direction.
     pub flows: Vec<FlowOffer>,
-    /// The application class that suits it, when none is named.
+    /// The class of node to make when the user names none.
     pub application: &'static str,
-    /// Everything else, in the class's own checked layout (ids, capabilities, ranges, settings).
+    /// All other facts, in the class's own checked layout (ids, capabilities, ranges, settings).
     pub properties: Vec<u8>,
 }
 
 /// A device found on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// What to say to `share`.
+    /// The spec to give to `share`.
     pub spec: String,
-    /// One line for a person.
+    /// One line of text for users.
     pub summary: String,
-    /// Why it cannot be opened now, if so, and what to do.
+    /// Why it cannot be opened now, and how to fix that; `None` if it can.
     pub problem: Option<String>,
-    /// Whether Outboard made it: an application's node, which stands in for a device elsewhere.
+    /// True for a node that Outboard made itself: it represents a device on another host.
     pub ours: bool,
 }
 
-/// What the broker hands a worker: descriptors and plain data, nothing else crosses that wall.
+/// An opened device or node. The broker passes it to a worker: descriptors and plain data, nothing else.
 #[derive(Debug)]
 pub struct Opened {
-    /// What was opened.
+    /// The spec it was opened from.
     pub spec: DeviceSpec,
-    /// As which side.
+    /// The side that was opened.
     pub role: Role,
-    /// What it is.
+    /// The device's description.
     pub description: Description,
     /// Open descriptors, in the class's own order.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Opened {
-    /// The same, with descriptors of its own for what is open there.
+    /// Returns a copy with its own duplicates of the descriptors.
     pub fn try_clone(&self) -> std::io::Result<Opened> {
         let Opened { spec, role, description, descriptors } = self;
         let descriptors = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
@@ -85,96 +85,95 @@ impl Opened {
     }
 }
 
-/// Why a device could not be opened or driven.
+/// A device could not be opened or driven.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The class has no such side.
+    /// The class does not have this side.
     #[error("{class} cannot be {}", match .role { Role::Device => "shared: it is no device", Role::Application => "attached: it is no application side" })]
     Role {
-        /// The class.
+        /// Name of the class.
         class: &'static str,
-        /// The side asked for.
+        /// The requested side.
         role: Role,
     },
-    /// What the user wrote after the colon, or the peer's description, is wrong.
+    /// The target that the user wrote, or the peer's description, is invalid.
     #[error("{what}: {problem}")]
     Spec {
-        /// The spec or the field.
+        /// The invalid spec or field.
         what: String,
-        /// What is wrong and what to do.
+        /// The problem and how to fix it.
         problem: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{operation}: {error}{}", .advice.as_deref().map(|a| format!(" ({a})")).unwrap_or_default())]
     Os {
-        /// What was tried, on what.
+        /// The operation and its object.
         operation: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
-        /// What to do about it.
+        /// How to fix it, if known.
         advice: Option<String>,
     },
 }
 
-/// A class of devices: one row in the table of `devices`.
+/// A class of devices: one row in the table of the `devices` crate.
 ///
-/// `open` runs in the broker, which may open devices; `partner` runs in a worker, which may not: it needs nothing but
-/// what `open` gave, no file, socket or program of its own.
+/// The broker calls `open`, because only the broker may open devices. A locked worker calls `partner` with the
+/// result; it opens no file, no socket and no program.
 pub trait DeviceClass: Sync {
-    /// Its name before the colon.
+    /// The name before the colon.
     fn name(&self) -> &'static str;
 
-    /// One line.
+    /// One line of help.
     fn summary(&self) -> &'static str;
 
-    /// The whole documentation, Markdown: both sides, how it treats loss, what does not cross.
+    /// The full documentation in Markdown: both sides, the treatment of loss, and the limits.
     fn doc(&self) -> &'static str;
 
-    /// What stands after the colon, for help: `PATH`, `COMMAND`; empty if nothing does.
+    /// The target's name in help texts: `PATH`, `COMMAND`. Empty if the class takes no target.
     fn target(&self) -> &'static str;
 
-    /// Whether it has this side.
+    /// Returns true if the class has this side.
     fn has_role(&self, role: Role) -> bool;
 
-    /// The class of the node that suits a device of this class, when the user names none.
+    /// The class of node to make for such a device when the user names none.
     fn application(&self) -> &'static str {
         "stdout"
     }
 
-    /// What is good for one of its flows where neither host says anything of a pipeline; empty: nothing is.
+    /// The recommended pipeline for a flow when neither host names one; empty for no pipeline.
     fn pipeline(&self, direction: FlowDirection) -> &'static str {
         let _ = direction;
         ""
     }
 
-    /// Options of a spec, given as `,name=value` behind the target.
+    /// The options of a spec, written as `,name=value` after the target.
     fn options(&self) -> &'static [OptionSpec];
 
-    /// The kernel's name for the subsystem whose devices these are (`SUBSYSTEM` of its uevents), where they come and go
-    /// and can be listed.
+    /// The kernel subsystem of these devices (`SUBSYSTEM` in a uevent), if they can be listed and plugged in.
     fn subsystem(&self) -> Option<&'static str> {
         None
     }
 
-    /// Devices of this class on this host, for `outboard devices`.
+    /// The devices of this class on this host, for `outboard devices`.
     fn list(&self) -> Vec<Listing> {
         Vec::new()
     }
 
-    /// Opens the device, or makes the application's node. `like` is the device's description when a node
-    /// is made for a device elsewhere: bytes from a stranger, to be checked.
+    /// Opens the device, or makes the application's node. `like` describes the remote device that a node is
+    /// made for. It comes from the network, so it must be checked.
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError>;
 
-    /// Finds the same device again after it went away, by what it is rather than where it was.
+    /// Finds the same device after it was unplugged: by its identity, not by its path.
     fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
         self.open(spec, role, Some(known))
     }
 
-    /// The broker lets go of what it opened, after the partner is gone: what that could not clear away in a worker
-    /// process, such as a name in the file system, goes now.
+    /// Removes leftovers of an opened device, such as a name in the file system. The broker calls it after the
+    /// partner is dropped, because a locked worker cannot remove them.
     fn release(&self, _opened: &Opened) {}
 
-    /// The partner that runs on what was opened.
+    /// Makes the partner that runs the opened device.
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError>;
 }

@@ -1,22 +1,22 @@
-//! What adaptive stages go by.
+//! Measurements that adaptive stages use.
 
 use std::time::Duration;
 
-/// What the sink's host says of a flow and this host knows of the way there, since the last feedback.
+/// Measurements of one flow and its path since the last feedback. The sink's host makes most of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Feedback {
-    /// Records that arrived.
+    /// Records received.
     pub received: u64,
-    /// Records that the network lost, whether they were sent again or not.
+    /// Records that the network lost, including those that were retransmitted later.
     pub lost: u64,
-    /// Median time from creation to hand-over.
+    /// Median time from creation to delivery.
     pub delay: Duration,
-    /// 99th less 1st percentile of the same.
+    /// Jitter: the 99th less the 1st percentile of that time.
     pub jitter: Duration,
-    /// Shortest round trip seen lately.
+    /// Shortest recent round trip.
     pub round_trip: Duration,
-    /// Bytes of bodies a second that arrived.
+    /// Received bytes of message bodies a second.
     pub rate_bytes: u64,
-    /// Bytes of bodies that wait at the source for the network now.
+    /// Bytes of message bodies that wait at the source for the network.
     pub waiting_bytes: u64,
 }

@@ -1,11 +1,11 @@
-//! What a message's bytes mean.
+//! Formats: the meaning of a message's bytes.
 
 use std::fmt;
 
-/// The format of a flow. Typed bodies open with a kind byte, so that geometry can change in mid-flow.
+/// The format of a flow. A typed body starts with a kind byte, so that its geometry can change during the flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Format {
-    /// Any bytes: only their own pair knows what they mean.
+    /// Any bytes. Only the pair that uses them interprets them.
     Bytes,
     /// Frames of input events (`wire::formats::evdev`).
     Evdev,
@@ -15,7 +15,7 @@ pub enum Format {
     Serial,
     /// Pictures (`wire::formats::video`).
     Video,
-    /// What somebody does at a screen that shows them (`wire::formats::viewer`).
+    /// Actions of a viewer at a shared screen: keys, pointer, requests (`wire::formats::viewer`).
     Viewer,
     /// Settings of a device, such as the brightness of a camera (`wire::formats::controls`).
     Controls,
@@ -35,12 +35,12 @@ impl Format {
         ("audio", Format::Audio),
     ];
 
-    /// The format of this name.
+    /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Format> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| format.clone())
     }
 
-    /// Its name in texts and on the wire.
+    /// The name used in texts and on the wire.
     pub fn name(&self) -> &'static str {
         Self::NAMES.iter().find(|(_, format)| format == self).map_or("bytes", |(name, _)| name)
     }

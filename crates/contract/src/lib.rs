@@ -1,11 +1,11 @@
-//! The few traits that everything implements, and the words they are written in.
+//! The traits that every module implements, and the types that they use.
 //!
-//! - [`Partner`]: what a flow starts or ends at (paper P, section 3.2).
-//! - [`Stage`] and [`Pair`]: what happens to messages on the way (paper N, section 4.8).
-//! - [`Link`]: how neighbours in one host hand messages on.
+//! - [`Partner`]: an endpoint of a flow (The Partner architecture (2002), 3.2).
+//! - [`Stage`] and [`Pair`]: transformations of messages (Networked Device Driver Architecture (2012), 4.8).
+//! - [`Link`]: how a stage is reached from its neighbours on the same host.
 //! - [`DeviceClass`] and [`TransportClass`]: one row each in the tables of `devices` and `transports`.
 //!
-//! Everything here is data or an interface. There is no thread, no clock and no I/O.
+//! This crate holds only data and interfaces: no threads, no clock, no I/O.
 
 mod device;
 mod feedback;
@@ -15,6 +15,7 @@ mod message;
 mod options;
 mod pair;
 mod partner;
+mod service_error;
 mod site;
 mod stage;
 mod time;
@@ -30,9 +31,11 @@ pub use message::{Attributes, Message};
 pub use options::{OptionError, OptionKind, OptionSpec, Options, Scope, Value, parse_value};
 pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, LEGACY_BYTES_MAX, Moment, Next, Partner,
-    PartnerError, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, Told, Watch,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError, Progress,
+    Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, SAVED_STATE_BYTES_MAX, TraceCtl, TraceReport,
+    TransportCtl,
 };
+pub use service_error::ServiceError;
 pub use site::{Secret, Shared, Site};
 pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};
 pub use time::{Offset, Time};

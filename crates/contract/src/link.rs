@@ -1,82 +1,82 @@
-//! How neighbours in one host hand messages on: a call, a pipe, shared memory.
+//! Links: how a stage is reached from its neighbours on the same host (a call, a pipe, shared memory).
 
 use crate::{Body, Choice, Feedback, Message, Outbox, Port, Readiness, StageError, Time};
 
-/// What is handed to a stage, wherever it runs.
+/// One input of a stage, wherever the stage runs.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// One message.
     Message(Port, Message),
-    /// From the other half of the pair.
+    /// A control message from the other half of the pair.
     Control(&'a [u8]),
     /// The flow ends here.
     End(Port),
-    /// Something was lost before here.
+    /// Messages were lost before this point.
     Gap(Port),
-    /// What is known of the flow's way to its sink.
+    /// New measurements of the flow and its path.
     Feedback(&'a Feedback),
-    /// The stage's time has come.
+    /// The time of [`Link::poll_timeout`] has come.
     Timeout,
 }
 
-/// A stage as its neighbours see it: near or in another process.
+/// A stage as its neighbours see it, in this process or in another.
 pub trait Link: Send {
-    /// Hands something to the stage. What it answers at once is in `out`.
+    /// Sends an input to the stage. Its immediate output is in `out`.
     fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> Result<(), StageError>;
 
-    /// Fetches what the stage made by itself since.
+    /// Collects the output that the stage has made since.
     fn collect(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError>;
 
-    /// When [`Link::collect`] would find something.
+    /// When [`Link::collect`] would return output.
     fn readiness(&self) -> Readiness<'_>;
 
-    /// When the stage wants [`Input::Timeout`].
+    /// When the stage needs [`Input::Timeout`].
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Whether the stage takes another message now.
+    /// Returns true if the stage accepts another message now.
     fn has_room(&self) -> bool;
 
-    /// After [`Input::End`]: whether more of what was held is still to be collected.
+    /// After [`Input::End`]: returns true while held messages are still to be collected.
     fn is_ending(&self) -> bool {
         false
     }
 
-    /// Messages held that will leave by themselves, in time.
+    /// The number of held messages that the stage will release in time.
     fn held(&self) -> usize {
         0
     }
 
-    /// Whether messages may go past it: its stage passes each on as it is ([`Stage::passes`](crate::Stage::passes)).
+    /// Returns true if messages may bypass the stage ([`Stage::passes`](crate::Stage::passes)).
     fn passes(&self) -> bool {
         false
     }
 
-    /// Messages that would be lost with the link.
+    /// The number of messages that would be lost with the link.
     fn kept(&self) -> usize {
         0
     }
 
-    /// What the stage remembers ([`Stage::checkpoint`](crate::Stage::checkpoint)). A stage in a process of its own is
-    /// not asked: it is killed with who started it, and begins anew.
+    /// The stage's checkpoint ([`Stage::checkpoint`](crate::Stage::checkpoint)). A stage in its own process has
+    /// none: it dies with the worker that started it, and its successor starts empty.
     fn checkpoint(&self) -> Option<Body> {
         None
     }
 
-    /// Has the stage go on from a checkpoint ([`Stage::restore`](crate::Stage::restore)).
+    /// Restores the stage from a checkpoint ([`Stage::restore`](crate::Stage::restore)).
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
         let _ = checkpoint;
-        Err(StageError::Own("it was not asked what it remembers".into()))
+        Err(StageError::Own("this link cannot restore a checkpoint".into()))
     }
 
-    /// Figures for people and scripts.
+    /// Statistics of the stage.
     fn report(&self) -> Vec<crate::Report>;
 
-    /// What the stage's `auto` options stand at, and why.
+    /// The current values of the stage's `auto` options, with reasons.
     fn choices(&self) -> Vec<Choice> {
         Vec::new()
     }
 
-    /// What went wrong with the stage's process, and what was done about it, since the last call.
+    /// Failures of the stage's process and how they were handled, since the last call.
     fn incidents(&mut self) -> Vec<String> {
         Vec::new()
     }

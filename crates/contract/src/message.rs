@@ -2,37 +2,37 @@
 
 use crate::{Body, Time};
 
-/// One update, with when it was created and what this host knows of it.
+/// One update, with its creation time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// When it was created, on this host's clock.
+    /// Creation time on this host's clock.
     pub created: Time,
-    /// What this host knows of it and never sends.
+    /// Local facts about the message; never sent.
     pub attributes: Attributes,
-    /// Its bytes.
+    /// The bytes.
     pub body: Body,
 }
 
-/// What a host knows of a message, or of a whole flow, and never sends. The same set serves both
-/// (paper P, section 3.2: flow attributes and data attributes).
+/// Local facts about a message or about a whole flow; never sent. One type serves both: flow attributes and
+/// data attributes of The Partner architecture (2002), 3.2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// After this it is worthless.
+    /// The message is worthless after this time.
     pub deadline: Option<Time>,
-    /// Higher goes first.
+    /// A higher number goes first.
     pub priority: u8,
-    /// Which part of the flow it belongs to (an axis, a block, a client).
+    /// The part of the flow that the message belongs to: an axis, a block, a client.
     pub key: Option<u64>,
-    /// It may be dropped under pressure.
+    /// The message may be dropped under pressure.
     pub droppable: bool,
-    /// It only repeats what was true once.
+    /// The message repeats an old state and carries no news.
     pub stale: bool,
-    /// By what its trace knows it, if it is traced; else 0.
+    /// The message's number in its trace, or 0 if it is not traced.
     pub mark: u32,
 }
 
 impl Message {
-    /// A message with default attributes.
+    /// Makes a message with default attributes.
     #[inline]
     pub fn new(created: Time, body: impl Into<Body>) -> Self {
         Message { created, attributes: Attributes::default(), body: body.into() }

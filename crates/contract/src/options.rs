@@ -1,20 +1,20 @@
-//! Options of modules: declared once; parsing, checking, help, docs and completion derive from that.
+//! Options of modules. Parsing, checks, help, documentation and completion derive from one declaration.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Whether an option may come from the other host.
+/// The hosts that may set an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// It travels in a proposed pipeline.
+    /// Either host: the option is part of a proposed pipeline.
     Agreed,
-    /// Paths, commands, keys: only this host's own command line or file sets it.
+    /// Only this host's command line or configuration file: paths, commands, keys.
     Local,
 }
 
-/// What values an option takes.
+/// The values that an option accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OptionKind {
     /// A whole number.
@@ -56,49 +56,49 @@ pub enum OptionKind {
         /// Bytes.
         max: usize,
     },
-    /// A value of this kind, or `auto`: the module sets it by what it measures.
+    /// A value of this kind, or `auto`: the module chooses the value from its measurements.
     OrAuto(&'static OptionKind),
 }
 
 /// One option of a module.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptionSpec {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What values it takes.
+    /// The accepted values.
     pub kind: OptionKind,
-    /// Its default, written as a user would.
+    /// The default, as a user would write it.
     pub default: &'static str,
-    /// Whether it may come from the other host.
+    /// The hosts that may set it.
     pub scope: Scope,
-    /// One line: what it is, its unit.
+    /// One line of help: the meaning and the unit.
     pub doc: &'static str,
 }
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Of [`OptionKind::Integer`].
+    /// A value of [`OptionKind::Integer`].
     Integer(i64),
-    /// Of [`OptionKind::Number`] and [`OptionKind::Share`] (0 to 1).
+    /// A value of [`OptionKind::Number`] or [`OptionKind::Share`] (0 to 1).
     Number(f64),
-    /// Of [`OptionKind::Duration`].
+    /// A value of [`OptionKind::Duration`].
     Duration(Duration),
-    /// Of [`OptionKind::Size`], bytes.
+    /// A value of [`OptionKind::Size`], in bytes.
     Size(u64),
-    /// Of [`OptionKind::Flag`].
+    /// A value of [`OptionKind::Flag`].
     Flag(bool),
-    /// Of [`OptionKind::Choice`] and [`OptionKind::Text`].
+    /// A value of [`OptionKind::Choice`] or [`OptionKind::Text`].
     Text(String),
     /// `auto`.
     Auto,
 }
 
-/// An option's name or value is wrong.
+/// An option has an invalid name or value.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{problem}")]
 pub struct OptionError {
-    /// What is wrong, and what would be right.
+    /// The problem, and the accepted form.
     pub problem: String,
 }
 
@@ -130,27 +130,27 @@ impl Options {
         Ok(Options { values })
     }
 
-    /// All defaults.
+    /// Returns the defaults of all options.
     pub fn defaults(specs: &'static [OptionSpec]) -> Result<Options, OptionError> {
         Options::check(specs, [])
     }
 
-    /// Names and values, in the order of the names.
+    /// Iterates over names and values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values.iter().map(|(name, value)| (*name, value))
     }
 
-    /// The value of an option, if the module declares it.
+    /// Returns the value of an option, if the module declares it.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }
 
-    /// Whether an option was left to the module.
+    /// Returns true if the value is `auto`.
     pub fn is_auto(&self, name: &str) -> bool {
         matches!(self.value(name), Some(Value::Auto))
     }
 
-    /// A whole number; 0 if the module declares no such option.
+    /// Returns a whole number; 0 if the module declares no such option.
     pub fn integer(&self, name: &str) -> i64 {
         match self.value(name) {
             Some(Value::Integer(value)) => *value,
@@ -158,12 +158,12 @@ impl Options {
         }
     }
 
-    /// A count: a whole number that is never negative.
+    /// Returns a whole number that is never negative.
     pub fn count(&self, name: &str) -> usize {
         usize::try_from(self.integer(name)).unwrap_or(0)
     }
 
-    /// A number or a share; 0 if the module declares no such option.
+    /// Returns a number or a share; 0 if the module declares no such option.
     pub fn number(&self, name: &str) -> f64 {
         match self.value(name) {
             Some(Value::Number(value)) => *value,
@@ -171,7 +171,7 @@ impl Options {
         }
     }
 
-    /// A duration; zero if the module declares no such option.
+    /// Returns a duration; zero if the module declares no such option.
     pub fn duration(&self, name: &str) -> Duration {
         match self.value(name) {
             Some(Value::Duration(value)) => *value,
@@ -179,7 +179,7 @@ impl Options {
         }
     }
 
-    /// Bytes; 0 if the module declares no such option.
+    /// Returns a size in bytes; 0 if the module declares no such option.
     pub fn size(&self, name: &str) -> usize {
         match self.value(name) {
             Some(Value::Size(value)) => usize::try_from(*value).unwrap_or(usize::MAX),
@@ -187,12 +187,12 @@ impl Options {
         }
     }
 
-    /// A flag; false if the module declares no such option.
+    /// Returns a flag; false if the module declares no such option.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.value(name), Some(Value::Flag(true)))
     }
 
-    /// A word or a text; empty if the module declares no such option.
+    /// Returns a word or a text; empty if the module declares no such option.
     pub fn text(&self, name: &str) -> &str {
         match self.value(name) {
             Some(Value::Text(value)) => value,
@@ -210,7 +210,7 @@ fn unknown_option(name: &str, specs: &[OptionSpec]) -> OptionError {
     OptionError { problem }
 }
 
-/// Reads one value as `spec` says.
+/// Parses one value of the kind that `spec` declares.
 pub fn parse_value(spec: &OptionSpec, text: &str) -> Result<Value, OptionError> {
     let wrong = || OptionError {
         problem: format!("`{text}` is not a value of `{}`, which takes {}", spec.name, spec.kind),
@@ -262,7 +262,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
         "" if number == 0.0 => 0.0,
         _ => return None,
     };
-    // Rounded in nanoseconds: `0.1 s` must be read as 100 ms exactly.
+    // Rounded in nanoseconds, so that `0.1 s` is exactly 100 ms.
     let nanoseconds = (number * nanoseconds).round();
     (nanoseconds < 1e18).then(|| Duration::from_nanos(nanoseconds as u64))
 }
@@ -313,7 +313,7 @@ impl fmt::Display for OptionKind {
 }
 
 impl fmt::Display for Value {
-    /// As a user would write it; reading it gives the same value.
+    /// Writes the value as a user would; parsing the text gives the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Integer(value) => write!(f, "{value}"),

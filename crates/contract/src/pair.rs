@@ -3,7 +3,7 @@
 use crate::{Format, Message, OptionSpec, Options, Outbox, Port, Site, Stage, StageError, Time};
 use std::fmt;
 
-/// One half of a pair or the other.
+/// One of the two halves of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Half {
     /// The half that transforms.
@@ -13,7 +13,7 @@ pub enum Half {
 }
 
 impl Half {
-    /// The half at the other side.
+    /// The opposite half.
     pub fn other(self) -> Half {
         match self {
             Half::Source => Half::Sink,
@@ -31,110 +31,110 @@ impl fmt::Display for Half {
     }
 }
 
-/// How many flows meet in a pair.
+/// How many flows a pair connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
     /// One flow in, one flow out.
     #[default]
     Line,
-    /// The source half divides one flow among so many ways, port by port from 0; the sink half joins them.
-    /// In a pipeline of one flow all ways go one behind the other.
+    /// The source half spreads one flow over this many ports, numbered from 0; the sink half joins them. In a
+    /// pipeline of a single flow, all ports share that flow.
     Fan(u16),
-    /// The sink half takes several flows, port by port from 0, and gives each out by a port of its own or all
-    /// by port 0. The source half stands in each flow by itself.
+    /// The sink half takes several flows, on ports numbered from 0. It outputs each on its own port, or all on
+    /// port 0. Each flow has its own source half.
     Joint,
 }
 
-/// What a pair may do to a flow. Whatever is not said here, it does not do.
+/// Effects that a pair may have on a flow. A pair has no effect that it does not declare.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Promises {
-    /// It may drop messages (counted by name).
+    /// It may drop messages. Each drop is counted by reason.
     pub may_drop: bool,
-    /// It may hold messages back.
+    /// It may delay messages.
     pub may_delay: bool,
-    /// It may change what a message says.
+    /// It may change the content of a message.
     pub may_change: bool,
-    /// It may pass messages on in another order.
+    /// It may reorder messages.
     pub may_reorder: bool,
-    /// Its halves talk to each other.
+    /// Its halves exchange control messages.
     pub needs_control: bool,
-    /// Its sink half needs every message of its source half, in order (a stateful coder).
+    /// Its sink half needs every message of its source half, in order: a stateful coder.
     pub needs_order: bool,
 }
 
-/// A pair of stages: one row in the table of `stages`.
+/// A pair of stages: one row in the table of the `stages` crate.
 pub trait Pair: Sync {
-    /// Its name in a pipeline.
+    /// The name used in a pipeline.
     fn name(&self) -> &'static str;
 
-    /// Rises when its halves no longer understand those of before.
+    /// The version of the format between the halves. It rises with every incompatible change.
     fn version(&self) -> u16 {
         1
     }
 
-    /// One line.
+    /// One line of help.
     fn summary(&self) -> &'static str;
 
-    /// The whole documentation, Markdown.
+    /// The full documentation in Markdown.
     fn doc(&self) -> &'static str;
 
-    /// Its options; the first may be given without its name.
+    /// The options. A pipeline may give the first one without its name.
     fn options(&self) -> &'static [OptionSpec];
 
-    /// What it may do to a flow.
+    /// The effects that the pair may have on a flow.
     fn promises(&self, options: &Options) -> Promises;
 
-    /// What an `auto` of its options minimises, declared before anything was measured; `None` if it has none.
+    /// The cost that its `auto` options minimise, fixed before any measurement; `None` without such options.
     fn cost(&self) -> Option<&'static str> {
         None
     }
 
-    /// How many flows meet in its halves.
+    /// How many flows the pair connects.
     fn shape(&self, options: &Options) -> Shape {
         let _ = options;
         Shape::Line
     }
 
-    /// Names of the ports besides the main one, of either half, in order of number from 1. What leaves by them
-    /// goes to a partner that this host's own command line names for it.
+    /// Names of the ports besides the main one, numbered from 1, the same for both halves. The local command
+    /// line names a partner for each; nothing else receives their messages.
     fn side_ports(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether a half can run in a process of its own, or why not: a process is connected by one input, one output
-    /// and its control channel, and reaches nothing else of this host.
+    /// Checks that a half can run in its own process. Such a process has one input, one output and a control
+    /// channel, and reaches nothing else on this host.
     fn isolates(&self, options: &Options) -> Result<(), String> {
         if let [port, ..] = self.side_ports() {
-            return Err(format!("what leaves by its side port `{port}` does not leave a process of its own"));
+            return Err(format!("a process has no way to reach its side port `{port}`"));
         }
         match self.shape(options) {
-            Shape::Joint => Err("several flows meet in it, and a process of its own has one input".into()),
+            Shape::Joint => Err("it joins several flows, and a process has only one input".into()),
             Shape::Line | Shape::Fan(_) => Ok(()),
         }
     }
 
-    /// The program that a half is, if it is none of ours.
+    /// The external program that a half runs, if it is not built in.
     fn program<'o>(&self, options: &'o Options, half: Half) -> Option<&'o str> {
         let _ = (options, half);
         None
     }
 
-    /// The format that its source half makes of `format`, or why it cannot take it.
+    /// Returns the format that the source half makes from `format`, or why it refuses it.
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String>;
 
-    /// Checks what no single option can tell (a minimum above a maximum).
+    /// Checks conditions between options, such as a minimum above a maximum.
     fn check(&self, options: &Options) -> Result<(), String> {
         let _ = options;
         Ok(())
     }
 
-    /// The half that transforms. `format` is what enters it.
+    /// Makes the transforming half. `format` enters it.
     fn source(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
 
-    /// The half that undoes it. `format` is what leaves it.
+    /// Makes the undoing half. `format` leaves it.
     fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
 
-    /// One half or the other.
+    /// Makes one half.
     fn half(
         &self,
         half: Half,
@@ -149,7 +149,8 @@ pub trait Pair: Sync {
     }
 }
 
-/// A half with nothing to do: it passes on what comes (paper N, section 4.8.1: the "no-op" module).
+/// A stage that passes every message unchanged (the "no-op" module of Networked Device Driver Architecture
+/// (2012), 4.8.1).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassThrough;
 

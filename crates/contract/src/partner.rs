@@ -1,295 +1,311 @@
-//! Partners: one symmetric interface for devices, nodes, networks, files, programs and paths
-//! (paper P, sections 3.2, 3.3 and 5.2). What a device offers a path, a path offers a device.
+//! Partners: one symmetric interface for devices, nodes, networks, files, programs and paths (The Partner
+//! architecture (2002), 3.2, 3.3 and 5.2). A path offers a device the same operations as a device offers a
+//! path.
 
 use crate::{Attributes, Body, FlowClass, Format, Message, Time};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use thiserror::Error;
 
-/// Which flow of a partner an operation is for: P's demux key. It sharpens as data moves.
+/// The flow of a partner that an operation applies to: the demux key of the Partner architecture. A result may
+/// name a sharper key than the call did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FlowKey(pub u32);
 
 impl FlowKey {
-    /// Whatever flow has something: the answer names the sharper key.
+    /// Any flow that has a message; the result names its key.
     pub const DEFAULT: FlowKey = FlowKey(0);
 }
 
-/// Into a partner or out of it.
+/// The direction of a flow, seen from the partner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// What is pushed into the partner.
+    /// Messages are pushed into the partner.
     In,
-    /// What is pulled out of it.
+    /// Messages are pulled from the partner.
     Out,
 }
 
-/// What a flow is, when it is opened on a partner.
+/// The properties of a flow, given when it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowTemplate {
-    /// Pushed into the partner or pulled out of it.
+    /// Pushed into the partner, or pulled from it.
     pub direction: Direction,
-    /// What its messages mean.
+    /// The format of its messages.
     pub format: Format,
-    /// What it promises.
+    /// Its class: reliable, timely or state.
     pub class: FlowClass,
 }
 
-/// Why a partner cannot do what it was asked.
+/// A partner operation failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PartnerError {
-    /// The device, the program or the connection went away; it may come back.
+    /// The device, the program or the connection is gone; it may return.
     #[error("{0} is gone")]
     Gone(String),
-    /// No such flow is open.
+    /// The flow is not open.
     #[error("no flow {0:?} is open here")]
     NoFlow(FlowKey),
-    /// The caller asked for something that this partner does not do.
-    #[error("{0} is not something this partner does")]
+    /// The partner does not support the operation.
+    #[error("this partner does not support {0}")]
     Unsupported(&'static str),
-    /// The caller handed over something the partner cannot take.
+    /// The partner cannot accept this message.
     #[error("the message does not fit: {0}")]
     Message(String),
     /// The other side of the connection broke its protocol.
     #[error("the peer broke the protocol: {0}")]
     Peer(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{operation}: {error}")]
     Os {
-        /// What was tried, on what.
+        /// The operation and its object.
         operation: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
 impl PartnerError {
-    /// An error of the system, with what was tried.
+    /// Makes a system error with its operation.
     pub fn os(operation: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
         PartnerError::Os { operation: operation.into(), error: error.into() }
     }
 }
 
-/// The answer to a push that did not fail.
+/// The result of a push that did not fail.
 #[derive(Debug)]
 pub enum Pushed {
-    /// The partner has it now.
+    /// The partner has accepted the message.
     Taken,
-    /// No room: here it is again. [`Partner::readiness`] says when to try again.
+    /// The partner is full and returns the message. [`Partner::readiness`] tells when to try again.
     Full(Message),
 }
 
-/// How a pull wants its message: P's four cases.
+/// How a pull receives its message: the four cases of The Partner architecture (2002), 3.3.
 #[derive(Debug)]
 pub enum Pull<'a> {
-    /// Only ask whether there is one.
+    /// Only check for a message.
     Ask,
-    /// The partner's memory, in a new message.
+    /// A new message in the partner's memory.
     Yours,
     /// The partner's memory, appended to the caller's vector.
     Vector(&'a mut Body),
-    /// Copied into the caller's memory.
+    /// A copy in the caller's memory.
     Mine(&'a mut [u8]),
 }
 
-/// The answer to a pull. Every arm that carries data names the flow it belongs to.
+/// The result of a pull. Every variant with data names its flow.
 #[derive(Debug)]
 pub enum Pulled {
-    /// Nothing now.
+    /// No message now.
     Nothing,
-    /// To [`Pull::Ask`]: there is one.
+    /// Reply to [`Pull::Ask`]: a message is available.
     Available(FlowKey),
-    /// To [`Pull::Yours`].
+    /// Reply to [`Pull::Yours`].
     Message(FlowKey, Message),
-    /// To [`Pull::Vector`] and [`Pull::Mine`]: the bytes are in the caller's vector or memory.
+    /// Reply to [`Pull::Vector`] and [`Pull::Mine`]: the bytes are in the caller's memory.
     Filled {
-        /// The flow.
+        /// The flow of the message.
         flow: FlowKey,
-        /// When the message was created.
+        /// Its creation time.
         created: Time,
-        /// What is known of it.
+        /// Its attributes.
         attributes: Attributes,
-        /// Its bytes.
+        /// Its length in bytes.
         length: usize,
     },
-    /// To [`Pull::Mine`]: too small; the message stays.
+    /// Reply to [`Pull::Mine`]: the memory is too small. The partner keeps the message.
     TooSmall {
-        /// Bytes needed.
+        /// The needed bytes.
         needed: usize,
     },
-    /// There will never be another.
+    /// No more messages will ever come.
     End,
 }
 
-/// Most bytes of an answer to [`Ctl::Leave`].
-pub const LEGACY_BYTES_MAX: usize = 4 << 10;
+/// The largest reply to [`RecoveryCtl::SaveState`], in bytes.
+pub const SAVED_STATE_BYTES_MAX: usize = 4 << 10;
 
-/// A control operation.
+/// A control operation. Any partner may answer these; [`TransportCtl`] and [`RecoveryCtl`] have the others, by the
+/// component that answers them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ctl<'a> {
-    /// Hand on what is gathered: the end of a burst of pushes.
+    /// Flush: the end of a burst of pushes.
     Flush,
-    /// Make the next pull answer where things stand, whole.
+    /// Make the next pull return the complete current state.
     Snapshot,
     /// Go to the neutral state: keys up, axes centred, effects stopped, breaks cleared.
     Neutral,
-    /// No more will be pushed; finish what there is.
+    /// No more pushes will follow; finish the pending work.
     Finish,
-    /// To one stage of the flow's path, as its other half would say it: number of the pair and bytes.
-    Stage(u16, &'a [u8]),
-    /// Asked of the other side's class: operation and arguments, as `Ask` on the control channel.
-    Ask(u16, &'a [u8]),
-    /// What this host's user says to the partner, in words of its class (`brightness=128`); no words ask what can be
-    /// said. The answer is text, or [`PartnerError::Message`].
-    Say(&'a str),
-    /// How much of the last message pushed was written, if not all of it: [`CtlReply::Count`], bytes; else
-    /// [`CtlReply::Done`]. For who goes on after this process is killed.
-    Partway,
-    /// So many bytes of the message that is pushed next were written before this partner was made.
-    Skip(u64),
-    /// Bytes that were read and not pulled yet: [`CtlReply::Count`]. If this process is killed, they are lost.
-    Ahead,
-    /// Messages that this partner read and gave up by itself, as where things stand tells what they led to:
-    /// [`CtlReply::Count`] since it was made.
-    GivenUp,
-    /// What who goes on after this process is killed has to know of what was read or written, and could not find out:
-    /// [`CtlReply::Bytes`], at most [`LEGACY_BYTES_MAX`], the same for as long as the partner lives; until there is
-    /// something, [`CtlReply::Pending`].
-    Leave,
-    /// Another process read or wrote before this partner was made, and left this.
-    GoOn(&'a [u8]),
-    /// Figures for people and scripts.
+    /// A command of the local user in the words of the class (`brightness=128`); an empty command lists the
+    /// possible ones. The reply is text; an invalid command fails with [`PartnerError::Message`].
+    Command(&'a str),
+    /// Returns statistics.
     Report,
-    /// To a transport: has anything come of the peer? [`CtlReply::Count`]. It is asked in every round of a path: a
-    /// transport that keeps up a protocol of its own ([`Partner::upkeep`]) does so then.
-    Heard,
-    /// To a transport: would a new connection in place of this one do better, as what was lost holds this one back?
-    /// [`CtlReply::Count`], 1 once when it would.
-    HeldBack,
-    /// To a transport: the peer is heard again after a silence. What waits twice as long each time for an answer is tried now.
-    Probe,
-    /// To a transport: this host has another address; go on over this socket, connected to the same peer, or to where
-    /// the peer is now.
-    Move(OwnedFd),
-    /// To a transport whose records are traced.
-    Watch(Watch),
+    /// An operation of transports.
+    Transport(TransportCtl),
+    /// An operation of device classes that resume after a crash of their process.
+    Recovery(RecoveryCtl<'a>),
 }
 
-/// What is asked of a transport whose records are traced.
+/// A control operation that only transports answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TransportCtl {
+    /// Returns a number that grows with everything that arrives from the peer, partial records included
+    /// ([`CtlReply::Count`]). The path calls it in every round, so a transport with its own protocol
+    /// ([`Partner::upkeep`]) runs it here.
+    Received,
+    /// Returns 1 once ([`CtlReply::Count`]) when losses hold this connection back, so that a new one would do
+    /// better.
+    HeldBack,
+    /// The peer answers again after a silence. Retry now, regardless of backed-off timers.
+    Probe,
+    /// The host has a new address. Continue on this socket, which is connected to the peer's current address.
+    Move(OwnedFd),
+    /// Trace records inside the kernel.
+    Trace(TraceCtl),
+}
+
+/// A control operation that serves the recovery after a crash. A device class answers it if it can lose data or
+/// state with its process.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecoveryCtl<'a> {
+    /// Returns the written bytes of the last pushed message as [`CtlReply::Count`], if the write was partial;
+    /// else [`CtlReply::Done`].
+    PartialWrite,
+    /// The first bytes of the next pushed message were already written by a crashed process; skip this many.
+    Skip(u64),
+    /// Returns the number of bytes read but not yet pulled ([`CtlReply::Count`]). A crash would lose them.
+    ReadAhead,
+    /// Returns the number of messages that this partner has read and discarded ([`CtlReply::Count`]), because a
+    /// newer state includes their effect.
+    Discarded,
+    /// Returns the state that a successor needs after a crash and cannot find out itself: [`CtlReply::Bytes`],
+    /// at most [`SAVED_STATE_BYTES_MAX`]. It is constant for the life of the partner; before it is known, the
+    /// reply is [`CtlReply::Pending`].
+    SaveState,
+    /// Restores the state that a crashed process saved with [`RecoveryCtl::SaveState`].
+    RestoreState(&'a [u8]),
+}
+
+/// Operations for tracing records inside the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watch {
-    /// Have the kernel tell of what it passes on, where it can and when it is asked to.
+pub enum TraceCtl {
+    /// Let the kernel report the progress of records, where it can, for the records that ask for it.
     Begin,
-    /// Have it note when it has what comes, or no longer: that costs it something for all that comes.
+    /// Start or stop receive timestamps. They cost the kernel some work for every packet.
     Arrivals(bool),
-    /// No longer.
+    /// Stop tracing.
     End,
-    /// The record that is pushed next: when does the kernel pass it on?
+    /// Trace the next pushed record.
     Next,
-    /// Tell: [`CtlReply::Progress`].
+    /// Return the progress as [`CtlReply::Progress`].
     Progress,
 }
 
-/// How far a transport's records have come.
+/// The progress of a transport's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Records pushed since the connection began.
+    /// Records pushed since the connection was opened.
     pub pushed: u64,
-    /// So many of them the kernel has whole.
+    /// Records that the kernel has accepted completely.
     pub written: u64,
-    /// When the kernel had what was received last, if it notes that.
+    /// The kernel's receive timestamp of the newest data, if enabled.
     pub arrived: Option<Time>,
-    /// Where the kernel had a watched record, if it told since; there may be more to tell.
-    pub told: Option<Told>,
-    /// More will be told by itself.
+    /// The next kernel report on a traced record, if any; more may follow.
+    pub report: Option<TraceReport>,
+    /// The kernel will send more reports.
     pub expects: bool,
 }
 
-/// Where the kernel had a watched record, and when.
+/// One kernel report: the place and the time of a traced record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    /// Its number among the records pushed, from 1.
+pub struct TraceReport {
+    /// The record's number since the connection was opened, from 1.
     pub record: u64,
-    /// Where.
+    /// The place.
     pub moment: Moment,
-    /// When.
+    /// The time.
     pub at: Time,
 }
 
-/// Places in the kernel that a record passes by itself.
+/// Places in the kernel that a record passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The packet scheduler.
     Scheduled,
-    /// The network's driver.
+    /// The network driver.
     Sent,
     /// The peer's kernel.
     Acknowledged,
 }
 
-/// The answer to a control operation.
+/// The reply to a control operation.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum CtlReply {
     /// Done.
     #[default]
     Done,
-    /// Begun: call again when [`Partner::readiness`] of [`Direction::In`] says so.
+    /// Started. Repeat the call when [`Partner::readiness`] for [`Direction::In`] is due.
     Pending,
     /// Done, with a result.
     Bytes(Vec<u8>),
-    /// Figures.
+    /// Statistics.
     Report(Vec<crate::Report>),
-    /// A number. To [`Ctl::Heard`], one that grows with whatever comes, of records that are not whole too.
+    /// A number.
     Count(u64),
-    /// To [`Watch::Progress`].
+    /// Reply to [`TraceCtl::Progress`].
     Progress(Progress),
 }
 
-/// What a descriptor is waited for.
+/// The event to wait for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
-    /// Something to read.
+    /// Readable.
     Read,
-    /// Room to write.
+    /// Writable.
     Write,
 }
 
-/// When a partner would answer otherwise than [`Pulled::Nothing`] or [`Pushed::Full`]: whichever of
-/// these comes first. All empty: never by itself.
+/// When a partner can make progress after [`Pulled::Nothing`] or [`Pushed::Full`]: at the earliest of these
+/// events. If all are empty, it makes no progress without another call.
 #[derive(Debug, Default)]
 pub struct Readiness<'a> {
-    /// Now.
+    /// At once.
     pub now: bool,
-    /// When one of these is ready; at most two are looked at.
+    /// When one of these descriptors is ready; at most two.
     pub descriptors: [Option<(BorrowedFd<'a>, Interest)>; 2],
     /// At this time.
     pub at: Option<Time>,
 }
 
 impl<'a> Readiness<'a> {
-    /// At once.
+    /// Ready at once.
     pub fn now() -> Self {
         Readiness { now: true, ..Readiness::default() }
     }
 
-    /// Never by itself.
+    /// Never ready without another call.
     pub fn never() -> Self {
         Readiness::default()
     }
 
-    /// When `descriptor` is ready.
+    /// Ready when `descriptor` is.
     pub fn descriptor(descriptor: BorrowedFd<'a>, interest: Interest) -> Self {
         Readiness { descriptors: [Some((descriptor, interest)), None], ..Readiness::default() }
     }
 
-    /// At a time.
+    /// Ready at a time.
     pub fn at(time: Time) -> Self {
         Readiness { at: Some(time), ..Readiness::default() }
     }
 
-    /// The same, and at `time` at the latest.
+    /// Adds a time limit.
     pub fn or_at(mut self, time: Option<Time>) -> Self {
         self.at = match (self.at, time) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -299,56 +315,57 @@ impl<'a> Readiness<'a> {
     }
 }
 
-/// What a flow starts or ends at. Never blocks; object-safe.
+/// An endpoint of a flow. No call blocks. The trait is object-safe.
 ///
-/// A **passive** partner is only called. An **active** one (`runtime::active`) also holds a handle on its
-/// partner and calls it from a thread of its own, behind a bounded ring and an eventfd.
+/// A **passive** partner only reacts to calls. An **active** one (`runtime::active`) runs in its own thread and
+/// calls its own partner, through a bounded ring and an eventfd.
 pub trait Partner: Send {
-    /// Opens a flow; `attributes` hold for all its messages.
+    /// Opens a flow; `attributes` apply to all its messages.
     fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError>;
 
     /// Closes a flow and frees what it holds.
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError>;
 
-    /// Hands a message over. Full or failed gives it back: nothing is lost.
+    /// Pushes a message. If the partner is full or fails, it returns the message, so nothing is lost.
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
-    /// Asks for a message, of `flow` or, by default, of any.
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError>;
+    /// Pulls a message from `flow`, or from any flow with [`FlowKey::DEFAULT`].
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError>;
 
-    /// Controls a flow, or by [`FlowKey::DEFAULT`] the partner itself.
+    /// Controls a flow, or with [`FlowKey::DEFAULT`] the partner itself.
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError>;
 
-    /// When a push ([`Direction::In`]) would be taken or a pull ([`Direction::Out`]) would find something.
+    /// When a push ([`Direction::In`]) would be accepted, or a pull ([`Direction::Out`]) would return a
+    /// message.
     fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_>;
 
-    /// What else it has to be called for, though nobody pushes or pulls: a transport that keeps up a protocol of its
-    /// own has acknowledgements to give and time to keep.
+    /// When the partner needs a call although nobody pushes or pulls: a transport with its own protocol has
+    /// acknowledgements to send and timers to run.
     fn upkeep(&self) -> Readiness<'_> {
         Readiness::never()
     }
 }
 
-/// What a partner that makes messages finds when it looks for the next.
+/// The result of looking for the next message of a partner that produces messages.
 #[derive(Debug)]
 pub enum Next {
     /// A message.
     Message(Message),
-    /// None now.
+    /// No message now.
     Nothing,
-    /// None ever again.
+    /// No more messages will ever come.
     End,
 }
 
-/// Answers P's four cases of pull from one function that finds the next message. It holds a message that
-/// was asked for or did not fit.
+/// Implements the four cases of pull on top of one function that finds the next message. It holds a message
+/// that was only checked for, or that did not fit.
 #[derive(Debug, Default)]
 pub struct PullSlot {
     held: Option<Message>,
 }
 
 impl PullSlot {
-    /// Whether a message is held: readiness is then "now".
+    /// Returns true if a message is held; the partner is then ready at once.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
@@ -357,7 +374,7 @@ impl PullSlot {
     pub fn answer<E>(
         &mut self,
         flow: FlowKey,
-        want: Pull<'_>,
+        request: Pull<'_>,
         next: impl FnOnce() -> Result<Next, E>,
     ) -> Result<Pulled, E> {
         let message = match self.held.take() {
@@ -370,7 +387,7 @@ impl PullSlot {
         };
         let length = message.body.len();
         let (created, attributes) = (message.created, message.attributes);
-        Ok(match want {
+        Ok(match request {
             Pull::Ask => {
                 self.held = Some(message);
                 Pulled::Available(flow)

@@ -1,11 +1,11 @@
-//! What a host gives a half of a pair besides what both hosts agreed on.
+//! Values that a half of a pair gets from its own host only.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Thirty-two secret bytes, never shown.
+/// Thirty-two secret bytes, never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 32]);
 
@@ -15,16 +15,17 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a half is given when it is made.
+/// Local values for a new half of a pair.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The flow's key, the same at both hosts: of their session, or from a file.
+    /// The flow's key, equal on both hosts. It comes from the session or from a file.
     pub key: Option<Secret>,
-    /// Random bytes that no other half is given: it has no other way to any.
+    /// Random bytes for this half alone. A stage has no other source of randomness.
     pub seed: [u8; 32],
-    /// Where the halves of one pair in a driver's two flows meet.
+    /// State shared by the halves of one pair in a driver's two flows.
     pub shared: Shared,
-    /// Bytes that a message which is no picture may come to here, whatever the other host says that it was.
+    /// The largest message accepted here, unless it is a picture. It overrides the sizes that the other host
+    /// claims.
     pub message_bytes: usize,
 }
 
@@ -35,14 +36,14 @@ impl Default for Site {
     }
 }
 
-/// State by name that the halves of one driver on one host share (a pair that stands in both flows).
+/// Named states, shared by the halves of one driver on one host. A pair that is in both flows uses it.
 #[derive(Clone, Default)]
 pub struct Shared {
     states: Arc<Mutex<BTreeMap<&'static str, Arc<dyn Any + Send + Sync>>>>,
 }
 
 impl Shared {
-    /// The state of this name and type, made on first use.
+    /// Returns the state with this name and type; makes it on first use.
     pub fn state<T: Default + Send + Sync + 'static>(&self, name: &'static str) -> Arc<T> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let state = states.entry(name).or_insert_with(|| Arc::new(T::default())).clone();

@@ -1,4 +1,4 @@
-//! Stages: state machines that transform messages. No I/O, no thread, no clock.
+//! Stages: state machines that transform messages, without I/O, threads or a clock.
 
 use crate::{Body, Feedback, Message, Time, Value};
 use thiserror::Error;
@@ -8,42 +8,42 @@ use thiserror::Error;
 pub struct Port(pub u16);
 
 impl Port {
-    /// The one input and output of most stages.
+    /// The only port of most stages.
     pub const MAIN: Port = Port(0);
 }
 
-/// A message ended here, on purpose: counted by name, never in silence.
+/// Messages dropped on purpose. Every drop is counted by its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drop {
-    /// What it is counted as, such as `buffer: too many`.
+    /// The reason, used as the counter's name, such as `buffer: too many`.
     pub reason: &'static str,
-    /// How many messages.
+    /// The number of messages.
     pub count: u64,
 }
 
-/// Where a stage puts what it makes.
+/// The output of a stage.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Messages, oldest first.
     pub messages: std::collections::VecDeque<(Port, Message)>,
-    /// For the other half of the pair, oldest first.
+    /// Control messages for the other half of the pair, oldest first.
     pub controls: Vec<Vec<u8>>,
-    /// What was dropped.
+    /// Dropped messages.
     pub drops: Vec<Drop>,
 }
 
 impl Outbox {
-    /// Sends a message on.
+    /// Sends a message to the next stage.
     pub fn send(&mut self, port: Port, message: Message) {
         self.messages.push_back((port, message));
     }
 
-    /// Says something to the other half of the pair.
+    /// Sends a control message to the other half of the pair.
     pub fn control(&mut self, bytes: Vec<u8>) {
         self.controls.push(bytes);
     }
 
-    /// Counts `count` messages as dropped for `reason`.
+    /// Counts `count` dropped messages under `reason`.
     pub fn drop_counted(&mut self, reason: &'static str, count: u64) {
         if count > 0 {
             self.drops.push(Drop { reason, count });
@@ -51,22 +51,22 @@ impl Outbox {
     }
 }
 
-/// A stage could not do its work on a message; the runtime counts the message by the stage's name.
+/// A stage failed on a message. The runtime counts that message under the stage's name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StageError {
-    /// What came is not what the other half makes.
-    #[error("the message is not what the other half of this pair makes: {0}")]
+    /// The input was not made by the other half of this pair.
+    #[error("the other half of this pair makes no such message: {0}")]
     Input(String),
-    /// The other half's control message means nothing here.
-    #[error("the other half's control message means nothing here: {0}")]
+    /// The control message is invalid or unexpected.
+    #[error("unexpected control message from the other half: {0}")]
     Control(String),
-    /// The message would be over a limit.
+    /// The message would exceed a limit.
     #[error("{what} would be {bytes} bytes, over the limit of {limit}")]
     TooLarge {
-        /// What.
+        /// The object that is too large.
         what: &'static str,
-        /// How large.
+        /// Its size.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -74,52 +74,52 @@ pub enum StageError {
     /// The stage has no such port.
     #[error("no port {0:?}")]
     Port(Port),
-    /// The stage's own work failed.
+    /// An internal failure of the stage.
     #[error("{0}")]
     Own(String),
 }
 
-/// A figure that a stage reports for people and scripts: name and value.
+/// A statistic of a stage: name and value.
 pub type Report = (&'static str, f64);
 
-/// What an adaptive stage set an `auto` option to.
+/// The value that an adaptive stage chose for an `auto` option.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The option.
+    /// Name of the option.
     pub option: &'static str,
-    /// What it stands at.
+    /// The current value.
     pub value: Value,
-    /// Why, in one line: what was measured, and what else would cost.
+    /// The reason in one line: the measurement, and the cost of the alternatives.
     pub why: String,
 }
 
-/// One half of a pair: a state machine without I/O, threads or a clock. Time is an argument.
+/// One half of a pair: a state machine. Time is an argument.
 ///
-/// The caller drains the outbox after every call, before the next.
+/// The caller drains the outbox after every call, before the next one.
 pub trait Stage: Send {
-    /// One message in; any number out, at once or later.
+    /// Takes one message. The stage outputs any number of messages, at once or later.
     fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox)
     -> Result<(), StageError>;
 
-    /// The other half of this pair says something.
+    /// Takes a control message from the other half.
     fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let _ = (now, out);
         Err(StageError::Control(format!("{} bytes to a stage that expects none", control.len())))
     }
 
-    /// The flow ends, or changes its pipeline, here: give out what is held, at once.
+    /// The flow ends here, or its pipeline changes: output all held messages at once.
     fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let _ = (port, now, out);
         Ok(())
     }
 
-    /// Something was lost, or restarted, before here.
+    /// Messages were lost before this stage, or the flow restarted.
     fn handle_gap(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let _ = (port, now, out);
         Ok(())
     }
 
-    /// What is known of the flow's way to its sink, for a source half that adapts to it.
+    /// New measurements of the flow and its path, for a source half that adapts.
     fn handle_feedback(
         &mut self,
         feedback: &Feedback,
@@ -130,7 +130,7 @@ pub trait Stage: Send {
         Ok(())
     }
 
-    /// When [`Stage::handle_timeout`] wants to be called.
+    /// When to call [`Stage::handle_timeout`].
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
@@ -141,57 +141,58 @@ pub trait Stage: Send {
         Ok(())
     }
 
-    /// Whether the stage takes another message now. Until it does, its path takes none from the flow's
-    /// start, which is how a full stage slows a reliable flow down instead of dropping.
+    /// Returns true if the stage accepts another message now. While it does not, its path takes no message from
+    /// the start of the flow: backpressure instead of drops.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Messages held that will leave by themselves, in time. When a flow has ended its path waits for them
-    /// before it calls [`Stage::handle_end`], so that a rhythm is kept to the last message.
+    /// The number of held messages that the stage will release in time. When a flow ends, its path waits for
+    /// them before it calls [`Stage::handle_end`]; so the last messages keep their timing.
     fn held(&self) -> usize {
         0
     }
 
-    /// Messages that would be lost with the stage: those held, and those that only another message or the end brings
-    /// out.
+    /// The number of messages that would be lost with the stage: held messages, and those that only another
+    /// message or the end of the flow releases.
     fn kept(&self) -> usize {
         self.held()
     }
 
-    /// Where messages are [marked](Attributes::mark) in the order in which they come, and `last` is the mark of the last
-    /// one: the mark of the last before which nothing is held any more. `None` of a stage that cannot tell. In a process of
-    /// its own, a stage that always holds something gives out nothing for good without this.
+    /// Returns the highest [mark](crate::Attributes::mark) such that the stage holds no message with that mark or a
+    /// lower one. Marks rise in order of arrival; `last` is the mark of the newest message. `None` if the stage
+    /// cannot tell. In its own process, a stage that always holds messages needs this: its output is committed
+    /// only up to the last finished input.
     fn finished(&self, last: u32) -> Option<u32> {
         let _ = last;
         None
     }
 
-    /// Whether all it ever does is to pass on each message as it is, at once, by the main port: then it need not be
-    /// called for messages at all.
+    /// Returns true if the stage only ever passes each message unchanged, at once, on the main port. Its caller
+    /// may then skip it.
     fn passes(&self) -> bool {
         false
     }
 
-    /// What the stage remembers, for [`Stage::restore`] of one made anew in another process: `None` of a stage that
-    /// makes what it makes of each message alone, always. Shares memory instead of copying it: it is asked for with
-    /// every acknowledgement of a reliable flow. Figures, and what is learned again by itself, may be left out.
+    /// Saves the stage's memory for [`Stage::restore`] in another process. `None` for a stage without memory
+    /// between messages. It is called at every acknowledgement of a reliable flow, so it must share memory, not
+    /// copy it. Statistics and values that are learned quickly may be left out.
     fn checkpoint(&self) -> Option<Body> {
         None
     }
 
-    /// A stage that has taken nothing yet goes on as the one would have whose checkpoint this is. It comes from
-    /// another process, and is checked as what a stranger says; after an error the stage is of no use.
+    /// Restores the memory of another stage into this new one. The checkpoint comes from another process and
+    /// must be checked like network input. After an error the stage must not be used.
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        Err(StageError::Input(format!("{} bytes to a stage that remembers nothing", checkpoint.len())))
+        Err(StageError::Input(format!("{} bytes for a stage without checkpoints", checkpoint.len())))
     }
 
-    /// Figures for people and scripts.
+    /// Statistics of the stage.
     fn report(&self) -> Vec<Report> {
         Vec::new()
     }
 
-    /// What its `auto` options stand at, and why.
+    /// The current values of its `auto` options, with reasons.
     fn choices(&self) -> Vec<Choice> {
         Vec::new()
     }

@@ -1,5 +1,5 @@
-//! Time: nanoseconds of the local boot clock (CLOCK_BOOTTIME), so that it means the same in every
-//! process of a host and goes on through a suspend.
+//! Time: nanoseconds of the local boot clock (`CLOCK_BOOTTIME`). This clock is the same in every process of a
+//! host, and it runs during suspend.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
-/// What is added to a peer's [`Time`] to get ours, in nanoseconds.
+/// The difference that converts a peer's [`Time`] to local time, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offset(pub i64);
 
@@ -20,19 +20,19 @@ impl Time {
         Time(milliseconds * 1_000_000)
     }
 
-    /// The moment `later` after this one; stays at the end of the clock.
+    /// The time `later` after this one; saturates at the end of the clock.
     #[inline]
     pub fn after(self, later: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The moment `earlier` before this one; stays at the start of the clock.
+    /// The time `earlier` before this one; saturates at the start of the clock.
     #[inline]
     pub fn before(self, earlier: Duration) -> Time {
         Time(self.0.saturating_sub(u64::try_from(earlier.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// The time elapsed since `earlier`; zero if `earlier` is later.
     #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -47,7 +47,7 @@ impl Time {
         })
     }
 
-    /// A peer's time in ours.
+    /// Converts a peer's time to local time.
     #[inline]
     pub fn shifted(self, offset: Offset) -> Time {
         Time(self.0.saturating_add_signed(offset.0))

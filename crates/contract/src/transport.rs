@@ -4,61 +4,62 @@ use crate::{OptionSpec, Options, Partner, PartnerError, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// What a transport does not promise; the session makes up for it where the flow needs it.
+/// Faults that a transport allows. The session repairs them for the flows that need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramFacts {
-    /// Whether records may be lost.
+    /// Records may be lost.
     pub may_lose: bool,
-    /// Whether records may overtake each other.
+    /// Records may be reordered.
     pub may_reorder: bool,
 }
 
-/// What seals one data connection: a key a direction, which no other connection has.
+/// The keys that encrypt one data connection: one for each direction, never used for another connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKeys {
-    /// Of what this side sends.
+    /// Encrypts the records that this side sends.
     pub sending: Secret,
-    /// Of what this side receives.
+    /// Decrypts the records that this side receives.
     pub receiving: Secret,
 }
 
-/// Who made a data connection.
+/// The side that opened a data connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// This host did: the attacher.
+    /// This host, the application host.
     Dialled,
-    /// The other host did.
+    /// The other host.
     Accepted,
 }
 
-/// A kind of transport: one row in the table of `transports`.
+/// A kind of transport: one row in the table of the `transports` crate.
 ///
-/// Its messages are records: `wire::RecordHeader` at the front of the body, whole, `created` unused. The
-/// broker makes the socket and says the preamble on it; the partner drives a connected socket.
+/// Its messages are records: each body is whole and starts with a `wire::RecordHeader`; `created` is unused.
+/// The broker opens the socket and exchanges the preamble; the partner then drives the connected socket.
 pub trait TransportClass: Sync {
-    /// Its name before `://`.
+    /// The name before `://`.
     fn name(&self) -> &'static str;
 
-    /// One line.
+    /// One line of help.
     fn summary(&self) -> &'static str;
 
-    /// The whole documentation, Markdown.
+    /// The full documentation in Markdown.
     fn doc(&self) -> &'static str;
 
-    /// Its options.
+    /// The options.
     fn options(&self) -> &'static [OptionSpec];
 
-    /// What it does not promise to flows that must not lose.
+    /// The faults that it allows.
     fn facts(&self) -> DatagramFacts;
 
-    /// Whether its socket carries datagrams: the preamble may then be lost, and is said until it is answered.
+    /// Returns true if the socket carries datagrams. The preamble may then be lost, so it is repeated until it
+    /// is answered.
     fn is_datagram(&self) -> bool;
 
-    /// A socket towards `peer`, not yet introduced; connecting goes on in the background.
+    /// Opens a socket towards `peer`, before the preamble. It connects in the background.
     fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError>;
 
-    /// The partner that moves records over a connected socket whose preamble has been said; sealed with these
-    /// keys, or bare without any.
+    /// Makes the partner that moves records over a connected socket, after the preamble. Records are encrypted
+    /// with `keys`, or not at all without them.
     fn partner(
         &self,
         socket: OwnedFd,

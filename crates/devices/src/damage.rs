@@ -1,25 +1,27 @@
-//! What changed of a picture since it was last sent, in tiles: however much changes meanwhile, it takes no more room,
-//! and a viewer that is slow is sent what there is, once.
+//! The damaged area of a picture: one bit for each tile that changed since it was last sent.
+//!
+//! The bitmap has a fixed size, so the memory does not grow with the number of changes. A slow viewer receives the
+//! latest pixels of each changed tile once.
 
 use wire::formats::video::Rectangle;
 
-/// Side of a tile, in pixels.
+/// The side of a tile, in pixels.
 pub(crate) const TILE: u32 = 16;
 
-/// Most rectangles that one row of tiles is sent as; 1024 rows of them still fit into one update.
+/// The most rectangles that one row of tiles is split into. 1024 rows of so many rectangles still fit into one update.
 const RUNS_MAX: usize = 32;
 
-/// Which tiles changed.
+/// The damaged tiles of a picture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Damage {
     width: u32,
     height: u32,
-    /// Words of a row of tiles.
+    /// Words of `bits` in a row of tiles.
     words: usize,
     bits: Vec<u64>,
 }
 
-/// A run of tiles of the same columns, over some rows.
+/// Neighbouring damaged tiles: columns `from..to`, from row `top` downwards.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     from: u32,
@@ -28,13 +30,13 @@ struct Run {
 }
 
 impl Damage {
-    /// Of a picture of this size, of which nothing changed.
+    /// Returns an empty damage for a picture of this size.
     pub(crate) fn none(width: u32, height: u32) -> Damage {
         let words = width.div_ceil(TILE).div_ceil(u64::BITS) as usize;
         Damage { width, height, words, bits: vec![0; words * height.div_ceil(TILE) as usize] }
     }
 
-    /// Pixels across and down of its picture.
+    /// Returns the width and height of the picture, in pixels.
     pub(crate) fn size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
@@ -47,19 +49,19 @@ impl Damage {
         self.bits.fill(0);
     }
 
-    /// Whether the tile in this column and row changed.
+    /// Returns whether this tile is damaged.
     pub(crate) fn has(&self, column: u32, row: u32) -> bool {
         let word = row as usize * self.words + (column / u64::BITS) as usize;
         self.bits[word] >> (column % u64::BITS) & 1 == 1
     }
 
-    /// The tile in this column and row changed.
+    /// Marks this tile as damaged.
     pub(crate) fn add_tile(&mut self, column: u32, row: u32) {
         let word = row as usize * self.words + (column / u64::BITS) as usize;
         self.bits[word] |= 1 << (column % u64::BITS);
     }
 
-    /// What lies in `rectangle` changed; what of it is outside the picture counts for nothing.
+    /// Marks every tile that overlaps `rectangle` as damaged. Parts outside the picture are ignored.
     pub(crate) fn add(&mut self, rectangle: &Rectangle) {
         let Some((columns, rows)) = self.tiles(rectangle) else { return };
         for row in rows {
@@ -67,21 +69,24 @@ impl Damage {
         }
     }
 
-    /// What changed there changed here. Both are of one size.
+    /// Adds the damage of `other`, a picture of the same size.
     pub(crate) fn merge(&mut self, other: &Damage) {
         for (into, word) in self.bits.iter_mut().zip(&other.bits) {
             *into |= word;
         }
     }
 
-    /// Columns and rows of the tiles that have a part in `rectangle`.
+    /// Returns the columns and rows of the tiles that overlap `rectangle`.
     fn tiles(&self, rectangle: &Rectangle) -> Option<(std::ops::Range<u32>, std::ops::Range<u32>)> {
         let whole = Rectangle { x: 0, y: 0, width: self.width, height: self.height };
         let Rectangle { x, y, width, height } = rectangle.intersection(&whole)?;
         Some((x / TILE..(x + width).div_ceil(TILE), y / TILE..(y + height).div_ceil(TILE)))
     }
 
-    /// Takes out what changed in the tiles of `within`, as rectangles of the picture that do not overlap.
+    /// Moves the damage of the tiles in `within` to `out`, as rectangles that do not overlap.
+    ///
+    /// The runs of a row are compared with the open runs of the rows above. A run with the same columns extends the
+    /// open one downwards; an open run without such a successor is complete.
     pub(crate) fn take(&mut self, within: &Rectangle, out: &mut Vec<Rectangle>) {
         let Some((columns, rows)) = self.tiles(within) else { return };
         let (mut open, mut runs) = (Vec::new(), Vec::new());
@@ -103,7 +108,7 @@ impl Damage {
         out.extend(open.iter().map(|run| self.rectangle(run, bottom)));
     }
 
-    /// Takes one row's runs; where they are too many, one for all.
+    /// Moves the damage of one row to `runs`. If there are more than `RUNS_MAX` runs, one run covers them all.
     fn take_row(&mut self, columns: &std::ops::Range<u32>, row: u32, runs: &mut Vec<Run>) {
         let mut column = columns.start;
         while column < columns.end {
@@ -143,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_covers_what_was_added_once(
+        fn taken_rectangles_cover_the_damage_without_overlap(
             (width, height) in (1u32..2200, 1u32..400),
             added in prop::collection::vec((0u32..2200, 0u32..400, 1u32..300, 1u32..60), 0..40),
         ) {
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkerboard_is_not_sent_as_half_a_million_rectangles() {
+    fn a_checkerboard_becomes_few_rectangles() {
         let mut damage = Damage::none(16384, 1600);
         for row in 0..100 {
             (row % 2..1024).step_by(2).for_each(|column| damage.add_tile(column, row));
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_what_is_asked_for_stays() {
+    fn damage_outside_the_requested_area_stays() {
         let mut damage = Damage::none(100, 100);
         damage.add(&Rectangle { x: 0, y: 0, width: 100, height: 100 });
         let mut taken = Vec::new();

@@ -1,70 +1,78 @@
-//! The flows of a device partner: at most one each way, and which of them are open.
+//! The flows of a device partner: at most one in each direction.
 
 use contract::{Direction, FlowKey, FlowTemplate, Format, PartnerError};
 
-/// The flow that is pulled out of a partner with one flow each way.
+/// Key of the flow that is pulled out of a partner.
 pub(crate) const OUT: FlowKey = FlowKey(1);
 
-/// The flow that is pushed into a partner with one flow each way.
+/// Key of the flow that is pushed into a partner.
 pub(crate) const IN: FlowKey = FlowKey(2);
 
-/// Which flows a partner has, and which are open.
+/// State of one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum FlowState {
+    /// The partner has no flow in this direction.
+    #[default]
+    None,
+    Closed,
+    Open,
+}
+
+/// The flows of a partner and their states.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flows {
-    has_out: bool,
-    has_in: bool,
-    out_open: bool,
-    in_open: bool,
+    out: FlowState,
+    into: FlowState,
 }
 
 impl Flows {
-    /// No flow is open yet.
+    /// Creates the flows of a partner, closed.
     pub(crate) fn new(has_out: bool, has_in: bool) -> Self {
-        Flows { has_out, has_in, out_open: false, in_open: false }
+        let state = |exists| if exists { FlowState::Closed } else { FlowState::None };
+        Flows { out: state(has_out), into: state(has_in) }
     }
 
-    /// Opens a flow if the partner has it and speaks its format. One that is open already starts anew
-    /// under the same key. A partner of plain bytes carries any format.
+    /// Opens a flow if the partner has it with this format. An open flow may be opened again and keeps its key. A partner
+    /// of plain bytes carries any format.
     pub(crate) fn open(&mut self, template: &FlowTemplate, format: &Format) -> Result<FlowKey, PartnerError> {
         if *format != Format::Bytes && template.format != *format {
             return Err(PartnerError::Unsupported("a flow of this format"));
         }
-        let (has, open, key) = match template.direction {
-            Direction::Out => (self.has_out, &mut self.out_open, OUT),
-            Direction::In => (self.has_in, &mut self.in_open, IN),
+        let (state, key, name) = match template.direction {
+            Direction::Out => (&mut self.out, OUT, "a flow out"),
+            Direction::In => (&mut self.into, IN, "a flow in"),
         };
-        if !has {
-            return Err(PartnerError::Unsupported(match template.direction {
-                Direction::Out => "a flow out",
-                Direction::In => "a flow in",
-            }));
+        if *state == FlowState::None {
+            return Err(PartnerError::Unsupported(name));
         }
-        *open = true;
+        *state = FlowState::Open;
         Ok(key)
     }
 
-    /// Closes an open flow; says which way it went.
+    /// Closes an open flow. Returns its direction.
     pub(crate) fn close(&mut self, flow: FlowKey) -> Result<Direction, PartnerError> {
-        let (open, direction) = match flow {
-            OUT => (&mut self.out_open, Direction::Out),
-            IN => (&mut self.in_open, Direction::In),
+        let (state, direction) = match flow {
+            OUT => (&mut self.out, Direction::Out),
+            IN => (&mut self.into, Direction::In),
             _ => return Err(PartnerError::NoFlow(flow)),
         };
-        match std::mem::take(open) {
-            true => Ok(direction),
-            false => Err(PartnerError::NoFlow(flow)),
+        if *state != FlowState::Open {
+            return Err(PartnerError::NoFlow(flow));
         }
+        *state = FlowState::Closed;
+        Ok(direction)
     }
 
-    /// Whether a flow this way is open.
+    /// Returns true if the flow of this direction is open.
     pub(crate) fn is_open(&self, direction: Direction) -> bool {
-        match direction {
-            Direction::Out => self.out_open,
-            Direction::In => self.in_open,
-        }
+        let state = match direction {
+            Direction::Out => self.out,
+            Direction::In => self.into,
+        };
+        state == FlowState::Open
     }
 
-    /// Whether `flow` names, sharply or by default, the open flow of this direction.
+    /// Returns true if `flow` is the key of this direction's open flow, or [`FlowKey::DEFAULT`].
     pub(crate) fn names(&self, flow: FlowKey, direction: Direction) -> bool {
         let key = match direction {
             Direction::Out => OUT,
@@ -73,12 +81,12 @@ impl Flows {
         self.is_open(direction) && (flow == key || flow == FlowKey::DEFAULT)
     }
 
-    /// The same as an error.
+    /// Like [`Flows::names`], as a result.
     pub(crate) fn check(&self, flow: FlowKey, direction: Direction) -> Result<(), PartnerError> {
         self.names(flow, direction).then_some(()).ok_or(PartnerError::NoFlow(flow))
     }
 
-    /// Whether `flow` may be controlled: the partner itself, or an open flow.
+    /// Checks the key of a control operation: [`FlowKey::DEFAULT`] for the partner itself, or an open flow.
     pub(crate) fn check_any(&self, flow: FlowKey) -> Result<(), PartnerError> {
         let known =
             flow == FlowKey::DEFAULT || self.names(flow, Direction::Out) || self.names(flow, Direction::In);

@@ -1,7 +1,7 @@
-//! Device classes, one folder a class, both sides together.
+//! Device classes: one folder each, with the device side and the application side together.
 //!
-//! [`DEVICES`] is the table of all classes; [`spec::parse`] takes apart what a user writes. Help, docs and checks derive
-//! from the table. A new class is a folder and one line here.
+//! [`DEVICES`] is the table of all classes, and [`spec::parse`] parses `kind:target,option=value`. Help, documentation
+//! and checks use the table. To add a class, add a folder and a line to the table.
 
 mod bgrx;
 mod damage;
@@ -28,7 +28,7 @@ pub mod y4m;
 
 use contract::DeviceClass;
 
-/// Every device class.
+/// All device classes.
 pub static DEVICES: &[&dyn DeviceClass] = &[
     &evdev::Evdev,
     &evdev::Uinput,
@@ -51,7 +51,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &null::Null,
 ];
 
-/// The class of this name.
+/// Returns the class with this name.
 pub fn find(name: &str) -> Option<&'static dyn DeviceClass> {
     DEVICES.iter().copied().find(|class| class.name() == name)
 }
@@ -63,24 +63,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_class_has_a_name_of_its_own_a_side_and_a_doc() {
+    fn every_class_has_a_unique_name_a_role_and_a_doc() {
         let mut names = BTreeSet::new();
         for class in DEVICES {
             let name = class.name();
-            assert!(names.insert(name), "two classes are called {name}");
+            assert!(names.insert(name), "two classes have the name {name}");
             assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()));
-            assert!(class.has_role(Role::Device) || class.has_role(Role::Application), "{name} has no side");
+            assert!(class.has_role(Role::Device) || class.has_role(Role::Application), "{name} has no role");
             assert!(!class.summary().is_empty() && !class.summary().contains('\n'), "summary of {name}");
             assert!(class.doc().contains(name), "the doc of {name} does not name it");
         }
     }
 
     #[test]
-    fn every_device_names_an_application_side_that_there_is() {
+    fn every_device_names_an_existing_application_class() {
         for class in DEVICES.iter().filter(|class| class.has_role(Role::Device)) {
             let name = class.application();
             let has_side = find(name).is_some_and(|found| found.has_role(Role::Application));
-            assert!(has_side, "{} is to be attached as `{name}`", class.name());
+            assert!(has_side, "{} names `{name}`, which is no application class", class.name());
         }
         for (device, application) in [("evdev", "uinput"), ("serial", "pty"), ("pattern", "stdout")] {
             assert_eq!(find(device).map(|class| class.application()), Some(application));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_has_a_name_of_its_own_and_a_default_that_it_takes() {
+    fn every_option_has_a_unique_name_and_a_valid_default() {
         for class in DEVICES {
             let mut names = BTreeSet::new();
             for option in class.options() {

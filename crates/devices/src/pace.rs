@@ -1,44 +1,47 @@
-//! The pace of pictures from a file.
+//! Paces the pictures of a file or pipe: computes the time at which each frame is due.
 
 use contract::Time;
 use std::time::Duration;
 
-/// Frames a second where nobody says how many.
+/// Frames per second if neither the user nor the stream gives a rate.
 pub(crate) const RATE_DEFAULT: (u32, u32) = (25, 1);
 
-/// A frame that is there at most so long after its time is of its time all the same: it was this host that was late.
+/// A frame that arrives at most this late keeps its due time: the delay is this host's, not the stream's.
 const LATE_MAX: Duration = Duration::from_millis(100);
-/// What share of that the frames behind it are due later: a stream that is slower than it says is followed.
-const FOLLOWED: u32 = 16;
+/// The divisor of the delay that shifts the due times of the following frames. The shift lets the pace follow a stream
+/// that is slower than its nominal rate.
+const DRIFT_DIVISOR: u32 = 16;
 
-/// When frames are due: one period after the other, so that errors do not add up, and a stream that pauses is not
-/// hurried afterwards.
+/// The due times of frames.
+///
+/// Due times are multiples of the period from one start time, so rounding errors do not add up. After a pause longer
+/// than `LATE_MAX` the start time is reset, so the pace does not hurry to catch up.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// None: whenever a frame is there.
+    /// `None`: each frame is due when it arrives.
     period_ns: Option<f64>,
     start: Time,
-    since_start: u64,
+    frames_since_start: u64,
 }
 
 impl Pace {
-    /// So many frames a second; 0: whenever a frame is there.
+    /// Sets the frames per second. At 0 each frame is due when it arrives.
     pub(crate) fn set_rate(&mut self, rate_hz: f64) {
         self.period_ns = (rate_hz > 0.0).then(|| 1e9 / rate_hz);
     }
 
-    /// When the frame that is there `now` is due, or was.
+    /// Returns the due time of the frame that arrives `now`. It may be in the past.
     pub(crate) fn next(&mut self, now: Time) -> Time {
-        let after = |period_ns| Duration::from_nanos((self.since_start as f64 * period_ns) as u64);
+        let after = |period_ns| Duration::from_nanos((self.frames_since_start as f64 * period_ns) as u64);
         let due = self.start.after(self.period_ns.map_or(Duration::ZERO, after));
-        self.since_start += 1;
+        self.frames_since_start += 1;
         match now.since(due) {
             late if self.period_ns.is_none() || late > LATE_MAX => {
-                (self.start, self.since_start) = (now, 1);
+                (self.start, self.frames_since_start) = (now, 1);
                 now
             }
             late => {
-                self.start = self.start.after(late / FOLLOWED);
+                self.start = self.start.after(late / DRIFT_DIVISOR);
                 due
             }
         }
@@ -58,17 +61,17 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_a_little_late_is_of_its_time_and_one_after_a_pause_of_its_coming() {
+    fn a_late_frame_keeps_its_due_time_and_a_pause_resets_the_start() {
         let mut pace = pace(50.0);
         let mut due = |at_ms: u64| pace.next(Time(at_ms * MS)).0;
         assert_eq!([due(1000), due(1000), due(1080)], [1000 * MS, 1020 * MS, 1040 * MS]);
         let next = due(1081);
-        assert_eq!(next, 1060 * MS + 40 * MS / 16, "a share of what was late");
+        assert_eq!(next, 1060 * MS + 40 * MS / 16, "later by a share of the delay");
         assert_eq!([due(5000), due(5001)], [5000 * MS, 5020 * MS]);
     }
 
     #[test]
-    fn a_stream_that_is_slower_than_it_says_is_followed() {
+    fn the_pace_follows_a_stream_slower_than_its_nominal_rate() {
         let mut pace = pace(50.0);
         let dues: Vec<u64> = (0..1000).map(|frame| pace.next(Time(1_000 * MS + frame * 21 * MS)).0).collect();
         let gaps = dues[500..].windows(2).map(|two| two[1] - two[0]);
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_it_is_whenever_a_frame_is_there() {
+    fn without_a_rate_each_frame_is_due_on_arrival() {
         let mut pace = pace(0.0);
         assert_eq!([5, 6, 900].map(|at| pace.next(Time(at)).0), [5, 6, 900]);
     }

@@ -1,27 +1,31 @@
-//! Pictures of one kind made of those of another: colours and planes changed, the size fitted with black at the edges.
+//! Converts pictures between pixel formats and fits them to another size with black borders.
 //!
-//! Everything goes by way of rows of full Y, Cb and Cr (ITU-R BT.601, Y from 16 to 235). That is not the fastest way
-//! between any two kinds, and one way for all of them; what lies right already is not brought here.
+//! Each row is converted to an intermediate row: one Y, Cb and Cr for every pixel (ITU-R BT.601, Y from 16 to 235).
+//! A direct conversion between two formats would be faster, but one intermediate format needs only one reader and one
+//! writer for each format. Callers skip the conversion if the picture has the right format already.
 
 use contract::{Body, Bytes};
 use wire::formats::video::{Content, Geometry, Header, PixelFormat};
 
 const BLACK: [u8; 3] = [16, 128, 128];
 
-/// The whole picture in a message; a person reads why there is none.
+/// Parses the whole picture in a message. The error is a text for the user.
 pub(crate) fn picture(body: &Body) -> Result<(Geometry, Bytes), String> {
-    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than the header of a picture")?;
-    let header = Header::parse(&front).map_err(|error| format!("it is no picture: {error}"))?;
+    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than a picture header")?;
+    let header = Header::parse(&front).map_err(|error| format!("it is not a picture: {error}"))?;
     let mut rest = body.clone();
     rest.skip_front(Header::BYTES);
     let bytes = rest.into_bytes();
-    match header.parse_content(&bytes).map_err(|error| format!("the picture is not whole: {error}"))? {
+    match header.parse_content(&bytes).map_err(|error| format!("the picture is incomplete: {error}"))? {
         Content::Frame(_) => Ok((header.geometry, bytes)),
-        _ => Err("whole pictures only: have the device send frames instead of rectangles".into()),
+        _ => {
+            Err("only whole pictures are supported: set the device to send frames instead of rectangles"
+                .into())
+        }
     }
 }
 
-/// Red, green and blue to Y, Cb and Cr, in 256ths.
+/// Converts red, green and blue to Y, Cb and Cr. The factors are in 256ths.
 pub(crate) fn from_rgb([red, green, blue]: [u8; 3]) -> [u8; 3] {
     let [red, green, blue] = [red, green, blue].map(i32::from);
     [
@@ -31,24 +35,26 @@ pub(crate) fn from_rgb([red, green, blue]: [u8; 3]) -> [u8; 3] {
     ]
 }
 
-/// The way back.
+/// Converts Y, Cb and Cr to red, green and blue.
 pub(crate) fn to_rgb([y, cb, cr]: [u8; 3]) -> [u8; 3] {
     let (y, cb, cr) = (298 * (i32::from(y) - 16), i32::from(cb) - 128, i32::from(cr) - 128);
     let part = |value: i32| ((value + 128) >> 8).clamp(0, 255) as u8;
     [part(y + 409 * cr), part(y - 100 * cb - 208 * cr), part(y + 516 * cb)]
 }
 
-/// Whether [`convert`] can make anything of such pictures, or such pictures of anything.
+/// Returns whether [`convert`] can read and write pictures of this format.
 pub(crate) fn is_convertible(pixels: PixelFormat) -> bool {
     pixels != PixelFormat::Mjpeg
 }
 
-/// Draws a picture of geometry `from` into the middle of one of geometry `to`: what is too large is cut off, what is
-/// missing is black. Neither may be of [`PixelFormat::Mjpeg`]; `pixels` and `into` are as long as theirs say.
+/// Draws a picture of geometry `from` into the middle of a picture of geometry `to`. Parts that do not fit are cut off;
+/// the rest of the target is black.
+///
+/// Neither format may be [`PixelFormat::Mjpeg`]. `pixels` and `into` are as long as their geometries require.
 pub(crate) fn convert(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut [u8]) {
     let width = to.width() as usize;
     let (mut read, mut drawn) = (vec![BLACK; from.width() as usize], vec![BLACK; width]);
-    // Two rows at a time, since Cb and Cr may belong to two.
+    // Two rows may share Cb and Cr, so the row above is kept for the mean.
     let mut above = vec![BLACK; width];
     let top = offset(from.height(), to.height());
     let across = offset(from.width(), to.width());
@@ -64,7 +70,7 @@ pub(crate) fn convert(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut 
     }
 }
 
-/// A black picture.
+/// Fills a picture with black.
 pub(crate) fn black(to: &Geometry, into: &mut [u8]) {
     let row = vec![BLACK; to.width() as usize];
     for number in 0..to.height() as usize {
@@ -72,8 +78,8 @@ pub(crate) fn black(to: &Geometry, into: &mut [u8]) {
     }
 }
 
-/// Where something so long begins in the middle of something else; negative if it is longer. Even, so that pixels
-/// that share their colour stay together.
+/// Returns the offset that centres `inner` in `outer`; negative if `inner` is longer. The offset is even, so that
+/// pixels that share Cb and Cr stay together.
 fn offset(inner: u32, outer: u32) -> i64 {
     (i64::from(outer) - i64::from(inner)) / 4 * 2
 }
@@ -84,7 +90,7 @@ fn place(from: &[[u8; 3]], into: &mut [[u8; 3]], offset: i64) {
     into[start..start + count].copy_from_slice(&from[skip..skip + count]);
 }
 
-/// One row of a plane.
+/// Returns one row of a plane.
 pub(crate) fn plane_row<'a>(geometry: &Geometry, pixels: &'a [u8], plane: usize, row: usize) -> &'a [u8] {
     let plane = geometry.plane(plane);
     let start = plane.offset + plane.stride * row;
@@ -133,7 +139,7 @@ fn mean(values: impl Iterator<Item = u8>) -> u8 {
     ((sum + count / 2) / count.max(1)) as u8
 }
 
-/// Writes a row, with the row above it if that shares its Cb and Cr.
+/// Writes a row. `above` is the row above it, if both share Cb and Cr.
 fn write_row(geometry: &Geometry, into: &mut [u8], row: usize, from: &[[u8; 3]], above: Option<&[[u8; 3]]>) {
     let first = plane_row_mut(geometry, into, 0, row);
     match geometry.pixels() {
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_those_of_the_standard() {
+    fn colours_match_bt_601() {
         for (rgb, ycbcr) in [
             ([0, 0, 0], [16, 128, 128]),
             ([255, 255, 255], [235, 128, 128]),
@@ -217,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_picture_stands_in_the_middle_of_black() {
+    fn a_smaller_picture_is_centred_on_black() {
         let from = Geometry::new(PixelFormat::Gray8, 2, 2).unwrap();
         let to = Geometry::new(PixelFormat::Gray8, 6, 4).unwrap();
         let into = converted(&from, &[255; 4], &to);
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_larger_picture_the_middle_is_seen() {
+    fn a_larger_picture_is_cropped_to_its_middle() {
         let from = Geometry::new(PixelFormat::Gray8, 8, 1).unwrap();
         let to = Geometry::new(PixelFormat::Gray8, 4, 1).unwrap();
         let into = converted(&from, &[0, 0, 255, 255, 255, 255, 0, 0], &to);
@@ -237,9 +243,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// One colour stays that colour by any way, whatever the sizes, within what rounding costs.
+        /// A picture of one colour keeps it between any two formats, except for rounding.
         #[test]
-        fn one_colour_stays_one(
+        fn a_uniform_colour_survives_every_conversion(
             from in prop::sample::select(&KINDS[..]), to in prop::sample::select(&KINDS[..]),
             size in (1u32..20, 1u32..20), gray in 16u8..236, padding in 0u32..9,
         ) {
@@ -264,9 +270,9 @@ mod tests {
             }
         }
 
-        /// Any sizes: nothing out of bounds, and no byte is left as it was but what fills rows up.
+        /// No conversion between any two sizes reads out of bounds, and each overwrites every byte of the target.
         #[test]
-        fn any_size_into_any_other(
+        fn every_size_converts_into_every_other(
             from in prop::sample::select(&KINDS[..]), to in prop::sample::select(&KINDS[..]),
             sizes in (1u32..24, 1u32..24, 1u32..24, 1u32..24), seed in any::<u8>(),
         ) {

@@ -1,4 +1,4 @@
-//! What the classes of plain bytes share: their flows, their description, their errors.
+//! Helpers of the simple classes: flows, descriptions, errors.
 
 use contract::{Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened};
 use std::os::fd::OwnedFd;
@@ -7,18 +7,18 @@ fn flow(direction: FlowDirection) -> FlowOffer {
     FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable }
 }
 
-/// The one flow of what is only read or only written.
+/// Returns the single flow of a class that is only read or only written.
 pub(crate) fn forward_flow() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication)]
 }
 
-/// The one flow of pictures that are only read or only written.
+/// Returns the single flow of a video class.
 pub(crate) fn video_flow() -> Vec<FlowOffer> {
     forward_flow().into_iter().map(|flow| FlowOffer { format: Format::Video, ..flow }).collect()
 }
 
-/// What is good for the pictures of a screen that adds up by itself what changes: they are compressed as far as that
-/// pays, and none is taken that the network has no room for.
+/// Returns the default pipeline for a screen that accumulates its changes itself: pictures are compressed while that
+/// pays, and none is captured before the network has room for it.
 pub(crate) fn screen_pipeline(direction: FlowDirection) -> &'static str {
     match direction {
         FlowDirection::DeviceToApplication => "compress(level=auto) | latest(held_max=0)",
@@ -26,12 +26,12 @@ pub(crate) fn screen_pipeline(direction: FlowDirection) -> &'static str {
     }
 }
 
-/// The flows of what is read and written.
+/// Returns the flows of a class that is both read and written.
 pub(crate) fn both_flows() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)]
 }
 
-/// What `flows` there are, and no properties.
+/// Returns a description with these flows and without properties.
 pub(crate) fn description(
     spec: &DeviceSpec,
     flows: Vec<FlowOffer>,
@@ -42,16 +42,16 @@ pub(crate) fn description(
     Description { class: spec.class.clone(), summary, flows, application, properties: Vec::new() }
 }
 
-/// An error of the system, with what was tried.
+/// Returns an error of the system with the failed operation.
 pub(crate) fn os(operation: String, error: impl Into<std::io::Error>, advice: Option<&str>) -> DeviceError {
     DeviceError::Os { operation, error: error.into(), advice: advice.map(String::from) }
 }
 
-/// The descriptors of what was opened, as many as the class hands over.
+/// Returns the descriptors of an opened device. Their number depends on the class.
 pub(crate) fn descriptors<const N: usize>(opened: Opened) -> Result<[OwnedFd; N], DeviceError> {
-    let what = opened.spec.class;
+    let class = opened.spec.class;
     <[OwnedFd; N]>::try_from(opened.descriptors).map_err(|descriptors| DeviceError::Spec {
-        what,
-        problem: format!("the broker handed over {} descriptors instead of {N}", descriptors.len()),
+        what: class,
+        problem: format!("the broker passed {} descriptors instead of {N}", descriptors.len()),
     })
 }

@@ -1,12 +1,12 @@
-//! `kind:target,option=value`: what a user writes, taken apart and checked against the class's table row.
+//! Parses device specifications, `kind:target,option=value`, and checks them against the class.
 
 use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
 
-/// Takes `text` apart for `role` and checks it.
+/// Parses and checks a device specification for `role`.
 ///
-/// Everything behind the colon is the target, but for the pieces `,name=value` at its end whose name is one
-/// of the class's options. A comma inside parentheses splits nothing. A class without a target takes its
-/// options directly behind the colon.
+/// The target extends from the colon to the options at the end: `,name=value`, with the name of an option of the class.
+/// Other commas, and commas inside parentheses, belong to the target. The options of a class without a target follow the
+/// colon directly.
 pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, DeviceSpec), DeviceError> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let class = crate::find(kind).ok_or_else(|| wrong(text, unknown_class(kind)))?;
@@ -21,25 +21,25 @@ pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, Device
     let mut pairs = Vec::with_capacity(given.len());
     for piece in given {
         let pair = piece.split_once('=').ok_or_else(|| {
-            wrong(text, format!("`{piece}` is no option; write `{}:name=value,...`", class.name()))
+            wrong(text, format!("`{piece}` is not an option; write `{}:name=value,...`", class.name()))
         })?;
         pairs.push(pair);
     }
     let options = Options::check(class.options(), pairs).map_err(|error| wrong(text, error.problem))?;
     if target.is_empty() && has_target && !is_optional(class) {
         let problem =
-            format!("what follows the colon is missing; write `{}:{}`", class.name(), class.target());
+            format!("the target after the colon is missing; write `{}:{}`", class.name(), class.target());
         return Err(wrong(text, problem));
     }
     Ok((class, DeviceSpec { class: class.name().into(), target: target.into(), options }))
 }
 
-/// A class whose target stands in brackets does without one.
+/// Returns true if the class's target is in brackets, which marks it as optional.
 fn is_optional(class: &dyn DeviceClass) -> bool {
     class.target().starts_with('[')
 }
 
-/// The target, and the options at its end, in the order they stand in.
+/// Splits off the options at the end of `rest`. Returns the target and the options in their order.
 fn peel<'a>(rest: &'a str, class: &dyn DeviceClass) -> (&'a str, Vec<&'a str>) {
     let (mut target, mut given) = (rest, Vec::new());
     while let Some(comma) = last_comma(target) {
@@ -89,19 +89,19 @@ fn unknown_class(kind: &str) -> String {
     let near = names.iter().map(|name| (distance(kind, name), name)).min().filter(|(far, _)| *far <= 2);
     match near {
         Some((_, name)) => format!("there is no device class `{kind}`; did you mean `{name}`?"),
-        None => format!("there is no device class `{kind}`; there is: {}", names.join(", ")),
+        None => format!("there is no device class `{kind}`; the classes are: {}", names.join(", ")),
     }
 }
 
-/// Insertions, deletions and replacements that turn one name into the other (Levenshtein).
+/// Returns the edit distance of two names (Levenshtein): insertions, deletions and replacements.
 fn distance(from: &str, to: &str) -> usize {
-    // A name that is much longer is never near: a stranger's text costs no more than its first letters.
+    // A much longer name is never similar. The limit bounds the work for untrusted text.
     let from: Vec<char> = from.chars().take(32).collect();
     let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (i, theirs) in to.chars().enumerate() {
+    for (i, to_letter) in to.chars().enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, ours) in from.iter().enumerate() {
-            let replaced = diagonal + usize::from(*ours != theirs);
+        for (j, from_letter) in from.iter().enumerate() {
+            let replaced = diagonal + usize::from(*from_letter != to_letter);
             diagonal = row[j + 1];
             row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
         }
@@ -122,12 +122,12 @@ mod tests {
     fn refusal(text: &str, role: Role) -> String {
         match parse(text, role) {
             Err(error) => error.to_string(),
-            Ok((_, spec)) => panic!("{text} was taken as {spec:?}"),
+            Ok((_, spec)) => panic!("{text} is accepted as {spec:?}"),
         }
     }
 
     #[test]
-    fn options_are_peeled_from_the_end_of_the_target() {
+    fn options_are_split_from_the_end_of_the_target() {
         let serial = spec("serial:/dev/ttyUSB0,baud=9600", Role::Device);
         assert_eq!((serial.class.as_str(), serial.target.as_str()), ("serial", "/dev/ttyUSB0"));
         assert_eq!(serial.options.integer("baud"), 9600);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_parentheses_belongs_to_what_stands_around_it() {
+    fn a_comma_in_parentheses_does_not_split() {
         assert_eq!(spec("exec:f(a,frame=line)", Role::Device).target, "f(a,frame=line)");
     }
 
@@ -151,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_where_and_what_else() {
+    fn refusals_name_the_text_and_a_remedy() {
         let cases = [
             ("seral:/dev/x", Role::Device, "did you mean `serial`"),
-            ("wibblewobble:x", Role::Device, "there is: "),
+            ("wibblewobble:x", Role::Device, "the classes are: "),
             ("serial", Role::Device, "write `serial:PATH`"),
-            ("pattern:size", Role::Device, "`size` is no option"),
+            ("pattern:size", Role::Device, "`size` is not an option"),
             ("pattern:sise=3", Role::Device, "there is: format, size"),
             ("file:x,frame=line,frame=line", Role::Device, "given twice"),
             ("pattern:size=-1", Role::Device, "takes a size from"),
@@ -179,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn any_path_comes_through_with_options_behind_it(path in "[a-z/,=()]{1,20}[a-z]") {
+        fn any_path_is_kept_in_front_of_options(path in "[a-z/,=()]{1,20}[a-z]") {
             let text = format!("file:{path},max=1MiB");
             let Ok((_, spec)) = parse(&text, Role::Device) else { return Ok(()) };
             if path.contains("frame=") || path.contains("max=") || path.contains("append=") {

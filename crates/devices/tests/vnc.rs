@@ -1,6 +1,8 @@
-//! `rfb` with programs that know nothing of Outboard: TigerVNC's viewer looks at our server, inside a desktop of
-//! TigerVNC's server, whose screen and hands our client is. Needs `vncviewer`, `Xtigervnc` and `xdotool` (no window
-//! manager is there to give the window the keyboard); without them it says so.
+//! `rfb` with unmodified programs: a viewer shows the server under test on a desktop of TigerVNC's server, and the
+//! client under test captures that desktop and sends input to it.
+//!
+//! Needs `vncviewer`, `Xtigervnc` and `xdotool`, which gives the window the keyboard in place of a window manager. A
+//! test whose programs are missing is skipped.
 
 use contract::{
     Attributes, DeviceClass, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner, Pull,
@@ -16,25 +18,29 @@ use std::time::{Duration, Instant};
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 use wire::formats::viewer::Event;
 
-/// What takes longer will never come; far longer than any of it takes.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// The time limit of every wait, long enough for a slow machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
 
 const WIDTH: u32 = 300;
 const HEIGHT: u32 = 200;
 
+/// The Debian package of each program.
+const PACKAGES: [(&str, &str); 6] = [
+    ("vncviewer", "tigervnc-viewer"),
+    ("Xtigervnc", "tigervnc-standalone-server"),
+    ("xdotool", "xdotool"),
+    ("xtightvncviewer", "xtightvncviewer"),
+    ("ssvncviewer", "ssvnc"),
+    ("gvncviewer", "gvncviewer"),
+];
+
 fn is_installed(name: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).any(|path| path.join(name).exists());
-    if !found {
-        eprintln!(
-            "NOT TESTED: {name} is not installed (tigervnc-viewer, tigervnc-standalone-server, xdotool; xtightvncviewer, \
-             ssvnc, gvncviewer)"
-        );
-    }
-    found
+    let (_, package) =
+        PACKAGES.into_iter().find(|(program, _)| *program == name).expect("its package is listed");
+    testkit::skip::has_program(name, package)
 }
 
-/// A program that ends with the test.
+/// A child process, killed when dropped.
 struct Program(Child);
 
 impl Program {
@@ -50,13 +56,13 @@ impl Drop for Program {
     }
 }
 
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+fn until<T>(expected: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = attempt() {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(start.elapsed() < WATCHDOG, "{expected}: not within {WATCHDOG:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -84,18 +90,18 @@ fn push(partner: &mut dyn Partner, body: Vec<u8>) {
     let mut message = Some(Message::new(Time(1), body));
     until("room", || match partner.push(IN, message.take()?).unwrap() {
         Pushed::Taken => Some(()),
-        Pushed::Full(back) => {
-            message = Some(back);
+        Pushed::Full(returned) => {
+            message = Some(returned);
             None
         }
     });
 }
 
-fn tell(partner: &mut dyn Partner, event: &Event) {
+fn send(partner: &mut dyn Partner, event: &Event) {
     push(partner, event.to_bytes());
 }
 
-/// What viewers did by now.
+/// Returns the viewers' input so far.
 fn events(partner: &mut dyn Partner) -> Vec<Event> {
     let mut events = Vec::new();
     while let Pulled::Message(_, message) = partner.pull(OUT, Pull::Yours).unwrap() {
@@ -108,7 +114,7 @@ fn geometry() -> Geometry {
     Geometry::new(PixelFormat::Bgrx32, WIDTH, HEIGHT).unwrap()
 }
 
-/// A picture with everything in it: one colour, two, a few, and all there are.
+/// Returns a picture with areas of one colour, two, a few and many colours.
 fn picture(seed: u32) -> Vec<u8> {
     let pixel = |x: u32, y: u32| match (x * 4 / WIDTH, y * 2 / HEIGHT) {
         (0, 0) => 0x0020_4060,
@@ -121,7 +127,7 @@ fn picture(seed: u32) -> Vec<u8> {
     pixels.flat_map(|(x, y)| pixel(x, y).to_le_bytes()).collect()
 }
 
-/// The screen that a client of ours sees.
+/// The screen that the client under test receives.
 #[derive(Default)]
 struct Seen {
     width: usize,
@@ -140,10 +146,10 @@ impl Seen {
                 Content::Rectangles(places, mut pixels) => {
                     for Rectangle { x, y, width, height } in places {
                         for row in y..y + height {
-                            let (now, later) = pixels.split_at(width as usize * 4);
+                            let (row_pixels, remaining) = pixels.split_at(width as usize * 4);
                             let start = (row as usize * self.width + x as usize) * 4;
-                            self.pixels[start..start + now.len()].copy_from_slice(now);
-                            pixels = later;
+                            self.pixels[start..start + row_pixels.len()].copy_from_slice(row_pixels);
+                            pixels = remaining;
                         }
                     }
                 }
@@ -157,17 +163,17 @@ impl Seen {
         self.pixels.get((y * self.width + x) * 4..)?.get(..width * 4)
     }
 
-    /// Where this picture stands on the screen, if it does, with colours that may be so far off.
-    fn find(&self, picture: &[u8], off: u8) -> Option<(usize, usize)> {
+    /// Returns the position of a picture on the screen. Colours may differ by `tolerance`.
+    fn find(&self, picture: &[u8], tolerance: u8) -> Option<(usize, usize)> {
         let alike = |a: &[u8], b: &[u8]| {
             let pairs = a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0);
             pairs
                 .map(|(a, b)| (&a[..3], &b[..3]))
-                .all(|(a, b)| a.iter().zip(b).all(|(a, b)| a.abs_diff(*b) <= off))
+                .all(|(a, b)| a.iter().zip(b).all(|(a, b)| a.abs_diff(*b) <= tolerance))
         };
         let width = WIDTH as usize;
         let rows: Vec<_> = picture.chunks_exact(width * 4).collect();
-        // Somewhere in the upper left corner: a window has a border and a title at most.
+        // Search only the upper left corner: a window has a border and a title at most.
         let places = (0..60).flat_map(|y| (0..60).map(move |x| (x, y)));
         places.into_iter().find(|&(x, y)| {
             let mut all = rows.iter().enumerate();
@@ -176,10 +182,10 @@ impl Seen {
     }
 }
 
-/// Desktops that were begun.
+/// The number of desktops started.
 static DESKTOPS: AtomicU32 = AtomicU32::new(0);
 
-/// A desktop of TigerVNC's, and our client that sees it.
+/// A desktop of TigerVNC's server, and the client under test.
 struct Desktop {
     _server: Program,
     display: u32,
@@ -193,7 +199,7 @@ impl Desktop {
             !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists()
                 && !Path::new(&format!("/tmp/.X{number}-lock")).exists()
         };
-        // Tests of this process look at once, and are not to find the same one.
+        // Tests of this process run in parallel: each searches from another number.
         let first = 100 + std::process::id() % 700 + 1000 * DESKTOPS.fetch_add(1, Ordering::Relaxed);
         let display = (first..).find(is_free).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -224,14 +230,14 @@ impl Desktop {
         Program::start(command.arg(format!("{host}::{port}")))
     }
 
-    /// A program on this desktop.
+    /// Returns the command of a program on this desktop.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         command.env("DISPLAY", format!(":{}", self.display));
         command
     }
 
-    /// Gives the window under the pointer the keyboard.
+    /// Gives the keyboard to the window under the pointer.
     fn focus(&self) {
         let display = format!(":{}", self.display);
         let xdotool = |arguments: &[&str]| {
@@ -244,17 +250,17 @@ impl Desktop {
         xdotool(&["windowfocus", "--sync", window]);
     }
 
-    /// Waits for a picture to be shown; says where.
-    fn await_picture(&mut self, what: &str, picture: &[u8], off: u8) -> (usize, usize) {
-        until(what, || {
+    /// Waits for a picture on the screen. Returns its position.
+    fn await_picture(&mut self, expected: &str, picture: &[u8], tolerance: u8) -> (usize, usize) {
+        until(expected, || {
             self.seen.take(self.client.as_mut());
-            self.seen.find(picture, off)
+            self.seen.find(picture, tolerance)
         })
     }
 }
 
 #[test]
-fn an_unmodified_viewer_is_the_screen_and_the_hands() {
+fn an_unmodified_viewer_shows_pictures_and_sends_input() {
     if !["vncviewer", "Xtigervnc", "xdotool"].into_iter().all(is_installed) {
         return;
     }
@@ -263,14 +269,14 @@ fn an_unmodified_viewer_is_the_screen_and_the_hands() {
     let address = summary.rsplit(' ').next().unwrap();
     let frame = |seed| [&Header::frame(geometry()).emit()[..], &picture(seed)].concat();
     push(server.as_mut(), frame(0));
-    // Loss only where colours are asked to be few; every encoding and several formats.
-    let ways: [(&[&str], u8); 4] = [
+    // Every encoding and several formats. Only a format with few colours allows differences.
+    let variants: [(&[&str], u8); 4] = [
         (&["-AutoSelect=0", "-NoJPEG", "-PreferredEncoding=Tight"], 0),
         (&["-AutoSelect=0", "-PreferredEncoding=ZRLE"], 0),
         (&["-AutoSelect=0", "-PreferredEncoding=Raw"], 0),
         (&["-AutoSelect=0", "-PreferredEncoding=Tight", "-FullColor=0", "-LowColorLevel=2"], 50),
     ];
-    for (number, (arguments, off)) in ways.into_iter().enumerate() {
+    for (number, (arguments, off)) in variants.into_iter().enumerate() {
         let viewer = desktop.view(address, arguments);
         desktop.await_picture(&format!("the first picture {arguments:?}"), &picture(0), off);
         push(server.as_mut(), frame(number as u32 + 1));
@@ -288,22 +294,22 @@ fn an_unmodified_viewer_is_the_screen_and_the_hands() {
 }
 
 #[test]
-fn viewers_of_other_makers_show_it_too() {
+fn viewers_of_other_projects_show_pictures() {
     if !["Xtigervnc", "xdotool"].into_iter().all(is_installed) {
         return;
     }
     let mut desktop = Desktop::new();
     let (mut server, summary) = partner("rfb:0", Role::Application);
-    // Where it hides nothing: who has not moved it sees it as part of the picture.
-    tell(desktop.client.as_mut(), &Event::Pointer { x: 499, y: 359, buttons: 0 });
+    // Move the pointer out of the way: viewers that do not draw it have it in the picture.
+    send(desktop.client.as_mut(), &Event::Pointer { x: 499, y: 359, buttons: 0 });
     let (_, port) = summary.rsplit_once(':').unwrap();
     let frame = |seed| [&Header::frame(geometry()).emit()[..], &picture(seed)].concat();
     push(server.as_mut(), frame(0));
     let [by_port, by_display] =
         [format!("127.0.0.1::{port}"), format!("127.0.0.1:{}", port.parse::<i32>().unwrap() - 5900)];
-    // TightVNC's and UltraVNC's line, libvncclient's and GTK's, with the formats and encodings that they ask for.
+    // Viewers based on TightVNC and UltraVNC, libvncclient and GTK, with their formats and encodings.
     let place = ["-geometry", "300x200+0+0"];
-    let ways: [(&str, &[&str], &str, u8); 7] = [
+    let variants: [(&str, &[&str], &str, u8); 7] = [
         ("xtightvncviewer", &[&["-encodings", "tight"][..], &place].concat(), &by_port, 0),
         ("xtightvncviewer", &[&["-encodings", "hextile"][..], &place].concat(), &by_port, 0),
         ("xtightvncviewer", &[&["-bgr233"][..], &place].concat(), &by_port, 50),
@@ -312,8 +318,8 @@ fn viewers_of_other_makers_show_it_too() {
         ("ssvncviewer", &[&["-bgr222", "-encodings", "tight"][..], &place].concat(), &by_port, 50),
         ("gvncviewer", &[], &by_display, 0),
     ];
-    let there = ways.into_iter().filter(|(name, ..)| is_installed(name));
-    for (number, (name, arguments, address, off)) in there.enumerate() {
+    let installed = variants.into_iter().filter(|(name, ..)| is_installed(name));
+    for (number, (name, arguments, address, off)) in installed.enumerate() {
         let viewer = Program::start(desktop.program(name).args(arguments).arg(address));
         desktop.await_picture(&format!("the first picture, {name} {arguments:?}"), &picture(0), off);
         let next = picture(number as u32 + 1);
@@ -328,32 +334,33 @@ fn viewers_of_other_makers_show_it_too() {
     }
 }
 
-/// Points at the viewer's window and types into it; the server is told so. `x, y` is where its picture stands.
+/// Moves the pointer over the viewer's window and types into it. Checks the server's events. `x, y` is the position of
+/// the picture.
 fn point_and_type(desktop: &mut Desktop, server: &mut dyn Partner, x: u32, y: u32) {
     let shape = Cursor { width: 9, height: 9, hot_x: 4, hot_y: 4 };
     let header = Header { kind: Kind::Cursor, geometry: geometry() };
     push(server, [&header.emit()[..], &shape.emit(), &[0xff; 9 * 9 * 4]].concat());
     let point = |desktop: &mut Desktop, buttons| {
-        tell(desktop.client.as_mut(), &Event::Pointer { x: x + 100, y: y + 50, buttons });
+        send(desktop.client.as_mut(), &Event::Pointer { x: x + 100, y: y + 50, buttons });
     };
     let before = desktop.seen.cursors;
-    let told = |server: &mut dyn Partner, what: &str, wanted: Event| {
-        until(what, || events(server).contains(&wanted).then_some(()));
+    let await_event = |server: &mut dyn Partner, name: &str, expected: Event| {
+        until(name, || events(server).contains(&expected).then_some(()));
     };
     point(desktop, 0);
-    told(server, "the pointer", Event::Pointer { x: 100, y: 50, buttons: 0 });
-    until("the pointer's shape", || {
+    await_event(server, "the pointer", Event::Pointer { x: 100, y: 50, buttons: 0 });
+    until("the pointer shape", || {
         desktop.seen.take(desktop.client.as_mut());
         (desktop.seen.cursors > before).then_some(())
     });
     point(desktop, 1);
-    told(server, "a button", Event::Pointer { x: 100, y: 50, buttons: 1 });
+    await_event(server, "a button", Event::Pointer { x: 100, y: 50, buttons: 1 });
     point(desktop, 0);
-    told(server, "a button let go", Event::Pointer { x: 100, y: 50, buttons: 0 });
+    await_event(server, "a released button", Event::Pointer { x: 100, y: 50, buttons: 0 });
     desktop.focus();
     for pressed in [true, false] {
         let key = Event::Key { keysym: 0x71, pressed };
-        tell(desktop.client.as_mut(), &key);
-        told(server, "a key", key);
+        send(desktop.client.as_mut(), &key);
+        await_event(server, "a key", key);
     }
 }

@@ -1,14 +1,14 @@
-//! The link that is a call: the stage runs on the caller's thread.
+//! The direct link: a function call. The stage runs on the caller's thread.
 
 use contract::{Body, Choice, Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
 
-/// A stage called directly. It never makes anything by itself between two calls.
+/// A stage that is called directly. It has output only during a call.
 pub struct Direct {
     stage: Box<dyn Stage>,
 }
 
 impl Direct {
-    /// A link to `stage`.
+    /// Creates a link to `stage`.
     pub fn new(stage: Box<dyn Stage>) -> Self {
         Direct { stage }
     }
@@ -47,7 +47,7 @@ impl Link for Direct {
     }
 
     fn kept(&self) -> usize {
-        // What a checkpoint tells of is not lost.
+        // A checkpoint holds these messages, so they are not lost.
         if self.stage.checkpoint().is_none() { self.stage.kept() } else { 0 }
     }
 
@@ -78,9 +78,9 @@ mod tests {
     use contract::{Message, Port};
 
     /// Answers every input with a control message that names it.
-    struct Names;
+    struct Echo;
 
-    impl Stage for Names {
+    impl Stage for Echo {
         fn handle(
             &mut self,
             port: Port,
@@ -126,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn every_input_reaches_its_method_and_every_answer_comes_back() {
-        let mut link = Direct::new(Box::new(Names));
+    fn every_input_reaches_its_method_and_every_output_returns() {
+        let mut link = Direct::new(Box::new(Echo));
         let mut out = Outbox::default();
         let message = Message::new(Time(1), vec![1, 2, 3]);
         link.hand(Input::Message(Port(2), message.clone()), Time(9), &mut out).unwrap();

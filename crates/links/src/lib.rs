@@ -1,8 +1,6 @@
-//! How neighbours in one host hand messages on: one implementation of [`contract::Link`] each.
+//! The links between neighbouring stages on one host. Each implements [`contract::Link`].
 
-pub mod confine;
 mod direct;
-pub mod process;
 pub mod shm;
 
 pub use direct::Direct;

@@ -1,8 +1,8 @@
-//! One half of a pipeline, running: messages in at its start, messages out at its end. No I/O, no clock.
+//! One half of a pipeline, running: a chain of stages. No I/O, no clock.
 //!
-//! A message goes through all stages at once, as far as there is room. Where a stage has none, what comes
-//! waits in front of it, and the chain says that it has no room either until that is gone: so what waits is
-//! never more than what one message, or one moment, makes.
+//! A message passes through all stages in one call, as far as they have room. A stage without room makes its
+//! input wait, and the chain then reports that it has no room either. So the waiting messages are never more
+//! than the output of one call.
 
 use crate::error::PipelineError;
 use crate::outlet::Outlet;
@@ -15,38 +15,38 @@ use contract::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a message is counted as that a stage returned an error for.
+/// The drop reason of a message that a stage refused with an error.
 pub const REFUSED: &str = "refused by the stage";
 
-/// What a message is counted as that found no room behind a side port.
-pub const SIDE_FULL: &str = "no room behind the side port";
+/// The drop reason of a message that found no room behind a side port.
+pub const SIDE_FULL: &str = "side port full";
 
-/// Marked messages that a stage is known to hold; of more, the oldest are no longer traced.
+/// The number of traced messages remembered for each stage. The oldest beyond it are no longer traced.
 const MARKS_MAX: usize = 256;
 
-/// In front of what a stage remembers: number of its pair, 16 bits, and bytes, 64 bits, little-endian.
+/// The header of a stage's checkpoint: number of the pair (16 bits) and length (64 bits), little-endian.
 const CHECKPOINT_HEADER_BYTES: usize = size_of::<u16>() + size_of::<u64>();
 
-/// Makes one half of a pair for a flow of this format, behind the link that the pair asks for.
+/// Makes one half of a pair for a flow of this format, on the link that the pair requests.
 pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
 
-/// Messages that ended at a stage, on purpose or by an error.
+/// Messages dropped by a stage, on purpose or after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedDrop {
-    /// Number of the pair, in source order.
+    /// The number of the pair, in source order.
     pub pair: usize,
-    /// Its name.
+    /// Name of the pair.
     pub name: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
-    /// How many messages.
+    /// The number of messages.
     pub count: u64,
 }
 
-/// A message that left a stage by another port than the main one.
+/// A message that left a stage through a side port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideMessage {
-    /// Number of the pair, in source order.
+    /// The number of the pair, in source order.
     pub pair: usize,
     /// The port.
     pub port: Port,
@@ -54,36 +54,36 @@ pub struct SideMessage {
     pub message: Message,
 }
 
-/// A stage could not do its work.
+/// A stage failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainError {
-    /// Number of the pair, in source order.
+    /// The number of the pair, in source order.
     pub pair: usize,
-    /// Its name; empty if there is no such pair.
+    /// Name of the pair; empty if there is no such pair.
     pub name: &'static str,
-    /// What went wrong.
+    /// The stage's error.
     pub error: StageError,
 }
 
-/// Where a chain puts what it makes, oldest first. The caller drains it and uses it again.
+/// The output of a chain, oldest first. The caller drains and reuses it.
 #[derive(Debug, Default)]
 pub struct ChainOut {
-    /// What left the last stage.
+    /// Messages from the last stage.
     pub messages: VecDeque<Message>,
-    /// For the other halves: number of the pair in source order, and bytes.
+    /// Control messages for the other halves: number of the pair in source order, and bytes.
     pub controls: Vec<(usize, Vec<u8>)>,
-    /// What ended here, counted by name.
+    /// Dropped messages, counted by reason.
     pub drops: Vec<NamedDrop>,
-    /// What left by side ports that lead nowhere here.
+    /// Messages from side ports without an outlet on this host.
     pub sides: Vec<SideMessage>,
-    /// What went wrong. A message that caused it is in `drops` too, as [`REFUSED`].
+    /// Errors of stages. The message that caused one is also in `drops`, as [`REFUSED`].
     pub errors: Vec<ChainError>,
-    /// The path's trace, while it is traced.
+    /// The trace of the path, if it is traced.
     pub trace: Option<Box<Trace>>,
 }
 
 impl ChainOut {
-    /// Whether there is nothing in it for the caller to drain.
+    /// Returns true if the caller has nothing to drain.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
             && self.controls.is_empty()
@@ -93,22 +93,22 @@ impl ChainOut {
     }
 }
 
-/// Figures of one pair's half.
+/// Statistics of one half of a pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairReport {
-    /// Number of the pair, in source order.
+    /// The number of the pair, in source order.
     pub pair: usize,
-    /// Its name.
+    /// Name of the pair.
     pub name: &'static str,
-    /// Its figures.
+    /// The stage's statistics.
     pub figures: Vec<Report>,
-    /// What its `auto` options stand at, and why.
+    /// The values of its `auto` options, with reasons.
     pub choices: Vec<Choice>,
-    /// What first went wrong in it.
+    /// The first error of the stage.
     pub error: Option<String>,
 }
 
-/// What waits in front of a stage that has no room.
+/// An input that waits in front of a stage without room.
 enum Waiting {
     Message(Message),
     Gap,
@@ -117,23 +117,23 @@ enum Waiting {
 struct Slot {
     pair: usize,
     name: &'static str,
-    /// All its ports go on in this flow.
+    /// All its ports lead into this flow.
     is_fan: bool,
-    /// Messages go past it, since its stage has nothing to do.
+    /// Messages bypass the stage, because it changes none.
     passes: bool,
     link: Box<dyn Link>,
     outbox: Outbox,
     waiting: VecDeque<Waiting>,
-    /// Where what leaves by side ports goes.
+    /// The outlets of its side ports.
     outlets: Vec<(Port, Arc<dyn Outlet>)>,
-    /// What first went wrong, and whether that was told.
+    /// The first error, and whether it was reported.
     error: Option<(String, bool)>,
-    /// Marked messages that went in, by when they were created: what the stage makes of them may bear no mark.
+    /// Traced messages in the stage, by creation time. The stage's output may have lost their marks.
     marks: VecDeque<(Time, u32)>,
 }
 
 impl Slot {
-    /// A marked message goes in.
+    /// Records the input of a traced message.
     fn note(&mut self, message: &Message) {
         if self.marks.is_empty() {
             self.marks.reserve_exact(MARKS_MAX);
@@ -143,7 +143,7 @@ impl Slot {
         self.marks.push_back((message.created, message.attributes.mark));
     }
 
-    /// A message came out: if it is the first that came of a marked one, it bears the mark.
+    /// Marks an output message, if it is the first result of a traced message.
     fn trace(&mut self, message: &mut Message, trace: &mut Trace) {
         let Message { created, attributes, body } = message;
         let is_it = |(of, mark): &(Time, u32)| match attributes.mark {
@@ -163,14 +163,14 @@ impl Slot {
 /// One half of a pipeline.
 pub struct Chain {
     slots: Vec<Slot>,
-    /// Messages and gaps in all `waiting`s.
+    /// The number of messages and gaps in all `waiting` queues.
     waiting: usize,
-    /// While the flow ends here: the stage to be told next.
+    /// While the flow ends here: the next stage to end.
     ending: Option<usize>,
 }
 
 impl Chain {
-    /// The source halves, first pair first. `format` is what enters the flow.
+    /// The source halves, first pair first. `format` enters the flow.
     pub fn source(
         pipeline: &Pipeline,
         format: &Format,
@@ -179,7 +179,7 @@ impl Chain {
         Self::half(Half::Source, pipeline, format, make)
     }
 
-    /// The sink halves, last pair first. `format` is what entered the flow at its source, and leaves it here.
+    /// The sink halves, last pair first. `format` entered the flow at its source and leaves it here.
     pub fn sink(
         pipeline: &Pipeline,
         format: &Format,
@@ -215,13 +215,13 @@ impl Chain {
         Ok(Chain { slots, waiting: 0, ending: None })
     }
 
-    /// One message in at the start.
+    /// Takes a message at the start.
     pub fn handle(&mut self, message: Message, now: Time, out: &mut ChainOut) {
         self.feed(0, message, now, out);
         self.pump(now, out);
     }
 
-    /// The other half of pair number `pair` says something.
+    /// Takes a control message from the other half of pair number `pair`.
     pub fn handle_control(&mut self, pair: usize, control: &[u8], now: Time, out: &mut ChainOut) {
         let Some(index) = self.slots.iter().position(|slot| slot.pair == pair) else {
             let error = StageError::Control(format!("no pair {pair} in this pipeline"));
@@ -232,14 +232,14 @@ impl Chain {
         self.pump(now, out);
     }
 
-    /// The flow ends, or changes its pipeline, here: stage by stage, all that is held comes out. A stage in
-    /// a process of its own takes a while for that: [`Chain::is_ending`].
+    /// The flow ends, or changes its pipeline, here. Stage by stage outputs its held messages. A stage in its
+    /// own process needs time for this: see [`Chain::is_ending`].
     pub fn handle_end(&mut self, now: Time, out: &mut ChainOut) {
         self.ending = Some(0);
         self.go_on_ending(now, out);
     }
 
-    /// Whether [`Chain::handle_end`] still waits for a stage; [`Chain::collect`] goes on with it.
+    /// Returns true while [`Chain::handle_end`] waits for a stage; [`Chain::collect`] continues it.
     pub fn is_ending(&self) -> bool {
         self.ending.is_some()
     }
@@ -262,13 +262,14 @@ impl Chain {
         }
     }
 
-    /// Something was lost, or restarted, before here: every stage is told, behind what went before.
+    /// Messages were lost before here, or the flow restarted. Every stage is notified, after the messages that
+    /// wait.
     pub fn handle_gap(&mut self, now: Time, out: &mut ChainOut) {
         self.feed_gap(0, now, out);
         self.pump(now, out);
     }
 
-    /// Tells every stage what is known of the flow's way to its sink.
+    /// Passes measurements to every stage.
     pub fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut ChainOut) {
         for index in 0..self.slots.len() {
             self.hand(index, Input::Feedback(feedback), now, out);
@@ -276,7 +277,7 @@ impl Chain {
         self.pump(now, out);
     }
 
-    /// When [`Chain::handle_timeout`] wants to be called.
+    /// When to call [`Chain::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         self.slots.iter().filter_map(|slot| slot.link.poll_timeout()).min()
     }
@@ -291,7 +292,7 @@ impl Chain {
         self.pump(now, out);
     }
 
-    /// Fetches what stages behind links of their own made by themselves since.
+    /// Collects the output that stages in other processes have made since.
     pub fn collect(&mut self, now: Time, out: &mut ChainOut) {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
@@ -302,32 +303,32 @@ impl Chain {
         self.go_on_ending(now, out);
     }
 
-    /// When [`Chain::collect`] would find something, for each link.
+    /// When [`Chain::collect`] would return output, for each link.
     pub fn readiness(&self) -> impl Iterator<Item = Readiness<'_>> {
         self.slots.iter().map(|slot| slot.link.readiness())
     }
 
-    /// Whether the chain takes another message now. One that is handed over all the same waits inside.
+    /// Returns true if the chain accepts another message now. A message pushed anyway waits inside.
     pub fn has_room(&self) -> bool {
         self.waiting == 0 && self.slots.first().is_none_or(|slot| slot.link.has_room())
     }
 
-    /// Messages held that will leave by themselves, in time.
+    /// The number of held messages that the stages will release in time.
     pub fn held(&self) -> usize {
         self.waiting + self.slots.iter().map(|slot| slot.link.held()).sum::<usize>()
     }
 
-    /// Messages that would be lost with the chain.
+    /// The number of messages that would be lost with the chain.
     pub fn kept(&self) -> usize {
         self.waiting + self.slots.iter().map(|slot| slot.link.kept()).sum::<usize>()
     }
 
-    /// Whether a stage of it remembers, and says what.
+    /// Returns true if a stage has memory that a checkpoint saves.
     pub fn remembers(&self) -> bool {
         self.slots.iter().any(|slot| slot.link.checkpoint().is_some())
     }
 
-    /// What its stages remember, for [`Chain::restore`]; `None` while something waits in front of one.
+    /// Saves the memory of all stages for [`Chain::restore`]; `None` while a message waits in front of one.
     pub fn checkpoint(&self) -> Option<Body> {
         (self.waiting == 0).then_some(())?;
         let mut all = Body::new();
@@ -342,8 +343,8 @@ impl Chain {
         Some(all)
     }
 
-    /// A chain that has taken nothing yet goes on as one of the same pipeline would have. After an error, which names
-    /// the stage, it is of no use.
+    /// Restores the memory of another chain of the same pipeline into this new one. After an error, which names
+    /// the stage, the chain must not be used.
     pub fn restore(&mut self, mut checkpoint: Body) -> Result<(), ChainError> {
         while !checkpoint.is_empty() {
             let header = checkpoint.take_front::<CHECKPOINT_HEADER_BYTES>();
@@ -355,7 +356,7 @@ impl Chain {
             });
             let found = self.slots.iter_mut().find(|slot| slot.pair == pair);
             let (Some(slot), Some(own)) = (found, checkpoint.split_off_front(length)) else {
-                let error = StageError::Input("it is no checkpoint of this pipeline".into());
+                let error = StageError::Input("this is not a checkpoint of this pipeline".into());
                 return Err(ChainError { pair, name: "", error });
             };
             slot.link.restore(own).map_err(|error| ChainError { pair, name: slot.name, error })?;
@@ -363,7 +364,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Figures of every pair's half, in source order.
+    /// Statistics of every half, in source order.
     pub fn report(&self) -> Vec<PairReport> {
         let one = |slot: &Slot| PairReport {
             pair: slot.pair,
@@ -377,8 +378,8 @@ impl Chain {
         reports
     }
 
-    /// What went wrong since the last call, with stages' processes, with what their side ports lead to, and the
-    /// first time with the stages themselves: name of the pair, and what was done.
+    /// Problems since the last call: of stages' processes, of outlets, and the first error of each stage. Each
+    /// has the name of the pair and how it was handled.
     pub fn incidents(&mut self) -> Vec<(&'static str, String)> {
         let one = |slot: &mut Slot| {
             let name = slot.name;
@@ -388,14 +389,14 @@ impl Chain {
                 .and_then(|(error, told)| (!std::mem::replace(told, true)).then(|| error.clone()));
             let outlets = slot.outlets.iter().filter_map(|(_, outlet)| outlet.take_problem());
             let all: Vec<_> = slot.link.incidents().into_iter().chain(error).chain(outlets).collect();
-            all.into_iter().map(move |what| (name, what))
+            all.into_iter().map(move |problem| (name, problem))
         };
         self.slots.iter_mut().flat_map(one).collect()
     }
 
-    /// Hands a message to the stage at `index` if it has room, and what that makes to those behind it.
+    /// Passes a message to the stage at `index`, if it has room, and its output to the next stages.
     fn feed(&mut self, index: usize, message: Message, now: Time, out: &mut ChainOut) {
-        // A message that is traced goes the whole way.
+        // A traced message visits every stage.
         let may_pass = message.attributes.mark == 0;
         let index = index + self.slots[index..].iter().take_while(|slot| may_pass && slot.passes).count();
         match self.slots.get_mut(index) {
@@ -410,7 +411,7 @@ impl Chain {
         }
     }
 
-    /// Tells the stages from `index` on of a gap, behind what waits there.
+    /// Notifies the stages from `index` on of a gap, after the messages that wait.
     fn feed_gap(&mut self, index: usize, now: Time, out: &mut ChainOut) {
         for index in index..self.slots.len() {
             let slot = &mut self.slots[index];
@@ -458,7 +459,7 @@ impl Chain {
         self.settle(index, result, now, out);
     }
 
-    /// Moves on what the stage at `index` made.
+    /// Passes on the output of the stage at `index`.
     fn settle(&mut self, index: usize, result: Result<(), StageError>, now: Time, out: &mut ChainOut) {
         let Slot { pair, name, is_fan, outbox, error: first, .. } = &mut self.slots[index];
         let (pair, name, is_fan) = (*pair, *name, *is_fan);
@@ -486,7 +487,7 @@ impl Chain {
         }
     }
 
-    /// A message leaves by a side port.
+    /// Sends a message to a side port.
     fn leave(&mut self, index: usize, port: Port, message: Message, out: &mut ChainOut) {
         let Slot { pair, name, outlets, .. } = &self.slots[index];
         let (pair, name) = (*pair, *name);
@@ -497,7 +498,7 @@ impl Chain {
         }
     }
 
-    /// Hands on what waits wherever there is room by now, from the end backward, until nothing moves.
+    /// Passes waiting messages to stages with room, from the end backwards, until nothing moves.
     fn pump(&mut self, now: Time, out: &mut ChainOut) {
         let mut moved = true;
         while moved && self.waiting > 0 {

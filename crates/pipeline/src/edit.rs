@@ -1,31 +1,31 @@
-//! Changes of a pipeline's text, pair by pair.
+//! Edits of a pipeline's text.
 
 use crate::error::PipelineError;
 use crate::syntax;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// One change.
+/// One edit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Edit {
-    /// Another pipeline altogether.
+    /// Replaces the whole pipeline.
     Via(String),
-    /// A pair comes in.
+    /// Adds a pair.
     Insert {
         /// The pair, with its options.
         pair: String,
-        /// In front of which, from 0; `None`: behind all.
+        /// The position, from 0; `None` for the end.
         at: Option<usize>,
     },
-    /// The first pair of this name goes.
+    /// Removes the first pair with this name.
     Remove(String),
-    /// The first pair of the same name gets these options instead of its own.
+    /// Replaces the options of the first pair with the same name.
     Set(String),
 }
 
 impl Edit {
-    /// The text after the change of `text`. It is checked like any other when it is parsed.
+    /// Returns the edited `text`. Like any text, it is checked when it is parsed.
     pub fn apply(&self, text: &str) -> Result<String, PipelineError> {
         let (link, pairs) = pairs(text)?;
         let find = |name: &str| {
@@ -44,7 +44,8 @@ impl Edit {
             Edit::Insert { pair, at } => {
                 let at = at.unwrap_or(texts.len());
                 if at > texts.len() {
-                    let problem = format!("this flow has {} pairs, so there is no place {at}", texts.len());
+                    let problem =
+                        format!("this flow has {} pairs, so there is no position {at}", texts.len());
                     return Err(PipelineError::new(pair, 0..pair.len(), problem));
                 }
                 texts.insert(at, pair);
@@ -55,7 +56,7 @@ impl Edit {
             Edit::Set(pair) => {
                 let (_, given) = self::pairs(pair)?;
                 let [(name, _)] = given[..] else {
-                    return Err(PipelineError::new(pair, 0..pair.len(), "here should be one pair"));
+                    return Err(PipelineError::new(pair, 0..pair.len(), "expected one pair"));
                 };
                 let at = find(name)?;
                 texts[at] = pair;
@@ -66,7 +67,7 @@ impl Edit {
     }
 }
 
-/// The link of all pairs, and name and place of each.
+/// The link of all pairs; then name and place of each pair.
 type Pairs<'a> = (Option<&'a str>, Vec<(&'a str, Range<usize>)>);
 
 fn pairs(text: &str) -> Result<Pairs<'_>, PipelineError> {
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_come_and_go_and_change_in_place() {
+    fn edits_insert_remove_and_set_pairs() {
         let text = "@direct buffer(mode=play) | tap(\"a|b\") | tap";
         let insert = |at| Edit::Insert { pair: "null".into(), at };
         assert_eq!(apply(insert(None), "").unwrap(), "null");
@@ -103,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn errors_name_the_missing_pair() {
         assert!(apply(Edit::Remove("tap".into()), "null | bundle").unwrap_err().contains("null, bundle"));
         assert!(apply(Edit::Remove("tap".into()), "").unwrap_err().contains("none at all"));
         assert!(apply(Edit::Set("tap | tap".into()), "tap").unwrap_err().contains("one pair"));
         assert!(apply(Edit::Set("tap(side".into()), "tap").unwrap_err().contains("never closed"));
         let far = Edit::Insert { pair: "null".into(), at: Some(2) };
-        assert!(apply(far, "tap").unwrap_err().contains("no place 2"));
+        assert!(apply(far, "tap").unwrap_err().contains("no position 2"));
     }
 }

@@ -1,19 +1,19 @@
-//! What is wrong with a pipeline, and where.
+//! Errors in a pipeline's text, with their place.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Characters of text shown on either side of the place.
+/// The characters of text shown on either side of the place.
 const CONTEXT_CHARS: usize = 36;
-/// Most carets under the text.
+/// The most carets under the text.
 const CARETS_MAX: usize = 72;
 
-/// A pipeline's text cannot be used; shown with the text and carets under the place.
+/// A pipeline's text cannot be used. It is shown with carets under the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineError {
-    /// What is wrong, and what would be right.
+    /// The problem, and a correct alternative.
     pub problem: String,
-    /// The place: byte offsets into the text, on character borders; empty at the end of the text.
+    /// Byte offsets of the place, on character borders; empty at the end of the text.
     pub place: Range<usize>,
     /// The text.
     pub text: String,
@@ -40,7 +40,7 @@ impl fmt::Display for PipelineError {
         let mut chars = self.text.chars().skip(skipped);
         write!(f, "  {lead}")?;
         for c in chars.by_ref().take(shown) {
-            // What is not printable was refused where it stands: show that it is there, and no more.
+            // An unprintable character was refused at its place. Show a space in its stead.
             write!(f, "{}", if c.is_control() { ' ' } else { c })?;
         }
         writeln!(f, "{}", if chars.next().is_some() { "…" } else { "" })?;
@@ -48,7 +48,7 @@ impl fmt::Display for PipelineError {
     }
 }
 
-/// The known name nearest to `name`, if it is near enough to have been meant.
+/// Returns the known name that is nearest to `name`, if it is near enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 32;
     if name.len() > LONGEST {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn carets_stand_under_the_place() {
+    fn carets_mark_the_place() {
         let error = PipelineError::new("null | comprss(9)", 7..14, "no such pair");
         assert_eq!(error.to_string(), "no such pair\n  null | comprss(9)\n         ^^^^^^^");
         let error = PipelineError::new("null |", 6..6, "a name is missing");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_inside_a_character_is_shown_somehow() {
+    fn a_place_inside_a_character_is_shown() {
         assert!(PipelineError::new("é", 1..2, "wrong").to_string().contains('^'));
     }
 

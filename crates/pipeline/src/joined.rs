@@ -1,4 +1,4 @@
-//! Several flows that meet: text to a pipeline for each, the pair that joins them, and what stands behind it.
+//! Pipelines that join several flows: one for each flow, the joining pair, and the pipeline after it.
 
 use crate::error::PipelineError;
 use crate::parsed::{Origin, PairUse, Pipeline};
@@ -6,10 +6,11 @@ use contract::{Pair, Shape};
 use std::ops::Range;
 use wire::control::PIPELINE_BYTES_MAX;
 
-/// Most flows that are named.
+/// The most flows with a name.
 pub const PARTS_MAX: usize = 64;
 
-/// What `a:(buffer), b:(buffer), synchronize | average` says (paper N, figure 4.5).
+/// A text such as `a:(buffer), b:(buffer), synchronize
+/// average` (Networked Device Driver Architecture (2012), figure 4.5).
 #[derive(Clone)]
 pub struct Joined {
     text: String,
@@ -26,7 +27,7 @@ impl std::fmt::Debug for Joined {
     }
 }
 
-/// What one flow, or several of one name, go through before they meet.
+/// The pipeline of one flow, or of several flows with one name, before the joining pair.
 #[derive(Debug, Clone)]
 struct Part {
     name: String,
@@ -35,11 +36,11 @@ struct Part {
 }
 
 impl Joined {
-    /// Reads a text of this host's own. `None` if it names no flow and no pair in it joins any: it is then a
-    /// pipeline for each flow by itself.
+    /// Parses a local text. `None` if it names no flow and no pair joins any: it is then an ordinary pipeline
+    /// for each flow.
     pub fn parse(text: &str, table: &'static [&'static dyn Pair]) -> Result<Option<Joined>, PipelineError> {
         if text.len() > PIPELINE_BYTES_MAX {
-            // Said by who reads it as one pipeline, in full.
+            // The parser of ordinary pipelines reports the error completely.
             return Ok(None);
         }
         let mut parts: Vec<Part> = Vec::new();
@@ -57,8 +58,7 @@ impl Joined {
             let rest = text[behind..].trim_start();
             at = text.len() - rest.len();
             if !rest.starts_with(',') {
-                let problem =
-                    "here should be `,` and then the pair that joins the flows, such as `synchronize`";
+                let problem = "expected `,` and then the pair that joins the flows, such as `synchronize`";
                 return Err(PipelineError::new(
                     text,
                     at..at + rest.chars().next().map_or(0, char::len_utf8),
@@ -72,7 +72,7 @@ impl Joined {
         let joined = read(text, joint.clone(), table)?;
         let joins = |used: &PairUse| match used.pair.shape(&used.options) {
             Shape::Joint => true,
-            // Its halves also serve one flow after the other.
+            // Its halves can also run in sequence within one flow.
             Shape::Fan(_) => !parts.is_empty(),
             Shape::Line => false,
         };
@@ -80,17 +80,17 @@ impl Joined {
             Some(used) if joins(used) => {}
             _ if parts.is_empty() => return Ok(None),
             _ => {
-                let problem = "here should be a pair that joins several flows, such as `synchronize`";
+                let problem = "expected a pair that joins several flows, such as `synchronize`";
                 return Err(PipelineError::new(text, joint, problem));
             }
         }
         if bar < text.len() && text[bar + 1..].trim().is_empty() {
-            return Err(PipelineError::new(text, text.len()..text.len(), "here should be a pair's name"));
+            return Err(PipelineError::new(text, text.len()..text.len(), "expected a pair's name"));
         }
         let after = read(text, trimmed(text, (bar + 1).min(text.len())..text.len()), table)?;
         let joined = Joined { text: text.into(), parts, joint, table, joined, after };
         for part in &joined.parts {
-            // Said now rather than when the first host is asked.
+            // Report this now, not when the first host is asked.
             read(text, part.inner.clone(), table)?;
         }
         Ok(Some(joined))
@@ -98,17 +98,18 @@ impl Joined {
 
     /// The pair that joins the flows.
     pub fn joint(&self) -> &PairUse {
-        // It was found when the text was read.
+        // The constructor has checked that it is there.
         &self.joined.pairs()[0]
     }
 
-    /// What the joined flow, or each that is kept apart, goes through at this host.
+    /// The pipeline of the joined flow, or of each flow that stays separate, on this host.
     pub fn after(&self) -> &Pipeline {
         &self.after
     }
 
-    /// The pipelines of these flows, each of which goes by several names, the sharpest first. The joint stands
-    /// outermost in each, its half at this host left to a junction. Errors point at a name that no flow has.
+    /// Returns the pipelines of these flows. Each flow has several names, the most specific first. In each
+    /// pipeline the joining pair is the outermost; its half on this host runs in a junction. Errors point at a
+    /// name that no flow has.
     pub fn pipelines(&self, flows: &[Vec<&str>]) -> Result<Vec<Pipeline>, PipelineError> {
         let find = |names: &Vec<&str>| {
             names.iter().find_map(|name| self.parts.iter().find(|part| part.name == *name))
@@ -134,7 +135,7 @@ impl Joined {
     }
 }
 
-/// `NAME:(PIPELINE)` at this place, and where it ends.
+/// Parses `NAME:(PIPELINE)` at this place, and returns its end.
 fn part(text: &str, at: usize) -> Result<Option<(Part, usize)>, PipelineError> {
     let stops = |c: char| matches!(c, '(' | ')' | ',' | '|' | '"');
     let Some(open) = text[at..].find(stops).map(|found| at + found) else { return Ok(None) };
@@ -146,7 +147,7 @@ fn part(text: &str, at: usize) -> Result<Option<(Part, usize)>, PipelineError> {
     let place = trimmed(text, head.start..head.start + name.len());
     let name = text[place.clone()].to_string();
     if name.is_empty() || name.contains(char::is_whitespace) {
-        let problem = "before `:` stands the name of a flow: a device's name, or HOST/NAME";
+        let problem = "before `:` must be the name of a flow: a device's name, or HOST/NAME";
         return Err(PipelineError::new(text, head, problem));
     }
     let Some(close) = scan(text, open + 1, |c| c == ')') else {
@@ -156,7 +157,7 @@ fn part(text: &str, at: usize) -> Result<Option<(Part, usize)>, PipelineError> {
     Ok(Some((Part { name, place, inner }, close + 1)))
 }
 
-/// The first such character from `at` on that stands in no quotes and no parentheses.
+/// The first matching character from `at` on outside of quotes and parentheses.
 fn scan(text: &str, at: usize, is_it: impl Fn(char) -> bool) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
     for (index, c) in text[at..].char_indices() {
@@ -174,14 +175,14 @@ fn scan(text: &str, at: usize, is_it: impl Fn(char) -> bool) -> Option<usize> {
     None
 }
 
-/// The range without the space around its text.
+/// The range without surrounding white space.
 fn trimmed(text: &str, range: Range<usize>) -> Range<usize> {
     let part = &text[range.clone()];
     let start = range.start + part.len() - part.trim_start().len();
     start..start.max(range.start + part.trim_end().len())
 }
 
-/// Reads a part of the text; errors point into the whole.
+/// Parses a part of the text. Errors point into the whole text.
 fn read(
     text: &str,
     range: Range<usize>,
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flow_has_its_part_and_the_joint_outermost() {
+    fn the_joint_is_outermost_in_each_flow() {
         let text = r#" x : (null | null), host:7001/y:( ) , meet | null "#;
         let flows = [vec!["host:7000/x", "x"], vec!["host:7001/y", "y"], vec!["z"]];
         assert_eq!(canonical(text, &flows), ["meet/1|null/1|null/1", "meet/1", "meet/1"]);
@@ -258,18 +259,18 @@ mod tests {
     }
 
     #[test]
-    fn one_name_stands_for_all_flows_that_have_it_unless_one_is_named_sharper() {
+    fn the_most_specific_name_of_a_flow_counts() {
         let flows = [vec!["a/x", "x"], vec!["b/x", "x"]];
         assert_eq!(canonical("x:(null), divide", &flows), ["divide/1|null/1", "divide/1|null/1"]);
         assert_eq!(canonical("x:(null), b/x:(), meet", &flows), ["meet/1|null/1", "meet/1"]);
     }
 
     #[test]
-    fn what_joins_nothing_is_a_pipeline_for_each_flow() {
+    fn a_text_without_a_joint_is_a_pipeline_for_each_flow() {
         for text in ["", "null", "null | null", "divide | null"] {
             assert!(Joined::parse(text, TABLE).unwrap().is_none(), "{text}");
         }
-        assert!(Joined::parse("meet", TABLE).unwrap().is_some(), "it can do nothing else");
+        assert!(Joined::parse("meet", TABLE).unwrap().is_some(), "it has no other use");
     }
 
     #[test]
@@ -277,7 +278,7 @@ mod tests {
         for (text, at, says) in [
             ("x:(nul), meet", "nul)", "did you mean `null`"),
             ("x:(null), null", "null", "joins several"),
-            ("x:(null) meet", "meet", "here should be `,`"),
+            ("x:(null) meet", "meet", "expected `,`"),
             ("x:(null", "(null", "never closed"),
             ("x:(null), x:(), meet", "x:(),", "named twice"),
             (":(null), meet", ":(null", "the name of a flow"),

@@ -1,4 +1,5 @@
-//! Pipelines: text to checked pairs to the two ordered halves (paper N, section 4.8.1).
+//! Pipelines: from text to checked pairs to two ordered halves (Networked Device Driver Architecture (2012),
+//! 4.8.1).
 //!
 //! ```text
 //! pipeline = [ pair { "|" pair } ]
@@ -7,18 +8,19 @@
 //! joined   = { flow ":" "(" pipeline ")" "," } pair [ "|" pipeline ]
 //! ```
 //!
-//! `bundle(count=10) | compress(zstd, level=3)` is written in source order. The first option may stand
-//! without its name. A call, such as `frame=chunk(64KiB)`, is one value, kept as its text. The text may come
-//! from a stranger: every step is bounded, and every error says what is wrong and points at the place.
+//! `bundle(count=10) | compress(zstd, level=3)` is written in source order. The first option may omit its name.
+//! A call, such as `frame=chunk(64KiB)`, is one value, kept as text. A text may come from the network: every
+//! step is bounded, and every error names the problem and points at its place.
 //!
-//! - [`Pipeline`]: what a text says, checked against a table of pairs.
-//! - [`Requirement`]: what a proposal must be equal to (`--require`).
+//! - [`Pipeline`]: a parsed text, checked against a table of pairs.
+//! - [`Requirement`]: the only pipeline that a host accepts (`--require`).
 //! - [`Chain`]: one half of a pipeline, running.
-//! - [`Joined`]: several flows that meet, each through a pipeline of its own.
-//! - [`Outlet`]: where what leaves a pair by a side port goes.
-//! - [`Trace`]: when messages of a sample passed which points of their path.
+//! - [`Joined`]: several flows that are joined, each with its own pipeline.
+//! - [`Outlet`]: the destination of a side port.
+//! - [`Trace`]: timestamps of sampled messages along their path.
 
 mod chain;
+mod drops;
 mod edit;
 mod error;
 mod joined;
@@ -34,6 +36,7 @@ mod tests;
 pub use chain::{
     Chain, ChainError, ChainOut, MakeLink, NamedDrop, PairReport, REFUSED, SIDE_FULL, SideMessage,
 };
+pub use drops::DropCounts;
 pub use edit::Edit;
 pub use error::PipelineError;
 pub use joined::{Joined, PARTS_MAX};

@@ -1,27 +1,27 @@
-//! What leaves a pair by a side port, and where this host sends it.
+//! Outlets: the local destinations of side ports.
 
 use contract::{Message, Pair, Port};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where what leaves a pair by a side port goes.
+/// The destination of messages from a side port.
 pub trait Outlet: Any + Send + Sync {
     /// Takes a message; `false` if there is no room for it.
     fn put(&self, message: Message) -> bool;
 
-    /// What went wrong there; said once.
+    /// Returns a problem of the outlet, once.
     fn take_problem(&self) -> Option<String>;
 }
 
-/// An outlet for a side port of every pair of one name.
+/// The outlet of a side port, for every pair with this name.
 #[derive(Clone)]
 pub struct NamedOutlet {
-    /// The pair.
+    /// Name of the pair.
     pub pair: &'static str,
-    /// Its port.
+    /// Its side port.
     pub port: Port,
-    /// Where that leads.
+    /// The outlet.
     pub outlet: Arc<dyn Outlet>,
 }
 
@@ -31,13 +31,13 @@ impl fmt::Debug for NamedOutlet {
     }
 }
 
-/// The side port that `name` stands for, `PAIR` or `PAIR.PORT`.
+/// Parses `PAIR` or `PAIR.PORT`.
 pub fn side_port(name: &str, table: &[&'static dyn Pair]) -> Result<(&'static str, Port), String> {
     let (pair, port) = name.split_once('.').map_or((name, None), |(pair, port)| (pair, Some(port)));
     let has_ports = || table.iter().filter(|pair| !pair.side_ports().is_empty());
     let Some(pair) = has_ports().find(|known| known.name() == pair) else {
         let known: Vec<_> = has_ports().map(|pair| pair.name()).collect();
-        return Err(format!("`{pair}` is no pair with a side port; there is: {}", known.join(", ")));
+        return Err(format!("`{pair}` is not a pair with a side port; there is: {}", known.join(", ")));
     };
     let ports = pair.side_ports();
     let index = match port {

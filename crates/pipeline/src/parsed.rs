@@ -1,4 +1,4 @@
-//! A pipeline that was read and checked against a table of pairs.
+//! A pipeline, parsed and checked against a table of pairs.
 
 use crate::error::{PipelineError, nearest};
 use crate::outlet::{NamedOutlet, Outlet};
@@ -11,29 +11,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::control::PIPELINE_BYTES_MAX;
 
-/// How a half is handed its messages.
+/// How a stage is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkKind {
-    /// By a call.
+    /// A function call.
     Direct,
-    /// In a process of its own, through pipes.
+    /// Its own process, through pipes.
     Pipe,
-    /// In a process of its own, in shared memory.
+    /// Its own process, through shared memory.
     Shm,
 }
 
-/// The links that a pair may be asked to run on, with `@`.
+/// The links that a text may request, with `@`.
 pub const LINKS: &[(&str, LinkKind)] =
     &[("direct", LinkKind::Direct), ("pipe", LinkKind::Pipe), ("shm", LinkKind::Shm)];
 
-/// Options that every pair has.
-static COMMON: [OptionSpec; 6] = [
+/// Options of every pair.
+static COMMON: [OptionSpec; 5] = [
     OptionSpec {
         name: "slots",
         kind: OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
         default: "auto",
         scope: Scope::Local,
-        doc: "most messages on their way at once, on shared memory; auto: as few as keep its processes busy",
+        doc: "on shared memory, the most messages in flight; auto: as few as keep the processes busy",
     },
     OptionSpec {
         name: "latency",
@@ -43,67 +43,57 @@ static COMMON: [OptionSpec; 6] = [
         }),
         default: "auto",
         scope: Scope::Local,
-        doc: "on shared memory, how long a message is to be on its way: no more slots are used than keep to it; \
-              auto: all of `slots`, if they are set",
-    },
-    OptionSpec {
-        name: "realtime",
-        kind: OptionKind::Flag,
-        default: "false",
-        scope: Scope::Local,
-        doc: "runs its half on this host before all that is of ordinary priority (SCHED_RR), in a process of its own: \
-              `@shm` or `@pipe`; that needs a privilege",
+        doc: "on shared memory, the target for a message's time in flight: it limits the slots in use; \
+              auto: all `slots`, if they are set",
     },
     OptionSpec {
         name: "isolate",
         kind: OptionKind::Flag,
         default: "false",
         scope: Scope::Agreed,
-        doc: "runs its halves in processes of their own: no file system, no network, little memory",
+        doc: "runs each half in its own process: no file system, no network, little memory",
     },
     OptionSpec {
         name: "memory",
         kind: OptionKind::Size { min: 16 << 20, max: 64 << 30 },
         default: "512MiB",
         scope: Scope::Local,
-        doc: "most memory of such a process",
+        doc: "the memory limit of such a process",
     },
     OptionSpec {
         name: "sandbox",
         kind: OptionKind::Choice(&["required", "possible"]),
         default: "required",
         scope: Scope::Local,
-        doc: "what to do where the kernel cannot isolate: refuse, or do as much as it can",
+        doc: "if the kernel cannot isolate completely: refuse, or isolate as far as possible",
     },
 ];
 
-/// A pair runs in a process of its own, with nothing but what it was given.
+/// A pair runs in its own process, with access to nothing but its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isolation {
-    /// Most memory of that process, bytes.
+    /// The memory limit of that process, in bytes.
     pub memory_bytes: u64,
-    /// The kernel must be able to take everything from it that is to be taken.
+    /// Refuse to run if the kernel cannot enforce all restrictions.
     pub is_required: bool,
 }
 
-/// Who wrote a text.
+/// The author of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// This host's own command line or file.
+    /// This host's command line or configuration file.
     Local,
-    /// The other host: it chooses no link, and names no pair that takes paths, commands or keys.
+    /// The other host. It chooses no link, and it names no pair with paths, commands or keys.
     Peer,
 }
 
-/// What is set of how a half runs that has a process of its own; a host's own choice, which never travels.
+/// Local settings for a half in its own process. They are never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Running {
-    /// Most messages on their way at once, on shared memory; `None`: by the flow's rate.
+    /// The most messages in flight on shared memory; `None` adapts to the flow's rate.
     pub slots: Option<usize>,
-    /// How long a message is to be on its way there; `None`: as `slots` allow.
+    /// The target for the time in flight; `None` allows all `slots`.
     pub latency: Option<Duration>,
-    /// At real-time priority.
-    pub is_realtime: bool,
 }
 
 /// One pair of a pipeline, with its checked options.
@@ -111,23 +101,23 @@ pub struct Running {
 pub struct PairUse {
     /// The pair.
     pub pair: &'static dyn Pair,
-    /// Its options, every default filled in.
+    /// Its options, with every default filled in.
     pub options: Options,
-    /// The link that was asked for; this host's own choice, which never travels.
+    /// The requested link. A local setting, never sent.
     pub link: Option<LinkKind>,
-    /// How its half runs, if in a process of its own.
+    /// Settings for its process, if it has one.
     pub running: Running,
-    /// Whether it runs in a process of its own with nothing but what it was given, at both hosts.
+    /// Isolation, on both hosts.
     pub isolation: Option<Isolation>,
-    /// Its half at this host runs in a junction with other flows: a chain leaves it out.
+    /// Its half on this host runs in a junction with other flows; chains leave it out.
     pub is_in_junction: bool,
-    /// Where it stands in the text.
+    /// Its place in the text.
     pub place: Range<usize>,
 }
 
 impl PairUse {
-    /// The link that a half runs on: what was asked for; for a program of the user's pipes; for a half that is
-    /// isolated shared memory; or a call.
+    /// The link of a half: the requested one; or pipes for an external program; or shared memory for an
+    /// isolated half; or a call.
     pub fn link_of(&self, half: Half) -> LinkKind {
         match (self.pair.program(&self.options, half), self.link, &self.isolation) {
             (Some(_), ..) => LinkKind::Pipe,
@@ -163,21 +153,21 @@ impl PairUse {
     }
 }
 
-/// What a text says, checked; pairs in source order. Equal to another whose canonical text is equal.
+/// A parsed and checked text; pairs in source order. Pipelines with equal canonical text are equal.
 #[derive(Clone, Default)]
 pub struct Pipeline {
     pairs: Vec<PairUse>,
     text: String,
     canonical: String,
-    /// This host's own choice, which never travels.
+    /// A local setting, never sent.
     outlets: Vec<NamedOutlet>,
 }
 
 impl Pipeline {
-    /// Reads `text` and checks every name, value and combination against `table`.
+    /// Parses `text` and checks every name, value and combination against `table`.
     ///
-    /// Errors say what is wrong and where: grammar, an unknown pair, option or version, a value out of range,
-    /// an option that a peer may not set.
+    /// Errors tell the problem and its place: grammar, an unknown pair, option or version, a value out of
+    /// range, an option that a peer may not set.
     pub fn parse(
         text: &str,
         table: &'static [&'static dyn Pair],
@@ -186,7 +176,8 @@ impl Pipeline {
         Self::parse_beside(text, table, origin, &[])
     }
 
-    /// As [`Pipeline::parse`], where this host itself `names` some pairs: a peer may then name them too.
+    /// As [`Pipeline::parse`]. A peer may also name the restricted pairs in `names`, because this host names
+    /// them too.
     pub(crate) fn parse_beside(
         text: &str,
         table: &'static [&'static dyn Pair],
@@ -215,9 +206,9 @@ impl Pipeline {
         &self.pairs
     }
 
-    /// The outermost pair if it divides the flow, and among how many ways. One further in could not do so for
-    /// several hosts: what stands before it would run once for all of them. Nor could one in a process of its own,
-    /// which has one output.
+    /// The outermost pair, if it divides the flow, and the number of its outputs. An inner pair cannot divide a
+    /// flow among hosts: the pairs before it would run once for all of them. Neither can a pair in its own
+    /// process, which has only one output.
     pub fn outermost_fan(&self) -> Result<Option<(&PairUse, u16)>, PipelineError> {
         let ways = |used: &PairUse| match used.pair.shape(&used.options) {
             Shape::Fan(ways) => Some(ways),
@@ -225,7 +216,7 @@ impl Pipeline {
         };
         if let Some(used) = self.pairs.iter().skip(1).find(|used| ways(used).is_some()) {
             let problem = format!(
-                "`{}` divides a device among hosts only where it stands first: what stands before it would run \
+                "`{}` divides a device among hosts only as the first pair: the pairs before it would run \
                  once for all of them",
                 used.pair.name()
             );
@@ -235,8 +226,8 @@ impl Pipeline {
         let is_away = |used: &PairUse| used.link_of(Half::Source) != LinkKind::Direct;
         if let Some((used, _)) = first.filter(|(used, _)| is_away(used)) {
             let problem = format!(
-                "`{}` cannot be isolated, nor on a pipe or in shared memory, where it divides a device among \
-                 hosts: a process of its own has one output",
+                "`{}` cannot be isolated, nor run on a pipe or in shared memory, if it divides a device among \
+                 hosts: its process has only one output",
                 used.pair.name()
             );
             return Err(PipelineError::new(&self.text, used.place.clone(), problem));
@@ -244,25 +235,25 @@ impl Pipeline {
         Ok(first)
     }
 
-    /// Leaves this host's half of the outermost pair to a junction: chains of this pipeline go without it.
+    /// Leaves this host's half of the outermost pair to a junction: chains of this pipeline omit it.
     pub fn leave_first_to_junction(&mut self) {
         if let Some(first) = self.pairs.first_mut() {
             first.is_in_junction = true;
         }
     }
 
-    /// Whether this host's half of the outermost pair is left to a junction.
+    /// Returns true if this host's half of the outermost pair is left to a junction.
     pub fn is_first_in_junction(&self) -> bool {
         self.pairs.first().is_some_and(|first| first.is_in_junction)
     }
 
-    /// This pipeline, with what leaves by side ports sent to `outlets`.
+    /// Returns this pipeline with the given outlets.
     pub fn with_outlets(mut self, outlets: &[NamedOutlet]) -> Pipeline {
         self.outlets = outlets.to_vec();
         self
     }
 
-    /// Whether something leaves by side ports here.
+    /// The outlets of side ports on this host.
     pub fn outlets(&self) -> &[NamedOutlet] {
         &self.outlets
     }
@@ -272,8 +263,8 @@ impl Pipeline {
         self.outlets.iter().filter(of).map(|named| (named.port, named.outlet.clone())).collect()
     }
 
-    /// This pipeline in the place of `current`: its side ports lead where that one's do, and what that leaves to a
-    /// junction stays there, and stays outermost.
+    /// Prepares this pipeline to replace `current`: it takes over the outlets, and the pair that `current`
+    /// leaves to a junction stays there and stays outermost.
     pub fn in_place_of(mut self, current: &Pipeline) -> Result<Pipeline, PipelineError> {
         self.outlets = current.outlets.clone();
         let Some(outermost) = current.pairs.first().filter(|used| used.is_in_junction) else {
@@ -287,29 +278,29 @@ impl Pipeline {
             }
             other => {
                 let place = other.map_or(0..0, |first| first.place.clone());
-                let problem = format!("other flows meet this one in `{wanted}`: that stays, and stays first");
+                let problem = format!("`{wanted}` joins this flow with others: it must stay the first pair");
                 Err(PipelineError::new(&self.text, place, problem))
             }
         }
     }
 
-    /// The text it was read from.
+    /// The original text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The one text for this pipeline: names with versions, every agreed option in the order of its name, no
-    /// links and no local options. Reading it gives the same pipeline. This is what travels.
+    /// The canonical text: names with versions, all agreed options sorted by name, no links and no local
+    /// options. Parsing it gives an equal pipeline. Hosts exchange this text.
     pub fn canonical(&self) -> &str {
         &self.canonical
     }
 
-    /// Checks that each pair takes what the one before makes of `format`; gives what crosses the network.
+    /// Checks that each pair accepts the output of the previous one. Returns the format on the network.
     pub fn check(&self, format: &Format) -> Result<Format, PipelineError> {
         self.formats(format).map(|mut formats| formats.pop().unwrap_or_else(|| format.clone()))
     }
 
-    /// The format that enters each pair's source half, and last the one that crosses the network.
+    /// Returns the format that enters each source half, and last the one on the network.
     pub fn formats(&self, format: &Format) -> Result<Vec<Format>, PipelineError> {
         let mut formats = vec![format.clone()];
         for (index, used) in self.pairs.iter().enumerate() {
@@ -327,7 +318,7 @@ impl Pipeline {
         Ok(formats)
     }
 
-    /// What all its pairs together may do to a flow.
+    /// The combined effects of all pairs.
     pub fn promises(&self) -> Promises {
         self.pairs.iter().fold(Promises::default(), |all, used| {
             let one = used.pair.promises(&used.options);
@@ -379,7 +370,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// One pair; `all`: the link that the text asks for where a pair asks for none.
+    /// Checks one pair. `all` is the link of pairs that request none.
     fn pair_use(&self, call: &Call<'_>, all: Option<&Spanned<&str>>) -> Result<PairUse, PipelineError> {
         let name = &call.name;
         let Some(pair) = self.table.iter().find(|pair| pair.name() == name.value) else {
@@ -400,7 +391,7 @@ impl Checker<'_> {
         let named_here = || self.names.iter().any(|used| used.pair.name() == name.value);
         if self.origin == Origin::Peer && has_local(*pair) && !named_here() {
             let problem = format!(
-                "`{}` has options that only a host itself may set: it runs only where that host names it",
+                "`{}` has options that only a host itself may set: it runs only if that host names it",
                 name.value
             );
             return Err(PipelineError::new(self.text, name.place.clone(), problem));
@@ -412,7 +403,7 @@ impl Checker<'_> {
             PairUse { pair: *pair, options, link: link_kind, running, isolation, is_in_junction, place };
         if let Some(link) = link {
             let kind = self.link(link)?;
-            // What was said of all pairs is meant of those that it fits.
+            // A link for all pairs applies only to those that can use it.
             match Self::fits(&used, kind) {
                 Ok(()) => used.link = Some(kind),
                 Err(_) if call.link.is_none() => {}
@@ -422,45 +413,27 @@ impl Checker<'_> {
                 }
             }
         }
-        Self::can_be_realtime(&used).map_err(|reason| {
-            let problem = format!("`{}` cannot run at real-time priority: {reason}", name.value);
-            PipelineError::new(self.text, call.name.place.clone(), problem)
-        })?;
         Ok(used)
     }
 
-    /// Whether a pair may be as it is, at real-time priority if it asks for that, or why not.
-    fn can_be_realtime(used: &PairUse) -> Result<(), &'static str> {
-        let PairUse { pair, options, .. } = used;
-        match used.link {
-            _ if !used.running.is_realtime => Ok(()),
-            _ if used.isolation.is_some() => Err("what is isolated comes before nobody else"),
-            _ if [Half::Source, Half::Sink].iter().any(|half| pair.program(options, *half).is_some()) => {
-                Err("a program asks for it itself, or has `chrt` in front")
-            }
-            Some(LinkKind::Pipe | LinkKind::Shm) => Ok(()),
-            Some(LinkKind::Direct) | None => Err("it has no process of its own: put `@shm` in front"),
-        }
-    }
-
-    /// Whether a pair can run on a link, or why not.
+    /// Checks that a pair can run on a link.
     fn fits(used: &PairUse, link: LinkKind) -> Result<(), String> {
         let PairUse { pair, options, isolation, .. } = used;
         let is_program = [Half::Source, Half::Sink].iter().any(|half| pair.program(options, *half).is_some());
         match link {
             LinkKind::Direct if is_program => {
-                Err("a program is a process of its own: leave `@direct` out".into())
+                Err("a program is a separate process: leave `@direct` out".into())
             }
             LinkKind::Direct if isolation.is_some() => {
-                Err("what is isolated is in a process of its own: `@shm`, or `@pipe`".into())
+                Err("an isolated pair needs a process: use `@shm` or `@pipe`".into())
             }
             LinkKind::Direct => Ok(()),
-            LinkKind::Shm if is_program => Err("a program reads and writes containers: `@pipe`".into()),
+            LinkKind::Shm if is_program => Err("a program reads and writes containers: use `@pipe`".into()),
             LinkKind::Pipe if is_program => Ok(()),
             LinkKind::Pipe | LinkKind::Shm => {
                 if pair.promises(options).needs_order && isolation.is_none() {
                     return Err(
-                        "its halves begin anew together, which both hosts must know: say isolate=true".into(),
+                        "its halves restart together, so both hosts must agree: set isolate=true".into()
                     );
                 }
                 pair.isolates(options)
@@ -523,10 +496,10 @@ impl Checker<'_> {
         });
         let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
         let latency = (!common.is_auto("latency")).then(|| common.duration("latency"));
-        Ok((options, Running { slots, latency, is_realtime: common.flag("realtime") }, isolation))
+        Ok((options, Running { slots, latency }, isolation))
     }
 
-    /// Which option an argument sets, and the place that says so.
+    /// Finds the option that an argument sets, and the place of the name or value.
     fn spec(
         &self,
         pair: &dyn Pair,
@@ -538,7 +511,7 @@ impl Checker<'_> {
             let place = argument.value.place.clone();
             let problem = match specs.first() {
                 Some(first) if index == 0 => return Ok((first, place)),
-                Some(_) => "only the first option may stand without its name: write `name=value`".into(),
+                Some(_) => "only the first option may omit its name: write `name=value`".into(),
                 None => format!("`{}` has no options", pair.name()),
             };
             return Err(PipelineError::new(self.text, place, problem));

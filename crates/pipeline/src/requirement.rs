@@ -1,17 +1,17 @@
-//! `--require`: a host accepts one pipeline and no other.
+//! `--require`: a host accepts only one pipeline.
 
 use crate::error::PipelineError;
 use crate::parsed::{Origin, PairUse, Pipeline};
 use contract::Pair;
 
-/// The pipeline that a proposal must be equal to, canonically.
+/// The required pipeline. Proposals are compared by canonical text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     own: Pipeline,
 }
 
 impl Requirement {
-    /// Requires `own`, with the links and local options that this host runs it with.
+    /// Requires `own`. This host runs it with the links and local options of `own`.
     pub fn new(own: Pipeline) -> Self {
         Requirement { own }
     }
@@ -21,8 +21,8 @@ impl Requirement {
         &self.own
     }
 
-    /// Reads a peer's proposal and gives this host's own pipeline if it is the same. A pair with local
-    /// options may be named where this host names it too. Errors point at the first pair that differs.
+    /// Parses a peer's proposal. Returns this host's own pipeline if they are equal. The peer may name a pair
+    /// with local options if this host names it too. Errors point at the first pair that differs.
     pub fn accept(
         &self,
         proposal: &str,

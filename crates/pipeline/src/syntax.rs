@@ -1,56 +1,56 @@
-//! Text to names and values, before anything is known of what they mean.
+//! The grammar of pipelines: from text to names and values, without their meaning.
 
 use crate::error::PipelineError;
 use std::borrow::Cow;
 use std::ops::Range;
 use wire::control::PIPELINE_BYTES_MAX;
 
-/// Most pairs in a pipeline.
+/// The most pairs in a pipeline.
 pub const PAIRS_MAX: usize = 32;
-/// Most options given to a pair.
+/// The most options of a pair.
 pub const OPTIONS_MAX: usize = 32;
-/// Deepest nesting of calls in a value.
+/// The deepest nesting of calls in a value.
 pub const DEPTH_MAX: usize = 4;
 
-/// Part of the text, and where it stands.
+/// A part of the text, with its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Spanned<T> {
     pub(crate) value: T,
     pub(crate) place: Range<usize>,
 }
 
-/// A pipeline as it was written.
+/// A pipeline as written.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
-    /// `@LINK:` in front of all.
+    /// `@LINK:` in front of all pairs.
     pub(crate) link: Option<Spanned<&'a str>>,
     pub(crate) calls: Vec<Call<'a>>,
 }
 
-/// One pair as it was written.
+/// A pair as written.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) link: Option<Spanned<&'a str>>,
     pub(crate) name: Spanned<&'a str>,
     pub(crate) version: Option<Spanned<u16>>,
     pub(crate) arguments: Vec<Argument<'a>>,
-    /// Where it stands, link and options included.
+    /// Its place, including link and options.
     pub(crate) place: Range<usize>,
 }
 
-/// One option as it was written.
+/// An option as written.
 #[derive(Debug)]
 pub(crate) struct Argument<'a> {
     pub(crate) name: Option<Spanned<&'a str>>,
     pub(crate) value: Spanned<Cow<'a, str>>,
 }
 
-/// Whether `text` can stand as a value without quotes.
+/// Returns true if `text` needs no quotes as a value.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_word_char)
 }
 
-/// Writes a value so that it reads as itself.
+/// Writes a value so that it parses as itself.
 pub(crate) fn quote(text: &str, into: &mut String) {
     if is_word(text) {
         into.push_str(text);
@@ -74,7 +74,7 @@ fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
-/// Reads a whole text. One pass, no recursion: the time is linear in the length.
+/// Parses a whole text in one pass, without recursion: in linear time.
 pub(crate) fn parse(text: &str) -> Result<Written<'_>, PipelineError> {
     if text.len() > PIPELINE_BYTES_MAX {
         let problem =
@@ -83,7 +83,7 @@ pub(crate) fn parse(text: &str) -> Result<Written<'_>, PipelineError> {
     }
     let unprintable = |c: &(usize, char)| c.1.is_control() && !c.1.is_whitespace();
     if let Some((at, c)) = text.char_indices().find(unprintable) {
-        let problem = format!("the control character {:?} cannot stand in a pipeline", c);
+        let problem = format!("the control character {:?} is not allowed in a pipeline", c);
         return Err(PipelineError::new(text, at..at + c.len_utf8(), problem));
     }
     Parser { text, at: 0 }.pipeline()
@@ -114,16 +114,16 @@ impl<'a> Parser<'a> {
                 None => return Ok(Written { link, calls }),
                 Some('|') => self.at += 1,
                 Some('(') => {
-                    return Err(self.wrong(
-                        "here should be `|` or the end; options stand right behind a pair's name, once",
-                    ));
+                    return Err(
+                        self.wrong("expected `|` or the end; options follow a pair's name directly, once")
+                    );
                 }
-                Some(_) => return Err(self.wrong("here should be `|` or the end")),
+                Some(_) => return Err(self.wrong("expected `|` or the end")),
             }
         }
     }
 
-    /// `@LINK:`, if that is here; if not, nothing is read.
+    /// Parses `@LINK:`, or nothing.
     fn link_of_all(&mut self) -> Option<Spanned<&'a str>> {
         let from = self.at;
         let link = self.take('@').then(|| self.take_while(is_name_char, "a link's name").ok()).flatten();
@@ -163,7 +163,7 @@ impl<'a> Parser<'a> {
                 if self.take(',') {
                     self.skip_space();
                 } else if self.peek() != Some(')') {
-                    return Err(self.wrong("here should be `,` or `)`"));
+                    return Err(self.wrong("expected `,` or `)`"));
                 }
             }
         }
@@ -186,7 +186,7 @@ impl<'a> Parser<'a> {
         self.skip_space();
         if self.take('=') {
             if !word.value.chars().all(is_name_char) {
-                return Err(PipelineError::new(self.text, word.place, "this is no name of an option"));
+                return Err(PipelineError::new(self.text, word.place, "this is not a name of an option"));
             }
             self.skip_space();
             let value = match self.peek() {
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
         Ok(Argument { name: None, value: self.word_or_call(word)? })
     }
 
-    /// A word, or with a parenthesis right behind it the whole call as one value.
+    /// Parses a word; or, if a parenthesis follows directly, the whole call as one value.
     fn word_or_call(&mut self, word: Spanned<&'a str>) -> Result<Spanned<Cow<'a, str>>, PipelineError> {
         let mut place = word.place;
         if self.at == place.end && self.peek() == Some('(') {
@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
         Ok(Spanned { value: Cow::Borrowed(&self.text[place.clone()]), place })
     }
 
-    /// Goes behind the parenthesis that closes the one here.
+    /// Skips past the matching closing parenthesis.
     fn skip_call(&mut self) -> Result<(), PipelineError> {
         let open = self.at;
         let mut depth = 0;
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     match self.peek() {
                         Some(c @ ('"' | '\\')) => value.push(c),
-                        _ => return Err(self.wrong("behind `\\` stands `\"` or `\\`, nothing else")),
+                        _ => return Err(self.wrong("after `\\` only `\"` or `\\` may follow")),
                     }
                 }
                 Some(c) => value.push(c),
@@ -266,12 +266,12 @@ impl<'a> Parser<'a> {
     fn take_while(
         &mut self,
         belongs: impl Fn(char) -> bool,
-        what: &str,
+        expected: &str,
     ) -> Result<Spanned<&'a str>, PipelineError> {
         let rest = &self.text[self.at..];
         let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
         if length == 0 {
-            return Err(self.wrong(format!("here should be {what}")));
+            return Err(self.wrong(format!("expected {expected}")));
         }
         let place = self.at..self.at + length;
         self.at = place.end;
@@ -298,7 +298,7 @@ impl<'a> Parser<'a> {
         self.at = self.text.len() - self.text[self.at..].trim_start().len();
     }
 
-    /// An error at the next character.
+    /// Makes an error at the next character.
     fn wrong(&self, problem: impl Into<String>) -> PipelineError {
         let length = self.peek().map_or(0, char::len_utf8);
         PipelineError::new(self.text, self.at..self.at + length, problem)

@@ -1,4 +1,4 @@
-//! Parsing, checking and running pipelines of small test pairs.
+//! Tests of parsing, checking and running pipelines, with small test pairs.
 
 use crate::*;
 use contract::*;
@@ -9,7 +9,7 @@ const fn option(name: &'static str, kind: OptionKind, default: &'static str, sco
     OptionSpec { name, kind, default, scope, doc: "" }
 }
 
-/// A pair that is nothing but its declarations; its halves come from `make`.
+/// A test pair: declarations, and halves from `make`.
 struct TestPair {
     name: &'static str,
     version: u16,
@@ -89,7 +89,7 @@ const PLAIN: TestPair = TestPair {
 };
 
 static NULL: TestPair = PLAIN;
-/// Writes its `letter` in front, and takes it off again.
+/// The source half adds its `letter` in front; the sink half removes it.
 static LETTER: TestPair = TestPair {
     name: "letter",
     version: 3,
@@ -103,7 +103,7 @@ static LETTER: TestPair = TestPair {
     make: |options, half| Box::new(Letter { letter: options.text("letter").as_bytes()[0], half }),
     ..PLAIN
 };
-/// Holds `count` messages, then all of them go at once; its end gives out what is held.
+/// Holds `count` messages, then releases all. The end of the flow releases the rest.
 static HOLD: TestPair = TestPair {
     name: "hold",
     options: &[
@@ -127,7 +127,7 @@ static HOLD: TestPair = TestPair {
     },
     ..PLAIN
 };
-/// Takes one message for each control message.
+/// Accepts one message for each control message.
 static GATE: TestPair = TestPair {
     name: "gate",
     promises: Promises { needs_control: true, ..NO_PROMISES },
@@ -295,7 +295,7 @@ fn texts(out: &mut ChainOut) -> Vec<String> {
 }
 
 #[test]
-fn canonical_text_has_every_default_and_no_choice_of_this_host() {
+fn canonical_text_has_all_defaults_and_no_local_options() {
     for (text, canonical) in [
         ("", ""),
         ("  ", ""),
@@ -318,7 +318,7 @@ fn canonical_text_has_every_default_and_no_choice_of_this_host() {
 }
 
 #[test]
-fn errors_say_what_is_wrong_and_where() {
+fn errors_name_the_problem_and_the_place() {
     for (text, place, problem) in [
         ("null | lettr", "lettr", "did you mean `letter`"),
         ("teleport", "teleport", "there is: null, letter"),
@@ -337,16 +337,16 @@ fn errors_say_what_is_wrong_and_where() {
         ("| null", "|", "a pair's name"),
         ("null |", "", "a pair's name"),
         ("null null", "n", "`|` or the end"),
-        ("null (", "(", "right behind"),
+        ("null (", "(", "directly, once"),
         ("letter(a", "(", "never closed"),
         ("letter(a b)", "b", "`,` or `)`"),
         ("letter(\"a", "\"", "never closed"),
-        ("letter(\"\\n\")", "n", "behind `\\`"),
+        ("letter(\"\\n\")", "n", "after `\\`"),
         ("everything(f(g(x)", "(", "never closed"),
         ("everything(a(b(c(d(e()))))", "(", "at most 4 deep"),
         ("letter)", ")", "`|` or the end"),
         ("null\u{1b}[2J", "\u{1b}", "control character"),
-        ("letter(l@w=3)", "l@w", "no name of an option"),
+        ("letter(l@w=3)", "l@w", "not a name of an option"),
     ] {
         let (said, at) = refused(text, Origin::Local);
         assert!(said.contains(problem), "{text}: {said}");
@@ -355,7 +355,7 @@ fn errors_say_what_is_wrong_and_where() {
 }
 
 #[test]
-fn what_a_process_of_its_own_would_cut_off_is_not_isolated() {
+fn a_pair_that_needs_more_than_one_port_is_not_isolated() {
     for origin in [Origin::Local, Origin::Peer] {
         for (text, says) in
             [("aside(isolate=true)", "its side port `boxes`"), ("meet(isolate=true)", "one input")]
@@ -367,7 +367,7 @@ fn what_a_process_of_its_own_would_cut_off_is_not_isolated() {
     for text in ["aside | meet", "aside(isolate=false)"] {
         assert!(Pipeline::parse(text, TABLE, Origin::Local).is_ok(), "{text}");
     }
-    // In a pipeline of one flow its ways go one behind the other.
+    // In a pipeline of one flow, all its outputs lead into the next pair.
     let divided = local("divide(isolate=true) | null");
     let error = divided.outermost_fan().err().unwrap();
     assert!(error.problem.contains("`divide` cannot be isolated"), "{error}");
@@ -391,14 +391,14 @@ fn sizes_are_bounded() {
 fn a_peer_chooses_no_link_and_names_nothing_local() {
     assert!(Pipeline::parse("letter(b) | hold", TABLE, Origin::Peer).is_ok());
     let (said, at) = refused("null | run", Origin::Peer);
-    assert!(said.contains("only where that host names it") && at == "run", "{said}");
+    assert!(said.contains("only if that host names it") && at == "run", "{said}");
     assert_eq!(refused("run(command=true)", Origin::Peer).1, "run");
     assert_eq!(refused("@direct null", Origin::Peer).1, "direct");
     assert_eq!(refused("@shm: null", Origin::Peer).1, "shm");
 }
 
 #[test]
-fn messages_go_past_stages_that_have_nothing_to_do_and_what_else_is_said_does_not() {
+fn messages_bypass_idle_stages_and_other_inputs_do_not() {
     let mut chain = source("null | letter(b) | null | hold(count=2) | null");
     let mut out = ChainOut::default();
     chain.handle(message("x"), Time(0), &mut out);
@@ -421,22 +421,17 @@ fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
     assert_eq!(kinds(" @shm : null | @direct null | letter"), [Shm, Direct, Shm]);
     assert_eq!(kinds("@pipe:"), []);
     assert_eq!(kinds("null(isolate=true) | @pipe null(isolate=true)"), [Shm, Pipe]);
-    assert_eq!(kinds("@direct: null(isolate=true)"), [Shm], "what is said of all is meant where it fits");
+    assert_eq!(
+        kinds("@direct: null(isolate=true)"),
+        [Shm],
+        "a link for all pairs applies only where it fits"
+    );
     assert_eq!(refused("@direct null(isolate=true)", Origin::Local).1, "direct");
     let slots = |text: &str| local(text).pairs()[0].running.slots;
     assert_eq!((slots("@shm null(slots=3)"), slots("@shm null")), (Some(3), None));
     assert_eq!(local("@shm null(latency=2ms)").pairs()[0].running.latency, Some(Duration::from_millis(2)));
     assert!(refused("@shm null(slots=0)", Origin::Local).0.contains("slots"));
-    let is_realtime = |text: &str| local(text).pairs().iter().all(|used| used.running.is_realtime);
-    assert!(is_realtime("@shm: null(realtime=true) | @pipe letter(realtime=true)"));
-    assert!(!is_realtime("@shm: null(realtime=true) | letter"));
-    for (text, why) in
-        [("null(realtime=true)", "@shm"), ("@shm null(realtime=true, isolate=true)", "isolated")]
-    {
-        let problem = refused(text, Origin::Local).0;
-        assert!(problem.contains(why), "{text}: {problem}");
-    }
-    assert!(refused("null(realtime=true)", Origin::Peer).0.contains("only a host itself"));
+    assert!(refused("null(slots=3)", Origin::Peer).0.contains("only a host itself"));
     assert_eq!(
         local("@shm: null(slots=3) | @pipe letter"),
         local("null | letter"),
@@ -445,7 +440,7 @@ fn links_are_chosen_for_one_pair_or_for_all_and_do_not_travel() {
 }
 
 #[test]
-fn a_requirement_takes_its_equal_and_nothing_else() {
+fn a_requirement_accepts_only_an_equal_pipeline() {
     let own = local("letter(b) | run(command=\"own\")");
     let required = Requirement::new(own.clone());
     let accepted = required.accept("letter(low=-1, letter=b)|run/1", TABLE).unwrap();
@@ -466,7 +461,7 @@ fn a_requirement_takes_its_equal_and_nothing_else() {
 }
 
 #[test]
-fn a_misfit_names_both_ends() {
+fn a_format_mismatch_names_both_pairs() {
     assert_eq!(local("null|letter").check(&Format::Video), Ok(Format::Bytes));
     assert_eq!(local("").check(&Format::Video), Ok(Format::Video));
     assert_eq!(local("pictures").check(&Format::Video), Ok(Format::Video));
@@ -554,7 +549,7 @@ fn the_end_flushes_stage_by_stage() {
 }
 
 #[test]
-fn a_full_stage_holds_up_the_chain_and_loses_nothing() {
+fn a_full_stage_stops_the_chain_and_loses_nothing() {
     let mut chain = source("hold(count=3) | gate | letter(c)");
     let mut out = ChainOut::default();
     ["1", "2", "3"].into_iter().for_each(|text| chain.handle(message(text), Time(0), &mut out));
@@ -580,7 +575,7 @@ fn reports_are_in_source_order() {
     assert_eq!(letters, [(0, "letter", b'a'), (1, "letter", b'c')]);
 }
 
-/// A link that keeps messages until they are collected, as one to another process would.
+/// A link that retains its output until it is collected, like one to another process.
 struct Later(std::collections::VecDeque<Message>);
 
 impl Link for Later {
@@ -609,7 +604,7 @@ impl Link for Later {
 }
 
 #[test]
-fn links_that_answer_later_are_collected() {
+fn output_of_slow_links_is_collected() {
     let mut make = |used: &PairUse, half, format: &Format| -> Result<Box<dyn Link>, StageError> {
         match used.pair.name() {
             "null" => Ok(Box::new(Later(Default::default()))),
@@ -654,11 +649,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn canonical_text_reads_as_the_same_pipeline(uses in prop::collection::vec(any_use(), 0..9)) {
+    fn canonical_text_parses_as_the_same_pipeline(uses in prop::collection::vec(any_use(), 0..9)) {
         let text = uses.join(" | ");
         prop_assume!(text.len() <= wire::control::PIPELINE_BYTES_MAX);
         let Ok(pipeline) = Pipeline::parse(&text, TABLE, Origin::Local) else {
-            // Only the bound on the canonical text can refuse what is made here.
+            // Only the limit of the canonical text can refuse these.
             prop_assert!(refused(&text, Origin::Local).0.contains("be proposed"), "{text}");
             return Ok(());
         };
@@ -673,7 +668,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused_with_a_place(text in "([-a-z0-9|,()=@/\"\\\\ é\n]|letter|everything){0,60}") {
+    fn any_text_is_parsed_or_refused_with_a_place(text in "([-a-z0-9|,()=@/\"\\\\ é\n]|letter|everything){0,60}") {
         for origin in [Origin::Local, Origin::Peer] {
             if let Err(error) = Pipeline::parse(&text, TABLE, origin) {
                 prop_assert!(error.text.get(error.place.clone()).is_some());
@@ -683,7 +678,7 @@ proptest! {
     }
 
     #[test]
-    fn any_characters_are_read_or_refused(text in any::<String>()) {
+    fn any_characters_are_parsed_or_refused(text in any::<String>()) {
         if let Err(error) = Pipeline::parse(&text, TABLE, Origin::Peer) {
             prop_assert!(!error.to_string().chars().any(|c| c.is_control() && c != '\n'));
         }

@@ -1,104 +1,104 @@
-//! The trace of a path: when messages of a sample passed which points of it (paper M, chapters 4 and 5).
+//! The trace of a path: timestamps of sampled messages (Multimedia teleconferencing driver (1995), 2 to 4).
 //!
-//! A message is sampled by the number of its record, so that two hosts that know nothing of each other sample
-//! the same. Its stamps go into a ring that was allocated when tracing began; where that is full, the oldest are
-//! overwritten and counted. The runtime gives the clock.
+//! A message is sampled by the number of its record, so both hosts sample the same messages without any
+//! exchange. The stamps go into a ring, allocated at the start of tracing. A full ring overwrites the oldest
+//! stamps and counts them. The runtime supplies the clock.
 
 use contract::Time;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// A point that a message passes. What lies before it, from the point before, is named by it.
+/// A point on the path. Each point also names the time since the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Point {
-    /// The device made it: of an event, when the kernel had it.
+    /// The device made it. For an event: the kernel's timestamp.
     Made,
-    /// The kernel had its record's last bytes from the network.
+    /// The kernel received the last bytes of its record.
     Arrived,
-    /// A read of the device, or of the socket, began that brought it.
+    /// The read of the device or socket that returned it started.
     Read,
-    /// It is there. From the network, it has its number.
+    /// It was read. From the network: its number is known.
     Received,
-    /// Its turn in the flow's order has come.
+    /// It is next in the flow's order.
     Ordered,
-    /// It has waited for room in front of a pair's half: number of the pair in source order.
+    /// It has waited for room in front of a half: number of the pair in source order.
     Waited(u16),
-    /// It has left a pair's half.
+    /// It has left a half: number of the pair in source order.
     Left(u16),
-    /// It has a number, and is kept for resending.
+    /// It has a number and is in the replay store.
     Numbered,
-    /// The transport has it.
+    /// The transport has accepted it.
     Pushed,
-    /// The writing of all that the transport has began.
+    /// The transport started to write its pending data.
     Writing,
-    /// The kernel has its record whole.
+    /// The kernel has accepted its record completely.
     Written,
     /// It entered the kernel's packet scheduler.
     Scheduled,
-    /// The kernel handed it to the network's driver.
+    /// The kernel passed it to the network driver.
     Sent,
-    /// The peer's kernel has it.
+    /// The peer's kernel acknowledged it.
     Acknowledged,
-    /// It is its turn at the device or node.
+    /// It is next at the device or node.
     Handing,
-    /// The device or node has taken it.
+    /// The device or node has accepted it.
     Handed,
-    /// The writing of all that the device or node has taken is done.
+    /// The device or node has written its pending data.
     Delivered,
 }
 
-/// That a message passed a point.
+/// The time at which a message passed a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// When, nanoseconds of the boot clock.
+    /// Nanoseconds of the boot clock.
     pub at_ns: u64,
-    /// Which message: [`contract::Attributes::mark`].
+    /// The message's [`contract::Attributes::mark`].
     pub mark: u32,
-    /// Which point.
+    /// The point.
     pub point: Point,
-    /// Bytes of its body there; 0 where that is not looked at.
+    /// The length of its body there; 0 if unknown.
     pub bytes: u32,
-    /// Epoch and sequence of its record, where it gets them.
+    /// Epoch and sequence of its record, where they are assigned.
     pub number: Option<(u32, u64)>,
 }
 
-/// What was stamped since the last time it was taken.
+/// The stamps since the last call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamps {
     /// Oldest first.
     pub stamps: Vec<Stamp>,
     /// Stamps that were overwritten.
     pub overwritten: u64,
-    /// Messages that passed.
+    /// All messages.
     pub passed: u64,
-    /// Messages that were sampled.
+    /// Sampled messages.
     pub sampled: u64,
 }
 
-/// One path's trace, while it is traced.
+/// The trace of one path.
 #[derive(Debug)]
 pub struct Trace {
     clock: fn() -> Time,
     one_in: NonZeroU32,
-    /// The block of `one_in` numbers that was looked at last, by its first, and the one of them that is sampled.
+    /// The current block of `one_in` numbers: its first number, and its sampled number.
     block: (u64, u64),
     mark: u32,
     ring: Vec<Stamp>,
-    /// Where the oldest stamp is, once the ring is full.
+    /// The index of the oldest stamp in a full ring.
     oldest: usize,
     taken: Stamps,
 }
 
 impl Trace {
-    /// One message in `one_in` is sampled; `stamps_max` wait to be taken.
+    /// Samples one message in `one_in`. The ring holds `stamps_max` stamps.
     pub fn new(one_in: NonZeroU32, stamps_max: usize, clock: fn() -> Time) -> Trace {
         Trace {
             clock,
             one_in,
             block: block_of(0, one_in),
-            // A mark that is left from a trace before is none of this one's.
+            // Start at another mark than an earlier trace, whose marks may still be in use.
             mark: (clock().0 >> 10) as u32,
             ring: Vec::with_capacity(stamps_max.max(1)),
             oldest: 0,
@@ -106,32 +106,32 @@ impl Trace {
         }
     }
 
-    /// One message in so many is sampled.
+    /// The sampling interval.
     pub fn one_in(&self) -> NonZeroU32 {
         self.one_in
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Time {
         (self.clock)()
     }
 
-    /// Whether the message of this number is sampled: of each block of numbers one, in step with nothing, while there is
-    /// room for its stamps.
+    /// Returns true if the message with this number is sampled: one in each block of numbers, at a
+    /// pseudo-random position, while the ring has room for its stamps.
     pub fn picks(&mut self, number: u64) -> bool {
-        // Asked for every message: only a new block takes more than two comparisons.
+        // This runs for every message. Only a new block needs more than two comparisons.
         if number.wrapping_sub(self.block.0) >= self.one_in.get().into() {
             self.block = block_of(number, self.one_in);
         }
         number == self.block.1 && self.ring.len() < self.ring.capacity()
     }
 
-    /// How many messages from the one of this number on pass before one that is sampled, in its block.
+    /// The number of messages, from this number on, before the sampled one of its block.
     pub fn before_pick(&self, number: u64) -> Option<u64> {
         block_of(number, self.one_in).1.checked_sub(number)
     }
 
-    /// A message passes; if it is sampled, its mark.
+    /// Counts a message. Returns its mark if it is sampled.
     pub fn pass(&mut self, is_picked: bool) -> Option<u32> {
         self.taken.passed += 1;
         if !is_picked {
@@ -142,17 +142,17 @@ impl Trace {
         Some(self.mark)
     }
 
-    /// The message of this mark is at `point` now, with so many bytes.
+    /// Stamps the message with this mark at `point`, now.
     pub fn stamp(&mut self, mark: u32, point: Point, bytes: usize) {
         self.add(Stamp { at_ns: self.now().0, mark, point, bytes: bytes as u32, number: None });
     }
 
-    /// The message of this mark was at `point` at `at`.
+    /// Stamps the message with this mark at `point`, at `at`.
     pub fn stamp_at(&mut self, mark: u32, point: Point, at: Time) {
         self.add(Stamp { at_ns: at.0, mark, point, bytes: 0, number: None });
     }
 
-    /// The message of this mark is at `point` now, where it has so many bytes, this epoch and this sequence.
+    /// Stamps the message with this mark at `point`, now, with its epoch and sequence.
     pub fn stamp_number(&mut self, mark: u32, point: Point, bytes: usize, number: (u32, u64)) {
         self.add(Stamp { at_ns: self.now().0, mark, point, bytes: bytes as u32, number: Some(number) });
     }
@@ -166,7 +166,7 @@ impl Trace {
         self.oldest = (self.oldest + 1) % self.ring.len();
     }
 
-    /// Takes what was stamped since the last time.
+    /// Takes the stamps since the last call.
     pub fn take(&mut self) -> Stamps {
         let (newer, older) = self.ring.split_at(self.oldest);
         let stamps = [older, newer].concat();
@@ -176,7 +176,7 @@ impl Trace {
     }
 }
 
-/// The first of the block that `number` is in, and the one of the block that is sampled: by the mixing of SplitMix64.
+/// The first number of the block of `number`, and the sampled number of that block, by SplitMix64.
 fn block_of(number: u64, one_in: NonZeroU32) -> (u64, u64) {
     let size = u64::from(one_in.get());
     let block = number / size;
@@ -198,7 +198,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-        /// Whatever the rhythm of what is looked at, as many are sampled as was asked for.
+        /// The sampling rate is right for every stride of numbers.
         #[test]
         fn one_in_n_is_sampled(one_in in 1u32..2000, first in any::<u64>(), step in 1u64..1000) {
             let mut trace = trace(one_in, 1);
@@ -207,9 +207,9 @@ mod tests {
             prop_assert!((100.0..=300.0).contains(&picked), "{picked} of {count}");
         }
 
-        /// Nothing is lost without being counted, and order stays.
+        /// Every stamp is kept or counted, and the order stays.
         #[test]
-        fn what_the_ring_cannot_hold_is_counted(max in 1usize..50, rounds in prop::collection::vec(0u64..120, 1..5)) {
+        fn overwritten_stamps_are_counted(max in 1usize..50, rounds in prop::collection::vec(0u64..120, 1..5)) {
             let mut trace = trace(1, max);
             for count in rounds {
                 (0..count).for_each(|n| trace.stamp_at(1, Point::Read, Time(n)));

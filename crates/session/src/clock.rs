@@ -1,16 +1,20 @@
-//! The offset between two hosts' boot clocks.
+//! The offset between the boot clocks of two hosts.
 //!
-//! Method: the four times of a ping and its answer (RFC 5905, section 8) give an offset whose error is at
-//! most half the round trip, and grows with age by the drift of the two clocks, taken as at most
-//! [`DRIFT_PPM`]. Of the last [`WINDOW`] answers the one with the smallest error bound counts, because
-//! queues only ever lengthen a trip (the clock filter of section 10). The offset in use moves towards that
-//! so that it would be there in [`SLEW`], but at least by [`SLEW_PPM_MIN`] and at most by [`SLEW_PPM_MAX`] (80 us on
-//! a spacing of 16 ms), so that times translated with it never jump; only what is better among the first [`YOUNG`]
-//! answers, which follow each other quickly, or is off by more than [`STEP_NS`], is taken over at once: the very first
-//! was on its way while both hosts were still busy with each other's greeting, and would be followed for a minute.
+//! **Measurement.** The four timestamps of a ping and its reply give an offset (RFC 5905, section 8). Its error
+//! is at most half the round trip, and it grows with age by the drift of the two clocks, assumed to be at most
+//! [`DRIFT_PPM`]. The estimator keeps the last [`WINDOW`] replies and selects the one with the smallest error
+//! bound: queues only ever make a round trip longer (the clock filter of RFC 5905, section 10).
 //!
-//! The error that remains is half the asymmetry of the path. Its bound is that of the answer that counts,
-//! and how far the offset in use still is from it.
+//! **Slewing.** The offset in use moves gradually towards the selected one, so that translated times never
+//! jump. Its rate would close the difference in [`SLEW`], but is at least [`SLEW_PPM_MIN`] and at most
+//! [`SLEW_PPM_MAX`] (80 us between pings that are 16 ms apart).
+//!
+//! **Stepping.** The offset jumps in two cases. The first [`YOUNG`] replies may replace it at once: they follow
+//! each other quickly, and the very first is bad because both hosts were still busy with the handshake; slewing
+//! away from it would take a minute. A difference of more than [`STEP_NS`] is also taken over at once.
+//!
+//! The remaining error is half the asymmetry of the path. Its reported bound is that of the selected reply,
+//! plus the distance of the offset in use from it.
 
 use contract::{Offset, Time};
 use std::collections::VecDeque;
@@ -21,19 +25,19 @@ const YOUNG: usize = 16;
 const SLEW: Duration = Duration::from_secs(20);
 const SLEW_PPM_MIN: u64 = 500;
 const SLEW_PPM_MAX: u64 = 5000;
-/// No network delays a ping by this much; a host that was suspended or replaced is off by more.
+/// No network delays a ping by this much. A larger difference means that a host was suspended or replaced.
 const STEP_NS: u64 = 1_000_000_000;
-/// Two free-running crystals, each within 100 ppm; the boot clock of a host under NTP is far better.
+/// Two free-running crystals, each within 100 ppm. The boot clock of a host under NTP is far better.
 const DRIFT_PPM: u64 = 200;
 
-/// Estimates what is to be added to the peer's times to get ours.
+/// Estimates the offset that converts the peer's times to local times.
 #[derive(Debug, Clone, Default)]
 pub struct ClockEstimator {
     samples: VecDeque<Sample>,
     used: Option<Used>,
 }
 
-/// What is in use since the last answer.
+/// The offset in use, as of the last reply.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     offset_ns: i64,
@@ -49,26 +53,26 @@ struct Sample {
 }
 
 impl Sample {
-    /// Bound of the error of its offset at `now`.
+    /// The error bound of its offset at `now`.
     fn error_ns(&self, now: Time) -> u64 {
         let age_ns = now.0.saturating_sub(self.taken.0);
         (self.round_trip_ns / 2).saturating_add(parts(age_ns, DRIFT_PPM))
     }
 }
 
-/// So many parts per million of `ns`.
+/// `ppm` parts per million of `ns`.
 fn parts(ns: u64, ppm: u64) -> u64 {
     ns / (1_000_000 / ppm)
 }
 
 impl ClockEstimator {
-    /// Knows nothing yet.
+    /// An estimator without any reply.
     pub fn new() -> Self {
         ClockEstimator::default()
     }
 
-    /// An answer came: `sent` and `now` on our clock, `received` and `replied` on the peer's, nanoseconds.
-    /// Times that cannot be (answered before it was sent) are ignored.
+    /// Takes a reply. `sent` and `now` are local times, `received` and `replied` are times of the peer, in
+    /// nanoseconds. Impossible times (a reply before its ping) are ignored.
     pub fn handle_pong(&mut self, sent: u64, received: u64, replied: u64, now: Time) {
         let (Some(away), Some(there)) = (now.0.checked_sub(sent), replied.checked_sub(received)) else {
             return;
@@ -103,18 +107,18 @@ impl ClockEstimator {
         self.used = Some(Used { offset_ns, since: now, best });
     }
 
-    /// What to add to the peer's times; `None` before the first answer.
+    /// The offset to add to the peer's times; `None` before the first reply.
     pub fn offset(&self) -> Option<Offset> {
         self.used.map(|used| Offset(used.offset_ns))
     }
 
-    /// Bound of the error of [`ClockEstimator::offset`] when the last answer came, nanoseconds.
+    /// The error bound of [`ClockEstimator::offset`] at the time of the last reply, in nanoseconds.
     pub fn error_ns(&self) -> Option<u64> {
         let used = self.used?;
         Some(used.best.error_ns(used.since).saturating_add(used.best.offset_ns.abs_diff(used.offset_ns)))
     }
 
-    /// Round trip of the answer that counts, nanoseconds.
+    /// The round trip of the selected reply, in nanoseconds.
     pub fn round_trip_ns(&self) -> Option<u64> {
         self.used.map(|used| used.best.round_trip_ns)
     }

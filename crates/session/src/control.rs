@@ -1,9 +1,18 @@
-//! The control channel: messages to and from the bytes of its connection, bounded both ways, and whole
-//! across connections.
+//! The control channel: control messages over a sequence of connections, with bounded memory.
 //!
-//! Most messages are numbered ([`Control::is_numbered`]). The sender keeps those that the other side has not
-//! said it received; when a session is resumed on a new connection they go out again, so that a pair's
-//! request or a flow's end is neither lost nor said twice.
+//! Most messages are numbered ([`Control::is_numbered`]). The sender retains them until the peer reports how
+//! many it has received. When a session resumes on a new connection, the sender retransmits the rest. So a
+//! control message between the halves of a pair, or the end of a flow, is neither lost nor repeated.
+//!
+//! ```text
+//!           send                                poll
+//! messages ─────► outbox ~ connection n ~► inbox ────► messages
+//!            │                                     │
+//!            ▼                                     ▼
+//!           kept ◄──── handle_received ◄──────── received
+//!            │
+//!            └ resume ─► outbox ~ connection n+1 ~►
+//! ```
 
 use contract::Bytes;
 use std::collections::VecDeque;
@@ -11,24 +20,26 @@ use thiserror::Error;
 use wire::control::FRAME_BYTES_MAX;
 use wire::{Control, WireError};
 
-/// Why a control channel is of no more use.
+/// The control channel cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The peer sent what is no control message.
+    /// The peer sent an invalid control message.
     #[error("the other host broke the protocol: {0}")]
     Wire(#[from] WireError),
-    /// The peer took nothing for so long that the bound was reached.
-    #[error("the other host took no control message until {0} bytes were waiting")]
+    /// The peer stopped reading, and the waiting messages reached the limit.
+    #[error("the other host stopped reading control messages: {0} bytes are waiting")]
     Full(usize),
-    /// The peer claims messages that were never sent, or misses some that are no longer kept.
-    #[error("the other host is at control message {theirs}; this one keeps {kept_from} to {kept_to}")]
+    /// The peer's count is impossible: more than was sent, or less than was already acknowledged.
+    #[error(
+        "the other host claims {theirs} received control messages; this one retains {kept_from} to {kept_to}"
+    )]
     Numbers {
-        /// What the peer says it received.
+        /// The peer's count of received messages.
         theirs: u64,
-        /// First number kept here.
+        /// The number of the first retained message.
         kept_from: u64,
-        /// One past the last number sent.
+        /// One past the number of the last message.
         kept_to: u64,
     },
 }
@@ -37,22 +48,22 @@ pub enum ChannelError {
 #[derive(Debug)]
 pub struct ControlChannel {
     limit_bytes: usize,
-    /// Bytes that came and are no whole message yet.
+    /// Received bytes; those before `taken` are already parsed.
     inbox: Vec<u8>,
     taken: usize,
     received: u64,
-    /// Frames to send on this connection; of the first, `sent_of_front` bytes are gone.
+    /// Frames to send on this connection. Of the first, `sent_of_front` bytes are sent.
     outbox: VecDeque<Bytes>,
     sent_of_front: usize,
     outbox_bytes: usize,
-    /// Numbered frames that the peer has not said it received; the first is number `kept_from`.
+    /// Numbered frames that the peer has not acknowledged. The first has the number `kept_from`.
     kept: VecDeque<Bytes>,
     kept_from: u64,
     kept_bytes: usize,
 }
 
 impl ControlChannel {
-    /// A channel of a new session that keeps and queues at most `limit_bytes` each.
+    /// A channel for a new session. It queues and retains at most `limit_bytes` each.
     pub fn new(limit_bytes: usize) -> Self {
         ControlChannel {
             limit_bytes,
@@ -68,24 +79,24 @@ impl ControlChannel {
         }
     }
 
-    /// Bytes came. Drain with [`ControlChannel::poll`] before the next.
+    /// Takes received bytes. Drain with [`ControlChannel::poll`] before the next call.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.inbox.drain(..self.taken);
         self.taken = 0;
         self.inbox.extend_from_slice(bytes);
     }
 
-    /// Whether more bytes may be handed in.
+    /// Returns true if the channel accepts more bytes.
     pub fn has_room(&self) -> bool {
         self.inbox.len() - self.taken <= FRAME_BYTES_MAX + 4
     }
 
-    /// Whether no byte is left that came behind the messages given so far.
+    /// Returns true if no byte follows the messages returned so far.
     pub fn is_drained(&self) -> bool {
         self.taken == self.inbox.len()
     }
 
-    /// The next whole message.
+    /// Returns the next complete message.
     pub fn poll(&mut self) -> Result<Option<Control>, ChannelError> {
         let Some((message, bytes)) = Control::parse_frame(&self.inbox[self.taken..])? else {
             return Ok(None);
@@ -95,19 +106,19 @@ impl ControlChannel {
         Ok(Some(message))
     }
 
-    /// The connection is gone: what came of it and was not taken, or cannot be understood, is forgotten. Numbered
-    /// messages among that come again.
+    /// The connection was lost. Discards its unparsed or invalid bytes; the peer retransmits the numbered
+    /// messages among them.
     pub fn handle_disconnect(&mut self) {
         self.inbox = Vec::new();
         self.taken = 0;
     }
 
-    /// Numbered messages that came in this session.
+    /// The number of numbered messages received in this session.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Queues a message, and keeps it if it is numbered.
+    /// Queues a message; retains it if it is numbered.
     pub fn send(&mut self, message: &Control) -> Result<(), ChannelError> {
         let frame = Bytes::from(message.emit());
         if self.outbox_bytes + frame.len() > self.limit_bytes {
@@ -120,7 +131,7 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Keeps a numbered message for the next connection, while there is none. Others are forgotten.
+    /// Retains a numbered message for the next connection, while there is none. Discards any other message.
     pub fn keep(&mut self, message: &Control) -> Result<(), ChannelError> {
         match message.is_numbered() {
             true => self.keep_frame(Bytes::from(message.emit())),
@@ -142,12 +153,12 @@ impl ControlChannel {
         self.outbox.push_back(frame);
     }
 
-    /// Bytes to send next; empty when there are none.
+    /// The next bytes to send; empty if there are none.
     pub fn front(&self) -> &[u8] {
         self.outbox.front().map_or(&[], |frame| &frame[self.sent_of_front..])
     }
 
-    /// So many of [`ControlChannel::front`]'s bytes were sent.
+    /// Removes the first `count` bytes of [`ControlChannel::front`] after they were sent.
     pub fn handle_sent(&mut self, count: usize) {
         self.sent_of_front += count.min(self.front().len());
         if self.front().is_empty()
@@ -158,7 +169,7 @@ impl ControlChannel {
         }
     }
 
-    /// The peer says how many numbered messages came to it.
+    /// Handles the peer's count of received numbered messages.
     pub fn handle_received(&mut self, theirs: u64) -> Result<(), ChannelError> {
         let kept_to = self.kept_from + self.kept.len() as u64;
         if theirs < self.kept_from || theirs > kept_to {
@@ -173,8 +184,8 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// The session goes on over a new connection, on which `first` goes out before anything else (an
-    /// unnumbered message); `theirs` numbered messages came to the peer.
+    /// Resumes the session on a new connection. `first`, an unnumbered message, is sent before all others. The
+    /// peer has received `theirs` numbered messages.
     pub fn resume(&mut self, theirs: u64, first: Option<&Control>) -> Result<(), ChannelError> {
         self.handle_received(theirs)?;
         self.inbox.clear();

@@ -1,35 +1,43 @@
-//! The opening of a session, the attacher's side: `Hello`, then `Welcome` or `Goodbye`.
+//! The handshake of a session on the application host: it sends `Hello` and expects `Welcome` or `Goodbye`.
+//!
+//! ```text
+//!  application host                 device host
+//!    Hello { resume, received } ──►
+//!                               ◄── Welcome { session, resumed, received } or Goodbye { reason }
+//! ```
+//!
+//! A session resumes only if the application host asked for that session and the device host still has it.
 
 use thiserror::Error;
 use wire::Control;
 use wire::preamble::SessionToken;
 
-/// What a `Welcome` said.
+/// The content of a `Welcome`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcomed {
-    /// Name of the sharer, for people.
+    /// Name of the device host, for users.
     pub host: String,
-    /// The session.
+    /// The session's token.
     pub session: SessionToken,
-    /// Whether an earlier session goes on.
+    /// True if an earlier session resumes.
     pub resumed: bool,
-    /// Numbered messages of that session that came to the sharer.
+    /// The number of that session's numbered messages that the device host has received.
     pub received: u64,
 }
 
-/// The session did not open.
+/// The session could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The sharer said no.
+    /// The device host refused.
     #[error("the other host refused: {0}")]
     Refused(String),
-    /// The sharer said something else first.
-    #[error("the other host broke the protocol: it said {0} before `Welcome`")]
+    /// The device host sent another message first.
+    #[error("the other host broke the protocol: it sent {0} before `Welcome`")]
     OutOfTurn(String),
 }
 
-/// The attacher's side of an opening.
+/// A handshake, on the application host.
 #[derive(Debug, Clone)]
 pub struct Handshake {
     host: String,
@@ -39,13 +47,13 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Opens as `host`, resuming a session if there was one, of which `received` numbered messages came. This is
-    /// the attacher's connection number `attempt`.
+    /// Starts a handshake as `host`. `resume` names the earlier session, if any, and `received` is its count of
+    /// received numbered messages. `attempt` numbers the connections of the application host.
     pub fn new(host: impl Into<String>, resume: Option<SessionToken>, received: u64, attempt: u32) -> Self {
         Handshake { host: host.into(), resume, received, attempt }
     }
 
-    /// What to say first.
+    /// The first message to send.
     pub fn hello(&self) -> Control {
         Control::Hello {
             host: self.host.clone(),
@@ -55,7 +63,7 @@ impl Handshake {
         }
     }
 
-    /// The first answer.
+    /// Handles the first reply.
     pub fn handle(&self, answer: Control) -> Result<Welcomed, HandshakeError> {
         match answer {
             Control::Welcome { host, session, resumed, received } => {

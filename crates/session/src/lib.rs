@@ -1,16 +1,19 @@
-//! What two hosts keep between them, as state machines without I/O: handshake, clock offset, liveness,
-//! and for each flow the numbering, the replay store, the order and the counting of what was lost.
+//! The state that two hosts share, as state machines without I/O: handshake, control channel, clock offset and
+//! liveness; and for each flow the numbering, the replay store, the order and the loss counters.
 //!
-//! Time and bytes are arguments. Everything is bounded by [`Limits`].
+//! Time and bytes are arguments. [`Limits`] bounds all memory.
 
 mod clock;
 mod control;
 mod handshake;
 mod limits;
 mod liveness;
+mod reorder;
+mod replay;
 mod sink;
 mod source;
 mod ticket;
+mod timely;
 
 pub use clock::ClockEstimator;
 pub use control::{ChannelError, ControlChannel};
@@ -21,5 +24,8 @@ pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};
 pub use ticket::TicketError;
 
-/// The epoch that every flow begins in. No record is of epoch 0.
+/// The first epoch of every flow. No record has epoch 0.
 pub const FIRST_EPOCH: u32 = 1;
+
+/// An epoch and a sequence in it. Positions of all epochs are ordered, because later epochs have higher numbers.
+type Position = (u32, u64);

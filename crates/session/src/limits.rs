@@ -1,62 +1,61 @@
-//! Every bound of a session, in one place.
+//! All limits of a session.
 
 use std::time::Duration;
 
-/// What one session may take of this host.
+/// The resources of this host that one session may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Bytes of bodies in one flow's replay store from which it takes no further message; one message may
-    /// go over it.
+    /// Replay store of one flow: bytes of bodies. A message is admitted while the store is below this limit, so
+    /// the last one may exceed it.
     pub store_bytes: usize,
-    /// Messages that one flow's replay store holds.
+    /// Replay store of one flow: messages.
     pub store_messages: usize,
-    /// What becomes of a flow whose replay store is full.
+    /// The behaviour of a flow whose replay store is full.
     pub store_full: StoreFull,
-    /// Records that a sink holds while it waits for an earlier one.
+    /// Records that a sink buffers while an earlier one is missing.
     pub held_records: usize,
-    /// Bytes of bodies that a sink holds while it waits for an earlier one, which always fits.
+    /// Bytes of bodies that a sink buffers while an earlier one is missing. The missing one always fits.
     pub held_bytes: usize,
-    /// Bytes that a message of a peer may come to where a pair's sink half makes it larger than it came; pictures have
-    /// their own bound.
+    /// The size to which a sink half may expand a peer's message. Pictures have their own limit.
     pub message_bytes: usize,
-    /// Bytes of control frames waiting to be sent.
+    /// Bytes of control frames that wait to be sent.
     pub control_bytes: usize,
-    /// Silence after which a state flow's sink goes neutral.
+    /// The timeout after which the sink of a state flow goes neutral.
     pub silence: Duration,
-    /// Time between pings.
+    /// The time between pings.
     pub ping_interval: Duration,
-    /// How long a session without a connection is kept for its peer to come back.
+    /// How long a session without a connection waits for its peer.
     pub keep: Duration,
-    /// How long flows that have ended at their source may take to arrive whole when this host stops.
+    /// When this host stops: the time limit for delivering the rest of flows that have ended at their source.
     pub drain: Duration,
-    /// How long a connection may take to introduce itself.
+    /// The time limit for the handshake of a connection.
     pub greeting: Duration,
-    /// Connections that have not introduced themselves yet.
+    /// Connections that have not completed their handshake.
     pub greetings: usize,
-    /// Sessions at once.
+    /// Concurrent sessions.
     pub sessions: usize,
-    /// Drivers of one session.
+    /// Drivers in one session.
     pub drivers: usize,
-    /// What is bounded of everybody together, and of who is not known yet.
+    /// Limits for all peers together, and for unidentified ones.
     pub admission: Admittance,
-    /// What may be moved in a second.
+    /// Limits on throughput and processor time.
     pub rates: Rates,
 }
 
-/// Who may come in.
+/// Admission limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admittance {
-    /// Connections of one address (of IPv6: 64 bits of it) in a second.
+    /// New connections a second from one address (IPv6: from one /64 prefix).
     pub connections_per_second: usize,
-    /// Connections of one address that have not introduced themselves yet.
+    /// Connections from one address that have not completed their handshake.
     pub greetings_per_address: usize,
-    /// Handshakes of all together in a second.
+    /// Handshakes a second, of all peers.
     pub handshakes_per_second: usize,
-    /// Sessions of one peer at once.
+    /// Concurrent sessions of one peer.
     pub sessions_per_peer: usize,
     /// Drivers of all sessions.
     pub drivers_of_all: usize,
-    /// Bytes that the replay stores of all sessions may come to hold, each as full as it may be.
+    /// The sum of the replay store limits of all sessions, in bytes.
     pub store_bytes_of_all: usize,
 }
 
@@ -73,32 +72,31 @@ impl Default for Admittance {
     }
 }
 
-/// What may be moved in a second, both ways together, and what moving it may take; 0 is no bound. What is over it waits.
+/// Limits on throughput, both directions together, and on processor time. 0 means unlimited. Traffic above a
+/// limit waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rates {
-    /// Messages of one device's flows.
-    pub device_messages: u64,
-    /// Their bytes.
+    /// Bytes a second of one device's flows.
     pub device_bytes: u64,
-    /// Messages of all flows of a session.
-    pub session_messages: u64,
-    /// Their bytes.
+    /// Bytes a second of all flows of a session.
     pub session_bytes: u64,
-    /// Processor time of all flows of a peer, per cent of one processor.
+    /// Processor time for all flows of a peer, in per cent of one processor.
     pub cpu_percent_per_peer: u64,
-    /// Processor time of the broker for what a peer says over its control channels, per cent of one processor.
-    pub control_percent_per_peer: u64,
+    /// Control messages and reads a second of all control channels of a peer. A peer with many flows sends some thousands.
+    pub control_messages_per_peer: u64,
+    /// Control messages a second of a peer that are work for the broker: devices opened and closed, pipelines changed,
+    /// catalogues listed.
+    pub control_requests_per_peer: u64,
 }
 
 impl Default for Rates {
     fn default() -> Self {
         Rates {
-            device_messages: 0,
             device_bytes: 0,
-            session_messages: 0,
             session_bytes: 0,
             cpu_percent_per_peer: 0,
-            control_percent_per_peer: 10,
+            control_messages_per_peer: 20_000,
+            control_requests_per_peer: 200,
         }
     }
 }
@@ -127,30 +125,30 @@ impl Default for Limits {
     }
 }
 
-/// What becomes of a flow whose replay store is full.
+/// The behaviour of a flow whose replay store is full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StoreFull {
-    /// Nothing more is taken until something is acknowledged: the device waits.
+    /// Admit no message until another is acknowledged. The device waits.
     #[default]
     Block,
-    /// The oldest is given up for the newest, and the sink is told and counts it.
+    /// Drop the oldest message. The sink is notified and counts the drop.
     DropOldest,
-    /// The flow ends.
+    /// End the flow.
     Close,
 }
 
 impl StoreFull {
-    /// The words that stand for them, in the order above.
+    /// The names of the variants, in the order above.
     pub const WORDS: &[&str] = &["block", "drop-oldest", "close"];
 
-    /// What a word stands for.
+    /// Returns the variant with this name.
     pub fn parse(word: &str) -> Option<StoreFull> {
         [StoreFull::Block, StoreFull::DropOldest, StoreFull::Close]
             .into_iter()
             .find(|full| full.word() == word)
     }
 
-    /// Its word.
+    /// The name of the variant.
     pub fn word(self) -> &'static str {
         Self::WORDS[self as usize]
     }

@@ -1,9 +1,9 @@
-//! Liveness: has the peer been heard of lately?
+//! Liveness: detects a silent peer.
 
 use contract::Time;
 use std::time::Duration;
 
-/// Watches for silence.
+/// The time of the last sign of life, and the timeout.
 #[derive(Debug, Clone)]
 pub struct Liveness {
     silence: Duration,
@@ -11,27 +11,27 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Heard of at `now`; silent when that is `silence` ago.
+    /// The last sign of life is at `now`; the peer is silent `silence` later.
     pub fn new(silence: Duration, now: Time) -> Self {
         Liveness { silence, heard: now }
     }
 
-    /// The peer was heard of.
+    /// Handles a sign of life.
     pub fn handle_heard(&mut self, now: Time) {
         self.heard = self.heard.max(now);
     }
 
-    /// When it was last.
+    /// The time of the last sign of life.
     pub fn heard(&self) -> Time {
         self.heard
     }
 
-    /// Whether the peer has been silent for too long.
+    /// Returns true if the timeout has passed.
     pub fn is_silent(&self, now: Time) -> bool {
         now >= self.poll_timeout()
     }
 
-    /// When it will have been, if nothing comes.
+    /// When the timeout will have passed, if nothing arrives.
     pub fn poll_timeout(&self) -> Time {
         self.heard.after(self.silence)
     }

@@ -1,135 +1,164 @@
-//! The sink side of a flow: order, repeats, gaps, what was lost, and what to acknowledge.
+//! The sink side of a flow: order, repeats, gaps, losses and acknowledgements.
 //!
-//! Reliable and state flows are handed on in order and without a gap; records that came early wait, within
-//! bounds, and what is missing is asked for. Timely flows are handed on as they come, each once.
+//! - Reliable and state flows are delivered *in order* and without gaps. Records that arrive early are buffered, within
+//!   limits, and missing ones are requested from the source. Records that the source has dropped
+//!   ([`SinkFlow::handle_trimmed`]) are counted and skipped.
+//! - Timely flows are delivered in the order of arrival, each record at most once (see `timely.rs`).
 //!
-//! What the source keeps no longer ([`SinkFlow::handle_gone`]) is counted and passed over. [`SinkFlow::ticket`] is all
-//! that another process needs to go on behind what the partner took.
+//! # Epochs
 //!
-//! An epoch that goes on behind another ([`SinkFlow::expect`]) waits until that one is over.
+//! ```text
+//!          begin(e)            expect(f)               expect_end(n)
+//! nothing ──────────► epoch e ───────────► f upcoming ───────────────► e ends before n
+//!                      │   ▲                                              │
+//!              abandon │   └───────────── advance: f is current ──────────┘
+//!                      ▼                  (when e is over)
+//!                  e abandoned ─── begin(f) ──► epoch f
+//! ```
+//!
+//! `begin` of a later epoch and `abandon` are possible in every state.
+//!
+//! The *upcoming* epoch continues the current one: its records wait until the current one is over. Any other later
+//! epoch begins at once, and the rest of the current one is discarded.
+//!
+//! | a record of … | result |
+//! |---|---|
+//! | an abandoned epoch | `Stale`, counted |
+//! | an earlier epoch | `Repeated`, counted |
+//! | the current epoch, in order | `Repeated` if it was delivered or is buffered; `Overflow` if it is early and the buffer is full; else `Accepted` |
+//! | the current epoch, timely | `Repeated` if it was seen or is too old to tell; `Overflow` if too many wait for delivery; else `Accepted` |
+//! | the upcoming epoch | `Repeated` if it is buffered; `Overflow` if its buffer is full; else `Accepted` and buffered |
+//! | another later epoch | `NewEpoch`: the caller calls `begin` and passes the record again |
+//!
+//! | event | no upcoming epoch | `f` is upcoming, end unknown | `f` is upcoming, end known |
+//! |---|---|---|---|
+//! | `expect(f)` | `f` is upcoming, if it is later than the current one | accepted again | accepted again |
+//! | `expect(g)` | – | `g` replaces `f`; refused if records of `f` have arrived | refused |
+//! | `expect_end(n)` | ignored | the end is known | the end is replaced |
+//! | `abandon` | the current epoch is abandoned | the same | advance, then abandon `f` |
+//!
+//! # Recovery
+//!
+//! [`SinkFlow::ticket`] holds all that another process needs to resume the flow after the delivered messages.
 
-use crate::{FIRST_EPOCH, Limits, TicketError};
+use crate::reorder::{BufferLimit, ReorderBuffer};
+use crate::timely::{Timely, WINDOW};
+use crate::{FIRST_EPOCH, Limits, Position, TicketError};
 use contract::{FlowClass, Message};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
 use wire::RecordHeader;
 use wire::control::MISSING_RANGES_MAX;
 use wire::ticket::SinkTicket;
 
-/// Sequences behind the newest that a timely flow still tells from repeats.
-const TIMELY_WINDOW: u64 = 1024;
-/// Epochs whose records came before word of them, at most; of older ones nothing more is counted.
-const PAST_MAX: usize = 64;
-
-/// Where a record stands.
+/// The result of receiving a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Drain [`SinkFlow::poll`].
+    /// The record is buffered. Drain [`SinkFlow::poll`].
     Accepted,
-    /// It came before, or its epoch is over.
+    /// It was received before, or its epoch is over.
     Repeated,
-    /// Its epoch was given up.
+    /// Its epoch is abandoned.
     Stale,
-    /// Its epoch has not begun here: call [`SinkFlow::begin`] and hand it in again.
+    /// Its epoch has not begun here: call [`SinkFlow::begin`] and pass it again.
     NewEpoch(Message),
-    /// Too far ahead to hold, or more than may wait to be handed on.
+    /// There is no room to buffer it.
     Overflow,
 }
 
-/// Figures since the flow began.
+/// Counters since the flow began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SinkCounters {
-    /// Records handed on.
+    /// Records delivered.
     pub received: u64,
-    /// Bytes of bodies handed on.
+    /// Bytes of bodies delivered.
     pub received_bytes: u64,
-    /// Records that came again.
+    /// Records received again.
     pub repeated: u64,
-    /// Records that never came.
+    /// Records lost.
     pub lost: u64,
-    /// Records of an epoch given up.
+    /// Records of abandoned epochs.
     pub stale: u64,
-}
-
-/// An epoch that goes on behind the current one.
-#[derive(Debug, Clone)]
-struct Following {
-    epoch: u32,
-    /// One past the last sequence of the current epoch, once that is known.
-    end: Option<u64>,
-    /// What came of it already.
-    held: BTreeMap<u64, Message>,
-    held_bytes: usize,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Taken {
-    next: u64,
-    lost: u64,
 }
 
 /// The sink side of one flow.
 #[derive(Debug, Clone)]
 pub struct SinkFlow {
-    ordered: bool,
-    held_records_max: usize,
-    held_bytes_max: usize,
+    order: Order,
+    /// The progress of the partner: the position to acknowledge and to resume from.
+    delivered: Delivered,
+    buffer_max: BufferLimit,
+    /// The current epoch, or 0 before the first.
     epoch: u32,
-    /// Epochs up to this one are given up.
-    given_up: u32,
-    following: Option<Following>,
-    /// Ordered: the next sequence to hand on. Timely: one past the newest that came.
+    /// Epochs up to this one are abandoned.
+    abandoned: u32,
+    upcoming: Option<Upcoming>,
+    /// In order: the next sequence to deliver. Timely: one past the newest sequence known.
     next: u64,
-    /// Ordered: the first sequence that the partner has not taken, and what was lost before it.
-    taken: Taken,
-    /// Ordered: before this, epoch and sequence, the source keeps nothing more.
-    gone: (u32, u64),
-    /// Ordered: what came early. Timely: what is to be handed on.
-    held: BTreeMap<u64, Message>,
-    held_bytes: usize,
-    /// Timely: which of the last [`TIMELY_WINDOW`] sequences came, newest in bit 0 of word 0.
-    seen: [u64; (TIMELY_WINDOW / 64) as usize],
+    /// In order: early records. Timely: records to deliver.
+    buffer: ReorderBuffer,
     counters: SinkCounters,
-    /// [`SinkCounters::lost`] when the epoch began.
-    lost_before: u64,
-    /// Timely: epochs that were left before it was said where they ended, and how many records of each came or were
-    /// counted as lost. Oldest first, at most [`PAST_MAX`].
-    past: VecDeque<(u32, u64)>,
-    /// Epochs up to this one are counted.
-    counted: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Order {
+    InOrder {
+        /// The source has dropped everything before this.
+        trimmed_to: Position,
+    },
+    Timely(Timely),
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Delivered {
+    /// The first sequence that the partner has not accepted.
+    next: u64,
+    /// The number of records lost before it.
+    lost: u64,
+}
+
+/// The epoch that continues the current one.
+#[derive(Debug, Clone)]
+struct Upcoming {
+    epoch: u32,
+    /// One past the last sequence of the current epoch, if known.
+    end: Option<u64>,
+    /// Records that have arrived already.
+    early: ReorderBuffer,
 }
 
 impl SinkFlow {
-    /// A flow of which nothing came yet.
+    /// A flow before its first record.
     pub fn new(class: FlowClass, limits: &Limits) -> Self {
+        let order = match class {
+            FlowClass::Timely => Order::Timely(Timely::default()),
+            FlowClass::Reliable | FlowClass::State => Order::InOrder { trimmed_to: (0, 0) },
+        };
         SinkFlow {
-            ordered: class != FlowClass::Timely,
-            held_records_max: limits.held_records,
-            held_bytes_max: limits.held_bytes,
+            order,
+            delivered: Delivered::default(),
+            buffer_max: BufferLimit { records: limits.held_records, bytes: limits.held_bytes },
             epoch: 0,
-            given_up: 0,
-            following: None,
+            abandoned: 0,
+            upcoming: None,
             next: 0,
-            taken: Taken::default(),
-            gone: (0, 0),
-            held: BTreeMap::new(),
-            held_bytes: 0,
-            seen: [0; (TIMELY_WINDOW / 64) as usize],
+            buffer: ReorderBuffer::default(),
             counters: SinkCounters::default(),
-            lost_before: 0,
-            past: VecDeque::new(),
-            counted: 0,
         }
     }
 
-    /// A record came; `message` is its container's.
+    fn is_in_order(&self) -> bool {
+        matches!(self.order, Order::InOrder { .. })
+    }
+
+    /// Receives a record; `message` is its content.
     pub fn handle(&mut self, header: &RecordHeader, message: Message) -> Received {
-        if header.epoch <= self.given_up {
+        let sequence = header.sequence;
+        if header.epoch <= self.abandoned {
             self.counters.stale += 1;
             return Received::Stale;
         }
-        if self.following.as_ref().is_some_and(|following| following.epoch == header.epoch) {
-            return self.hold_for_later(header.sequence, message);
+        if self.upcoming.as_ref().is_some_and(|upcoming| upcoming.epoch == header.epoch) {
+            return self.receive_early(sequence, message);
         }
         if header.epoch > self.epoch {
             return Received::NewEpoch(message);
@@ -138,250 +167,217 @@ impl SinkFlow {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
-        // The last number has no successor, so it is never used.
-        if header.sequence == u64::MAX {
+        // No source uses the last sequence, because its successor would overflow.
+        if sequence == u64::MAX {
             return Received::Overflow;
         }
-        match self.ordered {
-            true => self.hold(header.sequence, message),
-            false => self.pass(header.sequence, message),
+        match self.order {
+            Order::InOrder { .. } => self.receive_in_order(sequence, message),
+            Order::Timely(_) => self.receive_timely(sequence, message),
         }
     }
 
-    /// Records of `epoch` go on behind those of the current one: they wait until that is over. Says no, and waits for
-    /// nothing new, if that epoch has begun, or while another is known to follow.
-    #[must_use]
-    pub fn expect(&mut self, epoch: u32) -> bool {
-        match &self.following {
-            _ if epoch <= self.epoch => false,
-            Some(following) if following.epoch == epoch => true,
-            Some(following) if following.end.is_some() || !following.held.is_empty() => false,
-            _ => {
-                self.following = Some(Following { epoch, end: None, held: BTreeMap::new(), held_bytes: 0 });
-                true
-            }
-        }
-    }
-
-    /// The current epoch has so many messages, and the one expected follows. If the current one was given up, so
-    /// is the one that goes on from it.
-    pub fn expect_end(&mut self, sequence: u64) {
-        let Some(following) = self.following.as_mut() else { return };
-        following.end = Some(sequence);
-        self.pass_over();
-        if self.given_up == self.epoch {
-            self.give_up();
-        } else if !self.ordered {
-            self.count_to(sequence);
-        }
-    }
-
-    /// Whether the epoch expected is known to follow the current one.
-    pub fn is_followed(&self) -> bool {
-        self.end().is_some()
-    }
-
-    /// Whether everything of the current epoch came and was handed on, and another follows.
-    pub fn is_over(&self) -> bool {
-        let complete = |end| match self.ordered {
-            true => self.next >= end,
-            false => self.counters.lost == self.lost_before && self.held.is_empty(),
-        };
-        self.end().is_some_and(complete)
-    }
-
-    /// Begins the epoch expected, with what came of it already.
-    pub fn advance(&mut self) {
-        if let Some(following) = &self.following {
-            self.begin(following.epoch);
-        }
-    }
-
-    /// Whether a transport that loses nothing is to be left alone, because what it has next would find no room:
-    /// word of what fills the gap, or of where the epoch ends, is on its way.
-    pub fn is_waiting(&self) -> bool {
-        self.is_following_full() || self.ordered && self.is_held_full(&self.held, self.held_bytes)
-    }
-
-    fn is_following_full(&self) -> bool {
-        let following = self.following.as_ref();
-        following.is_some_and(|following| self.is_held_full(&following.held, following.held_bytes))
-    }
-
-    /// Whether no more is to be held: one record may go over the bound.
-    fn is_held_full(&self, held: &BTreeMap<u64, Message>, bytes: usize) -> bool {
-        held.len() >= self.held_records_max || bytes >= self.held_bytes_max
-    }
-
-    fn hold_for_later(&mut self, sequence: u64, message: Message) -> Received {
-        let is_full = self.is_following_full();
-        let Some(following) = self.following.as_mut() else { return Received::Overflow };
-        if following.held.contains_key(&sequence) {
+    fn receive_early(&mut self, sequence: u64, message: Message) -> Received {
+        let is_full = self.is_upcoming_full();
+        let Some(upcoming) = self.upcoming.as_mut() else { return Received::Overflow };
+        if upcoming.early.contains(sequence) {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
         if is_full || sequence == u64::MAX {
             return Received::Overflow;
         }
-        following.held_bytes += message.body.len();
-        following.held.insert(sequence, message);
+        upcoming.early.insert(sequence, message);
         Received::Accepted
     }
 
-    fn hold(&mut self, sequence: u64, message: Message) -> Received {
-        if sequence < self.next || self.held.contains_key(&sequence) {
+    fn receive_in_order(&mut self, sequence: u64, message: Message) -> Received {
+        if sequence < self.next || self.buffer.contains(sequence) {
             self.counters.repeated += 1;
             return Received::Repeated;
         }
-        // What everything waits for always fits.
-        if sequence != self.next && self.is_held_full(&self.held, self.held_bytes) {
+        // The next record always fits: it is the one that makes room.
+        if sequence != self.next && self.buffer.is_full(self.buffer_max) {
             return Received::Overflow;
         }
-        self.held_bytes += message.body.len();
-        self.held.insert(sequence, message);
-        self.pass_over();
+        self.buffer.insert(sequence, message);
+        self.skip_trimmed();
         Received::Accepted
     }
 
-    /// The source keeps nothing more of what is before this: what of it has not come is lost.
-    pub fn handle_gone(&mut self, epoch: u32, sequence: u64) {
-        if self.ordered && (epoch, sequence) > self.gone {
-            self.gone = (epoch, sequence);
-            self.pass_over();
+    fn receive_timely(&mut self, sequence: u64, message: Message) -> Received {
+        let Order::Timely(timely) = &self.order else { return Received::Overflow };
+        if let Some(below) = self.next.checked_sub(sequence + 1)
+            && (below >= WINDOW || timely.seen.contains(below))
+        {
+            self.counters.repeated += 1;
+            return Received::Repeated;
+        }
+        if self.buffer.is_full(self.buffer_max) {
+            return Received::Overflow;
+        }
+        self.accept_timely(sequence, message);
+        Received::Accepted
+    }
+
+    fn accept_timely(&mut self, sequence: u64, message: Message) {
+        // Counts all records up to this one as lost, and then this one as received.
+        self.count_to(sequence.saturating_add(1));
+        self.counters.lost = self.counters.lost.saturating_sub(1);
+        let below = self.next - 1 - sequence;
+        if let Order::Timely(timely) = &mut self.order {
+            timely.seen.insert(below);
+        }
+        self.buffer.insert(sequence, message);
+    }
+
+    /// The records of a timely flow before `next` exist: each one that has not arrived counts as lost until it does.
+    fn count_to(&mut self, next: u64) {
+        let Order::Timely(timely) = &mut self.order else { return };
+        if let Some(ahead) = next.checked_sub(self.next) {
+            self.counters.lost = self.counters.lost.saturating_add(ahead);
+            timely.seen.shift(ahead);
+            self.next = next;
         }
     }
 
-    /// Passes over what will not come, up to the next that came.
-    fn pass_over(&mut self) {
-        let floor = match self.gone.0.cmp(&self.epoch) {
+    /// Makes `epoch` the upcoming epoch, which continues the current one. Returns false, without any change, if it has
+    /// begun, or if another epoch is upcoming and already in use.
+    #[must_use]
+    pub fn expect(&mut self, epoch: u32) -> bool {
+        match &self.upcoming {
+            _ if epoch <= self.epoch => false,
+            Some(upcoming) if upcoming.epoch == epoch => true,
+            Some(upcoming) if upcoming.end.is_some() || !upcoming.early.is_empty() => false,
+            _ => {
+                self.upcoming = Some(Upcoming { epoch, end: None, early: ReorderBuffer::default() });
+                true
+            }
+        }
+    }
+
+    /// The current epoch ends before `sequence`, and the upcoming one continues it. If the current epoch was abandoned,
+    /// the upcoming one is abandoned too: it continues a state that this sink does not have.
+    pub fn expect_end(&mut self, sequence: u64) {
+        let Some(upcoming) = self.upcoming.as_mut() else { return };
+        upcoming.end = Some(sequence);
+        self.skip_trimmed();
+        if self.abandoned == self.epoch {
+            self.abandon();
+        } else {
+            self.count_to(sequence);
+        }
+    }
+
+    /// Returns true if the end of the current epoch is known, because an upcoming one continues it.
+    pub fn is_ending(&self) -> bool {
+        self.end().is_some()
+    }
+
+    /// Returns true if the current epoch is ending and was delivered completely.
+    pub fn is_over(&self) -> bool {
+        let is_complete = |end| match &self.order {
+            Order::InOrder { .. } => self.next >= end,
+            Order::Timely(timely) => self.counters.lost == timely.lost_before && self.buffer.is_empty(),
+        };
+        self.end().is_some_and(is_complete)
+    }
+
+    /// Begins the upcoming epoch, with its early records.
+    pub fn advance(&mut self) {
+        if let Some(upcoming) = &self.upcoming {
+            self.begin(upcoming.epoch);
+        }
+    }
+
+    /// Returns true if a buffer is full. A stream should not be read then, because its next record may not fit; a
+    /// control message that makes room is on its way.
+    pub fn is_full(&self) -> bool {
+        self.is_upcoming_full() || self.is_in_order() && self.buffer.is_full(self.buffer_max)
+    }
+
+    fn is_upcoming_full(&self) -> bool {
+        self.upcoming.as_ref().is_some_and(|upcoming| upcoming.early.is_full(self.buffer_max))
+    }
+
+    /// The source has dropped everything before this position. Records that have not arrived are lost.
+    pub fn handle_trimmed(&mut self, epoch: u32, sequence: u64) {
+        if let Order::InOrder { trimmed_to, .. } = &mut self.order
+            && (epoch, sequence) > *trimmed_to
+        {
+            *trimmed_to = (epoch, sequence);
+            self.skip_trimmed();
+        }
+    }
+
+    /// Skips records that the source has dropped, up to the next buffered one.
+    fn skip_trimmed(&mut self) {
+        let Order::InOrder { trimmed_to, .. } = self.order else { return };
+        let floor = match trimmed_to.0.cmp(&self.epoch) {
             Ordering::Less => return,
-            Ordering::Equal => self.gone.1,
+            Ordering::Equal => trimmed_to.1,
+            // All of this epoch is dropped, but its length is known only from the message that ends it.
             Ordering::Greater => self.end().unwrap_or(0),
         };
-        let to = self.held.first_key_value().map_or(floor, |(first, _)| *first.min(&floor));
-        if self.ordered && to > self.next && self.epoch > self.given_up {
+        let to = self.buffer.first().map_or(floor, |first| first.min(floor));
+        if to > self.next && self.epoch > self.abandoned {
             self.counters.lost = self.counters.lost.saturating_add(to - self.next);
             self.next = to;
         }
     }
 
-    fn pass(&mut self, sequence: u64, message: Message) -> Received {
-        if let Some(behind) = self.next.checked_sub(sequence + 1)
-            && (behind >= TIMELY_WINDOW || self.is_seen(behind))
-        {
-            self.counters.repeated += 1;
-            return Received::Repeated;
-        }
-        if self.is_held_full(&self.held, self.held_bytes) {
-            return Received::Overflow;
-        }
-        self.take_timely(sequence, message);
-        Received::Accepted
-    }
-
-    fn take_timely(&mut self, sequence: u64, message: Message) {
-        self.count_to(sequence.saturating_add(1));
-        self.counters.lost = self.counters.lost.saturating_sub(1);
-        let behind = self.next - 1 - sequence;
-        self.seen[(behind / 64) as usize] |= 1 << (behind % 64);
-        self.held_bytes += message.body.len();
-        self.held.insert(sequence, message);
-    }
-
-    /// A timely flow's records before `next` exist: each that has not come counts as lost until it does.
-    fn count_to(&mut self, next: u64) {
-        if let Some(ahead) = next.checked_sub(self.next) {
-            self.counters.lost = self.counters.lost.saturating_add(ahead);
-            self.shift_seen(ahead);
-            self.next = next;
-        }
-    }
-
-    /// The flow ends before `sequence` of `epoch`: what a timely flow misses at its end counts as lost.
+    /// The flow ends before `sequence` of `epoch`. Missing records of a timely flow are lost.
     pub fn handle_end(&mut self, epoch: u32, sequence: u64) {
-        if self.ordered {
+        if self.is_in_order() {
             return;
         }
-        // Nothing came yet, and perhaps nothing will.
+        // No record of the flow has arrived, and perhaps none will.
         if self.epoch == 0 {
             self.begin(epoch);
         }
-        if epoch == self.epoch && !self.is_given_up() {
+        if epoch == self.epoch && !self.is_abandoned() {
             self.count_to(sequence);
         }
     }
 
-    /// `epoch` ended before `sequence`, and another begins or has begun without waiting for it: what a timely flow
-    /// misses of it counts as lost.
-    pub fn handle_past(&mut self, epoch: u32, sequence: u64) {
-        if self.ordered || epoch <= self.given_up || epoch <= self.counted {
+    /// `epoch` ended before `sequence`, and a later one begins or has begun that does not continue it. Missing records
+    /// of a timely flow are lost.
+    pub fn handle_epoch_end(&mut self, epoch: u32, sequence: u64) {
+        let Order::Timely(timely) = &mut self.order else { return };
+        if epoch <= self.abandoned || !timely.count_epoch(epoch) {
             return;
         }
-        self.counted = epoch;
         if epoch == self.epoch {
             return self.count_to(sequence);
         }
-        let mut known = 0;
-        while let Some((past, records)) = self.past.pop_front_if(|(past, _)| *past <= epoch) {
-            known = if past == epoch { records } else { 0 };
-        }
+        let known = timely.take_known(epoch);
         self.counters.lost = self.counters.lost.saturating_add(sequence.saturating_sub(known));
     }
 
-    /// An epoch is left of which so many records came or were counted as lost.
-    fn leave(&mut self, epoch: u32, records: u64) {
-        if !self.ordered && epoch > self.counted {
-            self.past.push_back((epoch, records));
-        }
-        if self.past.len() > PAST_MAX
-            && let Some((epoch, _)) = self.past.pop_front()
-        {
-            self.counted = epoch;
-        }
-    }
-
-    fn is_seen(&self, behind: u64) -> bool {
-        self.seen[(behind / 64) as usize] >> (behind % 64) & 1 == 1
-    }
-
-    fn shift_seen(&mut self, by: u64) {
-        if by >= TIMELY_WINDOW {
-            self.seen = Default::default();
-            return;
-        }
-        let (words, bits) = ((by / 64) as usize, by % 64);
-        for index in (0..self.seen.len()).rev() {
-            let low = index.checked_sub(words).map_or(0, |from| self.seen[from]);
-            let lower = index.checked_sub(words + 1).map_or(0, |from| self.seen[from]);
-            self.seen[index] = if bits == 0 { low } else { low << bits | lower >> (64 - bits) };
-        }
-    }
-
-    /// The next message to hand on.
+    /// Returns the next message to deliver.
     pub fn poll(&mut self) -> Option<Message> {
-        let sequence = *self.held.first_key_value()?.0;
-        if self.ordered {
+        let sequence = self.buffer.first()?;
+        if self.is_in_order() {
             if sequence != self.next {
                 return None;
             }
             self.next += 1;
         }
-        let message = self.held.remove(&sequence)?;
-        self.held_bytes -= message.body.len();
-        self.pass_over();
+        let message = self.buffer.remove(sequence)?;
+        self.skip_trimmed();
         self.counters.received += 1;
         self.counters.received_bytes += message.body.len() as u64;
         Some(message)
     }
 
-    /// What an ordered flow misses between what it handed on and what came early.
+    /// Returns the gaps of an ordered flow: first and one past the last missing sequence of each.
     pub fn missing(&self) -> Vec<(u64, u64)> {
-        if !self.ordered {
-            return Vec::new();
-        }
         let mut ranges = Vec::new();
+        if !self.is_in_order() {
+            return ranges;
+        }
         let mut expected = self.next;
-        for &sequence in self.held.keys() {
+        for sequence in self.buffer.sequences() {
             if ranges.len() == MISSING_RANGES_MAX {
                 break;
             }
@@ -396,22 +392,21 @@ impl SinkFlow {
         ranges
     }
 
-    /// Whether an ordered flow waits for something earlier than what it holds, or than where its epoch ends.
+    /// Returns true if [`SinkFlow::missing`] is not empty.
     pub fn has_gap(&self) -> bool {
-        let waits = || match self.held.first_key_value() {
-            Some((first, _)) => *first != self.next,
+        let waits = || match self.buffer.first() {
+            Some(first) => first != self.next,
             None => self.end().is_some_and(|end| end > self.next),
         };
-        self.ordered && waits()
+        self.is_in_order() && waits()
     }
 
-    /// One past the last sequence of the current epoch, if another follows.
+    /// One past the last sequence of the current epoch, if known.
     fn end(&self) -> Option<u64> {
-        self.following.as_ref().and_then(|following| following.end)
+        self.upcoming.as_ref().and_then(|upcoming| upcoming.end)
     }
 
-    /// Begins an epoch, unless it has begun; what was held of the last is given up. Returns how many
-    /// messages that is.
+    /// Begins an epoch, unless it has begun. Returns the number of discarded records of the last one.
     pub fn begin(&mut self, epoch: u32) -> u64 {
         if epoch <= self.epoch {
             return 0;
@@ -419,111 +414,119 @@ impl SinkFlow {
         self.leave(self.epoch, self.next);
         self.epoch = epoch;
         self.next = 0;
-        self.taken = Taken { next: 0, lost: self.counters.lost };
-        self.seen = Default::default();
-        self.lost_before = self.counters.lost;
-        let mut given_up = self.discard_held();
-        if let Some(following) = self.following.take_if(|following| following.epoch <= epoch) {
-            match following.epoch == epoch {
-                true => self.take_early(following),
-                false => {
-                    let held = following.held.len() as u64;
-                    given_up += held;
-                    self.leave(following.epoch, held);
-                }
+        self.handle_delivered();
+        if let Order::Timely(timely) = &mut self.order {
+            timely.begin(self.counters.lost);
+        }
+        let mut discarded = self.discard_buffer();
+        if let Some(upcoming) = self.upcoming.take_if(|upcoming| upcoming.epoch <= epoch) {
+            if upcoming.epoch == epoch {
+                self.take_early(upcoming.early);
+            } else {
+                // The source has left that epoch, too.
+                let early = upcoming.early.len() as u64;
+                discarded += early;
+                self.leave(upcoming.epoch, early);
             }
         }
-        self.pass_over();
-        given_up
+        self.skip_trimmed();
+        discarded
     }
 
-    /// The partner took everything that was handed on until now.
-    pub fn handle_taken(&mut self) {
-        self.taken = Taken { next: self.next, lost: self.counters.lost };
+    fn leave(&mut self, epoch: u32, known: u64) {
+        if let Order::Timely(timely) = &mut self.order {
+            timely.leave(epoch, known);
+        }
     }
 
-    /// The first sequence of an ordered flow that the partner has not taken, as it is acknowledged.
-    pub fn taken(&self) -> u64 {
-        self.taken.next
+    fn take_early(&mut self, mut early: ReorderBuffer) {
+        match self.order {
+            Order::InOrder { .. } => self.buffer = early,
+            Order::Timely(_) => {
+                early.drain().for_each(|(sequence, message)| self.accept_timely(sequence, message))
+            }
+        }
     }
 
-    /// Where `flow` stands, for another process to go on with. Whoever keeps it has it anew when the partner took
-    /// something, and before word of an epoch goes out.
+    fn discard_buffer(&mut self) -> u64 {
+        let discarded = self.buffer.drain().len() as u64;
+        self.counters.stale += discarded;
+        discarded
+    }
+
+    /// The partner has accepted all messages that were polled.
+    pub fn handle_delivered(&mut self) {
+        self.delivered = Delivered { next: self.next, lost: self.counters.lost };
+    }
+
+    /// The sequence to acknowledge: the first one of an ordered flow that the partner has not accepted.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.next
+    }
+
+    /// Returns the position of the flow, for another process to resume. It must be saved together with each delivery,
+    /// and before a control message about an epoch is sent.
     pub fn ticket(&self, flow: u32) -> SinkTicket {
-        let following = self.following.as_ref().map(|following| (following.epoch, following.end));
-        let (next, lost) = match self.ordered {
-            true => (self.taken.next, self.taken.lost),
-            false => (self.next, self.counters.lost.saturating_add(self.held.len() as u64)),
+        let (next, lost, trimmed_to) = match &self.order {
+            Order::InOrder { trimmed_to } => (self.delivered.next, self.delivered.lost, *trimmed_to),
+            // Buffered records would be lost with this process.
+            Order::Timely(_) => {
+                (self.next, self.counters.lost.saturating_add(self.buffer.len() as u64), (0, 0))
+            }
         };
-        let (epoch, given_up, gone) = (self.epoch, self.given_up, self.gone);
-        SinkTicket { flow, epoch, given_up, next, lost, following, gone }
+        let upcoming = self.upcoming.as_ref().map(|upcoming| (upcoming.epoch, upcoming.end));
+        let (epoch, abandoned) = (self.epoch, self.abandoned);
+        SinkTicket { flow, epoch, abandoned, next, lost, upcoming, trimmed_to }
     }
 
-    /// Goes on where another process stood. Of a timely flow, what was late then does not come any more.
+    /// Resumes a flow of another process. Late records of a timely flow from before the crash are dropped.
     pub fn resume(ticket: &SinkTicket, class: FlowClass, limits: &Limits) -> Result<SinkFlow, TicketError> {
-        let follows = ticket.following.is_none_or(|(epoch, _)| epoch > ticket.epoch);
-        if ticket.given_up > ticket.epoch || !follows || ticket.epoch == 0 && ticket.next > 0 {
+        let follows = ticket.upcoming.is_none_or(|(epoch, _)| epoch > ticket.epoch);
+        if ticket.abandoned > ticket.epoch || !follows || ticket.epoch == 0 && ticket.next > 0 {
             return Err(TicketError::Epochs);
         }
         let mut sink = SinkFlow::new(class, limits);
-        (sink.epoch, sink.given_up, sink.next) = (ticket.epoch, ticket.given_up, ticket.next);
-        sink.seen = [u64::MAX; (TIMELY_WINDOW / 64) as usize];
-        sink.counted = ticket.epoch.saturating_sub(1);
-        (sink.counters.lost, sink.lost_before) = (ticket.lost, ticket.lost);
-        sink.taken = Taken { next: ticket.next, lost: ticket.lost };
-        sink.following = ticket.following.map(|(epoch, end)| Following {
-            epoch,
-            end,
-            held: BTreeMap::new(),
-            held_bytes: 0,
-        });
-        sink.gone = ticket.gone;
-        sink.pass_over();
+        (sink.epoch, sink.abandoned, sink.next) = (ticket.epoch, ticket.abandoned, ticket.next);
+        sink.counters.lost = ticket.lost;
+        sink.handle_delivered();
+        sink.order = match sink.order {
+            Order::InOrder { .. } => Order::InOrder { trimmed_to: ticket.trimmed_to },
+            Order::Timely(_) => Order::Timely(Timely::resume(ticket.epoch, ticket.lost)),
+        };
+        let upcoming = |(epoch, end)| Upcoming { epoch, end, early: ReorderBuffer::default() };
+        sink.upcoming = ticket.upcoming.map(upcoming);
+        sink.skip_trimmed();
         Ok(sink)
     }
 
-    fn take_early(&mut self, following: Following) {
-        if self.ordered {
-            (self.held, self.held_bytes) = (following.held, following.held_bytes);
-            return;
-        }
-        following.held.into_iter().for_each(|(sequence, message)| self.take_timely(sequence, message));
-    }
-
-    /// Gives up the current epoch: its records are stale from now on. Returns how many were held. Before
-    /// anything came, that is the first epoch, of which records may be under way; if another follows, that one.
-    pub fn give_up(&mut self) -> u64 {
-        if self.is_followed() {
+    /// Abandons the current epoch: its records are stale from now on. If its end is known, the upcoming epoch is
+    /// abandoned too. Before any record, the first epoch is abandoned, because its records may be in flight. Returns
+    /// the number of discarded records.
+    pub fn abandon(&mut self) -> u64 {
+        if self.is_ending() {
             self.advance();
         }
         self.epoch = self.epoch.max(FIRST_EPOCH);
-        self.given_up = self.epoch;
-        self.discard_held()
+        self.abandoned = self.epoch;
+        self.discard_buffer()
     }
 
-    fn discard_held(&mut self) -> u64 {
-        let held = std::mem::take(&mut self.held).len() as u64;
-        self.held_bytes = 0;
-        self.counters.stale += held;
-        held
+    /// Returns true if the current epoch is abandoned and the next has not begun.
+    pub fn is_abandoned(&self) -> bool {
+        self.epoch > 0 && self.abandoned == self.epoch
     }
 
-    /// Whether the current epoch was given up and the next has not begun.
-    pub fn is_given_up(&self) -> bool {
-        self.epoch > 0 && self.given_up == self.epoch
-    }
-
-    /// The epoch.
+    /// The current epoch, or 0 before the first.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The first sequence not handed on yet.
+    /// The first sequence of an ordered flow that was not polled.
     pub fn next_sequence(&self) -> u64 {
         self.next
     }
 
-    /// Figures.
+    /// The counters.
     pub fn counters(&self) -> SinkCounters {
         self.counters
     }

@@ -1,55 +1,75 @@
-//! The source side of a flow: numbers messages, keeps them until they are acknowledged, sends them again.
+//! The source side of a flow: numbers messages, stores them until they are acknowledged, and retransmits them.
 //!
-//! An epoch ends in one of two ways. Given up ([`SourceFlow::restart`]), what of it is unacknowledged goes
-//! with it. Gone on from ([`SourceFlow::go_on`]), it stays until it is acknowledged, in front of the next.
+//! # Epochs
 //!
-//! A full store is somebody's choice ([`StoreFull`]); what it costs is told to the sink, which counts it.
-//! [`SourceFlow::ticket`] and [`SourceFlow::kept`] are all that another process needs to go on.
+//! A record is identified by its epoch and its sequence in that epoch. A new epoch begins in one of two ways:
 //!
-//! The replay store holds bodies as they left the last source stage, by reference, so that keeping one
-//! costs no copy. It serves a resumed link and transports that lose alike. How much of it is under way at once is the
-//! transport's to say, by taking it; over one that may lose it is no more than a sink holds while it waits
-//! for what was lost.
+//! ```text
+//!                     admit: the next sequence
+//!                       ┌──────┐
+//!                       │      ▼
+//!  begin ──────────►  epoch e ──── continue_in(f) ───►  epoch f, which continues e:
+//!                       │                               records of e stay in the store, before those of f
+//!                       │
+//!                       └──── restart, restart_at(f) ─►  epoch f:
+//!                                                        records of e are abandoned
+//! ```
+//!
+//! # States and events
+//!
+//! The link is up or lost. The replay store has room, or has reached the flight limit, or is full (see `replay.rs`).
+//!
+//! | event | link up | link lost |
+//! |---|---|---|
+//! | `admit`, room | number and store; the caller sends the record | the same; the record goes out with the next link |
+//! | `admit`, at the flight limit | `Full`: wait for an acknowledgement | as for a full store: no acknowledgement will come |
+//! | `admit`, full | by [`StoreFull`]: `Full`, `Closed`, or drop the oldest records and admit | the same |
+//! | `handle_acknowledge` | remove the records before it | the same |
+//! | `handle_missing` | retransmit these records (lossy transport) | – |
+//! | `handle_timeout` | retransmit the oldest records (lossy transport) | – |
+//! | `handle_link_lost` | the link is lost | – |
+//! | `handle_link` | retransmit everything | the link is up: retransmit everything |
+//! | `restart` | abandon everything, begin the next epoch | the same |
+//! | `continue_in` | begin a later epoch, keep everything | the same |
+//!
+//! Timely flows store nothing, so they are never full and retransmit nothing.
+//!
+//! # Recovery
+//!
+//! [`SourceFlow::ticket`] and [`SourceFlow::stored`] hold all that another process needs to resume the flow.
 
-use crate::{FIRST_EPOCH, Limits, StoreFull, TicketError};
-use contract::{Body, FlowClass, Message, Time};
-use std::collections::VecDeque;
+use crate::replay::{ReplayStore, Stored};
+use crate::{FIRST_EPOCH, Limits, Position, StoreFull, TicketError};
+use contract::{FlowClass, Message, Time};
 use std::time::Duration;
 use wire::ticket::SourceTicket;
 use wire::{BODY_BYTES_MAX, Container, RecordHeader};
 
-/// No record is of this epoch: numbers that came round again would repeat themselves, and nonces with them.
+/// The last epoch, which has no records. If epochs wrapped around, sequences and nonces would repeat.
 const EPOCH_END: u32 = u32::MAX;
-const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
-const RETRANSMITS_AT_ONCE: usize = 64;
-/// Bytes from which on nothing more goes with the oldest that is sent again by itself.
-const RETRANSMIT_BYTES: usize = 32 << 10;
 
-/// An epoch and a sequence in it: epochs are in order, so records of all of them are.
-type Place = (u32, u64);
-
-/// What became of a message handed to a flow.
+/// The result of admitting a message.
 #[derive(Debug)]
 pub enum Admission {
     /// Send this record.
     Record(Message),
-    /// No room in the store until something is acknowledged: here it is again.
+    /// The store has no room until an acknowledgement arrives. The message is returned.
     Full(Message),
-    /// No room in the store, and the flow is to end for it ([`StoreFull::Close`]): here it is again.
+    /// The store has no room, and the flow must end ([`StoreFull::Close`]). The message is returned.
     Closed(Message),
 }
 
-/// Figures since the flow began.
+/// Counters since the flow began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SourceCounters {
     /// Records numbered.
     pub sent: u64,
-    /// Records sent again.
-    pub resent: u64,
+    /// Records retransmitted.
+    pub retransmitted: u64,
     /// Bytes of bodies numbered.
     pub sent_bytes: u64,
-    /// Records given up for want of room. Some of them may have arrived: how many did not, the sink counts.
-    pub given_up: u64,
+    /// Records dropped because the store was full. Some of them may have arrived; the sink counts the lost ones.
+    pub dropped: u64,
 }
 
 /// The source side of one flow.
@@ -57,35 +77,20 @@ pub struct SourceCounters {
 pub struct SourceFlow {
     flow: u32,
     class: FlowClass,
-    lossy: bool,
-    /// There is a link; without one nothing is under way.
-    linked: bool,
     store_full: StoreFull,
-    store_bytes_max: usize,
-    store_messages_max: usize,
+    /// The link is up. Without a link nothing is in flight.
+    linked: bool,
     epoch: u32,
+    /// The next sequence of the epoch.
     next: u64,
-    /// The epoch before this one, and one past its last sequence.
-    before: Place,
-    /// This epoch goes on from the one before.
-    goes_on: bool,
-    /// Unacknowledged records, oldest first.
-    store: VecDeque<Stored>,
-    store_bytes: usize,
-    /// Bytes and messages that a sink holds which waits for an earlier one.
-    held_max: (usize, usize),
-    resend: VecDeque<Place>,
-    /// Before this, nothing is kept, and the sink does not know it yet.
-    gone: Option<Place>,
+    /// The previous epoch, or 0 if there is none, and one past its last sequence.
+    prev: Position,
+    /// The epoch continues the previous one.
+    continues: bool,
+    store: ReplayStore,
+    /// Everything before this was dropped, and the sink was not notified yet.
+    trimmed_to: Option<Position>,
     counters: SourceCounters,
-}
-
-#[derive(Debug, Clone)]
-struct Stored {
-    place: Place,
-    created: Time,
-    body: Body,
-    sent: Time,
 }
 
 impl SourceFlow {
@@ -94,88 +99,67 @@ impl SourceFlow {
         SourceFlow {
             flow,
             class,
-            lossy,
-            linked: true,
             store_full: limits.store_full,
-            store_bytes_max: limits.store_bytes,
-            store_messages_max: limits.store_messages,
+            linked: true,
             epoch: FIRST_EPOCH,
             next: 0,
-            before: (0, 0),
-            goes_on: false,
-            store: VecDeque::new(),
-            store_bytes: 0,
-            held_max: (limits.held_bytes, limits.held_records),
-            resend: VecDeque::new(),
-            gone: None,
+            prev: (0, 0),
+            continues: false,
+            store: ReplayStore::new(lossy, limits),
+            trimmed_to: None,
             counters: SourceCounters::default(),
         }
     }
 
-    /// Numbers a message and makes its record, to be sent after all that [`SourceFlow::poll_resend`] gives.
-    /// The body is at most [`wire::BODY_BYTES_MAX`] long, or no sink would take the record.
+    /// Numbers a message and makes its record. The caller sends the record after all records of
+    /// [`SourceFlow::poll_retransmit`]. The body is at most [`wire::BODY_BYTES_MAX`] long; no sink accepts more.
     pub fn admit(&mut self, message: Message, now: Time) -> Admission {
         if self.epoch == EPOCH_END {
             return Admission::Full(message);
         }
         if !self.has_room() {
             match self.store_full {
-                _ if !self.is_overrun() => return Admission::Full(message),
+                // Only the flight limit is reached: an acknowledgement is on its way.
+                _ if !self.is_full() => return Admission::Full(message),
                 StoreFull::Block => return Admission::Full(message),
                 StoreFull::Close => return Admission::Closed(message),
                 StoreFull::DropOldest => self.drop_oldest(),
             }
         }
-        let sequence = self.next;
+        let position = (self.epoch, self.next);
         self.next += 1;
         self.counters.sent += 1;
         self.counters.sent_bytes += message.body.len() as u64;
-        if self.keeps() {
-            self.store_bytes += message.body.len();
-            let place = (self.epoch, sequence);
-            let (created, body) = (message.created, message.body.clone());
-            self.store.push_back(Stored { place, created, body, sent: now });
+        if self.class != FlowClass::Timely {
+            self.store.push(Stored::new(position, &message, now));
         }
-        Admission::Record(self.record((self.epoch, sequence), message))
+        Admission::Record(self.record(position, message))
     }
 
-    /// Whether the store has room. One message always fits, whatever its size, or it never would.
+    /// Returns true if the store accepts another message without dropping one.
     pub fn has_room(&self) -> bool {
-        let (bytes_max, messages_max) = if self.lossy { self.held_max } else { (usize::MAX, usize::MAX) };
-        self.store.is_empty()
-            || self.store_bytes < self.store_bytes_max.min(bytes_max)
-                && self.store.len() < self.store_messages_max.min(messages_max)
+        self.store.has_room()
     }
 
-    /// Whether the store is full, and not merely what may be under way at once.
-    pub fn is_overrun(&self) -> bool {
-        let full = self.store_bytes >= self.store_bytes_max || self.store.len() >= self.store_messages_max;
-        !self.store.is_empty() && (full || !self.linked && !self.has_room())
+    /// Returns true if the replay store is full. Reaching the flight limit counts only while the link is lost:
+    /// otherwise an acknowledgement will soon make room.
+    pub fn is_full(&self) -> bool {
+        self.store.is_full() || !self.linked && !self.store.has_room()
     }
 
-    /// Gives up the oldest records until one more fits.
     fn drop_oldest(&mut self) {
-        while !self.has_room()
-            && let Some(oldest) = self.store.pop_front()
-        {
-            self.store_bytes -= oldest.body.len();
-            self.counters.given_up += 1;
-        }
+        self.counters.dropped += self.store.drop_oldest();
         let oldest = self.oldest();
-        self.gone = Some(oldest);
-        while self.resend.pop_front_if(|place| *place < oldest).is_some() {}
+        self.trimmed_to = Some(oldest);
+        self.store.forget_due(oldest);
     }
 
-    /// What the sink is to be told, if anything: before this epoch and sequence, nothing is kept any more.
-    pub fn poll_gone(&mut self) -> Option<(u32, u64)> {
-        self.gone.take()
+    /// Returns, once, an epoch and sequence before which everything was dropped. The sink must be notified.
+    pub fn poll_trimmed(&mut self) -> Option<(u32, u64)> {
+        self.trimmed_to.take()
     }
 
-    fn keeps(&self) -> bool {
-        self.class != FlowClass::Timely
-    }
-
-    fn record(&self, (epoch, sequence): Place, mut message: Message) -> Message {
+    fn record(&self, (epoch, sequence): Position, mut message: Message) -> Message {
         let length = message.body.len() as u32;
         let container = Container { length, created: message.created.0 };
         let header = RecordHeader { flow: self.flow, epoch, sequence, container };
@@ -183,173 +167,117 @@ impl SourceFlow {
         message
     }
 
-    /// The sink's partner took everything before `next` of `epoch`, and so all before that epoch.
+    /// The sink's partner has accepted everything before `next` of `epoch`, and all of earlier epochs.
     pub fn handle_acknowledge(&mut self, epoch: u32, next: u64) {
-        let place = (epoch, next);
-        if place > (self.epoch, self.next) {
-            return;
+        let position = (epoch, next);
+        // A peer cannot acknowledge records that were not sent.
+        if position <= (self.epoch, self.next) {
+            self.store.acknowledge(position);
         }
-        let mut acknowledged = 0;
-        while self.oldest() < place
-            && let Some(stored) = self.store.pop_front()
-        {
-            acknowledged += stored.body.len();
-        }
-        self.store_bytes -= acknowledged;
-        self.resend.retain(|known| *known >= place);
     }
 
     /// The sink misses these sequences of `epoch`: first and one past the last of each gap.
     pub fn handle_missing(&mut self, epoch: u32, ranges: &[(u64, u64)]) {
-        if !self.lossy {
-            return;
-        }
-        'ranges: for &(from, to) in ranges {
-            for stored in self.store.range(self.index_of((epoch, from))..) {
-                if stored.place >= (epoch, to) {
-                    break;
-                }
-                if self.resend.len() >= RETRANSMITS_AT_ONCE {
-                    break 'ranges;
-                }
-                if !self.resend.contains(&stored.place) {
-                    self.resend.push_back(stored.place);
-                }
-            }
-        }
+        self.store.handle_missing(epoch, ranges);
     }
 
-    /// A record to send again, if any.
-    pub fn poll_resend(&mut self, now: Time) -> Option<Message> {
-        loop {
-            let place = self.resend.pop_front()?;
-            let index = self.index_of(place);
-            let Some(stored) = self.store.get_mut(index).filter(|stored| stored.place == place) else {
-                continue;
-            };
-            stored.sent = now;
-            let message = stored.message();
-            self.counters.resent += 1;
-            return Some(self.record(place, message));
-        }
+    /// Returns the next record to retransmit.
+    pub fn poll_retransmit(&mut self, now: Time) -> Option<Message> {
+        let stored = self.store.poll_retransmit(now)?;
+        let (position, message) = (stored.position, stored.message());
+        self.counters.retransmitted += 1;
+        Some(self.record(position, message))
     }
 
-    /// The link is gone.
+    /// The link is lost.
     pub fn handle_link_lost(&mut self) {
         self.linked = false;
     }
 
-    /// The link is new: everything unacknowledged goes out again, in order.
+    /// The link is new: everything unacknowledged is retransmitted, in order.
     pub fn handle_link(&mut self, now: Time) {
         self.linked = true;
-        self.resend = self.store.iter().map(|stored| stored.place).collect();
-        self.store.iter_mut().for_each(|stored| stored.sent = now);
+        self.store.retransmit_all(now);
     }
 
-    /// When the oldest unacknowledged record is to be sent again by itself, with `round_trip` between the
-    /// hosts: the last record's loss shows in no gap.
+    /// The retransmission timeout of the oldest record, with `round_trip` between the hosts.
     pub fn poll_timeout(&self, round_trip: Duration) -> Option<Time> {
-        let oldest = self.store.front().filter(|_| self.lossy && self.resend.is_empty())?;
-        Some(oldest.sent.after(retransmit_wait(round_trip)))
+        self.store.poll_timeout(round_trip)
     }
 
     /// The time of [`SourceFlow::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
-        if self.poll_timeout(round_trip).is_none_or(|due| now < due) {
-            return;
-        }
-        // Those due besides the oldest go with it: a burst at the end would else take a round trip each.
-        let wait = retransmit_wait(round_trip);
-        let mut bytes = 0;
-        for stored in self.store.iter().take(RETRANSMITS_AT_ONCE) {
-            if bytes > RETRANSMIT_BYTES || now < stored.sent.after(wait) {
-                break;
-            }
-            bytes += stored.body.len();
-            self.resend.push_back(stored.place);
-        }
+        self.store.handle_timeout(now, round_trip);
     }
 
-    /// Begins the next epoch: what is unacknowledged is given up. Returns how many messages that is.
-    /// A flow that has used up its epochs takes nothing more.
+    /// Begins the next epoch and abandons all unacknowledged messages; returns their number. A flow that has used up
+    /// its epochs admits nothing more.
     pub fn restart(&mut self) -> u64 {
         self.restart_at(self.epoch.saturating_add(1))
     }
 
-    /// As [`SourceFlow::restart`], in an epoch after this one.
+    /// As [`SourceFlow::restart`], with a given later epoch.
     pub fn restart_at(&mut self, epoch: u32) -> u64 {
-        let given_up = self.store.len() as u64;
         self.begin(epoch, false);
-        self.store.clear();
-        self.store_bytes = 0;
-        self.resend.clear();
-        self.gone = None;
-        given_up
+        self.trimmed_to = None;
+        self.store.clear()
     }
 
-    /// Begins an epoch after this one, which goes on behind it: nothing is given up.
-    pub fn go_on(&mut self, epoch: u32) {
+    /// Begins a given later epoch that continues the current one. Nothing is abandoned.
+    pub fn continue_in(&mut self, epoch: u32) {
         self.begin(epoch, true);
     }
 
-    fn begin(&mut self, epoch: u32, goes_on: bool) {
+    fn begin(&mut self, epoch: u32, continues: bool) {
         debug_assert!(epoch > self.epoch || epoch == EPOCH_END);
-        self.before = (self.epoch, self.next);
-        self.goes_on = goes_on;
+        self.prev = (self.epoch, self.next);
+        self.continues = continues;
         self.epoch = epoch;
         self.next = 0;
     }
 
-    /// Where the flow stands, for another process to go on with. Whoever keeps it has it anew before a record or
-    /// word of an epoch goes out; what has been acknowledged since does no harm.
+    /// Returns the position of the flow, for another process to resume. It must be saved before a record or a control
+    /// message of a new epoch is sent. It need not be saved after acknowledgements: an older ticket only causes
+    /// repeated records, which the sink detects.
     pub fn ticket(&self) -> SourceTicket {
         let (flow, epoch, next) = (self.flow, self.epoch, self.next);
-        SourceTicket { flow, epoch, next, before: self.before, goes_on: self.goes_on }
+        SourceTicket { flow, epoch, next, prev: self.prev, continues: self.continues }
     }
 
-    /// What is unacknowledged, oldest first, as it goes out.
-    pub fn kept(&self) -> impl Iterator<Item = Message> {
-        self.store.iter().map(|stored| self.record(stored.place, stored.message()))
+    /// Returns the unacknowledged records, oldest first, as they are sent.
+    pub fn stored(&self) -> impl Iterator<Item = Message> {
+        self.store.iter().map(|stored| self.record(stored.position, stored.message()))
     }
 
-    /// Goes on where another process stood, with the records that were kept of it, as they went out. They go out
-    /// again with [`SourceFlow::handle_link`]. A record that was kept but not yet in the ticket counts as sent.
+    /// Resumes a flow of another process from its ticket and its stored records. They are retransmitted after
+    /// [`SourceFlow::handle_link`]. The records may go beyond the ticket: the process may have crashed between storing
+    /// a record and saving the ticket. Such a record counts as sent.
     pub fn resume(
         ticket: &SourceTicket,
-        kept: impl IntoIterator<Item = Message>,
+        stored: impl IntoIterator<Item = Message>,
         class: FlowClass,
         lossy: bool,
         limits: &Limits,
     ) -> Result<SourceFlow, TicketError> {
-        if !(FIRST_EPOCH..EPOCH_END).contains(&ticket.epoch) || ticket.before.0 >= ticket.epoch {
+        if !(FIRST_EPOCH..EPOCH_END).contains(&ticket.epoch) || ticket.prev.0 >= ticket.epoch {
             return Err(TicketError::Epochs);
         }
         let mut source = SourceFlow::new(ticket.flow, class, lossy, limits);
         (source.epoch, source.next) = (ticket.epoch, ticket.next);
-        (source.before, source.goes_on) = (ticket.before, ticket.goes_on);
+        (source.prev, source.continues) = (ticket.prev, ticket.continues);
         source.linked = false;
         let mut expected = None;
-        for mut record in kept {
-            let bytes = record.body.take_front::<{ RecordHeader::BYTES }>().ok_or(TicketError::Record)?;
-            let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).map_err(|_| TicketError::Record)?;
-            let place = (header.epoch, header.sequence);
+        for record in stored {
+            let (position, message) = source.parse_stored(record)?;
             let follows = match expected {
-                None => place.0 == source.epoch || source.goes_on && place < source.before,
-                Some(expected) => place == expected,
+                None => position.0 == source.epoch || source.continues && position < source.prev,
+                Some(expected) => position == expected,
             };
-            let is_whole =
-                header.flow == source.flow && header.container.length as usize == record.body.len();
-            if !is_whole
-                || !follows
-                || header.sequence == u64::MAX
-                || source.store.len() >= limits.store_messages
-            {
+            if !follows || position.1 == u64::MAX || source.store.len() >= limits.store_messages {
                 return Err(TicketError::Record);
             }
-            expected = Some(source.behind(place));
-            source.store_bytes += record.body.len();
-            let created = Time(header.container.created);
-            source.store.push_back(Stored { place, created, body: record.body, sent: Time::ZERO });
+            expected = Some(source.after(position));
+            source.store.push(Stored::new(position, &message, Time::ZERO));
         }
         match expected {
             Some((epoch, next)) if epoch == ticket.epoch && next >= ticket.next => source.next = next,
@@ -357,84 +285,80 @@ impl SourceFlow {
             None => {}
         }
         if source.store_full == StoreFull::DropOldest {
-            // The process before may have given up records and not lived to tell.
-            source.gone = Some(source.oldest());
+            // The crashed process may have dropped records without notifying the sink.
+            source.trimmed_to = Some(source.oldest());
         }
         Ok(source)
     }
 
-    /// What comes behind a place in the store.
-    fn behind(&self, (epoch, sequence): Place) -> Place {
-        match self.goes_on && (epoch, sequence + 1) == self.before {
+    /// Checks a stored record of this flow, and removes its header.
+    fn parse_stored(&self, mut record: Message) -> Result<(Position, Message), TicketError> {
+        let bytes = record.body.take_front::<{ RecordHeader::BYTES }>().ok_or(TicketError::Record)?;
+        let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).map_err(|_| TicketError::Record)?;
+        if header.flow != self.flow || header.container.length as usize != record.body.len() {
+            return Err(TicketError::Record);
+        }
+        let created = Time(header.container.created);
+        Ok(((header.epoch, header.sequence), Message::new(created, record.body)))
+    }
+
+    /// The position of the record after this one: the end of a continued epoch leads to the start of the current one.
+    fn after(&self, (epoch, sequence): Position) -> Position {
+        match self.continues && (epoch, sequence + 1) == self.prev {
             true => (self.epoch, 0),
             false => (epoch, sequence + 1),
         }
     }
 
-    /// The epoch before this one, 0 if there is none, and one past its last sequence.
-    pub fn before(&self) -> (u32, u64) {
-        self.before
+    /// The previous epoch, or 0 if there is none, and one past its last sequence.
+    pub fn prev(&self) -> (u32, u64) {
+        self.prev
     }
 
-    /// Whether this epoch goes on from the one before; else that was given up.
-    pub fn goes_on(&self) -> bool {
-        self.goes_on
+    /// Returns true if the epoch continues the previous one, false if the previous one was abandoned.
+    pub fn continues(&self) -> bool {
+        self.continues
     }
 
-    /// The epoch and sequence before which everything was acknowledged or given up.
+    /// The epoch and sequence before which everything is acknowledged, dropped or abandoned.
     pub fn oldest(&self) -> (u32, u64) {
-        self.store.front().map_or((self.epoch, self.next), |stored| stored.place)
+        self.store.oldest().unwrap_or((self.epoch, self.next))
     }
 
-    /// Where in the store `place` stands, or would.
-    fn index_of(&self, place: Place) -> usize {
-        self.store.partition_point(|stored| stored.place < place)
-    }
-
-    /// The epoch.
+    /// The current epoch.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// One past the last sequence.
+    /// One past the last sequence of the current epoch.
     pub fn next_sequence(&self) -> u64 {
         self.next
     }
 
-    /// Bytes of bodies that are not acknowledged yet.
+    /// The size of the unacknowledged bodies in bytes.
     pub fn unacknowledged_bytes(&self) -> usize {
-        self.store_bytes
+        self.store.bytes()
     }
 
-    /// Messages that are not acknowledged yet.
+    /// The number of unacknowledged messages.
     pub fn unacknowledged(&self) -> usize {
         self.store.len()
     }
 
-    /// Whether everything was acknowledged that ever will be.
+    /// Returns true if nothing is unacknowledged.
     pub fn is_settled(&self) -> bool {
         self.store.is_empty()
     }
 
-    /// What it promises.
+    /// The class of the flow.
     pub fn class(&self) -> FlowClass {
         self.class
     }
 
-    /// Figures.
+    /// The counters.
     pub fn counters(&self) -> SourceCounters {
         self.counters
     }
-}
-
-impl Stored {
-    fn message(&self) -> Message {
-        Message::new(self.created, self.body.clone())
-    }
-}
-
-fn retransmit_wait(round_trip: Duration) -> Duration {
-    round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
 }
 
 #[cfg(test)]
@@ -442,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_that_used_up_its_epochs_takes_nothing_more() {
+    fn a_flow_without_further_epochs_admits_nothing() {
         let mut flow = SourceFlow::new(1, FlowClass::State, false, &Limits::default());
         flow.epoch = EPOCH_END - 2;
         flow.restart();

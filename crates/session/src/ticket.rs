@@ -1,15 +1,16 @@
-//! What can be wrong with a ticket. Whoever kept it may have kept it badly.
+//! Errors in tickets. A ticket comes from outside of this process, so it may be damaged.
 
 use thiserror::Error;
 
-/// Why a flow cannot go on from a ticket: it begins anew.
+/// A flow cannot resume from its ticket; it must start from the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TicketError {
-    /// Its epochs are in no order that a flow has.
+    /// The epochs contradict each other.
     #[error("the ticket's epochs contradict each other")]
     Epochs,
-    /// A record kept beside it is damaged, of another flow, over a limit, or does not follow the one before.
-    #[error("the records kept beside the ticket are not those that it speaks of")]
+    /// A retained record is damaged, belongs to another flow, exceeds a limit, or does not follow the record
+    /// before it.
+    #[error("the records stored with the ticket do not match it")]
     Record,
 }

@@ -5,42 +5,42 @@ use proptest::prelude::*;
 use session::{ChannelError, ControlChannel, Handshake, HandshakeError, Welcomed};
 use wire::control::FRAME_BYTES_MAX;
 use wire::preamble::SessionToken;
-use wire::{Control, WireError};
+use wire::{Control, FlowControl, WireError};
 
 const LIMIT_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// One side (0 or 1) says a numbered message, or one that is not.
-    Say(usize, bool),
-    /// So many bytes of one side's are carried.
+    /// One side (0 or 1) sends a message, numbered or not.
+    Send(usize, bool),
+    /// The connection carries this many bytes of one side.
     Carry(usize, usize),
-    /// One side says how many messages came to it.
+    /// One side sends its count of received messages.
     Ping(usize),
-    /// The connection breaks; messages are said; it is resumed.
+    /// The connection breaks, these sides send messages, and the session resumes.
     Break(Vec<usize>),
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => (0..2usize, any::<bool>()).prop_map(|(side, numbered)| Event::Say(side, numbered)),
+        6 => (0..2usize, any::<bool>()).prop_map(|(side, numbered)| Event::Send(side, numbered)),
         6 => (0..2usize, 0..60usize).prop_map(|(side, bytes)| Event::Carry(side, bytes)),
         1 => (0..2usize).prop_map(Event::Ping),
         1 => vec(0..2usize, 0..4).prop_map(Event::Break),
     ]
 }
 
-/// Two ends of a channel and what each heard.
+/// Two ends of a channel, and the messages that each received.
 struct Ends {
     ends: [ControlChannel; 2],
-    said: [u32; 2],
+    sent: [u32; 2],
     heard: [Vec<u32>; 2],
 }
 
 impl Ends {
     fn numbered(&mut self, side: usize) -> Control {
-        self.said[side] += 1;
-        Control::Linked { driver: self.said[side] - 1 }
+        self.sent[side] += 1;
+        Control::Linked { driver: self.sent[side] - 1 }
     }
 
     fn carry(&mut self, from: usize, mut bytes: usize) {
@@ -65,16 +65,16 @@ impl Ends {
 
 proptest! {
     #[test]
-    fn each_numbered_message_comes_once_and_in_order(events in vec(event(), 0..150)) {
+    fn each_numbered_message_arrives_once_and_in_order(events in vec(event(), 0..150)) {
         let new = || ControlChannel::new(LIMIT_BYTES);
-        let mut both = Ends { ends: [new(), new()], said: [0; 2], heard: [Vec::new(), Vec::new()] };
+        let mut both = Ends { ends: [new(), new()], sent: [0; 2], heard: [Vec::new(), Vec::new()] };
         for event in events {
             match event {
-                Event::Say(side, true) => {
+                Event::Send(side, true) => {
                     let message = both.numbered(side);
                     both.ends[side].send(&message).expect("there is room");
                 }
-                Event::Say(side, false) => {
+                Event::Send(side, false) => {
                     both.ends[side].send(&Control::Goodbye { reason: "unnumbered".into() }).expect("there is room");
                 }
                 Event::Carry(from, bytes) => both.carry(from, bytes),
@@ -97,14 +97,15 @@ proptest! {
         both.carry(0, usize::MAX);
         both.carry(1, usize::MAX);
         for side in 0..2 {
-            let all: Vec<u32> = (0..both.said[1 - side]).collect();
+            let all: Vec<u32> = (0..both.sent[1 - side]).collect();
             prop_assert_eq!(&both.heard[side], &all);
             prop_assert_eq!(both.ends[side].received(), all.len() as u64);
             prop_assert!(both.ends[side].front().is_empty());
         }
     }
 
-    /// Any bytes, in any pieces: messages, or an error, and never more held than a frame and a piece.
+    /// Any bytes, in any pieces, yield messages or an error. The channel never buffers more than a frame and a
+    /// piece.
     #[test]
     fn any_bytes_are_messages_or_an_error(pieces in vec(vec(any::<u8>(), 0..50), 0..20)) {
         let mut channel = ControlChannel::new(LIMIT_BYTES);
@@ -128,17 +129,17 @@ proptest! {
     }
 
     #[test]
-    fn a_count_that_cannot_be_is_refused(said in 0..20u64, taken in 0..20u64, theirs in any::<u64>()) {
+    fn an_impossible_count_is_refused(sent in 0..20u64, taken in 0..20u64, theirs in any::<u64>()) {
         let mut channel = ControlChannel::new(LIMIT_BYTES);
-        (0..said).for_each(|_| channel.send(&Control::List).expect("there is room"));
-        let taken = taken.min(said);
-        channel.handle_received(taken).expect("so many were said");
-        let expected = match (taken..=said).contains(&theirs) {
+        (0..sent).for_each(|_| channel.send(&Control::List).expect("there is room"));
+        let taken = taken.min(sent);
+        channel.handle_received(taken).expect("so many were sent");
+        let expected = match (taken..=sent).contains(&theirs) {
             true => Ok(()),
-            false => Err(ChannelError::Numbers { theirs, kept_from: taken, kept_to: said }),
+            false => Err(ChannelError::Numbers { theirs, kept_from: taken, kept_to: sent }),
         };
         prop_assert_eq!(channel.handle_received(theirs), expected.clone());
-        // What was refused changed nothing.
+        // A refused count changes nothing.
         if expected.is_err() {
             prop_assert_eq!(channel.handle_received(taken), Ok(()));
         }
@@ -146,7 +147,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_given_up() {
+fn a_peer_that_stops_reading_fills_the_queue() {
     let mut channel = ControlChannel::new(100);
     let ping = Control::Ping { id: 0, sent: 0, received: 0 };
     let fitting = 100 / ping.emit().len();
@@ -157,9 +158,9 @@ fn a_peer_that_takes_nothing_is_given_up() {
 }
 
 #[test]
-fn messages_kept_without_a_connection_are_bounded() {
+fn messages_retained_without_a_connection_are_bounded() {
     let mut channel = ControlChannel::new(100);
-    // A connection broke with its queue full: what it held is no bound on what is kept.
+    // The queue of the broken connection was full. It does not limit the retained messages.
     while channel.send(&Control::Ping { id: 0, sent: 0, received: 0 }).is_ok() {}
     let fitting = 100 / Control::List.emit().len();
     (0..fitting).for_each(|_| channel.keep(&Control::List).expect("there is room"));
@@ -167,13 +168,16 @@ fn messages_kept_without_a_connection_are_bounded() {
 }
 
 #[test]
-fn a_frame_too_long_is_refused_before_its_bytes_are_held() {
+fn a_frame_too_long_is_refused_before_it_is_buffered() {
     let mut channel = ControlChannel::new(LIMIT_BYTES);
     channel.handle_bytes(&u32::MAX.to_le_bytes());
     assert!(matches!(channel.poll(), Err(ChannelError::Wire(WireError::TooLong { .. }))));
-    // The longest that is allowed goes through, however it is cut.
+    // A frame of the maximum length passes in any pieces.
     let mut channel = ControlChannel::new(LIMIT_BYTES);
-    let longest = Control::Pair { flow: 0, epoch: 0, pair: 0, body: vec![1; FRAME_BYTES_MAX - 16] };
+    let longest = Control::Flow {
+        flow: 0,
+        message: FlowControl::Pair { epoch: 0, pair: 0, body: vec![1; FRAME_BYTES_MAX - 16] },
+    };
     for piece in longest.emit().chunks(1000) {
         assert!(channel.has_room());
         channel.handle_bytes(piece);
@@ -191,7 +195,7 @@ fn a_welcome_opens_a_session() {
         |resumed| Control::Welcome { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
     let welcomed = |resumed| Welcomed { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
     assert_eq!(new.handle(welcome(false)), Ok(welcomed(false)));
-    // Nothing was to be resumed, so nothing is, whatever the sharer says.
+    // Nothing was to be resumed, so nothing resumes, even if the device host claims it.
     assert_eq!(new.handle(welcome(true)), Ok(welcomed(false)));
     let again = Handshake::new("attic", Some(TOKEN), 9, 2);
     assert_eq!(
@@ -204,7 +208,7 @@ fn a_welcome_opens_a_session() {
 }
 
 #[test]
-fn anything_but_a_welcome_is_told() {
+fn any_other_reply_is_an_error() {
     let handshake = Handshake::new("attic", None, 0, 1);
     let refused = handshake.handle(Control::Goodbye { reason: "full".into() });
     assert_eq!(refused, Err(HandshakeError::Refused("full".into())));
@@ -214,7 +218,7 @@ fn anything_but_a_welcome_is_told() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_forgotten_with_its_connection() {
+fn invalid_bytes_are_discarded_with_their_connection() {
     let mut channel = ControlChannel::new(LIMIT_BYTES);
     channel.handle_bytes(&Control::Linked { driver: 1 }.emit());
     channel.handle_bytes(&u32::MAX.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The clock offset under delays that differ by direction and clocks that drift, and liveness.
+//! The clock offset, with delays that differ by direction and clocks that drift; and liveness.
 
 use contract::Time;
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use session::{ClockEstimator, Liveness};
 use std::time::Duration;
 
-/// The peer's clock: what it shows when ours shows `ours`, both in nanoseconds.
+/// The peer's clock: its reading at the local time `ours`, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct PeerClock {
     ahead_ns: i64,
@@ -24,7 +24,7 @@ impl PeerClock {
 const DAY_NS: u64 = 86_400_000_000_000;
 
 proptest! {
-    /// The true offset lies within the bound, and the offset in use never jumps once it is settled.
+    /// The true offset is within the bound, and the offset in use never jumps after it has settled.
     #[test]
     fn the_error_is_within_its_bound(
         ahead_ns in -(DAY_NS as i64)..DAY_NS as i64,
@@ -42,19 +42,20 @@ proptest! {
             let replied = received + pause_us * 1000;
             let now = replied + back_us * 1000;
             clock.handle_pong(sent, peer.at(received), peer.at(replied), Time(now));
-            let offset = clock.offset().expect("an answer came").0;
+            let offset = clock.offset().expect("a reply arrived").0;
             let truth = now as i64 - peer.at(now) as i64;
-            // Within the trip itself the clocks drift too: 200 ppm of at most 50.5 ms.
-            let bound = clock.error_ns().expect("an answer came") + 10_200;
+            // The clocks also drift during the round trip: 200 ppm of at most 50.5 ms.
+            let bound = clock.error_ns().expect("a reply arrived") + 10_200;
             prop_assert!(offset.abs_diff(truth) <= bound, "off by {} > {bound}", offset.abs_diff(truth));
             if let Some((before, since)) = last.filter(|_| index >= 16) {
-                // Half the widest round trip and the drift are less than what is stepped over: at most 5000 ppm.
+                // Half the longest round trip plus the drift is less than the step threshold, so it slews: at
+                // most 5000 ppm.
                 let allowed = (now - since) / 200;
                 prop_assert!(offset.abs_diff(before) <= allowed, "jumped by {}", offset.abs_diff(before));
             }
             last = Some((offset, now));
         }
-        prop_assert!(clock.round_trip_ns().expect("an answer came") <= 50_000_000);
+        prop_assert!(clock.round_trip_ns().expect("a reply arrived") <= 50_000_000);
     }
 
     /// On a quiet path the estimate becomes as good as the path allows.
@@ -67,15 +68,16 @@ proptest! {
             let received = sent + base_us * 1000 + if index == 0 { first_us * 1000 } else { 0 };
             clock.handle_pong(sent, peer.at(received), peer.at(received), Time(received + base_us * 1000));
         }
-        // Drift is allowed for though there is none: 100 ms at 200 ppm is as good as fresh.
-        let error = clock.error_ns().expect("an answer came");
+        // The bound includes drift although there is none, so a fresh sample and one with 100 ms of drift at
+        // 200 ppm are equal.
+        let error = clock.error_ns().expect("a reply arrived");
         prop_assert!(error <= base_us * 1000 + 20_000, "{error}");
-        prop_assert!(clock.offset().expect("an answer came").0.abs_diff(-ahead_ns) <= error);
+        prop_assert!(clock.offset().expect("a reply arrived").0.abs_diff(-ahead_ns) <= error);
     }
 
-    /// A bad first answer is forgotten with the first good one.
+    /// A good reply replaces a bad first one at once.
     #[test]
-    fn the_first_answers_are_not_followed_slowly(first_us in 0..400_000u64, base_us in 1..1000u64, good in 1..16u64) {
+    fn a_bad_first_reply_is_replaced_at_once(first_us in 0..400_000u64, base_us in 1..1000u64, good in 1..16u64) {
         let mut clock = ClockEstimator::new();
         for index in 0..=good {
             let sent = DAY_NS + index * 20_000_000;
@@ -83,11 +85,11 @@ proptest! {
             let received = sent + (base_us + late_us) * 1000;
             clock.handle_pong(sent, received, received, Time(received + base_us * 1000));
         }
-        prop_assert!(clock.offset().expect("an answer came").0.unsigned_abs() <= base_us * 1000 + 4000);
+        prop_assert!(clock.offset().expect("a reply arrived").0.unsigned_abs() <= base_us * 1000 + 4000);
     }
 
     #[test]
-    fn answers_that_cannot_be_are_harmless(pongs in vec(hostile_pong(), 0..100)) {
+    fn impossible_replies_are_ignored(pongs in vec(hostile_pong(), 0..100)) {
         let mut clock = ClockEstimator::new();
         for (sent, received, replied, now) in pongs {
             clock.handle_pong(sent, received, replied, Time(now));
@@ -101,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn silence_is_counted_from_what_was_heard_last(
+    fn the_timeout_starts_at_the_last_sign_of_life(
         silence_ms in 1..5000u64,
         heard_ms in vec(0..10_000u64, 0..20),
         now_ms in 0..20_000u64,

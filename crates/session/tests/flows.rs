@@ -1,4 +1,4 @@
-//! A flow between two hosts over links that lose, repeat, delay, reorder and break, in virtual time.
+//! A flow between two hosts in virtual time, over links that lose, repeat, delay, reorder and break.
 
 use contract::FlowClass;
 use netsim::Params;
@@ -8,10 +8,10 @@ use session::Limits;
 use std::time::Duration;
 use testkit::peers::{Peers, PeersSetup};
 
-/// Far longer than any of these runs takes; one that ends here has come to a standstill.
+/// Far longer than any of these runs takes. A run that reaches it has stalled.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Bounds so narrow that every run touches them.
+/// Limits so narrow that every run reaches them.
 fn narrow() -> impl Strategy<Value = Limits> {
     (1..20usize, 1..20_000usize, 1..10usize, 1..20_000usize).prop_map(
         |(store_messages, store_bytes, held_records, held_bytes)| Limits {
@@ -28,7 +28,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![Just(Limits::default()), narrow()]
 }
 
-/// A link that does all that datagrams suffer.
+/// A link with all the faults of datagrams.
 fn bad_link() -> impl Strategy<Value = Params> {
     let losses = (0..300_000u32, 0..100_000u32, 1..20u32, 0..300_000u32);
     let times = (0..100_000_000u64, 0..100_000_000u64, any::<bool>());
@@ -46,7 +46,7 @@ fn bad_link() -> impl Strategy<Value = Params> {
     )
 }
 
-/// A link that keeps everything and its order, as a stream does.
+/// A link that loses nothing and keeps the order, like a stream.
 fn good_link() -> impl Strategy<Value = Params> {
     (0..100_000_000u64, 0..100_000_000u64).prop_map(|(delay_ns, jitter_ns)| Params {
         delay_ns,
@@ -61,14 +61,14 @@ fn setup(class: FlowClass, lossy: bool, data: Params, limits: Limits, seed: u64)
     Peers::new(PeersSetup { class, lossy, data, control_delay, limits, seed })
 }
 
-/// Number `serial` as a body of at least eight bytes.
+/// A body of at least eight bytes that holds `serial`.
 fn body(serial: u64, more_bytes: usize) -> Vec<u8> {
     let mut body = serial.to_le_bytes().to_vec();
     body.resize(8 + more_bytes, serial as u8);
     body
 }
 
-/// Epoch and number of each message delivered.
+/// Epoch and number of each delivered message.
 fn delivered(peers: &Peers) -> Vec<(u32, u64)> {
     let serial = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
     peers.delivered().iter().map(|d| (d.epoch, serial(&d.body.clone().into_bytes()))).collect()
@@ -77,7 +77,7 @@ fn delivered(peers: &Peers) -> Vec<(u32, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// What is to come complete and in order does, whatever a lossy transport does to it.
+    /// An ordered flow is complete and in order, whatever a lossy transport does.
     #[test]
     fn nothing_is_lost_repeated_or_reordered(
         class in prop_oneof![Just(FlowClass::Reliable), Just(FlowClass::State)],
@@ -91,7 +91,7 @@ proptest! {
         for (serial, (wait_us, more_bytes)) in messages.iter().enumerate() {
             peers.run_for(Duration::from_micros(*wait_us));
             peers.send(body(serial as u64, *more_bytes));
-            // All that the sink has not handed on is in the store.
+            // The store holds every record that the sink has not delivered.
             prop_assert!(peers.source().next_sequence() - peers.sink().next_sequence() <= store_messages);
         }
         prop_assert!(peers.run_until_settled(PATIENCE), "standstill after {:?}", delivered(&peers).last());
@@ -102,10 +102,10 @@ proptest! {
         prop_assert_eq!(peers.sink().counters().lost, 0);
     }
 
-    /// A reliable flow whose pipeline changes on the way, over links that break: nothing is lost or repeated, and
-    /// each message comes in the epoch that it was given in.
+    /// A reliable flow changes its pipeline over links that break. Nothing is lost or repeated, and each
+    /// message arrives in the epoch that it was sent in.
     #[test]
-    fn an_epoch_that_goes_on_loses_nothing(
+    fn a_continued_epoch_loses_nothing(
         (lossy, link) in prop_oneof![good_link().prop_map(|link| (false, link)), bad_link().prop_map(|link| (true, link))],
         limits in limits(),
         messages in vec((0..20_000u64, 0..3000usize), 1..100),
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(peers.sink().counters().repeated * u64::from(!lossy && cuts.is_empty()), 0);
     }
 
-    /// A reliable flow goes on after its link broke, without a gap or a repeat, over streams and datagrams.
+    /// A reliable flow resumes after its link broke, without a gap or a repeat, over streams and datagrams.
     #[test]
     fn a_reliable_flow_survives_its_links(
         (lossy, link) in prop_oneof![good_link().prop_map(|link| (false, link)), bad_link().prop_map(|link| (true, link))],
@@ -158,7 +158,7 @@ proptest! {
     }
 }
 
-/// What befalls a flow.
+/// An event of a flow.
 #[derive(Debug, Clone)]
 enum Event {
     Send(usize),
@@ -185,8 +185,8 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// Epochs: nothing of one given up comes after, each begins at its beginning and has no gap, and the
-    /// last is complete.
+    /// Abandoned epochs: no message of one arrives after the next began, each epoch starts at 0 without gaps,
+    /// and the last one is complete.
     #[test]
     fn epochs_never_mix(
         (lossy, link) in prop_oneof![good_link().prop_map(|link| (false, link)), bad_link().prop_map(|link| (true, link))],
@@ -196,7 +196,7 @@ proptest! {
     ) {
         let mut peers = setup(class, lossy, link, Limits::default(), seed);
         let (mut serial, mut up) = (0, true);
-        // Epoch of the source when each message was given.
+        // The epoch of the source when each message was sent.
         let mut given = Vec::new();
         for event in events {
             match event {
@@ -212,7 +212,7 @@ proptest! {
                     let given_up = peers.sink().epoch().max(1);
                     peers.give_up();
                     prop_assert!(delivered(&peers)[before..].iter().all(|(epoch, _)| *epoch > given_up));
-                    prop_assert!(peers.sink().is_given_up() || peers.sink().epoch() > given_up);
+                    prop_assert!(peers.sink().is_abandoned() || peers.sink().epoch() > given_up);
                 }
                 Event::Restart => peers.restart(),
                 Event::GoOn => {
@@ -223,7 +223,7 @@ proptest! {
                     up = false;
                 }
                 Event::Join => {
-                    // A state flow is not kept over a broken stream: what was given is given up.
+                    // A state flow does not survive a broken stream: its unacknowledged messages are abandoned.
                     if !up && class == FlowClass::State {
                         peers.restart();
                     }
@@ -240,11 +240,11 @@ proptest! {
             }
             peers.join();
         }
-        // Time for the source to hear of an epoch given up.
+        // Time for the source to learn of an abandoned epoch.
         peers.run_for(Duration::from_secs(5));
         peers.send(body(serial, 0));
         prop_assert!(peers.run_until_settled(PATIENCE));
-        // A stream's records are not kept, so settled says nothing of them.
+        // Records of a stream are not stored, so "settled" does not cover them.
         peers.run_for(Duration::from_secs(5));
         let came = delivered(&peers);
         prop_assert!(came.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 < pair[1].1), "{came:?}");
@@ -256,8 +256,8 @@ proptest! {
         prop_assert!(came.iter().filter(|(_, s)| *s < serial).all(|(epoch, s)| *epoch >= given[*s as usize]));
     }
 
-    /// Timely messages come at most once each, and once the end is known every one that did not is counted, in
-    /// whatever epoch.
+    /// Each timely message arrives at most once. When the end is known, every missing one is counted, in every
+    /// epoch.
     #[test]
     fn a_timely_flow_counts_what_it_loses(
         link in bad_link(),
@@ -286,7 +286,7 @@ proptest! {
     }
 }
 
-/// Where nothing is lost nothing is waited for: as much is under way as a sink holds.
+/// Without loss there is no waiting: the flight is as large as the sink's buffer.
 #[test]
 fn a_long_link_is_filled() {
     let link: Params = "delay=50ms".parse().expect("a link");
@@ -294,19 +294,19 @@ fn a_long_link_is_filled() {
     let began = peers.now();
     (0..4000).for_each(|serial| peers.send(body(serial, 992)));
     assert!(peers.run_until_settled(PATIENCE));
-    assert_eq!(peers.source().counters().resent, 0);
+    assert_eq!(peers.source().counters().retransmitted, 0);
     assert!(peers.now().since(began) < Duration::from_millis(900), "{:?}", peers.now().since(began));
 }
 
-/// A burst that takes the last records of all is made good without a round trip for each.
+/// The loss of the last records in a burst is repaired without a round trip for each.
 #[test]
-fn a_lost_tail_comes_soon() {
+fn a_lost_tail_is_repaired_soon() {
     let link = |text: &str| -> Params { text.parse().expect("a link") };
     let mut peers = setup(FlowClass::State, true, link("delay=50ms"), Limits::default(), 1);
     peers.send(body(0, 0));
     peers.run_for(Duration::from_secs(1));
     peers.cut();
-    // Down for datagrams alone is down for the control channel too: the tail is sent into nothing.
+    // The control channel is down together with the datagrams, so the tail is lost.
     (1..=50).for_each(|serial| peers.send(body(serial, 16)));
     let before = peers.now();
     peers.join();

@@ -1,4 +1,4 @@
-//! The halves of a flow against peers that say anything whatever, beside plain models of what they promise.
+//! The halves of a flow against peers that send anything, compared with simple models of their promises.
 
 use contract::{FlowClass, Message, Time};
 use proptest::collection::vec;
@@ -13,7 +13,7 @@ fn class() -> impl Strategy<Value = FlowClass> {
     prop_oneof![Just(FlowClass::Reliable), Just(FlowClass::Timely), Just(FlowClass::State)]
 }
 
-/// Small numbers, where the flow is, and numbers at the end of the world.
+/// Small numbers, near the flow's own, and numbers at the end of the range.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..40u64, 1 => any::<u64>(), 1 => u64::MAX - 3..=u64::MAX, 1 => 1000..1100u64]
 }
@@ -53,7 +53,7 @@ fn source_event() -> impl Strategy<Value = SourceEvent> {
     ]
 }
 
-/// The header of a record, checked against the body behind it.
+/// The header of a record, checked against its body.
 fn header(record: Message) -> RecordHeader {
     let bytes = record.body.into_bytes();
     let header = RecordHeader::parse(&bytes, usize::MAX).expect("a whole record");
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_source_sends_again_only_what_it_keeps(
+    fn a_source_retransmits_only_stored_records(
         class in class(),
         lossy in any::<bool>(),
         events in vec(source_event(), 0..120),
@@ -74,7 +74,7 @@ proptest! {
         let mut source = SourceFlow::new(1, class, lossy, &limits);
         let (mut now, mut epoch) = (Time::ZERO, FIRST_EPOCH);
         let keeps = class != FlowClass::Timely;
-        // Unacknowledged sequences, one past the last ever, and bytes of all of them.
+        // Unacknowledged sequences, the next sequence, and the bytes of all.
         let (mut kept, mut next) = (BTreeSet::new(), 0);
         for event in events {
             match event {
@@ -97,7 +97,7 @@ proptest! {
                 }
                 SourceEvent::Missing(of, ranges) => source.handle_missing(of, &ranges),
                 SourceEvent::Resend => {
-                    if let Some(record) = source.poll_resend(now) {
+                    if let Some(record) = source.poll_retransmit(now) {
                         let header = header(record);
                         prop_assert_eq!(header.epoch, epoch);
                         prop_assert!(kept.contains(&header.sequence));
@@ -117,16 +117,16 @@ proptest! {
             prop_assert!(kept.len() <= limits.store_messages);
             prop_assert_eq!(source.is_settled(), kept.is_empty());
             prop_assert_eq!((source.epoch(), source.next_sequence()), (epoch, next));
-            // The bound on bytes is reached by one message at most.
+            // A single message may exceed the byte limit.
             prop_assert!(kept.len() as u64 * 60 <= 200 + 60 || !source.has_room() || kept.len() < 10);
         }
-        // Whatever was asked for, what is sent again ends.
-        let again = std::iter::from_fn(|| source.poll_resend(now)).take(1000).count();
+        // Retransmission ends, whatever was requested.
+        let again = std::iter::from_fn(|| source.poll_retransmit(now)).take(1000).count();
         prop_assert!(again <= kept.len().max(64));
     }
 
     #[test]
-    fn a_sink_holds_little_and_hands_on_each_once(
+    fn a_sink_buffers_within_bounds_and_delivers_once(
         class in class(),
         events in vec((epoch(), number(), 0..60usize, 0..10u8), 0..150),
     ) {
@@ -137,8 +137,8 @@ proptest! {
         for (epoch, sequence, bytes, what) in events {
             match what {
                 0 => {
-                    prop_assert_eq!(sink.give_up(), held as u64);
-                    prop_assert!(sink.is_given_up() && sink.poll().is_none());
+                    prop_assert_eq!(sink.abandon(), held as u64);
+                    prop_assert!(sink.is_abandoned() && sink.poll().is_none());
                     held = 0;
                 }
                 1 => {
@@ -148,7 +148,7 @@ proptest! {
                     held -= given_up as usize;
                 }
                 2 if bytes % 2 == 0 => sink.handle_end(epoch, sequence),
-                2 => sink.handle_past(epoch, sequence),
+                2 => sink.handle_epoch_end(epoch, sequence),
                 3 => {
                     let next = sink.next_sequence();
                     if sink.poll().is_some() {
@@ -159,7 +159,7 @@ proptest! {
                 _ => {
                     let container = Container { length: bytes as u32, created: 0 };
                     let header = RecordHeader { flow: 1, epoch, sequence, container };
-                    let (before, given_up) = (sink.epoch(), sink.is_given_up());
+                    let (before, given_up) = (sink.epoch(), sink.is_abandoned());
                     match sink.handle(&header, message(bytes)) {
                         Received::Accepted => {
                             prop_assert!(epoch == before && !given_up);
@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// Against the plain statement: lost is every number before the newest that never came.
+    /// Compared with the definition: lost are all numbers below the newest that never arrived.
     #[test]
     fn a_timely_sink_counts_like_a_set(sequences in vec(0..900u64, 1..300)) {
         let mut sink = SinkFlow::new(FlowClass::Timely, &Limits::default());
@@ -202,7 +202,7 @@ proptest! {
     }
 }
 
-/// What a peer may ask for in one message costs no more than what is kept, however it is put.
+/// A request for everything costs no more than the stored records, however it is written.
 #[test]
 fn a_request_for_everything_gives_a_bounded_answer() {
     let mut source = SourceFlow::new(1, FlowClass::Reliable, true, &Limits::default());
@@ -211,7 +211,8 @@ fn a_request_for_everything_gives_a_bounded_answer() {
     for _ in 0..1000 {
         source.handle_missing(FIRST_EPOCH, &[(0, u64::MAX); MISSING_RANGES_MAX]);
     }
-    let sequences: Vec<u64> =
-        std::iter::from_fn(|| source.poll_resend(Time::ZERO)).map(|record| header(record).sequence).collect();
+    let sequences: Vec<u64> = std::iter::from_fn(|| source.poll_retransmit(Time::ZERO))
+        .map(|record| header(record).sequence)
+        .collect();
     assert_eq!(sequences, (0..64).collect::<Vec<_>>());
 }

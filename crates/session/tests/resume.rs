@@ -1,8 +1,8 @@
-//! Every state that a flow between two hosts can come to, in a small scope: whatever happens in whatever order, what
-//! it promises holds, and from everywhere good luck alone brings everything to its end.
+//! Model checking: all states that a flow between two hosts can reach, in a small scope. In every state the
+//! promises hold, and from every state the good moves alone lead to the end.
 //!
-//! Breadth first, so that what is found is found by a shortest way, which is printed. `OUTBOARD_SCOPE=large` looks
-//! further.
+//! The search is breadth first, so that a counterexample is shortest; it is printed. `OUTBOARD_SCOPE=large`
+//! searches further.
 
 use contract::FlowClass;
 use session::StoreFull;
@@ -12,23 +12,23 @@ use std::fmt::Write;
 use std::hash::Hasher;
 use testkit::resume::{Move, Scope, World};
 
-/// Of more states than this a scope is not small.
+/// A scope with more states than this is not small.
 const STATES_MAX: usize = 20_000_000;
 
-/// All states of a scope, by number in the order found.
+/// All states of a scope, numbered in order of discovery.
 #[derive(Default)]
 struct Found {
     numbers: HashMap<u64, u32>,
-    /// From which each was found, and how.
+    /// The predecessor of each state, and the move from it.
     ways: Vec<(u32, Move)>,
-    /// Good moves from one to another.
+    /// Good moves between states.
     good: Vec<(u32, u32)>,
     done: Vec<u32>,
 }
 
 impl Found {
-    /// The number of a state, and whether it is new. States are told apart by 64 bits of hash: among a million,
-    /// two that are taken for one are less likely than one in ten million.
+    /// Returns the number of a state, and true if the state is new. States are identified by a 64-bit hash:
+    /// among a million states, a collision is less likely than one in ten million.
     fn number(&mut self, world: &World, key: &mut String) -> (u32, bool) {
         world.write_key(key);
         let mut hasher = DefaultHasher::new();
@@ -72,7 +72,7 @@ impl Found {
     }
 }
 
-/// Looks at every state of a scope.
+/// Visits every state of a scope.
 fn explore(scope: &Scope) {
     let mut found = Found::default();
     let mut key = String::new();
@@ -109,7 +109,7 @@ fn explore(scope: &Scope) {
     println!("{:>9} states, {:>9} good moves: {scope:?}", found.ways.len(), found.good.len());
 }
 
-/// Says what was broken, and shows the shortest way there.
+/// Prints the broken promise and the shortest way to it.
 fn fail(scope: &Scope, broken: &str, trace: Vec<Move>, last: Option<Move>) -> ! {
     let mut world = World::new(scope);
     let mut story = String::new();
@@ -120,7 +120,7 @@ fn fail(scope: &Scope, broken: &str, trace: Vec<Move>, last: Option<Move>) -> ! 
     panic!("{broken}, after\n{story}in {scope:?}\nwhere {world:#?}");
 }
 
-/// As much, or one more where there is time.
+/// The count, or one more in a large scope.
 fn more<T: From<bool> + std::ops::Add<Output = T>>(count: T) -> T {
     count + T::from(std::env::var("OUTBOARD_SCOPE").is_ok_and(|scope| scope == "large"))
 }
@@ -141,14 +141,14 @@ fn datagrams_lost_repeated_and_late_change_nothing() {
 }
 
 #[test]
-fn processes_that_are_killed_go_on_where_they_stood() {
+fn killed_processes_resume_from_their_tickets() {
     explore(&Scope { kills: more(1), ..reliable(false, 3) });
     explore(&Scope { kills: more(1), losses: 1, ..reliable(true, 2) });
 }
 
-/// Stages that remember are kept now and then, and what was taken since comes again and is left out.
+/// Stages with memory are saved now and then. Later messages come again and are left out.
 #[test]
-fn processes_that_remember_go_on_where_they_were_kept() {
+fn stages_with_memory_resume_from_their_checkpoints() {
     let remembers = |scope| Scope { remembers: true, ..scope };
     explore(&remembers(Scope { kills: more(1), ..reliable(false, 3) }));
     explore(&remembers(Scope { kills: 2, ..reliable(false, 2) }));
@@ -157,9 +157,9 @@ fn processes_that_remember_go_on_where_they_were_kept() {
     explore(&remembers(Scope { kills: 1, brokers: 1, ..reliable(false, 2) }));
 }
 
-/// The hosts leave the one link for the other at different moments, and either may be first.
+/// The hosts change from one link to the other at different moments, in either order.
 #[test]
-fn a_transport_that_changes_amid_a_flow_loses_and_repeats_nothing() {
+fn a_change_of_transport_loses_and_repeats_nothing() {
     explore(&Scope { switches: more(1), ..reliable(false, 3) });
     explore(&Scope { switches: 1, cuts: 1, ..reliable(false, more(2)) });
     explore(&Scope { switches: 1, kills: 1, ..reliable(false, more(2)) });
@@ -167,10 +167,10 @@ fn a_transport_that_changes_amid_a_flow_loses_and_repeats_nothing() {
     explore(&Scope { switches: 1, losses: more(0), repeats: 1, ..reliable(true, 2) });
 }
 
-/// What a broker kept is gone with it, and no more than that: nothing else is lost, nothing of the session before comes
-/// into the next, and only what was taken and not acknowledged comes again.
+/// A crashed broker loses the state that it retained, and nothing else. Nothing of the old session enters the
+/// new one, and only messages that were delivered but not acknowledged are repeated.
 #[test]
-fn a_broker_that_is_killed_costs_what_it_kept_and_no_more() {
+fn a_killed_broker_loses_only_its_retained_state() {
     explore(&Scope { brokers: more(1), ..reliable(false, 4) });
     explore(&Scope { brokers: more(1), kills: 1, ..reliable(false, 2) });
     explore(&Scope { brokers: 1, cuts: 1, switches: 1, ..reliable(false, more(2)) });
@@ -182,7 +182,7 @@ fn a_broker_that_is_killed_costs_what_it_kept_and_no_more() {
 fn a_pipeline_that_changes_loses_nothing() {
     explore(&Scope { changes: more(1), cuts: 1, ..reliable(false, 2) });
     explore(&Scope { changes: 1, kills: 1, ..reliable(false, more(2)) });
-    // A process that is killed forgets that it wished for a change, and its successor wishes for another.
+    // A crashed process forgets its wish for a change, and its successor makes another.
     explore(&Scope { changes: 2, kills: 1, ..reliable(false, 1) });
     explore(&Scope { changes: 1, losses: 1, ..reliable(true, more(1)) });
 }
@@ -198,12 +198,12 @@ fn a_full_store_that_drops_counts_exactly() {
 }
 
 #[test]
-fn a_full_store_that_closes_loses_nothing_before() {
+fn a_flow_closed_by_a_full_store_loses_nothing_before() {
     explore(&Scope { store_full: StoreFull::Close, cuts: more(1), ..reliable(false, 4) });
 }
 
 #[test]
-fn a_state_flow_goes_neutral_and_says_where_things_stand() {
+fn a_state_flow_goes_neutral_and_sends_its_state_again() {
     let state = |lossy, messages| Scope::new(FlowClass::State, lossy, messages);
     explore(&Scope { cuts: 1, ..state(false, more(1)) });
     explore(&Scope { kills: more(1), ..state(false, 1) });

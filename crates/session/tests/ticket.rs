@@ -1,4 +1,4 @@
-//! Flows that go on from tickets: from their own as if nothing had been, from bad ones not at all.
+//! Flows that resume from tickets: from their own without any difference, from invalid ones not at all.
 
 use contract::{FlowClass, Message, Time};
 use proptest::collection::vec;
@@ -21,7 +21,7 @@ fn store_full() -> impl Strategy<Value = StoreFull> {
     prop_oneof![Just(StoreFull::Block), Just(StoreFull::DropOldest), Just(StoreFull::Close)]
 }
 
-/// Small numbers, and those at the end of the world.
+/// Small numbers, and numbers at the end of the range.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..6u64, 1 => any::<u64>(), 1 => u64::MAX - 3..=u64::MAX]
 }
@@ -46,7 +46,7 @@ enum SourceEvent {
     Admit(usize),
     Acknowledge(u64),
     Restart,
-    GoOn,
+    Continue,
     LinkLost,
     Link,
 }
@@ -56,7 +56,7 @@ fn source_event() -> impl Strategy<Value = SourceEvent> {
         8 => (0..60usize).prop_map(SourceEvent::Admit),
         3 => (0..12u64).prop_map(SourceEvent::Acknowledge),
         1 => Just(SourceEvent::Restart),
-        1 => Just(SourceEvent::GoOn),
+        1 => Just(SourceEvent::Continue),
         1 => Just(SourceEvent::LinkLost),
         1 => Just(SourceEvent::Link),
     ]
@@ -65,9 +65,10 @@ fn source_event() -> impl Strategy<Value = SourceEvent> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever became of a source, its successor keeps the same, sends the same again, and numbers on.
+    /// Whatever happened to a source, its successor stores and retransmits the same records and continues the
+    /// numbering.
     #[test]
-    fn a_source_goes_on_from_its_ticket(
+    fn a_source_resumes_from_its_ticket(
         lossy in any::<bool>(),
         full in store_full(),
         events in vec(source_event(), 0..60),
@@ -82,10 +83,10 @@ proptest! {
                     source.handle_acknowledge(source.epoch(), source.next_sequence().saturating_sub(behind));
                 }
                 SourceEvent::Restart => drop(source.restart()),
-                // The sink is in an epoch, and has all before it, when it is asked to go on.
-                SourceEvent::GoOn => {
+                // The sink is in this epoch, and has everything before it, when the epoch continues.
+                SourceEvent::Continue => {
                     source.handle_acknowledge(source.epoch(), 0);
-                    source.go_on(source.epoch() + 3);
+                    source.continue_in(source.epoch() + 3);
                 }
                 SourceEvent::LinkLost => source.handle_link_lost(),
                 SourceEvent::Link => source.handle_link(Time::ZERO),
@@ -93,36 +94,37 @@ proptest! {
         }
         let ticket = source.ticket();
         let resume = |records: Vec<Message>| SourceFlow::resume(&ticket, records, FlowClass::Reliable, lossy, &limits);
-        let mut next = resume(source.kept().collect()).expect("its own ticket");
+        let mut next = resume(source.stored().collect()).expect("its own ticket");
         prop_assert_eq!(next.ticket(), ticket);
-        prop_assert_eq!(bytes(next.kept()), bytes(source.kept()));
+        prop_assert_eq!(bytes(next.stored()), bytes(source.stored()));
         prop_assert_eq!(next.unacknowledged_bytes(), source.unacknowledged_bytes());
         source.handle_link(Time::ZERO);
         next.handle_link(Time::ZERO);
-        let again = |flow: &mut SourceFlow| bytes(std::iter::from_fn(|| flow.poll_resend(Time::ZERO)));
+        let again = |flow: &mut SourceFlow| bytes(std::iter::from_fn(|| flow.poll_retransmit(Time::ZERO)));
         prop_assert_eq!(again(&mut source), again(&mut next));
         if let Admission::Record(record) = next.admit(Message::default(), Time::ZERO) {
             let header = record.body.into_bytes();
             let header = RecordHeader::parse(&header, 0).expect("a whole record");
             prop_assert_eq!((header.epoch, header.sequence), (ticket.epoch, ticket.next));
         }
-        // With one of the records missing it does not go on, unless it is the oldest, which may be acknowledged.
-        let mut kept: Vec<Message> = source.kept().collect();
-        if kept.len() > 1 {
-            kept.remove(1 + damaged.index(kept.len() - 1));
-            prop_assert_eq!(resume(kept).err(), Some(TicketError::Record));
+        // With one record missing it does not resume, unless the missing one is the oldest: that may be
+        // acknowledged.
+        let mut stored: Vec<Message> = source.stored().collect();
+        if stored.len() > 1 {
+            stored.remove(1 + damaged.index(stored.len() - 1));
+            prop_assert_eq!(resume(stored).err(), Some(TicketError::Record));
         }
     }
 
-    /// What a bad keeper hands back is refused or bounded.
+    /// A damaged ticket is refused or bounded.
     #[test]
-    fn a_source_bears_any_ticket(
-        (epoch, next, before, goes_on) in (epoch(), number(), (epoch(), number()), any::<bool>()),
+    fn a_source_refuses_or_bounds_any_ticket(
+        (epoch, next, prev, continues) in (epoch(), number(), (epoch(), number()), any::<bool>()),
         records in vec((epoch(), number(), 0..60usize, any::<bool>()), 0..30),
         class in class(),
         lossy in any::<bool>(),
     ) {
-        let ticket = SourceTicket { flow: FLOW, epoch, next, before, goes_on };
+        let ticket = SourceTicket { flow: FLOW, epoch, next, prev, continues };
         let records = records.into_iter().map(|(epoch, sequence, bytes, whole)| match whole {
             true => record(epoch, sequence, bytes),
             false => Message::new(Time::ZERO, vec![9; bytes]),
@@ -131,24 +133,25 @@ proptest! {
             prop_assert!(source.unacknowledged() <= limits().store_messages);
             prop_assert!(source.next_sequence() >= next);
             source.handle_link(Time::ZERO);
-            prop_assert!(std::iter::from_fn(|| source.poll_resend(Time::ZERO)).count() <= limits().store_messages);
+            prop_assert!(std::iter::from_fn(|| source.poll_retransmit(Time::ZERO)).count() <= limits().store_messages);
         }
     }
 
-    /// Whatever came to a sink, its successor goes on behind what was taken: what was not comes to it again.
+    /// Whatever happened to a sink, its successor resumes after the delivered messages and receives the rest
+    /// again.
     #[test]
-    fn a_sink_goes_on_from_its_ticket(
+    fn a_sink_resumes_from_its_ticket(
         full in any::<bool>(),
         events in vec((0..3u32, 0..8u64, 0..9u8), 0..60),
     ) {
         let mut sink = SinkFlow::new(FlowClass::Reliable, &limits());
-        for (epoch, sequence, what) in events {
-            match what {
+        for (epoch, sequence, event) in events {
+            match event {
                 0 => drop(sink.begin(epoch)),
                 1 => drop(sink.expect(epoch)),
                 2 => sink.expect_end(sequence),
-                3 => sink.handle_taken(),
-                4 if full => sink.handle_gone(epoch, sequence),
+                3 => sink.handle_delivered(),
+                4 if full => sink.handle_trimmed(epoch, sequence),
                 5 | 6 => drop(sink.poll()),
                 _ => {
                     let container = Container { length: 0, created: 0 };
@@ -159,11 +162,11 @@ proptest! {
         let ticket = sink.ticket(FLOW);
         let mut next = SinkFlow::resume(&ticket, FlowClass::Reliable, &limits()).expect("its own ticket");
         prop_assert_eq!(next.ticket(FLOW), ticket);
-        prop_assert_eq!((next.epoch(), next.is_given_up()), (sink.epoch(), sink.is_given_up()));
+        prop_assert_eq!((next.epoch(), next.is_abandoned()), (sink.epoch(), sink.is_abandoned()));
         prop_assert!(full || next.next_sequence() == ticket.next);
-        // What its partner did not take comes again, and is taken.
+        // Undelivered messages come again and are delivered.
         let wanted = next.next_sequence();
-        if sink.epoch() > 0 && !next.is_given_up() {
+        if sink.epoch() > 0 && !next.is_abandoned() {
             let container = Container { length: 0, created: 0 };
             let header = RecordHeader { flow: FLOW, epoch: next.epoch(), sequence: wanted, container };
             prop_assert_eq!(next.handle(&header, Message::default()), Received::Accepted);
@@ -171,16 +174,16 @@ proptest! {
         }
     }
 
-    /// What a bad keeper hands back is refused or bounded.
+    /// A damaged ticket is refused or bounded.
     #[test]
-    fn a_sink_bears_any_ticket(
-        (epoch_, given_up, next, lost) in (epoch(), epoch(), number(), number()),
-        following in prop::option::of((epoch(), prop::option::of(number()))),
-        gone in (epoch(), number()),
+    fn a_sink_refuses_or_bounds_any_ticket(
+        (epoch_, abandoned, next, lost) in (epoch(), epoch(), number(), number()),
+        upcoming in prop::option::of((epoch(), prop::option::of(number()))),
+        trimmed_to in (epoch(), number()),
         class in class(),
         records in vec((epoch(), number()), 0..30),
     ) {
-        let ticket = SinkTicket { flow: FLOW, epoch: epoch_, given_up, next, lost, following, gone };
+        let ticket = SinkTicket { flow: FLOW, epoch: epoch_, abandoned, next, lost, upcoming, trimmed_to };
         let Ok(mut sink) = SinkFlow::resume(&ticket, class, &limits()) else { return Ok(()) };
         for (epoch, sequence) in records {
             let container = Container { length: 0, created: 0 };

@@ -1,33 +1,42 @@
-//! How long to hold messages so that their spacing is whole: what `delay=auto` chooses, and when it is followed.
+//! The controller behind `delay=auto`: how long the sink holds messages so that they leave evenly
+//! spaced.
 //!
-//! The cost of a shift is the 99th percentile of the time from creation to hand-over, plus ten periods for each
-//! late share. Of the transits of the last seconds, the shift that would have cost least is the one to have.
+//! A **transit** is arrival minus creation; a **shift** is release minus creation (see
+//! [`playout`](crate::playout)). The cost of a shift is the 99th percentile of the time from
+//! creation to release, plus ten message periods for each late share. The controller keeps the
+//! transits of the last [`WINDOW`] and picks the shift that would have cost least over them.
+//!
+//! The shift rises at once, but only with a message that is late: the spacing of that message is
+//! spoilt anyway, and the messages behind it keep theirs. It falls by at most one part in [`SLEW`]
+//! of the elapsed time, so that spacing is not visibly squeezed, or in one step when it is
+//! [`STEP_NS`] too high.
 
 use contract::{Choice, Time, Value};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What [`Hold`] minimises, in words.
-pub(crate) const COST: &str = "the 99th percentile of the time from creation to hand-over, plus ten periods of the \
-                               device for each late share";
-/// How long a transit counts.
+/// The cost that [`AdaptiveDelay`] minimises, in words.
+pub(crate) const COST: &str =
+    "the 99th percentile of the time from creation to release, plus ten message periods for each late share";
+/// Age up to which a transit is a sample.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Most transits that count: at higher rates not every message is looked at.
+/// Most samples kept. At higher message rates, some messages are not sampled.
 const SAMPLES_MAX: usize = 1024;
-/// Messages between two choices, while none is late.
+/// Messages between two evaluations while no message is late.
 const INTERVAL: u32 = 16;
-/// The shift comes down by at most one part in this many of the time that passes.
+/// The shift falls by at most one part in this many of the elapsed time.
 const SLEW: i64 = 100;
-/// So far above what is chosen, clocks or route have changed, and the shift steps down.
+/// A shift this far above the best one means that clocks or route have changed: it falls in one
+/// step.
 const STEP_NS: i64 = 500_000_000;
-/// So many late in a row, and what was before them counts no more.
+/// After this many late messages in a row, the samples before them are discarded.
 const LATE_RUN: usize = 32;
-/// Periods that a late share of one costs.
+/// Cost, in message periods, of a late share of 100 %.
 const LATE_PERIODS: i64 = 10;
 
-/// What a shift would have cost, from the transits of the last seconds. All in nanoseconds.
+/// The best shift for the samples, and the figures that explain it. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Chosen {
+struct BestShift {
     shift: i64,
     fastest: i64,
     period: i64,
@@ -35,57 +44,57 @@ struct Chosen {
     late: i64,
 }
 
-/// Chooses a shift and follows it: up at once, with a message that is late anyway; down slowly.
+/// Chooses the shift. See the module comment.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    /// Arrival and transit.
+pub(crate) struct AdaptiveDelay {
+    /// Arrival time and transit, oldest first.
     samples: VecDeque<(Time, i64)>,
     sorted: Vec<i64>,
-    since_choice: u32,
+    since_evaluation: u32,
     late_run: usize,
-    /// The last message's creation time.
-    last: Option<Time>,
+    last_created: Option<Time>,
     /// Mean time between two messages, nanoseconds.
     period: f64,
     delay_max: i64,
-    chosen: Chosen,
-    moved: Time,
-    /// Nothing is left of what the shift came from.
-    starts_anew: bool,
+    best: BestShift,
+    updated: Time,
+    /// No sample is left that supports the current shift: the next message sets it.
+    is_reset: bool,
 }
 
-impl Hold {
-    /// Holds no message longer than `delay_max` beyond the fastest transit.
+impl AdaptiveDelay {
+    /// Limits the delay to `delay_max` beyond the fastest transit.
     pub(crate) fn new(delay_max: Duration) -> Self {
-        Hold {
+        AdaptiveDelay {
             samples: VecDeque::new(),
             sorted: Vec::new(),
-            since_choice: 0,
+            since_evaluation: 0,
             late_run: 0,
-            last: None,
+            last_created: None,
             period: 0.0,
             delay_max: i64::try_from(delay_max.as_nanos()).unwrap_or(i64::MAX),
-            chosen: Chosen::default(),
-            moved: Time::ZERO,
-            starts_anew: false,
+            best: BestShift::default(),
+            updated: Time::ZERO,
+            is_reset: false,
         }
     }
 
-    /// A message of this transit came at `now`, or so many at once, of which the first was created then and took so
-    /// long; the shift to have, where it was `shift` until now.
-    pub(crate) fn follow(
+    /// Records an arrival at `now` and returns the new shift; `shift` is the current one.
+    /// `messages` is the number of messages that arrived together, `created` the creation time of
+    /// the first, and `transit` its transit.
+    pub(crate) fn update(
         &mut self,
         (created, messages): (Time, u32),
         transit: i64,
         now: Time,
         shift: Option<i64>,
     ) -> i64 {
-        if let Some(before) = self.last.replace(created) {
-            let period = created.signed_since(before).max(0) as f64 / f64::from(messages.max(1));
+        if let Some(previous) = self.last_created.replace(created) {
+            let period = created.signed_since(previous).max(0) as f64 / f64::from(messages.max(1));
             let weight = if self.period == 0.0 { 1.0 } else { 1.0 / 64.0 };
             self.period += (period - self.period) * weight;
         }
-        let shift = shift.filter(|_| !std::mem::take(&mut self.starts_anew));
+        let shift = shift.filter(|_| !std::mem::take(&mut self.is_reset));
         let is_late = shift.is_none_or(|shift| transit > shift);
         self.sample(transit, now);
         self.late_run = if is_late { self.late_run + 1 } else { 0 };
@@ -93,38 +102,40 @@ impl Hold {
             let old = self.samples.len().saturating_sub(LATE_RUN);
             self.samples.drain(..old);
         }
-        self.since_choice += 1;
-        if is_late || self.since_choice >= INTERVAL {
-            self.since_choice = 0;
-            self.choose();
+        self.since_evaluation += 1;
+        if is_late || self.since_evaluation >= INTERVAL {
+            self.since_evaluation = 0;
+            self.evaluate();
         }
-        let step = i64::try_from(now.since(self.moved).as_nanos()).unwrap_or(i64::MAX) / SLEW;
-        self.moved = now;
+        let step = i64::try_from(now.since(self.updated).as_nanos()).unwrap_or(i64::MAX) / SLEW;
+        self.updated = now;
         match shift {
             None => transit,
-            // What is held must not wait longer for the sake of one that is late by itself.
-            Some(shift) if is_late => self.chosen.shift.max(shift),
-            Some(shift) => match shift.saturating_sub(self.chosen.shift) {
-                above if above > STEP_NS => self.chosen.shift,
+            // Up to the best shift, not to this transit: queued messages must not wait for one
+            // outlier.
+            Some(shift) if is_late => self.best.shift.max(shift),
+            Some(shift) => match shift.saturating_sub(self.best.shift) {
+                above if above > STEP_NS => self.best.shift,
                 above => shift.saturating_sub(above.clamp(0, step)),
             },
         }
     }
 
-    /// What came from `since` on was no jitter, and counts no more: the shift to have for what came before.
-    pub(crate) fn forget_from(&mut self, since: Time) -> Option<i64> {
+    /// Discards the samples that arrived from `since` on, because a queue and not jitter delayed
+    /// them. Returns the shift that the other samples support.
+    pub(crate) fn discard_from(&mut self, since: Time) -> Option<i64> {
         let before = self.samples.len();
         while self.samples.back().is_some_and(|(at, _)| *at >= since) {
             self.samples.pop_back();
         }
-        self.starts_anew = self.samples.is_empty();
-        if self.starts_anew {
+        self.is_reset = self.samples.is_empty();
+        if self.is_reset {
             return None;
         }
         if self.samples.len() < before {
-            self.choose();
+            self.evaluate();
         }
-        Some(self.chosen.shift)
+        Some(self.best.shift)
     }
 
     fn sample(&mut self, transit: i64, now: Time) {
@@ -140,7 +151,7 @@ impl Hold {
         }
     }
 
-    fn choose(&mut self) {
+    fn evaluate(&mut self) {
         self.sorted.clear();
         self.sorted.extend(self.samples.iter().map(|(_, transit)| *transit));
         self.sorted.sort_unstable();
@@ -148,7 +159,7 @@ impl Hold {
         let samples = i64::try_from(count).unwrap_or(i64::MAX);
         let period = self.period as i64;
         let covered = (count * 99).div_ceil(100).max(1) - 1;
-        // Below the 99th percentile nothing is won: those that are late are what is slow.
+        // No shift below the 99th percentile is cheaper: late messages then set the percentile.
         let (mut best, mut best_cost) = (covered, i64::MAX);
         for (index, transit) in self.sorted.iter().enumerate().skip(covered) {
             let late = samples - 1 - index as i64;
@@ -161,24 +172,24 @@ impl Hold {
         let fastest = self.sorted[0];
         let shift = self.sorted[best].min(fastest.saturating_add(self.delay_max));
         let late = samples - self.sorted.partition_point(|transit| *transit <= shift) as i64;
-        self.chosen = Chosen { shift, fastest, period, samples, late };
+        self.best = BestShift { shift, fastest, period, samples, late };
     }
 
-    /// What it stands at, and why.
+    /// The current delay and its reason, for `outboard top`.
     pub(crate) fn choice(&self, option: &'static str, shift: Option<i64>) -> Choice {
-        let Chosen { shift: chosen, fastest, period, samples, late } = self.chosen;
+        let BestShift { shift: best, fastest, period, samples, late } = self.best;
         let held = shift.map_or(0, |shift| shift.saturating_sub(fastest)).max(0);
         let ms = |ns: i64| ns as f64 / 1e6;
         let late_cost = LATE_PERIODS.saturating_mul(period).saturating_mul(late) / samples.max(1);
         let all_cost = LATE_PERIODS.saturating_mul(period);
         Choice {
             option,
-            // In steps that a person reads.
+            // Whole microseconds are enough for a reader.
             value: Value::Duration(Duration::from_micros(held.unsigned_abs() / 1000)),
             why: format!(
-                "of the last {samples} messages, {:.3} ms beyond the fastest would have covered all but {late}, whose \
-                 lateness costs {:.3} ms; to hold none costs {:.3} ms",
-                ms(chosen.saturating_sub(fastest)),
+                "of the last {samples} messages, {:.3} ms beyond the fastest would have covered all but {late}: their \
+                 lateness costs {:.3} ms; to delay none costs {:.3} ms",
+                ms(best.saturating_sub(fastest)),
                 ms(late_cost),
                 ms(all_cost)
             ),
@@ -192,42 +203,42 @@ mod tests {
 
     const PERIOD_MS: u64 = 10;
 
-    /// Lets messages of these transits come, one each period; the shift after each.
-    fn follow(transits_ms: &[i64]) -> Vec<i64> {
-        let mut hold = Hold::new(Duration::from_secs(1));
+    /// Feeds one message per period with these transits; returns the shift after each.
+    fn update(transits_ms: &[i64]) -> Vec<i64> {
+        let mut delay = AdaptiveDelay::new(Duration::from_secs(1));
         let mut shift = None;
         let one = |(index, transit_ms): (usize, &i64)| {
             let created = Time::from_millis(1000 + index as u64 * PERIOD_MS);
             let now = created.after(Duration::from_millis(transit_ms.unsigned_abs()));
-            shift = Some(hold.follow((created, 1), transit_ms * 1_000_000, now, shift));
+            shift = Some(delay.update((created, 1), transit_ms * 1_000_000, now, shift));
             shift.unwrap_or_default() / 1_000_000
         };
         transits_ms.iter().enumerate().map(one).collect()
     }
 
     #[test]
-    fn a_steady_network_is_followed_exactly() {
-        assert!(follow(&[20; 500]).iter().all(|shift| *shift == 20));
+    fn a_steady_network_needs_no_extra_delay() {
+        assert!(update(&[20; 500]).iter().all(|shift| *shift == 20));
     }
 
     #[test]
-    fn what_happens_once_in_a_thousand_is_not_waited_for() {
+    fn one_slow_message_in_a_thousand_does_not_raise_the_shift() {
         let mut transits = vec![20; 950];
         transits[300] = 400;
-        assert_eq!(follow(&transits).last(), Some(&20), "ten periods by a thousand are less than 380 ms");
+        assert_eq!(update(&transits).last(), Some(&20), "ten periods / 950 cost less than 380 ms");
         let often: Vec<i64> = (0..950).map(|n| if n % 20 == 0 { 60 } else { 20 }).collect();
-        assert_eq!(follow(&often).last(), Some(&60), "one in twenty is the 99th percentile");
+        assert_eq!(update(&often).last(), Some(&60), "one in twenty is the 99th percentile");
     }
 
     #[test]
-    fn up_at_once_and_down_slowly() {
+    fn the_shift_rises_at_once_and_falls_slowly() {
         let mut transits = vec![10; 300];
         transits.extend([200; 100]);
-        let shifts = follow(&transits);
+        let shifts = update(&transits);
         assert_eq!(shifts[299], 10);
         assert_eq!(shifts[320], 200, "after one in a hundred");
         transits.extend([10; 2000]);
-        let shifts = follow(&transits);
+        let shifts = update(&transits);
         let (before, after) = (shifts[1500], shifts[1600]);
         assert!((8..=12).contains(&(before - after)), "10 ms in a second: {before} {after}");
     }

@@ -1,16 +1,17 @@
-//! What a stage remembers, as bytes for another process: numbers, and bodies, which are shared.
+//! The byte format of a stage's state ([`Stage::checkpoint`](contract::Stage::checkpoint)): numbers
+//! (LEB128) and bodies. Bodies are shared, not copied.
 
 use crate::varint;
 use contract::{Body, Message, StageError, Time};
 
-/// A checkpoint that is being written.
+/// Writes a checkpoint.
 #[derive(Debug, Default)]
-pub(crate) struct Checkpoint {
+pub(crate) struct CheckpointWriter {
     body: Body,
     numbers: Vec<u8>,
 }
 
-impl Checkpoint {
+impl CheckpointWriter {
     /// Appends numbers.
     pub(crate) fn put(&mut self, numbers: impl IntoIterator<Item = u64>) {
         numbers.into_iter().for_each(|number| varint::put(&mut self.numbers, number));
@@ -23,38 +24,38 @@ impl Checkpoint {
         self.body.append(body.clone());
     }
 
-    /// Appends a message, but for its attributes.
+    /// Appends a message without its attributes.
     pub(crate) fn put_message(&mut self, message: &Message) {
         self.put([message.created.0]);
         self.put_body(&message.body);
     }
 
-    /// What was written.
+    /// The finished checkpoint.
     pub(crate) fn finish(mut self) -> Body {
         self.body.push(self.numbers.into());
         self.body
     }
 }
 
-/// A checkpoint that is being read. It comes from another process: whatever it says may be wrong.
+/// Reads a checkpoint. It comes from another process, so every value in it may be wrong.
 #[derive(Debug)]
-pub(crate) struct Remembered(pub(crate) Body);
+pub(crate) struct CheckpointReader(pub(crate) Body);
 
-impl Remembered {
+impl CheckpointReader {
     /// The next number.
     pub(crate) fn number(&mut self) -> Result<u64, StageError> {
-        varint::take(&mut self.0).ok_or_else(wrong)
+        varint::take(&mut self.0).ok_or_else(malformed)
     }
 
     /// The next number, less than `end`.
     pub(crate) fn number_below(&mut self, end: u64) -> Result<u64, StageError> {
-        self.number().and_then(|number| if number < end { Ok(number) } else { Err(wrong()) })
+        self.number().and_then(|number| if number < end { Ok(number) } else { Err(malformed()) })
     }
 
     /// The next body.
     pub(crate) fn body(&mut self) -> Result<Body, StageError> {
-        let bytes = usize::try_from(self.number()?).map_err(|_| wrong())?;
-        self.0.split_off_front(bytes).ok_or_else(wrong)
+        let bytes = usize::try_from(self.number()?).map_err(|_| malformed())?;
+        self.0.split_off_front(bytes).ok_or_else(malformed)
     }
 
     /// The next message.
@@ -62,13 +63,13 @@ impl Remembered {
         Ok(Message::new(Time(self.number()?), self.body()?))
     }
 
-    /// Whether there is no more.
+    /// True if everything was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What is said of a checkpoint that no stage of this kind would have written.
-pub(crate) fn wrong() -> StageError {
-    StageError::Input("the checkpoint is cut short, or says what cannot be".into())
+/// The error for a checkpoint that no stage of this kind writes.
+pub(crate) fn malformed() -> StageError {
+    StageError::Input("the checkpoint is cut short or holds an impossible value".into())
 }

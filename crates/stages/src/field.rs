@@ -1,13 +1,13 @@
-//! A number that stands at a fixed place of every body, little-endian.
+//! A little-endian number at a fixed offset of every body.
 
 use contract::Body;
 
-/// Where it stands.
+/// Offset and width of the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub(crate) at: usize,
-    /// Its bytes, 0 to 8; a field of no bytes is in no body.
+    /// Width in bytes, 0 to 8. A field of width 0 is never found.
     pub(crate) width: usize,
 }
 
@@ -38,7 +38,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_field_is_read_wherever_the_pieces_border(
+        fn a_field_is_read_across_pieces(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..6), 0..6),
             at in 0usize..30,
             width in 0usize..9,

@@ -1,4 +1,5 @@
-//! A histogram of durations: four classes an octave, so that a percentile is read within a quarter.
+//! A histogram of durations: four classes per octave, so that a percentile is at most a quarter too
+//! long.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one. When the counters are nearly full, all are halved: old durations weigh less.
+    /// Counts a duration. When the total is about to overflow, all counters are halved, so that old
+    /// durations weigh less.
     pub(crate) fn add(&mut self, duration: Duration) {
         if self.total == u32::MAX {
             self.counts.iter_mut().for_each(|count| *count /= 2);
@@ -29,13 +31,14 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// A duration that at least `share` of those counted do not exceed; at most a quarter too long.
+    /// The duration that `share` of the counted durations do not exceed; at most a quarter too
+    /// long.
     pub(crate) fn percentile(&self, share: f64) -> Duration {
-        let wanted = (f64::from(self.total) * share).ceil().max(1.0) as u64;
+        let rank = (f64::from(self.total) * share).ceil().max(1.0) as u64;
         let mut counted = 0;
         for (class, count) in self.counts.iter().enumerate() {
             counted += u64::from(*count);
-            if counted >= wanted {
+            if counted >= rank {
                 return Duration::from_nanos(upper(class));
             }
         }

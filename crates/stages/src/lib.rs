@@ -1,18 +1,42 @@
-//! Pairs of transformation modules (paper N, section 4.8): one folder a pair, one line in [`PAIRS`].
+//! Pairs: transformations of messages and their undoing. One folder a pair, one line each in
+//! [`PAIRS`].
+//!
+//! A pair has two halves, each a [`Stage`](contract::Stage): the source half transforms messages,
+//! and the sink half, on the other side of the network, undoes it ("Networked Device Driver
+//! Architecture" (2012), 4.8).
+//!
+//! # Adding an option to a pair
+//!
+//! A line in the `OPTIONS` of its `mod.rs` and a row in its `doc.md`. The module comment of
+//! `compress` shows how.
 //!
 //! # Adding a pair
 //!
-//! 1. Copy the folder of a pair of the same kind: `compress` (every message by itself), `bundle` (several
-//!    become one), `buffer` (its halves talk), `tap` (nothing to undo).
-//! 2. `mod.rs` declares it: options (`agreed(...)`), [`Promises`](contract::Promises), the formats it takes,
-//!    its `doc.md`. What is not promised, the suite forbids.
-//! 3. `source.rs` and `sink.rs` are its halves, [`Stage`](contract::Stage)s: no clock, no I/O, no thread. A
-//!    header stands at the front of the body (`Body::push_front`), and the sink half takes it off and checks
-//!    it: it may be anything. What a sink half remembers or holds, it says
-//!    ([`Stage::checkpoint`](contract::Stage::checkpoint)): its process may be killed. A half without work is [`PassThrough`](contract::PassThrough).
-//! 4. `tests.rs` runs `testkit::stage::conforms` with several sets of options, holds the bytes of its header,
-//!    and says what this pair is for, in virtual time (`testkit::stage::TwoHalves`).
-//! 5. Add a line to [`PAIRS`]. Help, checks and completion follow from it.
+//! 1. Copy the folder of a similar pair: `compress` (each message on its own), `bundle` (several
+//!    messages become one), `buffer` (the halves exchange control messages), `tap` (nothing to
+//!    undo).
+//! 2. In `mod.rs`, declare options, formats, documentation and [`Promises`](contract::Promises).
+//!    The conformance suite forbids everything that is not promised.
+//! 3. In `source.rs` and `sink.rs`, write the halves. A stage has no clock, no I/O and no thread;
+//!    time is an argument. The source half puts its header in front of the body
+//!    (`Body::push_front`). The sink half takes it off and checks it: it may hold anything. A half
+//!    without work is [`PassThrough`](contract::PassThrough). A sink half with state implements
+//!    [`Stage::checkpoint`](contract::Stage::checkpoint), because its process may be killed.
+//! 4. In `tests.rs`, run `testkit::stage::conforms` with several sets of options, compare the bytes
+//!    of the header, and test the purpose of the pair in virtual time
+//!    (`testkit::stage::TwoHalves`).
+//! 5. Add the pair to [`PAIRS`]. Help, option checks and completion derive from it.
+//!
+//! # Shared parts
+//!
+//! ```text
+//! playout, adaptive         release messages at creation spacing; the controller of delay=auto
+//! sequence, reorder_buffer  position of a numbered flow; releasing it in order
+//! movement                  merging motion of input devices
+//! picture, field            pictures; a number at a fixed offset of a body
+//! checkpoint, varint        byte formats
+//! histogram, random         percentiles; seeded random numbers
+//! ```
 
 mod adaptive;
 mod average;
@@ -21,7 +45,6 @@ mod bundle;
 mod checkpoint;
 mod colour;
 mod compress;
-mod course;
 mod crop;
 mod delay;
 mod delta;
@@ -43,17 +66,18 @@ mod prefetch;
 mod random;
 mod record;
 mod reorder;
+mod reorder_buffer;
 mod replay;
 mod scale;
+mod sequence;
 mod synchronize;
 mod tap;
 mod track;
-mod turns;
 mod varint;
 
 use contract::{OptionKind, OptionSpec, Pair, Scope};
 
-/// Every pair there is.
+/// All pairs.
 pub static PAIRS: &[&dyn Pair] = &[
     &null::Null,
     &average::Average,
@@ -82,7 +106,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &track::Track,
 ];
 
-/// An option that both hosts agree on.
+/// An option that both hosts agree on: name, kind, default, help.
 const fn agreed(
     name: &'static str,
     kind: OptionKind,
@@ -110,7 +134,18 @@ mod tests {
     }
 
     #[test]
-    fn all_pairs_stand_in_one_pipeline_a_peer_may_propose() {
+    fn documentation_has_a_row_with_the_default_of_every_option() {
+        for pair in PAIRS {
+            for OptionSpec { name, default, .. } in pair.options() {
+                let default = if default.is_empty() { "none".into() } else { format!("`{default}`") };
+                let row = format!("| `{name}` | {default} |");
+                assert!(pair.doc().contains(&row), "{}: its doc.md has no row {row}", pair.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_may_propose_all_pairs_in_one_pipeline() {
         let takes_any = |pair: &&&dyn Pair| {
             let options = Options::defaults(pair.options()).unwrap();
             let is_agreed = |option: &OptionSpec| option.scope == Scope::Agreed;

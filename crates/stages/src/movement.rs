@@ -1,27 +1,27 @@
-//! What the typed formats of input devices say of motion, taken together: the part that `average` and
-//! `latest` share.
+//! Merging of motion messages of input devices (formats `evdev` and `motion`), shared by `average`
+//! and `latest`.
 
 use contract::Format;
 use wire::formats::{evdev, motion};
 
-/// Messages of mere motion that wait to be told as one.
+/// Accumulates messages that hold only motion, to be sent as one.
 #[derive(Debug)]
 pub(crate) enum Movement {
     Evdev(evdev::Movement),
     Motion(motion::Movement),
 }
 
-/// A message that was read.
+/// A parsed message.
 #[derive(Debug)]
 pub(crate) enum Update {
     Evdev(evdev::Update),
     Motion(motion::Update),
-    /// It is not of the format: only its device can say what is wrong with it.
+    /// Not of the format. It passes unchanged, because only its device can report the error.
     Unknown,
 }
 
 impl Movement {
-    /// For a format of which motion is a part.
+    /// An empty accumulator, for a format that has motion.
     pub(crate) fn of(format: &Format) -> Option<Movement> {
         match format {
             Format::Evdev => Some(Movement::Evdev(<_>::default())),
@@ -30,7 +30,7 @@ impl Movement {
         }
     }
 
-    /// Reads a message of its format.
+    /// Parses a message.
     pub(crate) fn read(&self, body: &[u8]) -> Update {
         match self {
             Movement::Evdev(_) => evdev::Update::parse(body).map_or(Update::Unknown, Update::Evdev),
@@ -38,7 +38,8 @@ impl Movement {
         }
     }
 
-    /// Takes a message in; `false`, and nothing taken, if it is not mere motion, or too much for one message.
+    /// Adds a message. Returns `false` and adds nothing if it holds more than motion, or if the sum
+    /// would not fit one message.
     pub(crate) fn add(&mut self, update: &Update) -> bool {
         match (self, update) {
             (Movement::Evdev(movement), Update::Evdev(evdev::Update::Frame(events))) => movement.add(events),
@@ -49,7 +50,8 @@ impl Movement {
         }
     }
 
-    /// Notes a message that goes its own way. What waited must have left before.
+    /// Records the positions in a message that is sent separately. Accumulated motion must have
+    /// left before it.
     pub(crate) fn pass(&mut self, update: &Update) {
         use evdev::Update::{Frame, Snapshot};
         match (self, update) {
@@ -63,7 +65,7 @@ impl Movement {
         }
     }
 
-    /// Whether nothing waits.
+    /// True if no motion is accumulated.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Movement::Evdev(movement) => movement.is_empty(),
@@ -71,27 +73,28 @@ impl Movement {
         }
     }
 
-    /// One message with the mean of each axis. Where an axis stands elsewhere, there is more to take.
+    /// Takes one message with the mean of each axis. If an axis now differs from its mean, another
+    /// message follows.
     pub(crate) fn take_mean(&mut self) -> Option<Vec<u8>> {
         match self {
-            Movement::Evdev(movement) => frame(movement.take_mean()),
-            Movement::Motion(movement) => told(movement.take()),
+            Movement::Evdev(movement) => encode_frame(movement.take_mean()),
+            Movement::Motion(movement) => encode_motion(movement.take()),
         }
     }
 
-    /// One message that leads as far, to where each position is now.
+    /// Takes one message with the summed distances and the latest positions.
     pub(crate) fn take_last(&mut self) -> Option<Vec<u8>> {
         match self {
-            Movement::Evdev(movement) => frame(movement.take_last()),
-            Movement::Motion(movement) => told(movement.take()),
+            Movement::Evdev(movement) => encode_frame(movement.take_last()),
+            Movement::Motion(movement) => encode_motion(movement.take()),
         }
     }
 }
 
-fn frame(events: Vec<evdev::Event>) -> Option<Vec<u8>> {
+fn encode_frame(events: Vec<evdev::Event>) -> Option<Vec<u8>> {
     (!events.is_empty()).then(|| evdev::Update::Frame(events).to_bytes())
 }
 
-fn told(motion: Option<motion::Motion>) -> Option<Vec<u8>> {
+fn encode_motion(motion: Option<motion::Motion>) -> Option<Vec<u8>> {
     motion.map(|motion| motion.to_array().to_vec())
 }

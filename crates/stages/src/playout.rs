@@ -1,30 +1,31 @@
-//! Releasing messages at the spacing at which they were created.
+//! A playout buffer: releases messages at the spacing at which they were created.
 //!
-//! A message is due at its creation time plus a **shift**, the same for all: then what the network did to
-//! their spacing is undone. Who holds a [`Playout`] says what the shift is, from the **transits** (arrival
-//! minus creation) that it sees. Messages leave in the order in which they came, whatever their creation times.
+//! A message is due at its creation time plus a **shift**. The shift is the same for all messages,
+//! which undoes the jitter of the network. The owner of a [`Playout`] sets the shift from the
+//! **transits** (arrival minus creation) that it sees. Messages leave in order of arrival, whatever
+//! their creation times.
 
-use crate::checkpoint::{self, Checkpoint, Remembered};
+use crate::checkpoint::{self, CheckpointReader, CheckpointWriter};
 use contract::{Message, Offset, Outbox, Port, Report, StageError, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Nothing is held longer than this after it came, whatever its creation time says.
+/// Longest time from arrival to release, whatever the creation time.
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(60);
-/// How far, in nanoseconds, a shift may be above what is needed before it is worth a step down.
+/// A shift this many nanoseconds above the needed one falls in one step.
 pub(crate) const STEP_NS: i64 = 500_000_000;
-/// How long one half of a window of transits lasts.
+/// Length of each half of a [`MinMaxWindow`].
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// Arrival minus creation, nanoseconds. Negative where clocks are not quite translated.
+/// Arrival minus creation, nanoseconds. Negative where the translation of clocks is inexact.
 pub(crate) fn transit(message: &Message, now: Time) -> i64 {
     now.signed_since(message.created)
 }
 
-/// Messages held until they are due, within bounds.
+/// Holds messages until they are due, within bounds.
 #[derive(Debug)]
 pub(crate) struct Playout {
-    /// With the latest time at which each leaves.
+    /// The latest release time of each message, and the message.
     queue: VecDeque<(Time, Message)>,
     bytes: usize,
     messages_max: usize,
@@ -48,18 +49,18 @@ impl Playout {
         }
     }
 
-    /// What is added to a creation time, nanoseconds; none before the first message.
+    /// Release minus creation, nanoseconds; `None` before the first message.
     pub(crate) fn shift(&self) -> Option<i64> {
         self.shift
     }
 
-    /// Sets or forgets the shift, for what is held as well.
+    /// Sets or clears the shift, also for messages already held.
     pub(crate) fn set_shift(&mut self, shift: Option<i64>) {
         self.shift = shift;
     }
 
-    /// Holds a message, or sends it at once if it is due. Where that is too much, the earliest leave ahead of
-    /// their time: nothing is dropped here.
+    /// Holds a message, or sends it at once if it is due. Over a bound, the earliest messages leave
+    /// early: nothing is dropped here.
     pub(crate) fn hold(&mut self, message: Message, now: Time, out: &mut Outbox) {
         let latest = now.after(LONGEST_HOLD);
         if self.queue.is_empty() && self.due(latest, &message) <= now {
@@ -74,14 +75,14 @@ impl Playout {
         }
     }
 
-    /// Sends what is due.
+    /// Sends the messages that are due.
     pub(crate) fn release(&mut self, now: Time, out: &mut Outbox) {
         while self.next_due().is_some_and(|due| due <= now) {
             self.release_first(out);
         }
     }
 
-    /// Sends everything.
+    /// Sends all messages.
     pub(crate) fn flush(&mut self, out: &mut Outbox) {
         while !self.queue.is_empty() {
             self.release_first(out);
@@ -99,7 +100,7 @@ impl Playout {
         self.queue.front().map(|(_, message)| message.created)
     }
 
-    /// What is finished, as [`Stage::finished`](contract::Stage::finished) has it.
+    /// The mark for [`Stage::finished`](contract::Stage::finished).
     pub(crate) fn finished(&self, last: u32) -> u32 {
         self.queue.front().map_or(last, |(_, message)| message.attributes.mark.wrapping_sub(1))
     }
@@ -114,8 +115,8 @@ impl Playout {
         self.released
     }
 
-    /// What is held and by how much it is shifted, for [`Playout::restore`].
-    pub(crate) fn put(&self, into: &mut Checkpoint) {
+    /// Writes the held messages and the shift, for [`Playout::restore`].
+    pub(crate) fn put(&self, into: &mut CheckpointWriter) {
         into.put([self.shift.is_some().into(), self.shift.unwrap_or(0).cast_unsigned()]);
         for (latest, message) in &self.queue {
             into.put([latest.0]);
@@ -123,8 +124,8 @@ impl Playout {
         }
     }
 
-    /// Goes on from the rest of a checkpoint.
-    pub(crate) fn restore(&mut self, mut from: Remembered) -> Result<(), StageError> {
+    /// Restores from the rest of a checkpoint.
+    pub(crate) fn restore(&mut self, mut from: CheckpointReader) -> Result<(), StageError> {
         let has_shift = from.number_below(2)? == 1;
         let shift = from.number()?.cast_signed();
         self.shift = has_shift.then_some(shift);
@@ -133,14 +134,14 @@ impl Playout {
             self.bytes += message.body.len();
             self.queue.push_back((latest, message));
             if self.queue.len() > self.messages_max || self.bytes > self.bytes_max {
-                return Err(checkpoint::wrong());
+                return Err(checkpoint::malformed());
             }
         }
         Ok(())
     }
 
-    /// What there is to report: what is held, was sent, was sent ahead of its time for lack of room, came
-    /// `late`; and how long a message of the `fastest` transit is held.
+    /// Figures: messages held, released, released early because of a bound, and `late`; and the
+    /// delay of a message with the `fastest` transit.
     pub(crate) fn figures(&self, fastest: Option<i64>, late: u64) -> Vec<Report> {
         let delay = self.shift.zip(fastest).map_or(0, |(shift, fastest)| shift.saturating_sub(fastest));
         vec![
@@ -165,25 +166,26 @@ impl Playout {
     }
 }
 
-/// The smallest and the largest value of the last 5 to 10 seconds, in two halves that take turns.
+/// The smallest and the largest value of the last 5 to 10 s, kept in two halves of 5 s each.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
-    turned: Option<Time>,
+pub(crate) struct MinMaxWindow {
+    half_began: Option<Time>,
     current: Option<(i64, i64)>,
     before: Option<(i64, i64)>,
 }
 
-impl Window {
-    /// Adds a value; says whether the window turned, which is when half of what it knew is forgotten.
+impl MinMaxWindow {
+    /// Adds a value. Returns `true` if a half ended, which discards the values of the half before
+    /// it.
     pub(crate) fn add(&mut self, value: i64, now: Time) -> bool {
-        let turns = now.since(*self.turned.get_or_insert(now)) >= HALF_WINDOW;
-        if turns {
-            self.turned = Some(now);
+        let ends_half = now.since(*self.half_began.get_or_insert(now)) >= HALF_WINDOW;
+        if ends_half {
+            self.half_began = Some(now);
             self.before = self.current.take();
         }
         let (low, high) = self.current.unwrap_or((value, value));
         self.current = Some((low.min(value), high.max(value)));
-        turns
+        ends_half
     }
 
     /// The smallest.
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_leaves_early_and_is_counted() {
+    fn messages_over_a_bound_leave_early_and_are_counted() {
         let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
         playout.set_shift(Some(1 << 40));
         (1..=3).for_each(|ms| playout.hold(message(ms, 10), Time::ZERO, &mut out));
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn no_creation_time_holds_a_message_for_ever() {
+    fn a_wrong_creation_time_holds_no_message_for_ever() {
         let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
         playout.set_shift(Some(i64::MAX));
         playout.hold(Message::new(Time(u64::MAX), vec![1]), Time(5), &mut out);
@@ -249,10 +251,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_knows_the_extremes_of_its_last_seconds(
+        fn a_window_has_the_extremes_of_its_last_seconds(
             values in prop::collection::vec((any::<i64>(), 0u64..2000), 1..60),
         ) {
-            let (mut window, mut seen, mut now) = (Window::default(), Vec::new(), Time::ZERO);
+            let (mut window, mut seen, mut now) = (MinMaxWindow::default(), Vec::new(), Time::ZERO);
             for (value, wait_ms) in values {
                 now = now.after(Duration::from_millis(wait_ms));
                 window.add(value, now);

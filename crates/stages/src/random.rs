@@ -1,6 +1,7 @@
-//! Draws for the instruments: seeded, and the same on every machine.
+//! Seeded random numbers, the same on every machine.
 
-/// SplitMix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators"). Not for secrets.
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). Not for
+/// secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_are_those_of_the_published_generator() {
+    fn the_numbers_are_those_of_the_published_generator() {
         let mut random = Random::new(1234567);
         let drawn: Vec<u64> = (0..3).map(|_| random.draw()).collect();
         assert_eq!(drawn, [6457827717110365317, 3203168211198807973, 9817491932198370423]);

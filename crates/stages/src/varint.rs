@@ -1,8 +1,8 @@
-//! Whole numbers in as few bytes as they need: seven bits a byte, the lowest first (LEB128, as in WebAssembly).
+//! Unsigned LEB128: whole numbers, seven bits a byte, lowest first, as in WebAssembly.
 
 use contract::Body;
 
-/// Bytes of the largest.
+/// Bytes of the largest number.
 const BYTES_MAX: usize = 10;
 
 /// Appends a number.
@@ -14,12 +14,12 @@ pub(crate) fn put(into: &mut impl Extend<u8>, mut value: u64) {
     into.extend([value as u8]);
 }
 
-/// Takes a number off the front of a body; `None` if there is none.
+/// Takes a number off the front of a body; `None` if it is cut short or over 64 bits.
 pub(crate) fn take(body: &mut Body) -> Option<u64> {
     read(|| body.take_front().map(|[byte]| byte))
 }
 
-/// Takes a number off the front of a slice; `None` if there is none.
+/// Takes a number off the front of a slice; `None` if it is cut short or over 64 bits.
 pub(crate) fn take_slice(bytes: &mut &[u8]) -> Option<u64> {
     read(|| {
         let (first, rest) = bytes.split_first()?;
@@ -55,9 +55,9 @@ mod tests {
         for (value, bytes) in
             [(0, &[0][..]), (127, &[0x7f]), (128, &[0x80, 1]), (624_485, &[0xe5, 0x8e, 0x26])]
         {
-            let mut made = Vec::new();
-            put(&mut made, value);
-            assert_eq!(made, bytes);
+            let mut encoded = Vec::new();
+            put(&mut encoded, value);
+            assert_eq!(encoded, bytes);
         }
         for bytes in
             [&[][..], &[0x80], &[0xff; 11], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]]
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_survive_their_bytes(value: u64, shift in 0..64u32, rest: [u8; 3]) {
+        fn numbers_survive_encoding(value: u64, shift in 0..64u32, rest: [u8; 3]) {
             let mut bytes = Vec::new();
             put(&mut bytes, value >> shift);
             bytes.extend(rest);

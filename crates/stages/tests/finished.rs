@@ -1,26 +1,26 @@
-//! What a half says that it has finished ([`Stage::finished`]): nothing more comes of that, and it is not long behind
-//! although it always holds something.
+//! Tests of [`Stage::finished`]: no further message comes of a finished mark, and a half that
+//! always holds messages is never far behind.
 
 use contract::{Format, Message, Outbox, Port, Stage, Time};
 use testkit::stage::{options, site};
 
-/// A half whose messages are marked, and what it says of them.
+/// A half whose input is marked, with its finished mark and its output.
 struct Marked {
     stage: Box<dyn Stage>,
     last: u32,
     finished: u32,
-    longest_behind: u32,
+    most_unfinished: u32,
     out: Outbox,
-    made: Vec<Message>,
-    said: Vec<Vec<u8>>,
+    outputs: Vec<Message>,
+    controls: Vec<Vec<u8>>,
 }
 
 impl Marked {
     fn new(stage: Box<dyn Stage>) -> Marked {
-        // Marks begin again at 0 soon.
+        // Marks soon wrap to 0.
         let last = u32::MAX - 20;
-        let (out, made, said) = Default::default();
-        Marked { stage, last, finished: last, longest_behind: 0, out, made, said }
+        let (out, outputs, controls) = Default::default();
+        Marked { stage, last, finished: last, most_unfinished: 0, out, outputs, controls }
     }
 
     fn handle(&mut self, mut message: Message, now: Time) {
@@ -30,38 +30,40 @@ impl Marked {
         self.check();
     }
 
-    fn wake(&mut self, now: Time) {
+    fn handle_timeouts(&mut self, now: Time) {
         while self.stage.poll_timeout().is_some_and(|at| at <= now) {
             self.stage.handle_timeout(now, &mut self.out).unwrap();
             self.check();
         }
     }
 
-    fn hear(&mut self, said: &[u8], now: Time) {
-        self.stage.handle_control(said, now, &mut self.out).unwrap();
+    fn handle_control(&mut self, controls: &[u8], now: Time) {
+        self.stage.handle_control(controls, now, &mut self.out).unwrap();
         self.check();
     }
 
-    /// What came of a call is of nothing that was finished before.
+    /// Checks that no output belongs to a mark that was finished before, and updates the finished
+    /// mark.
     fn check(&mut self) {
         for (_, message) in self.out.messages.drain(..) {
             let (mark, finished) = (message.attributes.mark, self.finished);
             assert!(
                 finished.wrapping_sub(mark) > u32::MAX / 2,
-                "{mark} comes, and all to {finished} was finished"
+                "output of mark {mark}, but all up to {finished} were finished"
             );
-            self.made.push(message);
+            self.outputs.push(message);
         }
-        self.said.append(&mut self.out.controls);
+        self.controls.append(&mut self.out.controls);
         if let Some(finished) = self.stage.finished(self.last) {
             self.finished = finished;
-            self.longest_behind = self.longest_behind.max(self.last.wrapping_sub(finished));
+            self.most_unfinished = self.most_unfinished.max(self.last.wrapping_sub(finished));
         }
     }
 }
 
-/// Both halves of a pair, a message every 5 ms, at a link that takes no time; how far each was behind at most.
-fn behind(name: &str, given: &[(&str, &str)]) -> [u32; 2] {
+/// Runs both halves of a pair over a link without delay, with a message every 5 ms. Returns the
+/// largest number of unfinished marks at each half.
+fn unfinished(name: &str, given: &[(&str, &str)]) -> [u32; 2] {
     let pair = *stages::PAIRS.iter().find(|pair| pair.name() == name).unwrap();
     let (options, format) = (options(pair, given), Format::Bytes);
     let mut source = Marked::new(pair.source(&options, &format, &site(1)).unwrap());
@@ -71,21 +73,24 @@ fn behind(name: &str, given: &[(&str, &str)]) -> [u32; 2] {
         if step % 5 == 0 {
             source.handle(Message::new(now, vec![7; 10]), now);
         }
-        source.wake(now);
-        sink.wake(now);
-        source.made.drain(..).for_each(|message| sink.handle(message, now));
-        source.said.drain(..).for_each(|said| sink.hear(&said, now));
-        sink.said.drain(..).for_each(|said| source.hear(&said, now));
+        source.handle_timeouts(now);
+        sink.handle_timeouts(now);
+        source.outputs.drain(..).for_each(|message| sink.handle(message, now));
+        source.controls.drain(..).for_each(|controls| sink.handle_control(&controls, now));
+        sink.controls.drain(..).for_each(|controls| source.handle_control(&controls, now));
     }
-    assert!(sink.made.len() > 1_500, "{name}: {} messages came", sink.made.len());
-    [source.longest_behind, sink.longest_behind]
+    assert!(sink.outputs.len() > 1_500, "{name}: {} messages arrived", sink.outputs.len());
+    [source.most_unfinished, sink.most_unfinished]
 }
 
 #[test]
-fn what_is_said_to_be_finished_is_and_soon() {
-    let at_most = |name, given: &[(&str, &str)], most: [u32; 2]| {
-        let behind = behind(name, given);
-        assert!(behind.iter().zip(most).all(|(behind, most)| *behind <= most), "{name}: {behind:?}");
+fn finished_marks_are_correct_and_soon() {
+    let at_most = |name, given: &[(&str, &str)], bounds: [u32; 2]| {
+        let unfinished = unfinished(name, given);
+        assert!(
+            unfinished.iter().zip(bounds).all(|(unfinished, bounds)| *unfinished <= bounds),
+            "{name}: {unfinished:?}"
+        );
     };
     at_most("bundle", &[("count", "4")], [0, 2]);
     at_most("buffer", &[("mode", "play"), ("delay", "40ms")], [0, 9]);

@@ -1,20 +1,20 @@
-//! Sockets that the service manager made before it started this process (`sd_listen_fds(3)`).
+//! Sockets from the service manager (`sd_listen_fds(3)`).
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first of them (`SD_LISTEN_FDS_START`).
+/// The first descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
-/// Most that are taken.
+/// The most descriptors accepted.
 const SOCKETS_MAX: RawFd = 64;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The descriptors that the service manager handed to this very process (`LISTEN_PID`, `LISTEN_FDS`), given once and
-/// closed on `exec`. None if there is no such manager. To be called before anything else is opened. An error says
-/// that what the manager announced is not there.
+/// Returns the descriptors that the service manager passed to this process (`LISTEN_PID`, `LISTEN_FDS`), once,
+/// and marks them close-on-exec. Returns none without such a manager. Call this before opening anything else.
+/// It fails if an announced descriptor is not open.
 pub fn take_sockets() -> io::Result<Vec<OwnedFd>> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
     let is_meant = number("LISTEN_PID") == Some(rustix::process::getpid().as_raw_nonzero().get());
@@ -26,12 +26,12 @@ pub fn take_sockets() -> io::Result<Vec<OwnedFd>> {
 }
 
 fn take(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: `F_GETFD` asks about a number and touches no memory; one that is no descriptor is an error.
+    // SAFETY: `F_GETFD` takes only a number and touches no memory; it fails if the number is not open.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, the manager handed it to this process to own (`sd_listen_fds(3)`), and `TAKEN` lets
-    // nobody take it twice.
+    // SAFETY: it is open, the manager passed it to this process to own (`sd_listen_fds(3)`), and `TAKEN`
+    // prevents a second call from taking it again.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     Ok(socket)
@@ -40,7 +40,7 @@ fn take(number: RawFd) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn without_a_manager_there_are_none() {
+    fn no_manager_means_no_sockets() {
         assert!(super::take_sockets().unwrap().is_empty());
     }
 }

@@ -1,11 +1,11 @@
-//! Hosts as people write them, and the way to them by TCP.
+//! Host names as users write them, and TCP connections to them.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// All addresses of `HOST:PORT`, at least one, as the system's resolver has them. IPv6 stands in brackets; an address that
-/// holds on one link only has its interface behind it (RFC 4007, section 11): `[fe80::1%eth0]:7845`.
+/// Returns all addresses of `HOST:PORT`, at least one, from the system's resolver. IPv6 is written in brackets.
+/// A link-local address has its interface after it (RFC 4007, section 11): `[fe80::1%eth0]:7845`.
 pub fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
     let (_, port) = place.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
@@ -17,13 +17,34 @@ pub fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// The host of `HOST:PORT` as it stands without a port: IPv6 has no brackets.
+/// The host of `HOST:PORT`, without the port and without brackets.
 pub fn host_of(place: &str) -> &str {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// A connection to the first of these that answers, each within `timeout`; it sends what is small at once.
+/// Joins a host and a port; adds brackets to IPv6.
+pub fn with_port_of(host: &str, port: &str) -> String {
+    if is_bare_v6(host) { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Returns true for an IPv6 address without brackets, with or without its interface.
+pub fn is_bare_v6(host: &str) -> bool {
+    let address = host.split_once('%').map_or(host, |(address, _)| address);
+    address.parse::<std::net::Ipv6Addr>().is_ok()
+}
+
+/// The name of this host, for users.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "a host without a name".into(),
+        name => name.into(),
+    }
+}
+
+/// Connects to the first address that answers, each within `timeout`. Small writes are sent at once
+/// (`TCP_NODELAY`).
 pub fn connect(addresses: &[SocketAddr], timeout: Duration) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(io::ErrorKind::NotFound, "there is no address");
     for address in addresses {
@@ -43,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_in_every_form() {
+    fn addresses_are_parsed_in_every_form() {
         for (place, address) in [("127.0.0.1:9", "127.0.0.1:9"), ("[::1]:9", "[::1]:9"), ("::1:9", "[::1]:9")]
         {
             assert_eq!(resolve(place).unwrap(), [address.parse().unwrap()], "{place}");
@@ -56,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_address_is_tried_where_one_refuses() {
+    fn a_refusing_address_is_skipped() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let open = listener.local_addr().unwrap();
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Descriptors that a process was started with, and those that it is sent (SCM_RIGHTS, `unix(7)`).
+//! Inherited descriptors, and descriptors sent over Unix sockets (`SCM_RIGHTS`, `unix(7)`).
 
 use bytes::BytesMut;
 use rustix::io::retry_on_intr;
@@ -11,25 +11,25 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
-/// Most descriptors that one [`send_with`] takes.
+/// The most descriptors in one [`send_with`].
 pub const DESCRIPTORS_MAX: usize = 64;
-/// Bytes that one [`receive_with`] asks for, at most.
+/// The most bytes that one [`receive_with`] requests.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
-/// A second handle, not inherited further, on the open descriptor of this number. EBADF if there is none.
+/// Duplicates the inherited descriptor with this number, close-on-exec. Fails with `EBADF` if it is not open.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the number only goes to the kernel, which answers EBADF if it is no open descriptor.
+    // SAFETY: the number goes only to the kernel, which replies `EBADF` if it is not open.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     match copy {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and no other code knows it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Sends `bytes` over a Unix stream, without waiting and without SIGPIPE, and copies of `descriptors` with the first
-/// of them. Says how many bytes went. Errors as of `sendmsg(2)`; no room is `WouldBlock`, more than
-/// [`DESCRIPTORS_MAX`] is `InvalidInput`.
+/// Sends `bytes` over a Unix stream, without blocking and without `SIGPIPE`, with copies of `descriptors`
+/// attached to the first byte. Returns the number of bytes sent. Errors are those of `sendmsg(2)`: a full
+/// socket is `WouldBlock`, more than [`DESCRIPTORS_MAX`] descriptors is `InvalidInput`.
 pub fn send_with(socket: impl AsFd, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
     if descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -44,9 +44,9 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], descriptors: &[OwnedFd]) -> io
     Ok(retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))?)
 }
 
-/// Receives of a Unix stream behind what `into` holds, without waiting: at most `bytes`, and the descriptors that came
-/// with them, closed on exec. Without a place for descriptors the kernel closes them. 0 is the end of the stream;
-/// nothing now is `WouldBlock`.
+/// Receives from a Unix stream and appends to `into`, without blocking: at most `bytes`, with the attached
+/// descriptors, close-on-exec. Without a vector for descriptors, the kernel closes them. Returns 0 at the end
+/// of the stream; fails with `WouldBlock` if nothing is there.
 pub fn receive_with(
     socket: impl AsFd,
     into: &mut BytesMut,
@@ -82,7 +82,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn descriptors_arrive_with_the_first_of_their_bytes_and_only_where_they_are_wanted() {
+    fn descriptors_arrive_with_their_first_byte_and_only_on_request() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (mut here, there) = UnixStream::pair().unwrap();
         assert_eq!(send_with(&ours, b"abc", &[there.into()]).unwrap(), 3);
@@ -100,7 +100,7 @@ mod tests {
         let (mut here, there) = UnixStream::pair().unwrap();
         send_with(&ours, b"d", &[there.into()]).unwrap();
         assert_eq!(receive_with(&theirs, &mut bytes, 9, None).unwrap(), 1);
-        assert_eq!(here.read(&mut [0]).unwrap(), 0, "what nobody takes is closed");
+        assert_eq!(here.read(&mut [0]).unwrap(), 0, "descriptors without a receiver are closed");
         let error = receive_with(&theirs, &mut bytes, 9, None).unwrap_err();
         assert_eq!((error.kind(), bytes.len()), (io::ErrorKind::WouldBlock, 5));
         drop(ours);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_handed_out_and_what_is_not_is_refused() {
+    fn an_inherited_descriptor_must_be_open() {
         assert!(inherited(1).is_ok());
         for number in [-1, 1 << 20] {
             assert_eq!(inherited(number).unwrap_err().raw_os_error(), Some(libc::EBADF));

@@ -1,18 +1,18 @@
-//! An eventfd: how one thread wakes another that waits for descriptors.
+//! An eventfd: wakes a thread that polls descriptors.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A wake-up that many threads may give and one waits for; clones are handles on the same one.
+/// A wakeup signal. Many threads may send it and one waits for it. Clones share the descriptor.
 #[derive(Debug, Clone)]
 pub struct Event {
     descriptor: Arc<OwnedFd>,
 }
 
 impl Event {
-    /// A new event, not signalled.
+    /// Makes an event that is not signalled.
     pub fn new() -> io::Result<Event> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Event { descriptor: Arc::new(descriptor) })
@@ -20,17 +20,17 @@ impl Event {
 
     /// Makes the descriptor readable.
     pub fn signal(&self) {
-        // Fails only when the counter is full, which is signalled enough.
+        // It fails only when the counter is full, and then the event is signalled.
         let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 
-    /// Takes the signal back; says whether there was one.
+    /// Clears the signal; returns true if it was set.
     pub fn clear(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
     }
 }
 
-/// One that another process made; it must not block.
+/// An event of another process. It must be non-blocking.
 impl From<OwnedFd> for Event {
     fn from(descriptor: OwnedFd) -> Event {
         Event { descriptor: Arc::new(descriptor) }

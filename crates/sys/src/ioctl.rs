@@ -1,11 +1,11 @@
-//! Numbers of ioctls and the three ways to call one (`ioctl(2)`, `asm-generic/ioctl.h`).
+//! Numbers of ioctls, and three ways to call one (`ioctl(2)`, `asm-generic/ioctl.h`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// The kernel writes what the argument points at.
+/// The kernel writes through the argument.
 pub(crate) const READ: u32 = 2;
-/// The kernel reads what the argument points at.
+/// The kernel reads through the argument.
 pub(crate) const WRITE: u32 = 1;
 
 /// The number of an ioctl (`asm-generic/ioctl.h`).
@@ -16,8 +16,8 @@ pub(crate) const fn ioctl_number(direction: u32, group: u8, number: u32, bytes: 
 /// Calls an ioctl that reads or writes one `T` through a pointer.
 ///
 /// # Safety
-/// The kernel must treat `number` as taking a pointer to a `T`, for which any bytes are a value, and must
-/// neither keep the pointer nor follow another one inside of the `T`.
+/// The kernel must treat `number` as taking a pointer to a `T`, and any bytes must be a valid `T`. It must
+/// neither retain the pointer nor follow another one inside of the `T`.
 pub(crate) unsafe fn ioctl_struct<T>(
     descriptor: BorrowedFd<'_>,
     group: u8,
@@ -26,11 +26,11 @@ pub(crate) unsafe fn ioctl_struct<T>(
     value: &mut T,
 ) -> io::Result<i32> {
     let request = ioctl_number(direction, group, number, size_of::<T>());
-    // SAFETY: the pointer is to a live `T`, whose size is part of the request; the caller vouches for the rest.
+    // SAFETY: the pointer is to a live `T`, whose size is part of the request; the caller guarantees the rest.
     answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, std::ptr::from_mut(value)) })
 }
 
-/// Calls an ioctl that fills a slice, and returns what it answers: usually how many bytes it wrote.
+/// Calls an ioctl that fills a slice. Returns the kernel's result, usually the number of bytes written.
 ///
 /// # Safety
 /// As [`ioctl_struct`], for a slice of `T`.
@@ -41,24 +41,24 @@ pub(crate) unsafe fn ioctl_fill<T>(
     into: &mut [T],
 ) -> io::Result<i32> {
     let request = ioctl_number(READ, group, number, size_of_val(into));
-    // SAFETY: the pointer is to live memory of the length in the request; the caller vouches for the rest.
+    // SAFETY: the pointer is to live memory of the length in the request; the caller guarantees the rest.
     answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, into.as_mut_ptr()) })
 }
 
 /// Calls an ioctl whose argument is a number.
 ///
 /// # Safety
-/// The kernel must not take the argument for an address.
+/// The kernel must not treat the argument as an address.
 pub(crate) unsafe fn ioctl_value(
     descriptor: BorrowedFd<'_>,
     request: libc::Ioctl,
     value: libc::c_ulong,
 ) -> io::Result<i32> {
-    // SAFETY: no memory is involved, as the caller vouches.
+    // SAFETY: the caller guarantees that no memory is involved.
     answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, value) })
 }
 
-/// What a system call answered, or why it failed.
+/// Converts the result of a system call.
 pub(crate) fn answer(result: libc::c_int) -> io::Result<i32> {
     match result {
         0.. => Ok(result),

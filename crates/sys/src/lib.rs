@@ -1,6 +1,6 @@
-//! System calls and ioctls that have no safe wrapper elsewhere: the only room with unsafe code.
+//! System calls and ioctls without a safe wrapper elsewhere. This is the only crate with unsafe code.
 //!
-//! Every unsafe block says why it is sound. What is exported is safe to call with any arguments.
+//! Every unsafe block tells why it is sound. Every exported function is safe with any arguments.
 
 pub mod activation;
 pub mod address;
@@ -9,12 +9,15 @@ pub mod descriptor;
 pub mod event;
 pub mod input;
 mod ioctl;
+pub mod listening;
 pub mod load;
 pub mod memory;
 pub mod net;
 pub mod poller;
 pub mod process;
+pub mod random;
 pub mod signal;
+pub mod stop;
 pub mod thread;
 pub mod tty;
 pub mod tun;

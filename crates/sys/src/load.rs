@@ -1,25 +1,26 @@
-//! How many threads of this machine want a processor at this moment (`/proc/loadavg`, `proc_loadavg(5)`).
+//! The number of runnable threads on this machine (`/proc/loadavg`, `proc_loadavg(5)`).
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Longer than the file's one line.
+/// Longer than the only line of the file.
 const LINE_BYTES: usize = 128;
 
-/// The kernel's count, asked as often as one likes for about a microsecond each time.
+/// The kernel's count. A reading takes about a microsecond.
 #[derive(Debug)]
 pub struct Load {
     file: File,
 }
 
 impl Load {
-    /// Opens it; refused where there is no such file, or no right to it.
+    /// Opens the file. Fails if it does not exist or is not readable.
     pub fn open() -> io::Result<Load> {
         Ok(Load { file: File::open("/proc/loadavg")? })
     }
 
-    /// Threads that run or wait for a processor, the asking one among them; `None` if the kernel does not say.
+    /// The number of threads that run or wait for a processor, including the caller; `None` if the kernel does
+    /// not tell.
     pub fn runnable(&self) -> Option<usize> {
         let mut line = [0; LINE_BYTES];
         let count = self.file.read_at(&mut line, 0).ok()?;
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_is_among_those_that_run() {
+    fn the_caller_is_runnable() {
         let load = Load::open().unwrap();
         assert!(load.runnable().is_some_and(|count| count >= 1));
         assert!(load.runnable().is_some_and(|count| count >= 1), "and again");

@@ -1,6 +1,6 @@
-//! Sockets: receiving into memory that was never zeroed, and datagrams in batches that the kernel cuts and
-//! joins (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`). When the kernel had what, it tells where it is asked to
-//! (`SO_TIMESTAMPING`, the kernel's `networking/timestamping.rst`).
+//! Sockets: receiving into memory that is never zeroed; datagrams in batches that the kernel splits and joins
+//! (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`); and kernel timestamps (`SO_TIMESTAMPING`, the kernel's
+//! `networking/timestamping.rst`).
 
 use crate::clock::real_to_boot_ns;
 use bytes::BytesMut;
@@ -10,39 +10,40 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Most slices that one gathering system call takes (`UIO_MAXIOV`).
+/// The most slices of one gathering system call (`UIO_MAXIOV`).
 pub const SLICES_MAX: usize = 1024;
 
-/// Most datagrams that one [`send_datagrams`] takes on every kernel that has it (`UDP_MAX_SEGMENTS`).
+/// The most datagrams of one [`send_datagrams`] on every kernel that supports it (`UDP_MAX_SEGMENTS`).
 pub const SEGMENTS_MAX: usize = 64;
 
-/// Numbers of `linux/udp.h`, of which libc names none for glibc.
+/// Constants of `linux/udp.h` that libc lacks for glibc.
 const UDP_SEGMENT: libc::c_int = 103;
 const UDP_GRO: libc::c_int = 104;
 
-/// Times of the kernel's own making, with numbers and without the data again.
-const TIMES_KEPT: u32 =
+/// Software timestamps with record numbers, without a copy of the data.
+const TIMES_BASE: u32 =
     libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-/// Of a stream, numbers count from the byte that is written next (Linux 6.2).
+/// For a stream, count bytes from the next written one (Linux 6.2).
 const TIMES_OF_STREAM: u32 = 1 << 16;
-/// Which times one call asks for.
+/// The timestamps that one call requests.
 const TIMES_ASKED: u32 =
     libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_TX_ACK;
-/// Numbers of `linux/errqueue.h`: what a time is of.
-const TOLD_SCHEDULED: u32 = 1;
-const TOLD_ACKNOWLEDGED: u32 = 2;
+/// Constants of `linux/errqueue.h`: the place of a timestamp.
+const PASSED_SCHEDULED: u32 = 1;
+const PASSED_ACKNOWLEDGED: u32 = 2;
 
-/// Where received bytes go: behind what `buffer` holds, at most `limit` of them and never beyond its capacity.
+/// The destination of received bytes: appended to `buffer`, at most `limit` bytes and never beyond its
+/// capacity.
 #[derive(Debug)]
 pub struct Room<'a> {
-    /// Grows by what was received.
+    /// The buffer that grows.
     pub buffer: &'a mut BytesMut,
-    /// Most bytes to receive here.
+    /// The most bytes to receive here.
     pub limit: usize,
 }
 
 impl Room<'_> {
-    /// How many bytes fit.
+    /// The number of bytes that fit.
     pub fn bytes(&self) -> usize {
         self.limit.min(self.buffer.capacity() - self.buffer.len())
     }
@@ -53,23 +54,22 @@ impl Room<'_> {
     }
 
     /// # Safety
-    /// The first `count` bytes of what [`Room::iovec`] gave have been written, and `count` is at most its
-    /// length.
+    /// The first `count` bytes at [`Room::iovec`] have been written, and `count` is at most its length.
     unsafe fn filled(&mut self, count: usize) {
-        // SAFETY: they are written and within the capacity, as the caller promises.
+        // SAFETY: the bytes are written and within the capacity, as the caller guarantees.
         unsafe { self.buffer.set_len(self.buffer.len() + count) }
     }
 }
 
-/// Receives from a stream into `rooms`, one after the other, without waiting. 0 is the end of the stream
-/// (or no room). Errors as of `recvmsg(2)`; none to receive is `WouldBlock`.
+/// Receives from a stream into `rooms`, in order, without blocking. Returns 0 at the end of the stream, or
+/// without any room. Errors are those of `recvmsg(2)`: `WouldBlock` if nothing is there.
 pub fn receive<const N: usize>(socket: impl AsFd, rooms: [Room<'_>; N]) -> io::Result<usize> {
-    // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
+    // SAFETY: a zeroed `msghdr` is valid: no address, no data, no control bytes.
     receive_rooms(socket.as_fd(), rooms, &mut unsafe { std::mem::zeroed() })
 }
 
-/// [`receive`], and when the kernel had the last of it, nanoseconds of the system's clock ([`real_to_boot_ns`]
-/// makes the boot clock's of them), if it was told to [`keep_times`].
+/// As [`receive`], with the kernel's timestamp of the last byte in nanoseconds of the system clock, if
+/// [`keep_times`] enabled it. [`real_to_boot_ns`] converts it to the boot clock.
 pub fn receive_timed<const N: usize>(
     socket: impl AsFd,
     rooms: [Room<'_>; N],
@@ -77,7 +77,7 @@ pub fn receive_timed<const N: usize>(
     let mut control = Control([0; CONTROL_BYTES]);
     let mut header = control.header();
     let received = receive_rooms(socket.as_fd(), rooms, &mut header)?;
-    Ok((received, told(&header).at_real_ns))
+    Ok((received, ancillary(&header).at_real_ns))
 }
 
 fn receive_rooms<const N: usize>(
@@ -92,51 +92,51 @@ fn receive_rooms<const N: usize>(
     let mut left = received;
     for room in &mut rooms {
         let here = left.min(room.bytes());
-        // SAFETY: the kernel filled the rooms in order, with `received` bytes in all.
+        // SAFETY: the kernel filled the rooms in order, with `received` bytes in total.
         unsafe { room.filled(here) };
         left -= here;
     }
     Ok(received)
 }
 
-/// What one call of [`receive_datagrams`] brought.
+/// The result of one [`receive_datagrams`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes appended to the buffer.
+    /// The number of appended bytes.
     pub bytes: usize,
-    /// Bytes in each datagram but the last, which may be shorter.
+    /// The length of each datagram, except the last, which may be shorter.
     pub segment: usize,
-    /// Whether there was more than fitted; what was over is lost.
+    /// True if a datagram did not fit; its excess bytes are lost.
     pub truncated: bool,
-    /// When the kernel had it, nanoseconds of the system's clock ([`real_to_boot_ns`] makes the boot clock's of
-    /// them), if it was told to [`keep_times`].
+    /// The kernel's timestamp in nanoseconds of the system clock, if [`keep_times`] enabled it.
+    /// [`real_to_boot_ns`] converts it to the boot clock.
     pub arrived_real_ns: Option<u64>,
 }
 
-/// Bytes for the control messages that one call has or brings.
+/// The space for the control messages of one call.
 const CONTROL_BYTES: usize = 256;
 
-/// Room for them, aligned as the kernel wants it.
+/// Space for control messages, aligned for the kernel.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
 impl Control {
-    /// The header of a message with this room and nothing else.
+    /// A message header with this space and nothing else.
     fn header(&mut self) -> libc::msghdr {
-        // SAFETY: all zero is a valid `msghdr` of no address, no data and no control bytes.
+        // SAFETY: a zeroed `msghdr` is valid: no address, no data, no control bytes.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_control = self.0.as_mut_ptr().cast();
         header.msg_controllen = self.0.len() as _;
         header
     }
 
-    /// Puts a control message behind `used` bytes of others; says how many there are then.
+    /// Appends a control message after `used` bytes; returns the new length.
     fn put<const N: usize>(&mut self, used: usize, level: i32, kind: i32, value: [u8; N]) -> usize {
         let mut header = self.header();
         header.msg_control = self.0[used..].as_mut_ptr().cast();
         header.msg_controllen = (CONTROL_BYTES - used) as _;
-        // SAFETY: what is left of the room is larger than this message, or indexing had failed, as `N` is a few
-        // bytes, and `used` is a sum of whole messages, so that it is aligned for the next.
+        // SAFETY: indexing has checked that the rest of the space is larger than this message. `used` is a sum
+        // of whole messages, so the next one is aligned.
         unsafe {
             let message = libc::CMSG_FIRSTHDR(&header);
             (*message).cmsg_level = level;
@@ -148,8 +148,8 @@ impl Control {
     }
 }
 
-/// Receives one datagram, or several of one size that the kernel joined (see [`join_datagrams`]), behind what
-/// `into` holds, without waiting. 64 KiB of spare capacity hold whatever comes.
+/// Receives one datagram, or several of equal size that the kernel joined (see [`join_datagrams`]), and appends
+/// them to `into`, without blocking. A spare capacity of 64 KiB is always enough.
 pub fn receive_datagrams(socket: impl AsFd, into: &mut BytesMut) -> io::Result<Received> {
     let mut room = Room { buffer: into, limit: usize::MAX };
     let mut vector = [room.iovec()];
@@ -160,12 +160,12 @@ pub fn receive_datagrams(socket: impl AsFd, into: &mut BytesMut) -> io::Result<R
     let bytes = receive_message(socket.as_fd(), &mut header, 0)?.min(room.bytes());
     // SAFETY: the kernel wrote `bytes` bytes from the start of the room.
     unsafe { room.filled(bytes) };
-    let told = told(&header);
+    let data = ancillary(&header);
     Ok(Received {
         bytes,
-        segment: told.segment.filter(|size| *size > 0).unwrap_or(bytes),
+        segment: data.segment.filter(|size| *size > 0).unwrap_or(bytes),
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
-        arrived_real_ns: told.at_real_ns,
+        arrived_real_ns: data.at_real_ns,
     })
 }
 
@@ -175,8 +175,8 @@ fn receive_message(
     flags: libc::c_int,
 ) -> io::Result<usize> {
     loop {
-        // SAFETY: every pointer in the header is to memory of the caller's that outlives the call, with its
-        // length beside it; the kernel writes only there.
+        // SAFETY: every pointer in the header is to memory of the caller that outlives the call, with its
+        // length. The kernel writes only there.
         let count = unsafe { libc::recvmsg(socket.as_raw_fd(), header, libc::MSG_DONTWAIT | flags) };
         match usize::try_from(count) {
             Ok(count) => return Ok(count),
@@ -188,53 +188,53 @@ fn receive_message(
     }
 }
 
-/// What the kernel said beside the data.
+/// The contents of the control messages of one call.
 #[derive(Debug, Default)]
-struct Beside {
+struct Ancillary {
     segment: Option<usize>,
     at_real_ns: Option<u64>,
     error: Option<libc::sock_extended_err>,
 }
 
-fn told(header: &libc::msghdr) -> Beside {
-    let mut told = Beside::default();
+fn ancillary(header: &libc::msghdr) -> Ancillary {
+    let mut data = Ancillary::default();
     // SAFETY: the kernel filled the header's control bytes, which are alive; the macros stay within them.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    // SAFETY: the macros give null or a message within those bytes.
+    // SAFETY: the macros return null or a message within those bytes.
     while let Some(message) = unsafe { next.as_ref() } {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_UDP, UDP_GRO) => {
-                told.segment = content::<libc::c_int>(message).and_then(|size| usize::try_from(size).ok());
+                data.segment = content::<libc::c_int>(message).and_then(|size| usize::try_from(size).ok());
             }
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
                 let times = content::<[libc::timespec; 3]>(message);
                 let ns = times
                     .map(|[software, ..]| software.tv_sec as u64 * 1_000_000_000 + software.tv_nsec as u64);
-                told.at_real_ns = ns.filter(|ns| *ns > 0);
+                data.at_real_ns = ns.filter(|ns| *ns > 0);
             }
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
-                told.error = content::<libc::sock_extended_err>(message);
+                data.error = content::<libc::sock_extended_err>(message);
             }
             _ => {}
         }
         // SAFETY: as above.
         next = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    told
+    data
 }
 
-/// What a control message says, if it is as long as that.
+/// The content of a control message, if it has the right length.
 fn content<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
-    // SAFETY: a message has as many bytes behind its header as it says, and the kernel put plain C structures
-    // of integers there, for which every bit pattern is one; they may lie unaligned.
+    // SAFETY: the message's length covers a `T`. The kernel wrote plain C structures of integers there, for
+    // which every bit pattern is valid. They may be unaligned.
     unsafe {
         (message.cmsg_len >= libc::CMSG_LEN(size_of::<T>() as u32) as usize)
             .then(|| libc::CMSG_DATA(message).cast::<T>().read_unaligned())
     }
 }
 
-/// Sends `slices` as one run of bytes of a stream, or as one datagram, without waiting and without SIGPIPE.
-/// Says how many bytes went. Errors as of `sendmsg(2)`; no room is `WouldBlock`.
+/// Sends `slices` as consecutive bytes of a stream, or as one datagram, without blocking and without `SIGPIPE`.
+/// Returns the number of bytes sent. Errors are those of `sendmsg(2)`: a full socket is `WouldBlock`.
 pub fn send(socket: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent =
@@ -242,14 +242,15 @@ pub fn send(socket: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// Sends `slices` as datagrams of `segment` bytes each, the last of what is left, in one system call: all or
-/// none. At most [`SEGMENTS_MAX`] of them and 64 KiB. A kernel or device that cannot answers EIO or EINVAL.
+/// Sends `slices` in one system call, all or none, as datagrams of `segment` bytes each; the last one may be
+/// shorter. At most [`SEGMENTS_MAX`] datagrams and 64 KiB. A kernel or device without support fails with `EIO`
+/// or `EINVAL`.
 pub fn send_datagrams(socket: impl AsFd, slices: &[IoSlice<'_>], segment: u16) -> io::Result<usize> {
     send_message(socket.as_fd(), slices, Some(segment), false)
 }
 
-/// [`send`], or [`send_datagrams`] if there is a `segment`, and the kernel is asked when it hands on the last
-/// byte: [`sent_time`] tells. To be used on a socket that [`keep_times`].
+/// As [`send`], or as [`send_datagrams`] with a `segment`, and requests timestamps of the last byte;
+/// [`sent_time`] returns them. The socket must have [`keep_times`] enabled.
 pub fn send_timed(socket: impl AsFd, slices: &[IoSlice<'_>], segment: Option<u16>) -> io::Result<usize> {
     send_message(socket.as_fd(), slices, segment, true)
 }
@@ -272,47 +273,47 @@ fn send_message(
     header.msg_iov = slices.as_ptr().cast_mut().cast();
     header.msg_iovlen = slices.len() as _;
     header.msg_controllen = used as _;
-    // SAFETY: `IoSlice` is guaranteed to be laid out like `iovec`, and the kernel only reads through it; the
-    // control bytes outlive the call and their number is given.
+    // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, and the kernel only reads through it. The
+    // control bytes outlive the call, and their length is given.
     let count =
         unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Has the kernel note when data comes ([`receive_timed`], [`Received::arrived_real_ns`]) and, of what is sent by
-/// [`send_timed`], when it leaves; or, if not `on`, only that. An error says that this kernel does not.
+/// Enables kernel timestamps of data sent by [`send_timed`]; and, if `on`, of received data ([`receive_timed`],
+/// [`Received::arrived_real_ns`]). Fails if the kernel does not support them.
 pub fn keep_times(socket: impl AsFd, is_stream: bool, on: bool) -> io::Result<()> {
     let stream = if is_stream { TIMES_OF_STREAM } else { 0 };
     let arrivals = if on { libc::SOF_TIMESTAMPING_RX_SOFTWARE } else { 0 };
-    let flags = (TIMES_KEPT | arrivals | stream) as libc::c_int;
+    let flags = (TIMES_BASE | arrivals | stream) as libc::c_int;
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
 }
 
-/// Where in the kernel data is that was sent by [`send_timed`].
+/// A place in the kernel that sent data passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SentMoment {
-    /// It entered the packet scheduler.
+    /// The packet scheduler.
     Scheduled,
-    /// It was handed to the network's driver.
+    /// The network driver.
     Driver,
-    /// The peer's kernel has it, and all before it (TCP).
+    /// The peer's kernel, which has acknowledged this data and all before it (TCP).
     Acknowledged,
 }
 
-/// What the kernel tells of one call of [`send_timed`].
+/// A timestamp of one [`send_timed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentTime {
-    /// Of a stream: how many bytes, since [`keep_times`], went before its last byte. Else: how many such calls
-    /// went before.
+    /// For a stream: the number of bytes before its last byte, since [`keep_times`]. For datagrams: the number
+    /// of earlier calls.
     pub number: u32,
-    /// What.
+    /// The place.
     pub moment: SentMoment,
-    /// When, nanoseconds of the boot clock.
+    /// The time in nanoseconds of the boot clock.
     pub at_ns: u64,
 }
 
-/// The next thing that the kernel has to tell of what was sent; `None` if there is nothing now. While there is
-/// something, whoever waits for the socket is woken.
+/// Returns the next timestamp of sent data; `None` if there is none now. While there is one, the socket is
+/// ready for its pollers.
 pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
     loop {
         let mut control = Control([0; CONTROL_BYTES]);
@@ -322,13 +323,13 @@ pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error),
         }
-        // Other errors of the network stand in the same queue: the next call on the socket tells of them too.
-        if let Beside { at_real_ns: Some(at_real_ns), error: Some(error), .. } = told(&header)
+        // Other network errors use the same queue; the next call on the socket returns them too.
+        if let Ancillary { at_real_ns: Some(at_real_ns), error: Some(error), .. } = ancillary(&header)
             && error.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING
         {
             let moment = match error.ee_info {
-                TOLD_SCHEDULED => SentMoment::Scheduled,
-                TOLD_ACKNOWLEDGED => SentMoment::Acknowledged,
+                PASSED_SCHEDULED => SentMoment::Scheduled,
+                PASSED_ACKNOWLEDGED => SentMoment::Acknowledged,
                 _ => SentMoment::Driver,
             };
             let at_ns = real_to_boot_ns(at_real_ns);
@@ -337,34 +338,34 @@ pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
     }
 }
 
-/// How a connected stream fares (`TCP_INFO`, `tcp(7)`).
+/// The state of a connected stream (`TCP_INFO`, `tcp(7)`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamState {
-    /// Bytes that the peer's kernel has.
+    /// The number of bytes that the peer has acknowledged.
     pub acknowledged_bytes: u64,
-    /// The round trip, smoothed.
+    /// The smoothed round trip.
     pub round_trip: Duration,
-    /// The shortest of the last minutes.
+    /// The shortest round trip of the last minutes.
     pub round_trip_min: Duration,
-    /// Segments that may be under way (the congestion window).
+    /// The congestion window in segments.
     pub window: u32,
-    /// From this window on it grows slowly (the threshold of slow start).
+    /// The slow start threshold: above this window, the window grows slowly.
     pub slow_start_until: u32,
-    /// Segments that are under way.
+    /// Segments in flight.
     pub unacknowledged: u32,
-    /// Segments that were sent again, since the beginning.
+    /// Retransmitted segments since the connection was opened.
     pub resent: u32,
-    /// Waits for an acknowledgement in a row that ended without one; each is twice as long as the one before.
+    /// Consecutive retransmission timeouts; each is twice as long as the previous one.
     pub waits: u32,
-    /// A wait for an acknowledgement ended without one: what is under way counts as lost (`TCP_CA_Loss`).
+    /// True after a retransmission timeout, while the segments in flight count as lost (`TCP_CA_Loss`).
     pub is_timed_out: bool,
-    /// How long ago the last acknowledgement came; in milliseconds.
+    /// The time since the last acknowledgement, with a precision of a millisecond.
     pub silent: Duration,
-    /// Bytes of a segment.
+    /// The segment size in bytes.
     pub segment_bytes: u32,
 }
 
-/// Bytes of the kernel's `tcp_info` that are read, and where in them these stand (`linux/tcp.h`, from Linux 4.6 on).
+/// The length of `tcp_info` up to the fields used here, and their offsets (`linux/tcp.h`, since Linux 4.6).
 const TCP_INFO_BYTES: usize = 152;
 const TCP_INFO_CONGESTION_STATE: usize = 1;
 const TCP_INFO_BACKOFF: usize = 4;
@@ -380,11 +381,11 @@ const TCP_INFO_ROUND_TRIP_MIN: usize = 148;
 /// `TCP_CA_Loss` (`linux/tcp.h`).
 const STATE_LOSS: u8 = 4;
 
-/// Asks how a connected stream fares. `Unsupported` where the kernel does not tell all of it.
+/// Returns the state of a connected stream. Fails with `Unsupported` if the kernel does not report all fields.
 pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
     let mut info = [0_u8; TCP_INFO_BYTES];
     let mut length = TCP_INFO_BYTES as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which has so many.
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which is that long.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -419,28 +420,28 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
     })
 }
 
-/// Has the kernel send a stream at most at so many bytes a second, and take only `ahead_bytes` more than it has sent
-/// (`SO_MAX_PACING_RATE`, `socket(7)`; `TCP_NOTSENT_LOWAT`, `tcp(7)`); `None`: as it likes.
+/// Limits the rate of a stream in bytes a second, and its unsent data in the kernel to `ahead_bytes`
+/// (`SO_MAX_PACING_RATE`, `socket(7)`; `TCP_NOTSENT_LOWAT`, `tcp(7)`). `None` removes the limits.
 pub fn pace_stream(socket: impl AsFd, pace: Option<(u64, u32)>) -> io::Result<()> {
     let (rate, ahead) = pace.unwrap_or((u64::MAX, u32::MAX));
-    // Bit for bit: the kernel's options are unsigned here, and of 32 bits on every kernel.
+    // The kernel's options are unsigned and 32 bits wide on every kernel.
     let unsigned = |value: u64| u32::try_from(value).unwrap_or(u32::MAX).cast_signed();
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, unsigned(rate))?;
     set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, unsigned(ahead.into()))
 }
 
-/// Longest and shortest wait for an acknowledgement before a stream's segment goes out again (`linux/tcp.h`, from Linux
-/// 6.15 on, whose headers `libc` does not know yet), in ms and us.
+/// Options for the longest and the shortest retransmission timeout, in ms and us (`linux/tcp.h` since Linux
+/// 6.15; libc lacks them).
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 const TCP_RTO_MIN_US: libc::c_int = 45;
-/// A receiver may put an acknowledgement off for 40 ms (`TCP_DELACK_MIN`); and a link that has lost much is tried again soon
-/// enough that a flow goes on within a second once it loses less (no kernel takes less than a second here).
+/// The shortest timeout must exceed a receiver's delayed acknowledgement, 40 ms (`TCP_DELACK_MIN`). The longest
+/// one is a second, the kernel's minimum, so that a flow resumes within a second after a bad link recovers.
 const RESEND_MIN_US: libc::c_int = 60_000;
 const RESEND_MAX_MS: libc::c_int = 1000;
 
-/// Has the kernel send a stream's segment again after 60 ms to a second without an acknowledgement (it takes 200 ms to 120 s
-/// by itself), and not after twice as long each time while few are under way (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel that
-/// has no such thing goes on as it does: the first error, of `setsockopt(2)`.
+/// Sets the retransmission timeout of a stream to 60 ms up to a second (the defaults are 200 ms to 120 s),
+/// without exponential growth while few segments are in flight (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel without
+/// these options keeps its defaults; the first error of `setsockopt(2)` is returned.
 pub fn resend_soon(socket: impl AsFd) -> io::Result<()> {
     let options = [
         (libc::TCP_THIN_LINEAR_TIMEOUTS, 1),
@@ -452,14 +453,13 @@ pub fn resend_soon(socket: impl AsFd) -> io::Result<()> {
     set.into_iter().collect()
 }
 
-/// Lets the kernel join datagrams of one size that came together (UDP_GRO), for [`receive_datagrams`].
-/// Errors as of `setsockopt(2)` where the kernel has no such thing.
+/// Enables joined datagrams (`UDP_GRO`) for [`receive_datagrams`]. Errors are those of `setsockopt(2)`.
 pub fn join_datagrams(socket: impl AsFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1)
 }
 
-/// Has a socket take nothing that comes, until [`take_all`] (`SO_ATTACH_FILTER`, `socket(7)`): between being bound and
-/// being connected, what comes from anybody would be its. Errors as of `setsockopt(2)`.
+/// Makes a socket drop all input until [`take_all`] (`SO_ATTACH_FILTER`, `socket(7)`). Between `bind` and
+/// `connect` a socket would otherwise accept datagrams from anybody. Errors are those of `setsockopt(2)`.
 pub fn take_nothing(socket: impl AsFd) -> io::Result<()> {
     let mut drop_whole =
         [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
@@ -467,18 +467,18 @@ pub fn take_nothing(socket: impl AsFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
 }
 
-/// Ends what [`take_nothing`] began. Errors as of `setsockopt(2)`.
+/// Ends [`take_nothing`]. Errors are those of `setsockopt(2)`.
 pub fn take_all(socket: impl AsFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0 as libc::c_int)
 }
 
-/// Has datagrams go out whole or not at all, whatever the kernel believes of the path's MTU
-/// (`IP_PMTUDISC_PROBE`, `ip(7)`): for a protocol that looks for it by itself (RFC 8899).
-/// Errors as of `setsockopt(2)`, of a socket that is none of IP.
+/// Sends datagrams whole or not at all, regardless of the kernel's path MTU (`IP_PMTUDISC_PROBE`, `ip(7)`), for
+/// a protocol that discovers the MTU itself (RFC 8899). Errors are those of `setsockopt(2)`; the socket must be
+/// an IP socket.
 pub fn never_fragment(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     let probe = |level, option| set_option(socket, level, option, libc::IP_PMTUDISC_PROBE);
-    // A socket of IPv6 may carry datagrams of both.
+    // An IPv6 socket may carry datagrams of both versions.
     let four = probe(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
     match rustix::net::sockopt::socket_domain(socket)? {
         rustix::net::AddressFamily::INET6 => probe(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -486,8 +486,8 @@ pub fn never_fragment(socket: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Largest packet, IP's header included, that goes out whole by the way that this connected socket takes, as far as the
-/// kernel knows (`IP_MTU`, `ip(7)`; `IPV6_MTU`, `ipv6(7)`). Errors as of `getsockopt(2)`.
+/// The path MTU of this connected socket: the largest packet, including the IP header, that the kernel sends
+/// unfragmented (`IP_MTU`, `ip(7)`; `IPV6_MTU`, `ipv6(7)`). Errors are those of `getsockopt(2)`.
 pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
     let socket = socket.as_fd();
     let (level, option) = match rustix::net::sockopt::socket_domain(socket)? {
@@ -495,7 +495,7 @@ pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
         _ => (libc::IPPROTO_IP, libc::IP_MTU),
     };
     let (mut mtu, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `length` bytes to `mtu`, which has so many.
+    // SAFETY: the kernel writes at most `length` bytes to `mtu`, which is that long.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut length)
     };
@@ -506,7 +506,7 @@ pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
 }
 
 fn set_option<T: Copy>(socket: BorrowedFd<'_>, level: i32, option: i32, value: T) -> io::Result<()> {
-    // SAFETY: the option's value lives through the call, as does what it leads to, and its length is given.
+    // SAFETY: the option's value, and the memory it points to, live through the call, and its length is given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -530,18 +530,18 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::time::Instant;
 
-    /// What the kernel tells of the call made last, in order, until it was acknowledged or handed on.
-    fn told_of(socket: impl AsFd, last: SentMoment) -> Vec<SentTime> {
+    /// The kernel's timestamps of the last call, in order, up to the place `last`.
+    fn sent_times(socket: impl AsFd, last: SentMoment) -> Vec<SentTime> {
         let (since, mut all) = (Instant::now(), Vec::new());
-        while !all.iter().any(|told: &SentTime| told.moment == last) {
-            assert!(since.elapsed() < Duration::from_secs(20), "{all:?}");
+        while !all.iter().any(|time: &SentTime| time.moment == last) {
+            assert!(since.elapsed() < Duration::from_secs(60), "{all:?}");
             all.extend(sent_time(&socket).unwrap());
         }
         all
     }
 
-    /// Counting from the byte that is written next is new; what a kernel does not have is not tested on it.
-    fn is_told(socket: impl AsFd, is_stream: bool) -> bool {
+    /// Returns true if the kernel supports the option. It is new for streams, and tests skip without it.
+    fn has_timestamps(socket: impl AsFd, is_stream: bool) -> bool {
         let result = keep_times(socket, is_stream, true);
         if let Err(error) = &result {
             eprintln!("SKIPPED: this kernel keeps no such times: {error}");
@@ -550,28 +550,28 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_when_bytes_of_a_stream_left_and_came() {
+    fn stream_bytes_have_timestamps() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         near.write_all(&[1; 1000]).unwrap();
-        if !is_told(&near, true) || !is_told(&far, true) {
+        if !has_timestamps(&near, true) || !has_timestamps(&far, true) {
             return;
         }
         near.write_all(&[2; 100]).unwrap();
         let before = boot_ns();
         assert_eq!(send_timed(&near, &[IoSlice::new(&[3; 50])], None).unwrap(), 50);
-        let told = told_of(&near, SentMoment::Acknowledged);
+        let times = sent_times(&near, SentMoment::Acknowledged);
         let after = boot_ns();
-        assert!(told.iter().all(|told| told.number == 149), "{told:?}");
-        assert!(told.iter().any(|told| told.moment == SentMoment::Driver), "{told:?}");
-        // The two clocks are not read at once.
+        assert!(times.iter().all(|time| time.number == 149), "{times:?}");
+        assert!(times.iter().any(|time| time.moment == SentMoment::Driver), "{times:?}");
+        // The two clocks are not read at the same moment.
         let slack = 1_000_000;
-        assert!(told.iter().all(|told| (before - slack..after + slack).contains(&told.at_ns)), "{told:?}");
+        assert!(times.iter().all(|time| (before - slack..after + slack).contains(&time.at_ns)), "{times:?}");
         let mut arrived = None;
         let since = Instant::now();
-        // The kernel begins to note arrivals a moment after it was told to.
-        while arrived.is_none() && since.elapsed() < Duration::from_secs(20) {
+        // Receive timestamps start shortly after they are enabled.
+        while arrived.is_none() && since.elapsed() < Duration::from_secs(60) {
             let mut buffer = BytesMut::with_capacity(4096);
             near.write_all(&[4; 10]).unwrap();
             let room = Room { buffer: &mut buffer, limit: usize::MAX };
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_how_large_a_packet_may_be() {
+    fn the_path_mtu_is_known() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else {
                 eprintln!("SKIPPED: no {address} here");
@@ -595,15 +595,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_how_a_stream_fares() {
+    fn the_state_of_a_stream_is_known() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         pace_stream(&near, Some((1_000_000, 4096))).unwrap();
         near.write_all(&[1; 2000]).unwrap();
         let since = Instant::now();
-        // The connection itself counts as one.
+        // The connection itself counts as one byte.
         while !(2000..=2001).contains(&stream_state(&near).unwrap().acknowledged_bytes) {
-            assert!(since.elapsed() < Duration::from_secs(20), "{:?}", stream_state(&near));
+            assert!(since.elapsed() < Duration::from_secs(60), "{:?}", stream_state(&near));
         }
         let state = stream_state(&near).unwrap();
         assert!(
@@ -614,17 +614,17 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_when_datagrams_left_and_came() {
+    fn datagrams_have_timestamps() {
         let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         near.connect(far.local_addr().unwrap()).unwrap();
-        if !is_told(&near, false) || !is_told(&far, false) {
+        if !has_timestamps(&near, false) || !has_timestamps(&far, false) {
             return;
         }
         send(&near, &[IoSlice::new(b"not asked for")]).unwrap();
         for (number, segment) in [(0, None), (1, Some(100))] {
             send_timed(&near, &[IoSlice::new(&[5; 250])], segment).unwrap();
-            let told = told_of(&near, SentMoment::Driver);
-            assert!(told.iter().all(|told| told.number == number), "{told:?}");
+            let times = sent_times(&near, SentMoment::Driver);
+            assert!(times.iter().all(|time| time.number == number), "{times:?}");
         }
         let since = Instant::now();
         loop {
@@ -633,7 +633,7 @@ mod tests {
             if receive_datagrams(&far, &mut buffer).is_ok_and(|received| received.arrived_real_ns.is_some()) {
                 break;
             }
-            assert!(since.elapsed() < Duration::from_secs(20), "no time of arrival");
+            assert!(since.elapsed() < Duration::from_secs(60), "no time of arrival");
         }
     }
 }

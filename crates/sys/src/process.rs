@@ -1,17 +1,17 @@
-//! Starting a program with descriptors of its own, and what only the kernel knows of it.
+//! Starts a program with given descriptors, and queries the kernel about processes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// The first descriptor that a program is given besides its standard ones.
+/// The first descriptor number after the standard ones.
 const FIRST: RawFd = 3;
 
-/// Starts `command` with `given` as its descriptors from 3 on. The program is killed when the thread that started it
-/// ends (`PR_SET_PDEATHSIG(2const)`).
+/// Starts `command` with the descriptors `given`, numbered from 3. The kernel kills the program when the thread
+/// that started it exits (`PR_SET_PDEATHSIG(2const)`).
 pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Child> {
-    // Numbers that the program is to find something under are kept from the pipe by which a failed start is told.
+    // The pipe that reports a failed start must not use one of the target numbers.
     let end = FIRST + given.len() as RawFd;
     let mut places = Vec::new();
     while let Some(descriptor) = given.first() {
@@ -24,8 +24,9 @@ pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Chil
     let parent = std::process::id();
     let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
     let prepare = move || {
-        // All of these may be called between fork and exec (`signal-safety(7)`); the descriptors are open in the
-        // parent, which waits, and so in the child. First out of the way of one another, then to their places.
+        // SAFETY: all of these calls are allowed between fork and exec (`signal-safety(7)`). The descriptors
+        // are open in the parent, which waits, and so in the child. Move them out of each other's way first,
+        // then to their final numbers.
         for number in &mut numbers {
             // SAFETY: as above.
             *number = check(unsafe { libc::fcntl(*number, libc::F_DUPFD_CLOEXEC, end) })?;
@@ -55,8 +56,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Bytes that were written to a socket and are not read at its other end (`SIOCOUTQ`, `unix(7)`): 0 or more,
-/// with what the kernel adds.
+/// The number of bytes written to a socket and not yet read by the other end (`SIOCOUTQ`, `unix(7)`). It
+/// includes the kernel's overhead, but is 0 if all is read.
 pub fn unread_bytes(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the kernel writes one int, which lives through the call.
@@ -67,10 +68,10 @@ pub fn unread_bytes(socket: impl AsFd) -> io::Result<usize> {
     }
 }
 
-/// The version of landlock that this kernel has and lets be used; `None` if it has none.
+/// The version of landlock that this kernel supports and has enabled; `None` without it.
 pub fn landlock_version() -> Option<u32> {
     const VERSION: libc::c_ulong = 1;
-    // SAFETY: with this flag, no attributes and no size, the kernel only answers a number.
+    // SAFETY: with this flag, no attributes and no size, the kernel only returns a number.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, VERSION) };
     u32::try_from(version).ok().filter(|version| *version > 0)
@@ -84,7 +85,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_program_finds_what_it_is_given_under_the_numbers_from_3_on() {
+    fn a_program_gets_its_descriptors_from_number_3_on() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let mut command = Command::new("/bin/sh");

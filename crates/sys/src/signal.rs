@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM: the first is told, the second ends the process at once. SIGHUP is told each time
-//! (`sigaction(2)`).
+//! Signal handling (`sigaction(2)`). The first SIGINT or SIGTERM requests termination; the second ends the
+//! process at once. Every SIGHUP is reported.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io;
@@ -7,24 +7,23 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a shell shows for a process that a signal ended: 128 and the signal's number.
+/// The exit status of a process that a signal ended, as in a shell: 128 plus the signal's number.
 const ENDED_BY_SIGNAL: libc::c_int = 128;
 
-/// Readable once the first signal has come; never closed, since a handler may run at any time.
+/// Readable after the first signal. It is never closed, because a handler may run at any time.
 static TOLD: OnceLock<OwnedFd> = OnceLock::new();
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
-/// Readable when a SIGHUP has come; never closed either.
+/// Readable after a SIGHUP. It is never closed either.
 static HUNG_UP: OnceLock<OwnedFd> = OnceLock::new();
 
-/// The wish of the user, or of the system, that this process end. Children that it starts get the
-/// system's own handling again.
+/// A request that this process terminates. Child processes get the default handling again.
 #[derive(Debug)]
 pub struct Termination {
     told: &'static OwnedFd,
 }
 
 impl Termination {
-    /// Takes the two signals over for the whole process.
+    /// Installs handlers for both signals.
     pub fn take_over() -> io::Result<Termination> {
         let told = descriptor(&TOLD)?;
         for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -33,36 +32,36 @@ impl Termination {
         Ok(Termination { told })
     }
 
-    /// Waits until one of the two signals has come.
+    /// Waits for one of the two signals.
     pub fn wait(&self) {
-        // An error is an interruption by another signal.
+        // An error means interruption by another signal.
         while !SIGNALLED.load(Ordering::Acquire) {
             let _ = poll(&mut [PollFd::new(self.told, PollFlags::IN)], None);
         }
     }
 }
 
-/// The wish of the user, or of the system, that this process read its file again (SIGHUP).
+/// A request that this process reads its configuration file again (SIGHUP).
 #[derive(Debug)]
 pub struct Hangup {
     told: &'static OwnedFd,
 }
 
 impl Hangup {
-    /// Takes the signal over for the whole process.
+    /// Installs a handler for the signal.
     pub fn take_over() -> io::Result<Hangup> {
         let told = descriptor(&HUNG_UP)?;
         take_over(libc::SIGHUP, handle_hangup)?;
         Ok(Hangup { told })
     }
 
-    /// Whether one came since the last call.
+    /// Returns true if a signal arrived since the last call.
     pub fn take(&self) -> bool {
         rustix::io::read(self.told, &mut [0; 8]).is_ok()
     }
 }
 
-/// Readable when there is one to [`Hangup::take`].
+/// Readable when [`Hangup::take`] would return true.
 impl AsFd for Hangup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.told.as_fd()
@@ -80,12 +79,12 @@ fn descriptor(of: &'static OnceLock<OwnedFd>) -> io::Result<&'static OwnedFd> {
 }
 
 pub(crate) fn take_over(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
-    // SAFETY: all zeros is a valid sigaction: no flags, an empty mask.
+    // SAFETY: a zeroed sigaction is valid: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the action lives through the call, and the handlers call only what may be called in a handler
-    // (`signal-safety(7)`).
+    // SAFETY: the action lives through the call, and the handlers call only functions that are allowed in a
+    // handler (`signal-safety(7)`).
     match unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -94,7 +93,7 @@ pub(crate) fn take_over(signal: libc::c_int, handler: extern "C" fn(libc::c_int)
 
 extern "C" fn handle(signal: libc::c_int) {
     if SIGNALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: `_exit` may be called in a handler, and ends the process without running anything.
+        // SAFETY: `_exit` is allowed in a handler, and ends the process without running anything.
         unsafe { libc::_exit(ENDED_BY_SIGNAL + signal) };
     }
     tell(&TOLD);
@@ -107,8 +106,8 @@ extern "C" fn handle_hangup(_: libc::c_int) {
 fn tell(descriptor: &OnceLock<OwnedFd>) {
     if let Some(told) = descriptor.get() {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: `write` may be called in a handler; the descriptor is never closed, the bytes live through
-        // the call, and what was interrupted finds its own errno again.
+        // SAFETY: `write` is allowed in a handler. The descriptor is never closed, the bytes live through the
+        // call, and errno is restored for the interrupted code.
         unsafe {
             let errno = *libc::__errno_location();
             libc::write(told.as_raw_fd(), one.as_ptr().cast(), one.len());
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_signal_is_told() {
+    fn the_first_signal_is_reported() {
         let termination = Termination::take_over().unwrap();
         // SAFETY: raises a signal that this process handles.
         unsafe { libc::raise(libc::SIGTERM) };
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hangup_is_told() {
+    fn every_hangup_is_reported() {
         let hangup = Hangup::take_over().unwrap();
         for _ in 0..2 {
             assert!(!hangup.take());

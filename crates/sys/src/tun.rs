@@ -1,20 +1,20 @@
-//! A TUN device: the IP packets that the kernel sends through it are read here, and what is written here the
-//! kernel receives (`Documentation/networking/tuntap.rst`).
+//! TUN devices: the program reads the IP packets that the kernel sends through it, and the kernel receives the
+//! packets that the program writes (`Documentation/networking/tuntap.rst`).
 
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Length of the `struct virtio_net_hdr` that stands before each packet (IFF_VNET_HDR).
+/// The length of the `struct virtio_net_hdr` before each packet (`IFF_VNET_HDR`).
 pub const HEADER_BYTES: usize = 10;
 
-/// Makes a device of this name in the calling thread's network namespace; needs CAP_NET_ADMIN. It lives until
-/// the file is closed. Reading does not wait. With `large_segments` the kernel hands over TCP segments of up to
-/// 64 KiB that stand for many packets; checksums are left for the reader to complete either way.
+/// Makes a device with this name in the calling thread's network namespace; needs `CAP_NET_ADMIN`. It exists
+/// until the file is closed. Reads do not block. With `large_segments` the kernel passes TCP segments of up to
+/// 64 KiB, each in place of many packets. In both modes the reader must complete checksums.
 pub fn open_device(name: &str, large_segments: bool) -> io::Result<File> {
     let tun = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: all zeros is a valid ifreq: an empty name, no flags.
+    // SAFETY: a zeroed ifreq is valid: an empty name, no flags.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         let most = request.ifr_name.len() - 1;
@@ -48,7 +48,7 @@ mod tests {
     fn a_name_must_fit() {
         for name in ["", "a-name-of-16-byte"] {
             let error = open_device(name, false).unwrap_err();
-            // Where there is no TUN at all, that is what is wrong.
+            // On a machine without TUN, the open fails first.
             assert!(
                 error.to_string().contains(name) || error.kind() != io::ErrorKind::InvalidInput,
                 "{error}"

@@ -1,4 +1,4 @@
-//! What the kernel tells of devices that come and go (`NETLINK_KOBJECT_UEVENT`, the kernel's
+//! Kernel notifications of added and removed devices (`NETLINK_KOBJECT_UEVENT`, the kernel's
 //! `driver-api/driver-model` and `lib/kobject_uevent.c`).
 
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
@@ -6,12 +6,12 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvf
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The group that the kernel itself tells; udev's, with words of its own, is another.
+/// The multicast group of the kernel; udev sends its own messages to another one.
 const KERNEL_GROUP: u32 = 1;
 /// The kernel's longest message (`UEVENT_BUFFER_SIZE`), and its header.
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
-/// One device that came, went or changed.
+/// A device was added, removed or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uevent {
     /// `add`, `remove`, `change`...
@@ -22,14 +22,14 @@ pub struct Uevent {
     pub node: String,
 }
 
-/// Hears of them.
+/// A socket that receives them.
 #[derive(Debug)]
 pub struct Uevents {
     socket: OwnedFd,
 }
 
 impl Uevents {
-    /// Begins to listen. In a network namespace that is not the system's nothing may ever come.
+    /// Starts to listen. In a network namespace other than the initial one, nothing may ever arrive.
     pub fn open() -> io::Result<Uevents> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
@@ -37,8 +37,8 @@ impl Uevents {
         Ok(Uevents { socket })
     }
 
-    /// The next one that is there now. What another process sent, or cannot be read, is passed over. When more came
-    /// than the kernel keeps, that is told as a change of nothing in particular.
+    /// Returns the next notification that is there now. Skips messages of other processes and invalid ones.
+    /// After an overflow of the kernel's buffer, it returns a change of no particular device.
     pub fn poll(&self) -> Option<Uevent> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         loop {
@@ -52,7 +52,7 @@ impl Uevents {
                 Err(_) => return None,
             };
             let sender = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
-            // The kernel's own port is 0; no process can have it.
+            // The kernel's port is 0; no process can have it.
             let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
             if let Some(event) = bytes.get(..count).filter(|_| is_kernel).and_then(parse) {
                 return Some(event);
@@ -67,7 +67,7 @@ impl AsFd for Uevents {
     }
 }
 
-/// `ACTION@PATH`, then `NAME=VALUE` each, all ended by zeros.
+/// Parses `ACTION@PATH`, then `NAME=VALUE` fields, all ended by zeros.
 fn parse(message: &[u8]) -> Option<Uevent> {
     let text = std::str::from_utf8(message).ok()?;
     let mut lines = text.split('\0');
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_are_read_and_others_are_not() {
+    fn only_messages_of_the_kernel_are_parsed() {
         let message =
             b"add@/devices/virtual/input/input7/event5\0ACTION=add\0SUBSYSTEM=input\0DEVNAME=input/event5\0";
         let event = Uevent { action: "add".into(), subsystem: "input".into(), node: "input/event5".into() };
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_heard_of_a_process_that_makes_it_up() {
+    fn messages_of_other_processes_are_ignored() {
         let Ok(uevents) = Uevents::open() else {
             eprintln!("SKIPPED: no netlink socket for uevents here");
             return;
@@ -115,7 +115,7 @@ mod tests {
             rustix::net::SendFlags::empty(),
             &SocketAddrNetlink::new(own.pid(), 0),
         );
-        // Where the kernel lets nobody say it, there is nothing to be fooled by.
+        // If the kernel lets no process send it, there is nothing to test.
         if sent.is_ok() {
             while let Some(event) = uevents.poll() {
                 assert_ne!(event.node, "input/event99");

@@ -1,12 +1,12 @@
-//! Every transport runs the conformance suite of partners.
+//! Runs the conformance suite of partners on every transport.
 //!
-//! A transport carries whatever flows its session numbers, so it refuses none; the session's part, to open
-//! flows and to know which are, is played here.
+//! A transport accepts any flow number, because the session opens the flows. [`OpenFlows`] plays the session's part
+//! and refuses flows that are not open.
 
 use crate::test_records::{WATCHDOG, partners, pattern, record, udp_pair};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Time, TransportClass,
+    PartnerError, Pull, Pulled, Pushed, Readiness, Time, TransportClass, TransportCtl,
 };
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -17,13 +17,13 @@ use testkit::partner::{Harness, conforms};
 const FLOW_IN: FlowKey = FlowKey(5);
 const FLOW_OUT: FlowKey = FlowKey(9);
 
-/// A transport with at most one flow open each way.
-struct Opened {
+/// A transport with at most one open flow in each direction.
+struct OpenFlows {
     transport: Box<dyn Partner>,
     open: [bool; 2],
 }
 
-impl Opened {
+impl OpenFlows {
     fn key(direction: Direction) -> (usize, FlowKey) {
         match direction {
             Direction::In => (0, FLOW_IN),
@@ -38,11 +38,11 @@ impl Opened {
     }
 }
 
-impl Partner for Opened {
+impl Partner for OpenFlows {
     fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         self.transport.open(template, attributes)?;
-        let (which, key) = Opened::key(template.direction);
-        self.open[which] = true;
+        let (index, key) = OpenFlows::key(template.direction);
+        self.open[index] = true;
         Ok(key)
     }
 
@@ -59,9 +59,9 @@ impl Partner for Opened {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.check(flow, &[FlowKey::DEFAULT, FLOW_OUT])?;
-        self.transport.pull(flow, want)
+        self.transport.pull(flow, request)
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -77,10 +77,11 @@ impl Partner for Opened {
     }
 }
 
+/// The harness: the partner under test here, its peer there.
 struct Two {
-    here: Opened,
+    here: OpenFlows,
     there: Arc<Mutex<Box<dyn Partner>>>,
-    /// Whether nothing is lost, so that the far side can tell, and end.
+    /// The transport loses nothing and reports the end.
     is_stream: bool,
     fed: u64,
 }
@@ -90,19 +91,22 @@ impl Two {
         let options = [("outbox", "64")];
         let [here, there] = partners(class, sockets, sealed, &options);
         let there = Arc::new(Mutex::new(there));
-        Two { here: Opened { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
+        Two { here: OpenFlows { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
     }
 
     fn there(&self) -> MutexGuard<'_, Box<dyn Partner>> {
-        self.there.lock().expect("nobody panicked with it")
+        self.there.lock().expect("no thread panicked while it held the lock")
     }
 
-    /// Has the far side keep up its own protocol, as the loop of a host would.
-    fn kept_up(self) -> Two {
+    /// Runs the peer's protocol in a thread, as the peer's event loop would.
+    fn with_peer_loop(self) -> Two {
         let there = Arc::downgrade(&self.there);
         std::thread::spawn(move || {
             while let Some(there) = there.upgrade() {
-                let _ = there.lock().expect("nobody panicked with it").ctl(FlowKey::DEFAULT, Ctl::Heard);
+                let _ = there
+                    .lock()
+                    .expect("no thread panicked while it held the lock")
+                    .ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
                 drop(there);
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -134,8 +138,8 @@ impl Harness for Two {
             if matches!(finished, CtlReply::Done) {
                 return true;
             }
-            // The other end has its part in it.
-            let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Heard);
+            // The partner under test must answer.
+            let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
         }
         false
     }
@@ -145,8 +149,8 @@ impl Harness for Two {
     }
 
     fn taken(&mut self) -> Option<Vec<u8>> {
-        // This end's loop goes on while the far side takes.
-        let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Heard);
+        // The event loop of this end runs while the peer pulls.
+        let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
         let mut taken = Body::new();
         let mut there = self.there();
         while let Ok(Pulled::Filled { created: Time::ZERO, .. }) =
@@ -179,6 +183,6 @@ fn udp_conforms() {
 #[test]
 fn quic_conforms() {
     for sealed in [false, true] {
-        conforms(move || Two::new(&crate::quic::Quic, udp_pair(), true, sealed).kept_up());
+        conforms(move || Two::new(&crate::quic::Quic, udp_pair(), true, sealed).with_peer_loop());
     }
 }

@@ -1,30 +1,39 @@
-//! Network modules, one folder a transport. A transport is a partner whose messages are whole records:
-//! what is pushed into it here is pulled out of it there.
+//! Transports: one folder each. A transport is a partner whose messages are whole records: a record pushed into it
+//! on one host is pulled out of it on the other.
 //!
-//! To add one: copy a folder, fill it in, add a line to [`TRANSPORTS`].
+//! To add a transport, copy a folder, change it, and add a line to [`TRANSPORTS`].
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `tcp`, `udp`, `quic` | the transports |
+//! | `send_queue` | bounded queue of records that wait for the socket |
+//! | `deframer` | byte stream to records |
+//! | `seal` | AES-256-GCM for `tcp` and `udp` |
+//! | `tls` | TLS 1.3 with raw public keys, for QUIC and for the control channel |
+//! | `timestamps` | kernel timestamps of traced records |
 
 #[cfg(test)]
 mod conformance;
-mod inbox;
-mod outgoing;
+mod deframer;
 pub mod quic;
 mod seal;
 #[cfg(test)]
 mod seal_tests;
+mod send_queue;
 mod socket;
 pub mod tcp;
 #[cfg(test)]
 mod test_records;
+mod timestamps;
 pub mod tls;
 pub mod udp;
-mod watch;
 
 use contract::TransportClass;
 
-/// Every transport there is.
+/// All transports.
 pub const TRANSPORTS: &[&dyn TransportClass] = &[&quic::Quic, &tcp::Tcp, &udp::Udp];
 
-/// The transport of this name.
+/// Returns the transport with this name.
 pub fn find(name: &str) -> Option<&'static dyn TransportClass> {
     TRANSPORTS.iter().copied().find(|class| class.name() == name)
 }

@@ -1,9 +1,12 @@
-//! Sealing of what crosses a data connection: AES-256-GCM (NIST SP 800-38D). A connection has a key of its own in
-//! each direction, and everything sealed under it a number of its own, which is the nonce.
+//! Authenticated encryption of the data connections of `tcp` and `udp`: AES-256-GCM (NIST SP 800-38D). Each direction
+//! of a connection has its own key; a number used once under the key is the nonce.
 //!
-//! On a stream, records are numbered by their place: one that is altered, left out, repeated or moved opens as
-//! nothing, and the connection ends. In datagrams the number travels, and a window tells repeats (RFC 6479).
-//! Layouts: `docs/protocol.md`.
+//! | on | number | altered, lost, repeated or reordered data |
+//! |---|---|---|
+//! | a stream | position of the record, not sent | fails to open, and the connection ends |
+//! | datagrams | sent in front of the datagram | altered: fails to open; repeated: found by a window (RFC 6479) |
+//!
+//! Layouts: `docs/reference/protocol.md`.
 
 use buffers::{Recycler, Window};
 use bytes::BytesMut;
@@ -11,26 +14,26 @@ use contract::{Body, SealKeys, Secret};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use wire::RecordHeader;
 
-/// Bytes of a tag.
+/// Size of an authentication tag.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Bytes of a datagram's number.
+/// Size of a datagram's number.
 pub(crate) const NUMBER_BYTES: usize = 8;
-/// What sealing adds to a datagram.
+/// Bytes that sealing adds to a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = NUMBER_BYTES + TAG_BYTES;
-/// Datagrams that one may come late by and still be told from a repeat.
+/// Size of the replay window: a datagram may arrive this many numbers late.
 const WINDOW: usize = 64 << 10;
-/// Records are sealed into memory of this size, one behind the other.
+/// Size of a slab, into which records are sealed one behind the other.
 const SLAB_BYTES: usize = 256 << 10;
-/// Memory that is remembered for another use.
+/// Buffers kept for reuse.
 const SLABS_KEPT_MAX: usize = 32;
 const KEPT_BYTES_MAX: usize = 32 << 20;
 
-/// What a sealed thing that does not open is.
+/// Reason why a record or datagram does not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotOpened {
-    /// Altered on the way, or sealed by somebody else.
+pub(crate) enum OpenError {
+    /// Altered in transit, or sealed with another key.
     Altered,
-    /// It came before, or so late that it may have.
+    /// A repetition, or too old for the replay window.
     Repeated,
 }
 
@@ -38,7 +41,7 @@ fn key(secret: &Secret) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret.0).expect("a key of AES-256 has 32 bytes"))
 }
 
-/// Each number serves once under a key.
+/// The caller uses each number once under a key.
 fn nonce(number: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&number.to_le_bytes());
@@ -58,12 +61,12 @@ impl Seal {
     }
 }
 
-/// Seals what is sent.
+/// The sending direction.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     key: LessSafeKey,
     next: u64,
-    /// Once a record was sealed.
+    /// Slab with room for more records; `None` before the first one.
     slab: Option<BytesMut>,
     slabs: Recycler,
 }
@@ -75,13 +78,13 @@ impl Sealer {
     }
 
     fn number(&mut self) -> u64 {
-        // 2^64 messages are not to be had: at one a nanosecond they last 584 years.
+        // It cannot overflow: at one message a nanosecond, 2^64 last 584 years.
         let number = self.next;
         self.next += 1;
         number
     }
 
-    /// Empty memory for `bytes` bytes, behind what was sealed before.
+    /// Returns an empty buffer with room for `bytes` bytes: the rest of the slab, or a new one.
     fn room(&mut self, bytes: usize) -> BytesMut {
         if bytes > SLAB_BYTES / 4 {
             return self.slabs.take(bytes);
@@ -95,8 +98,8 @@ impl Sealer {
         self.slabs.take(SLAB_BYTES)
     }
 
-    /// What was written into `room`; the rest of it serves again.
-    fn written(&mut self, mut room: BytesMut, capacity: usize) -> Body {
+    /// Returns the bytes written into `room` and keeps the rest of it for the next record.
+    fn split_written(&mut self, mut room: BytesMut, capacity: usize) -> Body {
         let sealed = room.split().freeze();
         match capacity > SLAB_BYTES / 4 {
             true => self.slabs.retire(room, capacity),
@@ -105,7 +108,7 @@ impl Sealer {
         Body::from(sealed)
     }
 
-    /// Seals a record for a stream: its header stays readable and is authenticated, its tag stands behind it.
+    /// Seals a record for a stream. Its header is authenticated but not encrypted; the tag follows the body.
     pub(crate) fn record(&mut self, record: &Body) -> Body {
         let bytes = record.len() + TAG_BYTES;
         let mut room = self.room(bytes);
@@ -115,10 +118,10 @@ impl Sealer {
         let tag = self.key.seal_in_place_separate_tag(number, Aad::from(&*header), body);
         let tag = tag.expect("a record is far below the cipher's limit");
         room.extend_from_slice(tag.as_ref());
-        self.written(room, bytes)
+        self.split_written(room, bytes)
     }
 
-    /// Seals a datagram, of which `parts` are the pieces, behind what stands in `to`.
+    /// Seals a datagram made of `parts` and appends it to `to`.
     pub(crate) fn datagram<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>, to: &mut Vec<u8>) {
         let number = self.number();
         to.extend_from_slice(&number.to_le_bytes());
@@ -129,12 +132,13 @@ impl Sealer {
     }
 }
 
-/// Opens what is received.
+/// The receiving direction.
 #[derive(Debug)]
 pub(crate) struct Opener {
     key: LessSafeKey,
-    /// The next record of a stream.
+    /// Number of a stream's next record.
     next: u64,
+    /// Numbers of recent datagrams.
     window: Window,
 }
 
@@ -143,31 +147,31 @@ impl Opener {
         Opener { key: key(secret), next: 0, window: Window::new(WINDOW) }
     }
 
-    /// Opens the next record of a stream in place, and takes its tag off.
-    pub(crate) fn record(&mut self, record: &mut BytesMut) -> Result<(), NotOpened> {
+    /// Opens the next record of a stream in place and removes its tag.
+    pub(crate) fn record(&mut self, record: &mut BytesMut) -> Result<(), OpenError> {
         let end = record.len().checked_sub(TAG_BYTES).filter(|end| *end >= RecordHeader::BYTES);
-        let end = end.ok_or(NotOpened::Altered)?;
+        let end = end.ok_or(OpenError::Altered)?;
         let (sealed, tag) = record.split_at_mut(end);
         let (header, body) = sealed.split_at_mut(RecordHeader::BYTES);
-        let tag = Tag::try_from(&*tag).map_err(|_| NotOpened::Altered)?;
+        let tag = Tag::try_from(&*tag).map_err(|_| OpenError::Altered)?;
         let opened =
             self.key.open_in_place_separate_tag(nonce(self.next), Aad::from(&*header), tag, body, 0..);
-        opened.map_err(|_| NotOpened::Altered)?;
+        opened.map_err(|_| OpenError::Altered)?;
         self.next += 1;
         record.truncate(end);
         Ok(())
     }
 
-    /// Opens a datagram in place: what is left of it stands from [`NUMBER_BYTES`] on, so many bytes.
-    pub(crate) fn datagram(&mut self, datagram: &mut [u8]) -> Result<usize, NotOpened> {
-        let (number, sealed) = datagram.split_first_chunk_mut::<NUMBER_BYTES>().ok_or(NotOpened::Altered)?;
+    /// Opens a datagram in place. Returns the size of its plain text, which starts at [`NUMBER_BYTES`].
+    pub(crate) fn datagram(&mut self, datagram: &mut [u8]) -> Result<usize, OpenError> {
+        let (number, sealed) = datagram.split_first_chunk_mut::<NUMBER_BYTES>().ok_or(OpenError::Altered)?;
         let number = u64::from_le_bytes(*number);
-        // It costs nothing to tell a repeat before it is opened, and tells a stranger nothing.
+        // Only authenticated numbers enter the window, so a check before decryption is safe, and cheap.
         if !self.window.is_new(number) {
-            return Err(NotOpened::Repeated);
+            return Err(OpenError::Repeated);
         }
         let opened = self.key.open_in_place(nonce(number), Aad::empty(), sealed);
-        let bytes = opened.map_err(|_| NotOpened::Altered)?.len();
+        let bytes = opened.map_err(|_| OpenError::Altered)?.len();
         self.window.insert(number);
         Ok(bytes)
     }

@@ -1,6 +1,6 @@
-//! What is sealed arrives as it was, and nothing else does: altered, repeated, cut off, moved or made by others.
+//! Sealed data arrives unchanged. Altered, repeated, cut off, reordered and foreign data are rejected.
 
-use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, NotOpened, Seal, TAG_BYTES};
+use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, OpenError, Seal, TAG_BYTES};
 use crate::test_records::{
     WATCHDOG, figure, hex, pattern, pull, pull_from, push, record, sealed_partners, vector,
 };
@@ -25,10 +25,10 @@ fn sealed_datagram(seal: &mut Seal, parts: &[&[u8]]) -> Vec<u8> {
     sealed
 }
 
-/// `docs/vectors/seal.txt` names what it was made of; so does this.
+/// `docs/reference/vectors/seal.txt` states the inputs; the test seals the same.
 #[test]
-fn the_bytes_are_as_documented() {
-    let vectors = include_str!("../../../docs/vectors/seal.txt");
+fn sealed_bytes_match_the_documented_vectors() {
+    let vectors = include_str!("../../../docs/reference/vectors/seal.txt");
     let [mut here, _] = ends();
     let sealed: Vec<u8> = here.sealer.record(&record(1, 2, b"hello")).into_bytes().to_vec();
     assert_eq!(hex(&sealed), vector(vectors, "record 0"));
@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn records_of_a_stream_open_in_their_order_and_otherwise_not(
+    fn records_of_a_stream_open_only_in_order(
         lengths in prop::collection::vec(prop_oneof![4 => 0..300usize, 1 => 60_000..200_000usize], 1..8),
         harm in 0..5usize,
         at in any::<prop::sample::Index>(),
@@ -74,7 +74,7 @@ proptest! {
         }
         let opened = sealed.iter_mut().map(|record| there.opener.record(record).map(|()| record.to_vec()));
         let opened: Vec<_> = opened.take_while(Result::is_ok).flatten().collect();
-        // A record that comes twice opens once; what is behind the harm opens never.
+        // A repeated record opens once; nothing opens behind the harm.
         let whole = match harm {
             0 => sent.len(),
             2 => at + 1,
@@ -86,38 +86,38 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_open_once_in_any_order_and_only_unaltered(
+    fn unaltered_datagrams_open_once_in_any_order(
         order in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
         harm in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 0..4),
     ) {
         let [mut here, mut there] = ends();
         let sent: Vec<Vec<u8>> = (0..20).map(|i| pattern(i * 37, i as u64)).collect();
         let sealed: Vec<Vec<u8>> = sent.iter().map(|part| sealed_datagram(&mut here, &[part])).collect();
-        let mut came = [false; 20];
+        let mut opened_before = [false; 20];
         for (step, index) in order.iter().enumerate() {
-            let which = index.index(sent.len());
-            let mut datagram = sealed[which].clone();
+            let number = index.index(sent.len());
+            let mut datagram = sealed[number].clone();
             if let Some((place, bit)) = harm.get(step) {
                 let place = place.index(datagram.len());
                 datagram[place] ^= 1 << bit;
                 let opened = there.opener.datagram(&mut datagram);
-                prop_assert!(opened.is_err(), "an altered one opens");
+                prop_assert!(opened.is_err(), "an altered datagram opens");
                 continue;
             }
             let opened = there.opener.datagram(&mut datagram);
-            match came[which] {
-                true => prop_assert_eq!(opened, Err(NotOpened::Repeated)),
+            match opened_before[number] {
+                true => prop_assert_eq!(opened, Err(OpenError::Repeated)),
                 false => {
-                    prop_assert_eq!(opened, Ok(sent[which].len()));
-                    prop_assert_eq!(&datagram[NUMBER_BYTES..][..sent[which].len()], &sent[which][..]);
+                    prop_assert_eq!(opened, Ok(sent[number].len()));
+                    prop_assert_eq!(&datagram[NUMBER_BYTES..][..sent[number].len()], &sent[number][..]);
                 }
             }
-            came[which] = true;
+            opened_before[number] = true;
         }
     }
 
     #[test]
-    fn garbage_opens_as_nothing(garbage in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn garbage_does_not_open(garbage in prop::collection::vec(any::<u8>(), 0..2000)) {
         let [_, mut there] = ends();
         prop_assert!(there.opener.record(&mut BytesMut::from(&garbage[..])).is_err());
         prop_assert!(there.opener.datagram(&mut garbage.clone()).is_err());
@@ -125,13 +125,13 @@ proptest! {
 }
 
 #[test]
-fn what_one_side_sealed_does_not_open_there_again() {
+fn a_reflected_datagram_does_not_open() {
     let [mut here, _] = ends();
     let mut back = sealed_datagram(&mut here, &[b"reflected"]);
-    assert_eq!(here.opener.datagram(&mut back), Err(NotOpened::Altered));
+    assert_eq!(here.opener.datagram(&mut back), Err(OpenError::Altered));
 }
 
-/// Two sockets with this test between them: what one sends is read, harmed and sent on here.
+/// Returns the two ends of a connection and, between them, the sockets of a man in the middle.
 fn tcp_between() -> (OwnedFd, TcpStream, TcpStream, OwnedFd) {
     let pair = || {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
@@ -147,14 +147,14 @@ fn pull_error(partner: &mut dyn Partner) -> PartnerError {
     loop {
         match partner.pull(FlowKey::DEFAULT, Pull::Yours) {
             Err(error) => return error,
-            Ok(Pulled::Nothing) => assert!(begun.elapsed() < WATCHDOG, "no error comes"),
+            Ok(Pulled::Nothing) => assert!(begun.elapsed() < WATCHDOG, "no error is returned"),
             Ok(other) => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn a_stream_that_is_harmed_ends_and_gives_nothing_of_it() {
+fn a_harmed_stream_ends_at_the_harm() {
     let sent: Vec<Body> = (0..4).map(|i| record(7, i, &pattern(500, i))).collect();
     let bytes = RecordHeader::BYTES + 500 + TAG_BYTES;
     type Harm = fn(&mut Vec<u8>, usize);
@@ -174,7 +174,10 @@ fn a_stream_that_is_harmed_ends_and_gives_nothing_of_it() {
         sent.iter().for_each(|body| push(&mut *here, body.clone()));
         let mut stream = vec![0; 4 * bytes];
         from.read_exact(&mut stream).expect("all of it");
-        assert!(!stream.windows(8).any(|window| window == &pattern(500, 2)[100..108]), "it is readable");
+        assert!(
+            !stream.windows(8).any(|window| window == &pattern(500, 2)[100..108]),
+            "the stream is readable"
+        );
         harm(&mut stream, bytes);
         to.write_all(&stream).expect("write");
         drop(to);
@@ -187,7 +190,7 @@ fn a_stream_that_is_harmed_ends_and_gives_nothing_of_it() {
 }
 
 #[test]
-fn datagrams_that_are_harmed_are_counted_and_the_others_come() {
+fn harmed_datagrams_are_counted_and_the_others_arrive() {
     let socket = || UdpSocket::bind("127.0.0.1:0").expect("bind");
     let [here, from, to, there] = [socket(), socket(), socket(), socket()];
     let address = |socket: &UdpSocket| socket.local_addr().expect("address");
@@ -203,11 +206,11 @@ fn datagrams_that_are_harmed_are_counted_and_the_others_come() {
         for _ in 0..3 {
             let mut bytes = [0; 2000];
             let count = from.recv(&mut bytes).expect("a datagram");
-            assert!(count <= 1452, "{count} bytes are more than the option `datagram` says");
+            assert!(count <= 1452, "{count} bytes exceed the option `datagram`");
             datagrams.push(bytes[..count].to_vec());
         }
     }
-    // The second record is altered; the first is said again, and something else besides.
+    // Alters the second record, repeats the first, and adds a foreign datagram.
     datagrams[4][40] ^= 1;
     datagrams.push(datagrams[0].clone());
     datagrams.push(vec![9; DATAGRAM_BYTES - 1]);
@@ -216,7 +219,7 @@ fn datagrams_that_are_harmed_are_counted_and_the_others_come() {
     assert_eq!(pull(&mut *there), Some((FlowKey(7), sent[2].clone())));
     let begun = Instant::now();
     while figure(&mut *there, "received_datagrams") < 11.0 {
-        assert!(begun.elapsed() < WATCHDOG, "not all came");
+        assert!(begun.elapsed() < WATCHDOG, "datagrams are missing");
         assert!(matches!(there.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
     }
     assert_eq!(figure(&mut *there, "altered_datagrams"), 2.0);
@@ -224,7 +227,7 @@ fn datagrams_that_are_harmed_are_counted_and_the_others_come() {
 }
 
 #[test]
-fn records_of_all_sizes_come_through_every_sealed_transport() {
+fn records_of_all_sizes_cross_every_sealed_transport() {
     let udp = || {
         let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
         here.connect(there.local_addr().expect("address")).expect("connect");

@@ -1,4 +1,4 @@
-//! What the transports' sockets have in common.
+//! Socket functions that all transports share.
 
 use contract::{OptionKind, OptionSpec, PartnerError, Scope};
 use rustix::io::Errno;
@@ -9,21 +9,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Largest payload of a datagram that crosses every path of QUIC's (RFC 9000, section 14).
+/// Payload size that every QUIC path must carry (RFC 9000, section 14).
 pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
-/// Largest payload of a UDP datagram that one can have over IPv4.
+/// Largest payload of a UDP datagram over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// What a datagram transport asks of the kernel ([`set_buffers`]).
+/// Option for the kernel's socket buffers of a datagram transport ([`set_buffers`]).
 pub(crate) const BUFFERS: OptionSpec = OptionSpec {
     name: "socket_bytes",
     kind: OptionKind::Size { min: 0, max: 1 << 30 },
     default: "4MiB",
     scope: Scope::Local,
-    doc: "size of each of the kernel's two buffers, bytes, as far as its limits allow; 0 leaves them",
+    doc: "size of each of the kernel's two socket buffers, bytes, up to the kernel's limits; 0 keeps its defaults",
 };
 
-/// A non-blocking socket of this type on its way to `peer`.
+/// Creates a non-blocking socket of this type and starts to connect it to `peer`.
 pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> Result<OwnedFd, PartnerError> {
     let family = match peer {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -41,7 +41,7 @@ pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> Result<OwnedFd, Partne
     }
 }
 
-/// The peer, for messages to people.
+/// Returns the peer's address for messages to people.
 pub(crate) fn peer_name(socket: BorrowedFd<'_>) -> String {
     match getpeername(socket).ok().flatten().map(SocketAddr::try_from) {
         Some(Ok(address)) => address.to_string(),
@@ -49,8 +49,8 @@ pub(crate) fn peer_name(socket: BorrowedFd<'_>) -> String {
     }
 }
 
-/// Asks for kernel buffers of these sizes; 0 leaves the kernel's own choice (which for TCP adapts).
-/// The kernel grants what its limits allow.
+/// Requests kernel buffers of these sizes; the kernel may grant less. 0 keeps the kernel's own choice, which adapts
+/// for TCP.
 pub(crate) fn set_buffers(
     socket: BorrowedFd<'_>,
     send_bytes: usize,
@@ -67,18 +67,18 @@ pub(crate) fn set_buffers(
     Ok(())
 }
 
-/// Whether the kernel only says "not now".
-pub(crate) fn is_not_now(error: &io::Error) -> bool {
+/// Returns true for `EAGAIN`: the call would block.
+pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Largest payload of a datagram that goes out whole by the way that this connected socket takes, as far as this
-/// host knows; what every path takes if it does not tell (RFC 9000, section 14).
+/// Returns the largest datagram payload that leaves this host unfragmented on the connected socket's route, or
+/// [`DATAGRAM_BYTES_MIN`] if the kernel does not know the path MTU.
 pub(crate) fn datagram_bytes_max(socket: BorrowedFd<'_>) -> usize {
     let mtu = sys::net::path_mtu(socket).unwrap_or(0) as usize;
     let is_four =
         matches!(getpeername(socket).ok().flatten().map(SocketAddr::try_from), Some(Ok(SocketAddr::V4(_))));
-    // What stands in front of it, of IP and UDP.
+    // IP and UDP headers.
     let header_bytes = if is_four { 20 + 8 } else { 40 + 8 };
     mtu.saturating_sub(header_bytes).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
 }

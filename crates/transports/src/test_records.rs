@@ -1,4 +1,4 @@
-//! Records and partners for the tests of every transport.
+//! Records and partners for the tests of all transports.
 
 use contract::{
     Body, Bytes, Ctl, CtlReply, End, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, SealKeys,
@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use wire::{Container, RecordHeader};
 
-/// How long a test waits for what must come.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
+/// Time after which a test that waits fails.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A record with `body` behind its header.
+/// Returns a record with this body.
 pub(crate) fn record(flow: u32, sequence: u64, body: &[u8]) -> Body {
     let container = Container { length: body.len() as u32, created: sequence * 7 };
     let mut record = Body::from(Bytes::copy_from_slice(body));
@@ -20,12 +20,12 @@ pub(crate) fn record(flow: u32, sequence: u64, body: &[u8]) -> Body {
     record
 }
 
-/// Bytes that differ from place to place and from record to record.
+/// Returns bytes that depend on their index and on `seed`.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length as u64).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
 }
 
-/// The hexadecimal digits behind `name =` in a file of `docs/vectors`.
+/// Returns the hexadecimal digits of the line `name = …` in a file of `docs/reference/vectors`.
 pub(crate) fn vector<'a>(vectors: &'a str, name: &str) -> &'a str {
     let digits = |line: &'a str| Some(line.strip_prefix(name)?.strip_prefix(" = ")?.trim());
     vectors.lines().find_map(digits).unwrap_or_else(|| panic!("there is no vector `{name}`"))
@@ -44,14 +44,14 @@ pub(crate) fn partner(
     class.partner(socket.into(), End::Dialled, &options, None).expect("partner")
 }
 
-/// Keys of both ends of a connection.
+/// Returns the keys of both ends of a connection.
 pub(crate) fn keys() -> [SealKeys; 2] {
     let [one, other] = [Secret([1; 32]), Secret([2; 32])];
     let here = SealKeys { sending: one.clone(), receiving: other.clone() };
     [here, SealKeys { sending: other, receiving: one }]
 }
 
-/// Both ends of a connection, sealed or bare.
+/// Returns both ends of a connection, sealed or bare.
 pub(crate) fn partners(
     class: &dyn TransportClass,
     sockets: [OwnedFd; 2],
@@ -66,7 +66,7 @@ pub(crate) fn partners(
     })
 }
 
-/// Both ends of a sealed connection.
+/// Returns both ends of a sealed connection.
 pub(crate) fn sealed_partners(
     class: &dyn TransportClass,
     sockets: [OwnedFd; 2],
@@ -75,7 +75,7 @@ pub(crate) fn sealed_partners(
     partners(class, sockets, true, given)
 }
 
-/// Two sockets that are connected to each other.
+/// Returns two UDP sockets that are connected to each other.
 pub(crate) fn udp_pair() -> [OwnedFd; 2] {
     let [here, there] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
     here.connect(there.local_addr().expect("address")).expect("connect");
@@ -86,12 +86,12 @@ pub(crate) fn udp_pair() -> [OwnedFd; 2] {
     })
 }
 
-/// Pushes a record that there must be room for in time, and flushes.
+/// Pushes a record, retrying until the partner has room, and flushes.
 pub(crate) fn push(partner: &mut dyn Partner, record: Body) {
     push_while(partner, record, || ());
 }
 
-/// The same; meanwhile `peer` takes what comes.
+/// Like [`push`], while `peer` pulls and discards.
 pub(crate) fn push_to(partner: &mut dyn Partner, peer: &mut dyn Partner, record: Body) {
     push_while(partner, record, || _ = peer.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull"));
 }
@@ -103,7 +103,7 @@ fn push_while(partner: &mut dyn Partner, record: Body, mut meanwhile: impl FnMut
         partner.push(FlowKey::DEFAULT, message).map_err(|(error, _)| error).expect("push")
     {
         if begun.elapsed() >= WATCHDOG {
-            panic!("never takes the record: {:?}", partner.ctl(FlowKey::DEFAULT, Ctl::Report));
+            panic!("the partner stays full: {:?}", partner.ctl(FlowKey::DEFAULT, Ctl::Report));
         }
         message = back;
         meanwhile();
@@ -111,12 +111,12 @@ fn push_while(partner: &mut dyn Partner, record: Body, mut meanwhile: impl FnMut
     partner.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
 }
 
-/// Pulls until there is something; `None` at the end.
+/// Pulls until a record arrives; `None` at the end.
 pub(crate) fn pull(partner: &mut dyn Partner) -> Option<(FlowKey, Body)> {
     pull_while(partner, || ())
 }
 
-/// The same; meanwhile `peer` hears what it is told.
+/// Like [`pull`], while `peer` processes acknowledgements.
 pub(crate) fn pull_from(partner: &mut dyn Partner, peer: &mut dyn Partner) -> Option<(FlowKey, Body)> {
     pull_while(partner, || _ = peer.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull"))
 }
@@ -128,13 +128,13 @@ fn pull_while(partner: &mut dyn Partner, mut meanwhile: impl FnMut()) -> Option<
         match partner.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull") {
             Pulled::Message(flow, message) => return Some((flow, message.body)),
             Pulled::End => return None,
-            Pulled::Nothing => assert!(begun.elapsed() < WATCHDOG, "nothing comes"),
+            Pulled::Nothing => assert!(begun.elapsed() < WATCHDOG, "no record arrives"),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// One figure of a partner's report.
+/// Returns one figure of a partner's report.
 pub(crate) fn figure(partner: &mut dyn Partner, name: &str) -> f64 {
     let Ok(CtlReply::Report(report)) = partner.ctl(FlowKey::DEFAULT, Ctl::Report) else {
         panic!("no report")

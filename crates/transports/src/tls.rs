@@ -1,7 +1,7 @@
-//! TLS 1.3 between hosts (RFC 8446): both show a raw public key of Ed25519 (RFC 7250) and prove that it is theirs.
+//! TLS 1.3 between hosts (RFC 8446). Both sides authenticate with a raw Ed25519 public key (RFC 7250).
 //!
-//! Whether the key is the right one is either pinned here, or for who opened the connection to ask. Nothing else is
-//! spoken: no older version, no tickets, no early data.
+//! The configuration may pin the peer's key. Otherwise TLS proves only that the peer owns the key, and the caller must
+//! check the key after the handshake. Older versions, tickets and early data are disabled.
 
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -19,25 +19,25 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The name that TLS asks for and nobody looks at: keys are pinned, not names.
+/// Server name for the TLS API. It is never sent or checked: trust depends on the key.
 pub const SERVER_NAME: &str = "outboard";
-/// Bytes of a public key of Ed25519, and of the seed of a private one (RFC 8032, section 5.1.5).
+/// Size of an Ed25519 public key, and of the seed of a private key (RFC 8032, section 5.1.5).
 pub const KEY_BYTES: usize = 32;
-/// What stands in front of the key in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4).
+/// DER prefix of the key in an Ed25519 SubjectPublicKeyInfo (RFC 8410, section 4).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// What stands in front of the seed in a PKCS #8 document of Ed25519 (RFC 8410, section 7).
+/// DER prefix of the seed in an Ed25519 PKCS #8 document (RFC 8410, section 7).
 const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
-/// A public key of Ed25519.
+/// An Ed25519 public key.
 pub type PublicKey = [u8; KEY_BYTES];
 
-/// The key in a SubjectPublicKeyInfo, if it is one of Ed25519.
-pub fn key_of(spki: &[u8]) -> Option<PublicKey> {
+/// Returns the key in a SubjectPublicKeyInfo, or `None` if it is not an Ed25519 key.
+pub fn key_from_spki(spki: &[u8]) -> Option<PublicKey> {
     spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok()
 }
 
-/// A key pair from a PKCS #8 document of Ed25519: its public half, and what TLS shows and signs with.
+/// Reads an Ed25519 PKCS #8 document. Returns the public key, and the key pair in the form that TLS needs.
 pub fn key_pair(document: Vec<u8>) -> Option<(PublicKey, Arc<CertifiedKey>)> {
     let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&document).ok()?;
     let key: PublicKey = pair.public_key().as_ref().try_into().ok()?;
@@ -46,12 +46,12 @@ pub fn key_pair(document: Vec<u8>) -> Option<(PublicKey, Arc<CertifiedKey>)> {
     Some((key, Arc::new(CertifiedKey::new(vec![shown], signing))))
 }
 
-/// The same from the private key's seed.
-pub fn key_pair_of_seed(seed: &[u8; KEY_BYTES]) -> Option<(PublicKey, Arc<CertifiedKey>)> {
+/// Like [`key_pair`], from the seed of the private key.
+pub fn key_pair_from_seed(seed: &[u8; KEY_BYTES]) -> Option<(PublicKey, Arc<CertifiedKey>)> {
     key_pair([&PKCS8_PREFIX[..], seed].concat())
 }
 
-/// Takes a key of Ed25519 that the other side proves to be its own: any, or this one.
+/// Accepts a peer that proves to own the pinned Ed25519 key, or any Ed25519 key if none is pinned.
 #[derive(Debug)]
 struct KeyVerifier {
     algorithms: WebPkiSupportedAlgorithms,
@@ -60,7 +60,7 @@ struct KeyVerifier {
 
 impl KeyVerifier {
     fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        match (key_of(shown), self.pinned) {
+        match (key_from_spki(shown), self.pinned) {
             (Some(key), Some(pinned)) if key != pinned => {
                 Err(CertificateError::ApplicationVerificationFailure.into())
             }
@@ -80,7 +80,7 @@ impl KeyVerifier {
     }
 }
 
-fn no_older_version() -> Error {
+fn unsupported_version() -> Error {
     PeerIncompatible::Tls12NotOffered.into()
 }
 
@@ -102,7 +102,7 @@ impl ServerCertVerifier for KeyVerifier {
         _key: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_older_version())
+        Err(unsupported_version())
     }
 
     fn verify_tls13_signature(
@@ -143,7 +143,7 @@ impl ClientCertVerifier for KeyVerifier {
         _key: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_older_version())
+        Err(unsupported_version())
     }
 
     fn verify_tls13_signature(
@@ -170,7 +170,8 @@ fn parts(pinned: Option<PublicKey>) -> (Arc<CryptoProvider>, Arc<KeyVerifier>) {
     (Arc::new(provider), Arc::new(verifier))
 }
 
-/// The side that connects: shows `own`, for `purpose` (ALPN, RFC 7301), to whom shows `pinned`, or to any.
+/// Configures the side that connects. It authenticates with `own`, negotiates `purpose` (ALPN, RFC 7301), and accepts
+/// only the key `pinned`, or any key if that is `None`.
 pub fn client(
     own: Arc<CertifiedKey>,
     purpose: &[u8],
@@ -188,7 +189,7 @@ pub fn client(
     Ok(config)
 }
 
-/// The side that listens, likewise.
+/// Configures the side that listens; parameters as for [`client`].
 pub fn server(
     own: Arc<CertifiedKey>,
     purpose: &[u8],
@@ -200,7 +201,7 @@ pub fn server(
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
     config.alpn_protocols = vec![purpose.into()];
-    // Sessions are resumed by their own tokens, under a new handshake each time.
+    // Outboard resumes sessions with its own tokens, after a new handshake.
     config.send_tls13_tickets = 0;
     Ok(config)
 }

@@ -1,8 +1,8 @@
-//! Checked little-endian reading and writing: the only way this room touches bytes.
+//! Checked little-endian reading and writing. All code of this crate uses it to access bytes.
 
 use thiserror::Error;
 
-/// Why bytes could not be read as what they should be.
+/// A parser refused its input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -21,17 +21,17 @@ pub enum WireError {
     TooLong {
         /// The field.
         what: &'static str,
-        /// What the input says.
+        /// The value in the input.
         length: u64,
         /// The limit.
         limit: u64,
     },
-    /// A field holds a value that has no meaning.
-    #[error("{what}: {value} has no meaning here")]
+    /// A field has an invalid value.
+    #[error("{what}: {value} is not a valid value")]
     Value {
         /// The field.
         what: &'static str,
-        /// What the input says.
+        /// The value in the input.
         value: u64,
     },
     /// Text is not UTF-8.
@@ -40,31 +40,31 @@ pub enum WireError {
         /// The field.
         what: &'static str,
     },
-    /// Bytes are left over after a complete message.
+    /// Bytes follow a complete message.
     #[error("{what}: {left} bytes too many")]
     Trailing {
         /// The message.
         what: &'static str,
-        /// How many.
+        /// The number of extra bytes.
         left: usize,
     },
-    /// The peer speaks another version of the protocol.
+    /// The peer uses another version of the protocol.
     #[error("protocol version {theirs}, this program speaks {ours}")]
     Version {
-        /// Theirs.
+        /// The peer's version.
         theirs: u16,
-        /// Ours.
+        /// This program's version.
         ours: u16,
     },
-    /// The first bytes are not Outboard's.
-    #[error("not an Outboard peer (it began with {began:02x?})")]
+    /// The first bytes are not those of an Outboard peer.
+    #[error("not an Outboard peer (first bytes {began:02x?})")]
     Magic {
-        /// What it began with.
+        /// The first bytes.
         began: [u8; 4],
     },
 }
 
-/// Reads fields off the front of a byte slice.
+/// Reads fields from the front of a byte slice.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     left: &'a [u8],
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         Reader { left: bytes }
     }
 
-    /// Bytes not read yet.
+    /// The number of unread bytes.
     pub fn left(&self) -> usize {
         self.left.len()
     }
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Everything that is left.
+    /// All unread bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.left)
     }
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// Says that the message ends here.
+    /// Checks that no bytes are left.
     pub fn end(&self, what: &'static str) -> Result<(), WireError> {
         match self.left.len() {
             0 => Ok(()),
@@ -203,17 +203,17 @@ impl Writer {
         self.blob(value.as_bytes())
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Begins anew in the same memory.
+    /// Clears the writer and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// What was written.
+    /// Takes the written bytes.
     pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }

@@ -1,7 +1,8 @@
-//! A container: a message on a pipe or on the wire (paper N, section 4.4).
+//! A container: the frame of a message on a pipe and on the network (Networked Device Driver Architecture
+//! (2012), 4.4).
 //!
-//! `length: u32` (of the body alone), `created: u64` (nanoseconds of the source host's boot clock), then
-//! the body. A stage's own header stands at the front of the body and counts as part of it.
+//! Layout: `length: u32` (of the body alone), `created: u64` (nanoseconds of the source host's boot clock),
+//! body. A stage's own header is at the front of the body and counts as part of it.
 
 use crate::{Reader, WireError};
 
@@ -10,7 +11,7 @@ use crate::{Reader, WireError};
 pub struct Container {
     /// Bytes in the body.
     pub length: u32,
-    /// When the message was created: nanoseconds of the source host's boot clock.
+    /// Creation time of the message: nanoseconds of the source host's boot clock.
     pub created: u64,
 }
 
@@ -26,7 +27,7 @@ impl Container {
         bytes
     }
 
-    /// Reads a header and refuses a body of more than `limit` bytes.
+    /// Parses a header. Refuses a body of more than `limit` bytes.
     pub fn parse(bytes: &[u8], limit: usize) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let length = reader.u32("container length")?;

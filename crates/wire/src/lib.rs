@@ -1,12 +1,13 @@
-//! Bytes to containers, records and control messages, and back.
+//! Conversion between bytes and containers, records and control messages.
 //!
-//! Nothing here does I/O or reads a clock. Every parser is checked: it returns an error that names
-//! the field for any input whatever, allocates no more than the input holds, and never panics.
-//! The layouts are described in `docs/protocol.md`, with byte vectors in `docs/vectors/`.
+//! This crate does no I/O and reads no clock. Every parser checks its input: for any bytes it returns an error
+//! that names the field, it allocates no more than the input holds, and it never panics.
+//! `docs/reference/protocol.md` describes the layouts, with byte vectors in `docs/reference/vectors/`.
 
 mod codec;
 pub mod container;
 pub mod control;
+mod flow_control;
 pub mod formats;
 pub mod module;
 pub mod pairing;
@@ -18,14 +19,15 @@ pub mod word;
 pub use codec::{Reader, WireError, Writer};
 pub use container::Container;
 pub use control::Control;
+pub use flow_control::FlowControl;
 pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport};
 pub use preamble::Preamble;
 pub use record::RecordHeader;
 pub use ticket::Ticket;
 pub use word::Word;
 
-/// The version of everything in this room. Peers with another version are told so and dropped.
+/// The version of everything in this crate. A peer with another version is notified and disconnected.
 pub const PROTOCOL_VERSION: u16 = 4;
 
-/// Largest body of one message, in bytes, unless an option sets less.
+/// The largest body of a message in bytes, unless an option sets a lower limit.
 pub const BODY_BYTES_MAX: usize = 64 << 20;

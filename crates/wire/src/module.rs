@@ -1,27 +1,27 @@
-//! Frames between a module in a process of its own and whoever runs it (docs/modules.md has the layout, the
-//! rules and vectors).
+//! Frames between a module in its own process and its runner. `docs/reference/modules.md` has the layout, the
+//! rules and vectors.
 //!
-//! A frame is `length: u32` (of the body alone), `kind: u8`, `at: u64`, then the body; little-endian. `at`
-//! says how many containers went before the frame on the data descriptor of the same direction.
+//! A frame is `length: u32` (of the body alone), `kind: u8`, `at: u64`, then the body; little-endian. `at` is
+//! the number of containers sent before the frame on the data descriptor of the same direction.
 
 use crate::{Reader, WireError, Writer};
 
 /// The version of this interface.
 pub const MODULE_VERSION: u16 = 1;
 
-/// Largest body of a frame, in bytes.
+/// The largest body of a frame, in bytes.
 pub const MODULE_FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a frame's header.
+/// The length of a frame's header in bytes.
 pub const MODULE_HEADER_BYTES: usize = 13;
 
-/// Largest reason of a drop, or of a choice, in bytes.
+/// The longest reason of a drop or of a choice, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
-/// Most figures, and most choices, of a report.
+/// The most statistics, and the most choices, in a report.
 pub const REPORT_LINES_MAX: usize = 64;
 
-/// Largest name of a figure or an option, and largest value of one, in bytes.
+/// The longest name and the longest value of a statistic or an option, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 const HELLO: u8 = 1;
@@ -35,7 +35,7 @@ const FEEDBACK: u8 = 8;
 const DROP: u8 = 9;
 const REPORT: u8 = 10;
 
-/// A flow's key, never shown.
+/// A flow's key, never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ModuleKey(pub [u8; 32]);
 
@@ -45,95 +45,95 @@ impl std::fmt::Debug for ModuleKey {
     }
 }
 
-/// What is known of a flow's way to its sink since the last time, for a source half that adapts to it.
+/// Measurements of the flow and its path since the last feedback, for a source half that adapts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModuleFeedback {
-    /// Records that arrived.
+    /// Records received.
     pub received: u64,
-    /// Records that the network lost, whether they were sent again or not.
+    /// Records that the network lost, including those that were retransmitted later.
     pub lost: u64,
-    /// Median time from creation to hand-over, nanoseconds.
+    /// Median time from creation to delivery, in nanoseconds.
     pub delay_ns: u64,
-    /// 99th less 1st percentile of the same, nanoseconds.
+    /// Jitter: the 99th less the 1st percentile of that time, in nanoseconds.
     pub jitter_ns: u64,
-    /// Shortest round trip seen lately, nanoseconds.
+    /// Shortest recent round trip, in nanoseconds.
     pub round_trip_ns: u64,
-    /// Bytes of bodies a second that arrived.
+    /// Received bytes of message bodies a second.
     pub rate_bytes: u64,
-    /// Bytes of bodies that wait at the source for the network now.
+    /// Bytes of message bodies that wait at the source for the network.
     pub waiting_bytes: u64,
 }
 
-/// How a module fares, for people and scripts.
+/// The report of a module, for users and scripts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModuleReport {
-    /// Its own figures.
+    /// Its own statistics.
     pub figures: Vec<(String, f64)>,
-    /// What its `auto` options stand at: option, value as a user would write it, and why.
+    /// The values of its `auto` options: option, value as a user would write it, and reason.
     pub choices: Vec<(String, String, String)>,
-    /// What was wrong with the first message that it refused, if it refused any; else empty.
+    /// The problem of the first message that it refused; empty if it refused none.
     pub problem: String,
 }
 
-/// What stands in a frame.
+/// The content of a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModuleFrame {
-    /// The runner's first frame but for a key, once; the module may answer with one of its own.
+    /// The runner's first frame, except for a key. The module may reply with its own.
     Hello {
-        /// [`MODULE_VERSION`] of who speaks.
+        /// The sender's [`MODULE_VERSION`].
         version: u16,
         /// `source` or `sink`.
         role: String,
-        /// The flow's format, where this half stands.
+        /// The flow's format at this half.
         format: String,
-        /// Options, name and value, as a user would write them.
+        /// Options: name and value, as a user would write them.
         options: Vec<(String, String)>,
     },
-    /// From or for the other half of the pair.
+    /// A control message from or for the other half of the pair.
     Peer(Vec<u8>),
-    /// To the module: the flow ends, or changes its pipeline, here: give out what is held, then say done.
+    /// To the module: the flow ends or changes its pipeline here. Output all held messages, then send `Done`.
     Flush,
-    /// From the module: all that came of its first `inputs` containers is in its first `outputs`.
+    /// From the module: its first `outputs` containers hold all results of its first `inputs` containers.
     Done {
-        /// Containers read and finished with.
+        /// Containers read and finished.
         inputs: u64,
-        /// Containers written that came of them.
+        /// Containers written.
         outputs: u64,
     },
-    /// From the module: what went wrong; it is about to end.
+    /// From the module: an error. The module is about to exit.
     Error(String),
-    /// To the module: something was lost before the next container.
+    /// To the module: messages were lost before the next container.
     Gap,
-    /// To a module of Outboard's own, before the hello: the flow's key. A foreign program is never given it.
+    /// To a built-in module, before the hello: the flow's key. A foreign program never receives it.
     Key(ModuleKey),
-    /// To a module of Outboard's own: what an adaptive half goes by.
+    /// To a built-in module: measurements for a half that adapts.
     Feedback(ModuleFeedback),
-    /// From the module: so many messages ended in it, on purpose, for this reason.
+    /// From the module: it dropped messages on purpose.
     Drop {
-        /// Messages.
+        /// The number of messages.
         count: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// From the module, now and then: how it fares.
+    /// From the module, now and then: its report.
     Report(ModuleReport),
-    /// A kind that this version does not know, to be ignored.
+    /// A kind that this version does not know; it is ignored.
     Unknown(u8),
 }
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModuleHeader {
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub length: u32,
-    /// Which kind.
+    /// The kind of frame.
     pub kind: u8,
-    /// Containers that went before on the data descriptor of the same direction.
+    /// Containers sent earlier on the data descriptor of the same direction.
     pub at: u64,
 }
 
 impl ModuleHeader {
-    /// Reads a header; refuses a body over [`MODULE_FRAME_BYTES_MAX`].
+    /// Parses a header. Refuses a body over [`MODULE_FRAME_BYTES_MAX`].
     pub fn parse(bytes: &[u8]) -> Result<ModuleHeader, WireError> {
         let mut reader = Reader::new(bytes);
         let length = reader.u32("frame length")?;
@@ -146,12 +146,12 @@ impl ModuleHeader {
 }
 
 impl ModuleFrame {
-    /// A [`ModuleFrame::Drop`], its reason cut to what a frame takes.
+    /// Makes a [`ModuleFrame::Drop`], with its reason truncated to the limit.
     pub fn drop(reason: &str, count: u64) -> ModuleFrame {
         ModuleFrame::Drop { count, reason: cut(reason, REASON_BYTES_MAX).into() }
     }
 
-    /// Header and body.
+    /// Returns header and body.
     pub fn emit(&self, at: u64) -> Vec<u8> {
         let mut body = Writer::new();
         let kind = match self {
@@ -219,7 +219,7 @@ impl ModuleFrame {
         frame.finish()
     }
 
-    /// Reads the body of a frame of this kind.
+    /// Parses the body of a frame of this kind.
     pub fn parse(kind: u8, body: &[u8]) -> Result<ModuleFrame, WireError> {
         let mut reader = Reader::new(body);
         let frame = match kind {

@@ -1,45 +1,45 @@
-//! Messages by which two hosts get to know each other by a one-time code (SPAKE2), inside TLS.
+//! Messages that pair two hosts by a one-time code (SPAKE2), inside TLS.
 //!
-//! Each is a frame: `length: u16` (of what follows), `kind: u8`, fields in the order of the struct below.
+//! Each is a frame: `length: u16` (of the rest), `kind: u8`, fields in the order of the struct below.
 
 use crate::control::{NAME_BYTES_MAX, REASON_BYTES_MAX, cut};
 use crate::{Reader, WireError, Writer};
 
-/// Bytes of the longest frame, its length field not counted.
+/// The longest frame in bytes, without its length field.
 pub const PAIRING_BYTES_MAX: usize = 8 << 10;
-/// Bytes of an element of SPAKE2's group, and the side it is of.
+/// The length of an element of SPAKE2's group, with its side, in bytes.
 pub const SHARE_BYTES: usize = 33;
 
 /// One message of a pairing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pairing {
-    /// From the host where the code is typed, first.
+    /// From the host where the user types the code, first.
     Begin {
-        /// Its message of SPAKE2.
+        /// Its SPAKE2 message.
         share: [u8; SHARE_BYTES],
     },
-    /// The answer of the host that shows the code.
+    /// The reply of the host that shows the code.
     Share {
-        /// Its message of SPAKE2.
+        /// Its SPAKE2 message.
         share: [u8; SHARE_BYTES],
     },
-    /// From the host where the code is typed: this is a try.
+    /// From the host where the user types the code: an attempt.
     Confirm {
-        /// That it has the code.
+        /// Proof that it knows the code.
         proof: [u8; 32],
-        /// Its name, for people.
+        /// Its name, for users.
         host: String,
     },
-    /// The code was right, and the host that shows it knows the other from now on.
+    /// The code was right. The host that shows it now trusts the other.
     Confirmed {
-        /// That it has the code too.
+        /// Proof that it knows the code too.
         proof: [u8; 32],
-        /// Its name, for people.
+        /// Its name, for users.
         host: String,
     },
-    /// It was not, or there is none any more.
+    /// The code was wrong or has expired.
     Refused {
-        /// For people.
+        /// The reason, for users.
         reason: String,
     },
 }
@@ -51,7 +51,7 @@ const CONFIRMED: u8 = 4;
 const REFUSED: u8 = 5;
 
 impl Pairing {
-    /// The message as a frame, its length in front. Texts that are too long are cut.
+    /// Returns the message as a frame, with its length. Long texts are truncated.
     pub fn emit(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u16(0);
@@ -68,7 +68,7 @@ impl Pairing {
         bytes
     }
 
-    /// Bytes of the frame behind its length field, of which these are the two bytes.
+    /// Decodes the length field of a frame and checks its limit.
     pub fn frame_bytes(length: [u8; 2]) -> Result<usize, WireError> {
         let length = usize::from(u16::from_le_bytes(length));
         match length > PAIRING_BYTES_MAX {
@@ -81,7 +81,7 @@ impl Pairing {
         }
     }
 
-    /// Reads a frame, its length field taken off.
+    /// Parses a frame without its length field.
     pub fn parse(frame: &[u8]) -> Result<Pairing, WireError> {
         let mut r = Reader::new(frame);
         let host = |r: &mut Reader<'_>| Ok(r.text("pairing host", NAME_BYTES_MAX)?.into());

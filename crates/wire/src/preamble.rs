@@ -1,4 +1,4 @@
-//! The first bytes on every connection: who speaks, which version, and what the connection is for.
+//! The first bytes on every connection: magic, version, and the purpose of the connection.
 
 use crate::{PROTOCOL_VERSION, Reader, WireError, Writer};
 
@@ -9,7 +9,7 @@ const KIND_SECURE_CONTROL: u8 = 3;
 const KIND_SECURE_DATA: u8 = 4;
 const KIND_PAIRING: u8 = 5;
 
-/// Names a session. Whoever holds it may resume the session, so it is never logged.
+/// Identifies a session. Its holder may resume the session, so it is never logged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionToken(pub [u8; 16]);
 
@@ -19,49 +19,50 @@ impl std::fmt::Debug for SessionToken {
     }
 }
 
-/// What a connection is for. On `udp` the preamble is the first datagram.
+/// The purpose of a connection. On `udp` the preamble is the first datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preamble {
-    /// The control channel of a session, new or resumed (its `Hello` says which), between hosts that nobody knows.
+    /// The control channel of a session without authentication and encryption. Its `Hello` tells if it resumes
+    /// one.
     Control,
-    /// The records of one driver of a session, bare.
+    /// The unencrypted records of one driver.
     Data {
         /// The session.
         session: SessionToken,
-        /// The driver, as its `Open` numbered it.
+        /// The driver's number from its `Open`.
         driver: u32,
     },
-    /// The same over TLS, which begins behind it.
+    /// As `Control`, but over TLS, which starts after the preamble.
     SecureControl,
-    /// The sealed records of one driver: the beginning of an [`Introduction`].
+    /// The encrypted records of one driver: the start of an [`Introduction`].
     SecureData {
-        /// Names the control channel, from its exporter.
+        /// Identifies the control channel; from its TLS exporter.
         channel: [u8; 16],
-        /// The driver, as its `Open` numbered it.
+        /// The driver's number from its `Open`.
         driver: u32,
     },
-    /// Two hosts get to know each other, over TLS, which begins behind it.
+    /// Two hosts pair, over TLS, which starts after the preamble.
     Pairing,
 }
 
-/// What begins a sealed data connection: a preamble, and a proof that whoever says it has the control channel.
+/// The start of an encrypted data connection: a preamble, and a proof that the sender owns the control channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Introduction {
-    /// Names the control channel, from its exporter.
+    /// Identifies the control channel; from its TLS exporter.
     pub channel: [u8; 16],
     /// The driver.
     pub driver: u32,
-    /// Rises with each connection of the channel; none serves twice.
+    /// Rises with each connection of the channel; none is accepted twice.
     pub number: u32,
-    /// HMAC-SHA-256 of what stands before it, by a key from the channel's exporter.
+    /// HMAC-SHA-256 of all bytes before it, with a key from the channel's TLS exporter.
     pub proof: [u8; 32],
 }
 
 impl Introduction {
-    /// Bytes of an introduction.
+    /// The length of an introduction in bytes.
     pub const BYTES: usize = Preamble::BYTES + 4 + 32;
 
-    /// What the proof is about: all that stands before it.
+    /// The bytes that the proof covers: all before it.
     pub fn proven(&self) -> [u8; Preamble::BYTES + 4] {
         let mut bytes = [0; Preamble::BYTES + 4];
         let preamble = Preamble::SecureData { channel: self.channel, driver: self.driver };
@@ -70,7 +71,7 @@ impl Introduction {
         bytes
     }
 
-    /// The introduction as bytes.
+    /// Returns the introduction as bytes.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..Preamble::BYTES + 4].copy_from_slice(&self.proven());
@@ -78,7 +79,7 @@ impl Introduction {
         bytes
     }
 
-    /// Reads an introduction. Whether its proof holds is for who has the key.
+    /// Parses an introduction. The caller, who has the key, must check its proof.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Preamble::SecureData { channel, driver } = Preamble::parse(bytes)? else {
             return Err(WireError::Value { what: "kind of an introduction", value: bytes[6].into() });
@@ -92,10 +93,10 @@ impl Introduction {
 }
 
 impl Preamble {
-    /// Bytes of a preamble, whichever kind.
+    /// The length of a preamble in bytes, of any kind.
     pub const BYTES: usize = 4 + 2 + 1 + 1 + 16 + 4;
 
-    /// The preamble as bytes.
+    /// Returns the preamble as bytes.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let (kind, session, driver) = match self {
             Preamble::Control => (KIND_CONTROL, [0; 16], 0),
@@ -111,7 +112,7 @@ impl Preamble {
         bytes
     }
 
-    /// Reads a preamble; the version is checked before anything that depends on it.
+    /// Parses a preamble. Checks the version before any field that depends on it.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let began = reader.array::<4>("preamble magic")?;

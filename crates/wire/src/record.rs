@@ -1,28 +1,28 @@
-//! A record: what crosses the network, the same on every transport.
+//! A record: the unit that crosses the network, equal on every transport.
 //!
-//! `flow: u32, epoch: u32, sequence: u64`, then a container. An epoch begins when a flow's pipeline is
-//! changed or restarted; sequences count from 0 in each epoch.
+//! Layout: `flow: u32, epoch: u32, sequence: u64`, then a container. A new epoch begins when a flow restarts or
+//! changes its pipeline. Sequences start at 0 in each epoch.
 
 use crate::{Container, Reader, WireError};
 
-/// The fixed header of a record, the container's included.
+/// The fixed header of a record, including the container's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Which flow of the session.
+    /// The flow in its session.
     pub flow: u32,
-    /// Which life of the flow.
+    /// The epoch of the flow.
     pub epoch: u32,
-    /// Which message of this epoch, from 0.
+    /// The number of the message in its epoch, from 0.
     pub sequence: u64,
     /// The container's header.
     pub container: Container,
 }
 
 impl RecordHeader {
-    /// Bytes of the header, the container's included.
+    /// The length of the header, including the container's, in bytes.
     pub const BYTES: usize = 16 + Container::BYTES;
 
-    /// The header as bytes.
+    /// Returns the header as bytes.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.flow.to_le_bytes());
@@ -32,7 +32,7 @@ impl RecordHeader {
         bytes
     }
 
-    /// Reads a header from the front of `bytes` and refuses a body of more than `limit` bytes.
+    /// Parses a header from the front of `bytes`. Refuses a body of more than `limit` bytes.
     pub fn parse(bytes: &[u8], limit: usize) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         Ok(RecordHeader {

@@ -1,8 +1,8 @@
-//! What is kept of a session outside of the process that runs its flows, so that another process can go on.
+//! Tickets: the state of a session, saved outside of the worker process so that its successor can resume.
 //!
-//! A ticket says where each flow stands; the records that a source keeps lie beside it, as they go out. Who keeps
-//! a ticket writes it before what it says is told to the other host. It holds the session's token: it is as
-//! secret as that.
+//! A ticket holds the position of each flow; the unacknowledged records of a source are stored with it, as they
+//! were sent. The ticket must be written before the peer learns anything that is in it. It holds the session's
+//! token, so it is equally secret.
 
 use crate::control::flag;
 use crate::preamble::SessionToken;
@@ -15,27 +15,27 @@ const SINK: u8 = 1;
 /// Flows in one ticket.
 pub const TICKET_FLOWS_MAX: usize = 1024;
 
-/// Where a session stands on one host.
+/// The position of a session on one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// The session.
     pub session: SessionToken,
-    /// Numbered control messages that came of it.
+    /// The number of numbered control messages received.
     pub received: u64,
     /// Its flows.
     pub flows: Vec<FlowTicket>,
 }
 
-/// Where a flow stands on one host.
+/// The position of a flow on one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowTicket {
-    /// It starts here.
+    /// The flow starts here.
     Source(SourceTicket),
-    /// It ends here.
+    /// The flow ends here.
     Sink(SinkTicket),
 }
 
-/// Where a flow stands at its source. What of it is unacknowledged lies beside the ticket.
+/// The position of a flow at its source. Unacknowledged records are stored with the ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceTicket {
     /// Its number in the session.
@@ -44,33 +44,33 @@ pub struct SourceTicket {
     pub epoch: u32,
     /// One past the last sequence numbered.
     pub next: u64,
-    /// The epoch before, 0 if there is none, and one past its last sequence.
-    pub before: (u32, u64),
-    /// The epoch goes on from that one.
-    pub goes_on: bool,
+    /// The previous epoch, or 0 if there is none, and one past its last sequence.
+    pub prev: (u32, u64),
+    /// The epoch continues the previous one.
+    pub continues: bool,
 }
 
-/// Where a flow stands at its sink.
+/// The position of a flow at its sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinkTicket {
     /// Its number in the session.
     pub flow: u32,
     /// Its epoch, 0 before the first.
     pub epoch: u32,
-    /// Epochs up to this one are given up.
-    pub given_up: u32,
-    /// The first sequence that the partner has not taken.
+    /// Epochs up to this one are abandoned.
+    pub abandoned: u32,
+    /// The first sequence that the partner has not accepted.
     pub next: u64,
-    /// Records that never came.
+    /// The number of lost records.
     pub lost: u64,
-    /// An epoch that goes on behind this one, and where this one ends once that is known.
-    pub following: Option<(u32, Option<u64>)>,
-    /// Before this, epoch and sequence, the source keeps nothing more.
-    pub gone: (u32, u64),
+    /// The epoch that continues this one, and the end of this one if known.
+    pub upcoming: Option<(u32, Option<u64>)>,
+    /// The source has dropped everything before this epoch and sequence.
+    pub trimmed_to: (u32, u64),
 }
 
 impl Ticket {
-    /// The ticket as bytes.
+    /// Returns the ticket as bytes.
     pub fn emit(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.raw(&MAGIC).u16(PROTOCOL_VERSION).raw(&self.session.0).u64(self.received);
@@ -79,7 +79,7 @@ impl Ticket {
         w.finish()
     }
 
-    /// Reads a ticket; the version is checked before anything that depends on it.
+    /// Parses a ticket. Checks the version before any field that depends on it.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
         let began = r.array::<4>("ticket magic")?;
@@ -100,7 +100,7 @@ impl Ticket {
 }
 
 impl FlowTicket {
-    /// Writes it behind what there is.
+    /// Appends the ticket of this flow.
     pub fn write(&self, w: &mut Writer) {
         match self {
             FlowTicket::Source(source) => source.write(w.u8(SOURCE)),
@@ -108,7 +108,7 @@ impl FlowTicket {
         }
     }
 
-    /// Reads one off the front.
+    /// Parses the ticket of one flow.
     pub fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         match r.u8("ticket side")? {
             SOURCE => Ok(FlowTicket::Source(SourceTicket::read(r)?)),
@@ -121,7 +121,7 @@ impl FlowTicket {
 impl SourceTicket {
     fn write(&self, w: &mut Writer) {
         w.u32(self.flow).u32(self.epoch).u64(self.next);
-        w.u32(self.before.0).u64(self.before.1).u8(self.goes_on.into());
+        w.u32(self.prev.0).u64(self.prev.1).u8(self.continues.into());
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -129,37 +129,37 @@ impl SourceTicket {
             flow: r.u32("source flow")?,
             epoch: r.u32("source epoch")?,
             next: r.u64("source next")?,
-            before: (r.u32("source epoch before")?, r.u64("source end before")?),
-            goes_on: flag(r, "source goes on")?,
+            prev: (r.u32("source previous epoch")?, r.u64("source previous end")?),
+            continues: flag(r, "source continues")?,
         })
     }
 }
 
 impl SinkTicket {
     fn write(&self, w: &mut Writer) {
-        w.u32(self.flow).u32(self.epoch).u32(self.given_up).u64(self.next).u64(self.lost);
-        w.u8(self.following.is_some().into());
-        if let Some((epoch, end)) = self.following {
+        w.u32(self.flow).u32(self.epoch).u32(self.abandoned).u64(self.next).u64(self.lost);
+        w.u8(self.upcoming.is_some().into());
+        if let Some((epoch, end)) = self.upcoming {
             w.u32(epoch).u8(end.is_some().into());
             if let Some(end) = end {
                 w.u64(end);
             }
         }
-        w.u32(self.gone.0).u64(self.gone.1);
+        w.u32(self.trimmed_to.0).u64(self.trimmed_to.1);
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(SinkTicket {
             flow: r.u32("sink flow")?,
             epoch: r.u32("sink epoch")?,
-            given_up: r.u32("sink given up")?,
+            abandoned: r.u32("sink abandoned")?,
             next: r.u64("sink next")?,
             lost: r.u64("sink lost")?,
-            following: match flag(r, "sink following")? {
+            upcoming: match flag(r, "sink upcoming")? {
                 false => None,
-                true => Some((r.u32("sink epoch following")?, read_end(r)?)),
+                true => Some((r.u32("sink upcoming epoch")?, read_end(r)?)),
             },
-            gone: (r.u32("sink epoch gone")?, r.u64("sink sequence gone")?),
+            trimmed_to: (r.u32("sink trimmed epoch")?, r.u64("sink trimmed sequence")?),
         })
     }
 }
@@ -167,6 +167,6 @@ impl SinkTicket {
 fn read_end(r: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
     Ok(match flag(r, "sink end")? {
         false => None,
-        true => Some(r.u64("sink sequence at the end")?),
+        true => Some(r.u64("sink end")?),
     })
 }

@@ -1,4 +1,4 @@
-//! The typed formats: the byte vectors of their documents, and that bytes mean one thing or nothing.
+//! The typed formats: the byte vectors of their documents, and unique encodings.
 
 use proptest::prelude::*;
 use wire::WireError;
@@ -11,12 +11,12 @@ use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
-const CONTROLS: &str = include_str!("../../../docs/formats-controls.md");
-const EVDEV: &str = include_str!("../../../docs/formats-evdev.md");
-const MOTION: &str = include_str!("../../../docs/formats-motion.md");
-const VIEWER: &str = include_str!("../../../docs/formats-viewer.md");
+const CONTROLS: &str = include_str!("../../../docs/reference/formats-controls.md");
+const EVDEV: &str = include_str!("../../../docs/reference/formats-evdev.md");
+const MOTION: &str = include_str!("../../../docs/reference/formats-motion.md");
+const VIEWER: &str = include_str!("../../../docs/reference/formats-viewer.md");
 
-/// The bytes of the line of a document that begins with `title`.
+/// Returns the bytes of the line in a document that starts with `title`.
 fn vector(document: &str, title: &str) -> Vec<u8> {
     let line = document.lines().find(|line| line.starts_with(&format!("| {title}")));
     let hex = line.and_then(|line| line.split('`').rev().nth(1)).expect("a line with bytes");
@@ -110,7 +110,7 @@ fn viewer_is_as_documented() {
 }
 
 #[test]
-fn what_no_message_says_is_refused_by_name() {
+fn invalid_messages_are_refused_by_field_name() {
     let events = vec![0; 1 + 8 * (EVENTS_MAX + 1)];
     assert!(matches!(evdev::Update::parse(&events), Err(WireError::TooLong { what: "events", .. })));
     for (bytes, what) in [
@@ -159,7 +159,7 @@ fn abs(code: u16, value: i32) -> Event {
 const X: u16 = 0x35;
 
 #[test]
-fn what_a_hand_presses_and_what_tells_fingers_apart_is_no_motion() {
+fn key_presses_and_finger_changes_are_not_motion() {
     assert!(is_motion(&[Event::new(EV_REL, 8, 1), abs(0, 5), abs(ABS_MT_SLOT, 1), abs(X, 1)]));
     let hats = ABS_HAT0X..=ABS_HAT3Y;
     let named = [ABS_PROFILE, ABS_MISC, ABS_MT_TOOL_TYPE, ABS_MT_BLOB_ID, ABS_MT_TRACKING_ID];
@@ -177,7 +177,7 @@ fn what_a_hand_presses_and_what_tells_fingers_apart_is_no_motion() {
 }
 
 #[test]
-fn distances_add_up_and_positions_are_where_they_last_were() {
+fn distances_are_added_and_the_last_position_counts() {
     let mut movement = evdev::Movement::default();
     let timed = |time| Event::new(EV_MSC, MSC_TIMESTAMP, time);
     assert!(movement.add(&[Event::new(EV_REL, 0, 3), timed(10)]));
@@ -188,7 +188,7 @@ fn distances_add_up_and_positions_are_where_they_last_were() {
 }
 
 #[test]
-fn a_mean_is_followed_by_where_the_axis_stands() {
+fn a_mean_is_followed_by_the_final_position() {
     let mut movement = evdev::Movement::default();
     for position in [-100, -50, -1] {
         assert!(movement.add(&[abs(0, position), abs(1, 7)]));
@@ -230,7 +230,7 @@ fn a_movement_always_fits_a_frame() {
 }
 
 #[test]
-fn motions_together_lead_as_far_and_end_where_the_cap_stands() {
+fn joined_motions_keep_distance_and_final_position() {
     let mut movement = motion::Movement::default();
     let motion = |x, period_us| Motion { axes: [x, 0, 0, 0, 0, -x], period_us };
     assert_eq!(movement.take(), None);
@@ -312,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered_and_mean_one_thing(kind in 0..5u8, rest in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_have_one_meaning_or_none(kind in 0..5u8, rest in prop::collection::vec(any::<u8>(), 0..200)) {
         let bytes = [vec![kind], rest].concat();
         if let Ok(update) = evdev::Update::parse(&bytes) {
             prop_assert_eq!(update.to_bytes(), bytes.clone());
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn a_motion_of_several_leads_as_far(
+    fn a_joined_motion_keeps_the_distance(
         motions in prop::collection::vec((any::<[i16; AXES]>(), 0..100_000u32), 1..30),
     ) {
         let mut movement = motion::Movement::default();
@@ -348,9 +348,9 @@ proptest! {
         prop_assert_eq!(stands, motions[motions.len() - 1].0.map(i32::from));
     }
 
-    /// However frames are joined, all fingers end where they would have.
+    /// However frames are joined, all fingers end at the right positions.
     #[test]
-    fn fingers_end_where_they_are(
+    fn fingers_keep_their_final_position(
         frames in prop::collection::vec((prop::collection::vec((0..4i32, 0..3u16, -99..99i32), 1..6), 0..3u8), 1..40),
     ) {
         use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! What holds of every message and of every input: reading undoes writing, there is one way to write a
-//! message, and no input does worse than be refused.
+//! Properties of every message and of every input: parsing reverses emitting, each message has one encoding,
+//! and invalid input is refused without any other effect.
 //!
-//! That nothing over-allocates is seen rather than tested: every allocation in the parsers is a copy of a
-//! field's bytes, made after they were found in the input, or one element of a list, made after the
-//! element before it was read; so what is allocated is bounded by a small multiple of what came.
+//! No test shows that parsers never over-allocate; the code does. Every allocation copies the bytes of a field
+//! that was found in the input, or holds one element of a list whose earlier elements were parsed. So
+//! allocations are bounded by a small multiple of the input.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -13,11 +13,11 @@ use wire::module::{MODULE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES};
 use wire::preamble::SessionToken;
 use wire::ticket::{FlowTicket, SinkTicket, SourceTicket};
 use wire::{
-    BODY_BYTES_MAX, Container, Control, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport,
-    PROTOCOL_VERSION, Preamble, RecordHeader, Ticket, WireError,
+    BODY_BYTES_MAX, Container, Control, FlowControl, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey,
+    ModuleReport, PROTOCOL_VERSION, Preamble, RecordHeader, Ticket, WireError,
 };
 
-/// A text of at most `max` bytes: mostly short, sometimes as long as it may be.
+/// A text of at most `max` bytes: mostly short, sometimes of maximum length.
 fn text(max: usize) -> impl Strategy<Value = String> {
     prop_oneof![9 => "\\PC{0,12}".boxed(), 1 => Just("x".repeat(max)).boxed()]
 }
@@ -129,51 +129,49 @@ fn control() -> impl Strategy<Value = Control> {
         ),
         (n32(), reason()).prop_map(|(driver, reason)| Control::Refused { driver, reason }),
         (n32(), reason()).prop_map(|(driver, reason)| Control::Close { driver, reason }),
-        (n32(), n32(), n64()).prop_map(|(flow, epoch, next)| Control::Acknowledge { flow, epoch, next }),
-        (n32(), n32(), vec((n64(), n64()), 0..MISSING_RANGES_MAX))
-            .prop_map(|(flow, epoch, ranges)| Control::Missing { flow, epoch, ranges }),
-        (n32(), n32()).prop_map(|(flow, epoch)| Control::Resync { flow, epoch }),
-        (n32(), n32(), (n32(), n64()), any::<bool>())
-            .prop_map(|(flow, epoch, before, goes_on)| Control::Epoch { flow, epoch, before, goes_on }),
-        (n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, pipeline)| Control::Propose { flow, pipeline }),
-        (n32(), n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, epoch, pipeline)| Control::Change {
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, next)| Control::Flow {
             flow,
-            epoch,
-            pipeline
+            message: FlowControl::Acknowledge { epoch, next }
         }),
-        (n32(), n32(), option::of(reason())).prop_map(|(flow, epoch, refusal)| Control::Changed {
-            flow,
-            epoch,
-            refusal
+        (n32(), n32(), vec((n64(), n64()), 0..MISSING_RANGES_MAX)).prop_map(|(flow, epoch, ranges)| {
+            Control::Flow { flow, message: FlowControl::Missing { epoch, ranges } }
         }),
-        (n32(), n32()).prop_map(|(flow, epoch)| Control::Begun { flow, epoch }),
-        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::Gone { flow, epoch, sequence }),
-        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::End { flow, epoch, sequence }),
-        (n32(), n32(), any::<u16>(), body()).prop_map(|(flow, epoch, pair, body)| Control::Pair {
+        (n32(), n32())
+            .prop_map(|(flow, epoch)| Control::Flow { flow, message: FlowControl::Resync { epoch } }),
+        (n32(), n32(), (n32(), n64()), any::<bool>()).prop_map(|(flow, epoch, prev, continues)| {
+            Control::Flow { flow, message: FlowControl::Epoch { epoch, prev, continues } }
+        }),
+        (n32(), text(PIPELINE_BYTES_MAX))
+            .prop_map(|(flow, pipeline)| Control::Flow { flow, message: FlowControl::Propose { pipeline } }),
+        (n32(), n32(), text(PIPELINE_BYTES_MAX)).prop_map(|(flow, epoch, pipeline)| Control::Flow {
             flow,
-            epoch,
-            pair,
-            body
+            message: FlowControl::Change { epoch, pipeline }
+        }),
+        (n32(), n32(), option::of(reason())).prop_map(|(flow, epoch, refusal)| Control::Flow {
+            flow,
+            message: FlowControl::Changed { epoch, refusal }
+        }),
+        (n32(), n32())
+            .prop_map(|(flow, epoch)| Control::Flow { flow, message: FlowControl::Begun { epoch } }),
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::Flow {
+            flow,
+            message: FlowControl::Trimmed { epoch, sequence }
+        }),
+        (n32(), n32(), n64()).prop_map(|(flow, epoch, sequence)| Control::Flow {
+            flow,
+            message: FlowControl::End { epoch, sequence }
+        }),
+        (n32(), n32(), any::<u16>(), body()).prop_map(|(flow, epoch, pair, body)| Control::Flow {
+            flow,
+            message: FlowControl::Pair { epoch, pair, body }
         }),
         (n32(), any::<bool>(), reason()).prop_map(|(driver, present, reason)| Control::Presence {
             driver,
             present,
             reason
         }),
-        (n32(), n32(), any::<u16>(), body()).prop_map(|(driver, id, operation, body)| Control::Ask {
-            driver,
-            id,
-            operation,
-            body
-        }),
-        (n32(), n32(), any::<u16>(), body()).prop_map(|(driver, id, status, body)| Control::Answer {
-            driver,
-            id,
-            status,
-            body
-        }),
         (n32(), n64(), n64(), n32(), n32()).prop_map(|(flow, received, lost, delay_us, jitter_us)| {
-            Control::Feedback { flow, received, lost, delay_us, jitter_us }
+            Control::Flow { flow, message: FlowControl::Feedback { received, lost, delay_us, jitter_us } }
         }),
         n32().prop_map(|driver| Control::Linked { driver }),
         n32().prop_map(|driver| Control::Unlinked { driver }),
@@ -188,14 +186,14 @@ fn preamble() -> impl Strategy<Value = Preamble> {
 fn ticket() -> impl Strategy<Value = Ticket> {
     let (n32, n64) = (any::<u32>, any::<u64>);
     let source = (n32(), n32(), n64(), (n32(), n64()), any::<bool>()).prop_map(
-        |(flow, epoch, next, before, goes_on)| {
-            FlowTicket::Source(SourceTicket { flow, epoch, next, before, goes_on })
+        |(flow, epoch, next, prev, continues)| {
+            FlowTicket::Source(SourceTicket { flow, epoch, next, prev, continues })
         },
     );
-    let following = option::of((n32(), option::of(n64())));
-    let sink = (n32(), n32(), n32(), n64(), n64(), following, (n32(), n64())).prop_map(
-        |(flow, epoch, given_up, next, lost, following, gone)| {
-            FlowTicket::Sink(SinkTicket { flow, epoch, given_up, next, lost, following, gone })
+    let upcoming = option::of((n32(), option::of(n64())));
+    let sink = (n32(), n32(), n32(), n64(), n64(), upcoming, (n32(), n64())).prop_map(
+        |(flow, epoch, abandoned, next, lost, upcoming, trimmed_to)| {
+            FlowTicket::Sink(SinkTicket { flow, epoch, abandoned, next, lost, upcoming, trimmed_to })
         },
     );
     (token(), n64(), vec(prop_oneof![source, sink], 0..5)).prop_map(|(session, received, flows)| Ticket {
@@ -218,7 +216,7 @@ fn record() -> impl Strategy<Value = RecordHeader> {
 
 proptest! {
     #[test]
-    fn control_is_read_as_it_was_written(message in control(), behind in vec(any::<u8>(), 0..9)) {
+    fn control_messages_survive_their_bytes(message in control(), behind in vec(any::<u8>(), 0..9)) {
         let mut bytes = message.emit();
         let length = bytes.len();
         bytes.extend(behind);
@@ -226,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn half_a_frame_is_waited_for_and_half_a_message_is_refused(message in control(), cut in any::<prop::sample::Index>()) {
+    fn part_of_a_frame_waits_and_part_of_a_message_is_refused(message in control(), cut in any::<prop::sample::Index>()) {
         let bytes = message.emit();
         let cut = cut.index(bytes.len());
         prop_assert_eq!(Control::parse_frame(&bytes[..cut]), Ok(None));
@@ -252,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_have_one_way_to_be_written(bytes in vec(any::<u8>(), 0..300), limit in any::<usize>()) {
+    fn any_bytes_are_refused_or_canonical(bytes in vec(any::<u8>(), 0..300), limit in any::<usize>()) {
         if let Ok(message) = Control::parse(&bytes) {
             prop_assert_eq!(&message.emit()[4..], &bytes[..]);
         }
@@ -275,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn preamble_is_read_as_it_was_written(preamble in preamble(), cut in 0..Preamble::BYTES) {
+    fn preambles_survive_their_bytes(preamble in preamble(), cut in 0..Preamble::BYTES) {
         let bytes = preamble.emit();
         prop_assert_eq!(Preamble::parse(&bytes), Ok(preamble));
         let refused = Preamble::parse(&bytes[..cut]);
@@ -283,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ticket_is_read_as_it_was_written(ticket in ticket(), cut in any::<prop::sample::Index>(), flip in any::<prop::sample::Index>()) {
+    fn tickets_survive_their_bytes(ticket in ticket(), cut in any::<prop::sample::Index>(), flip in any::<prop::sample::Index>()) {
         let bytes = ticket.emit();
         prop_assert!(Ticket::parse(&bytes[..cut.index(bytes.len())]).is_err());
         let mut other = bytes.clone();
@@ -293,19 +291,19 @@ proptest! {
     }
 
     #[test]
-    fn another_version_is_told_both(preamble in preamble(), theirs in any::<u16>()) {
+    fn a_version_error_names_both_versions(preamble in preamble(), theirs in any::<u16>()) {
         prop_assume!(theirs != PROTOCOL_VERSION);
         let mut bytes = preamble.emit();
         bytes[4..6].copy_from_slice(&theirs.to_le_bytes());
         let error = Preamble::parse(&bytes).unwrap_err().to_string();
         prop_assert_eq!(error, format!("protocol version {theirs}, this program speaks {PROTOCOL_VERSION}"));
-        // Whatever a later version puts behind its number.
+        // A later version may have any bytes after its number.
         let refused = Preamble::parse(&bytes[..6]);
         prop_assert!(matches!(refused, Err(WireError::Version { .. })), "{refused:?}");
     }
 
     #[test]
-    fn record_is_read_as_it_was_written(record in record(), cut in 0..RecordHeader::BYTES) {
+    fn records_survive_their_bytes(record in record(), cut in 0..RecordHeader::BYTES) {
         let bytes = record.emit();
         prop_assert_eq!(RecordHeader::parse(&bytes, BODY_BYTES_MAX), Ok(record));
         let refused = RecordHeader::parse(&bytes[..cut], BODY_BYTES_MAX);
@@ -327,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_a_module_frame_undoes_writing_it(frame in module_frame(), at in any::<u64>()) {
+    fn module_frames_survive_their_bytes(frame in module_frame(), at in any::<u64>()) {
         let bytes = frame.emit(at);
         let header = ModuleHeader::parse(&bytes).unwrap();
         let body = &bytes[MODULE_HEADER_BYTES..];
@@ -345,7 +343,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_for_people_is_cut_to_what_a_message_takes(text in "\\PC{200,2000}") {
+    fn a_long_text_is_truncated_to_the_limit(text in "\\PC{200,2000}") {
         let cut = |max: usize| &text[..text.floor_char_boundary(max)];
         let parse = |message: Control| Control::parse(&message.emit()[4..]);
         let reason = text.repeat(3);
@@ -364,9 +362,9 @@ proptest! {
     }
 }
 
-/// The longest message of each kind that has lists or several long fields fits a frame.
+/// The longest message of each kind with lists or several long fields fits a frame.
 #[test]
-fn what_is_within_the_limits_fits_a_frame() {
+fn messages_within_the_limits_fit_a_frame() {
     let long = |bytes: usize| "x".repeat(bytes);
     let entry = CatalogueEntry {
         name: long(NAME_BYTES_MAX),
@@ -391,10 +389,11 @@ fn what_is_within_the_limits_fits_a_frame() {
             description: vec![0; DESCRIPTION_BYTES_MAX],
             flows: vec![flow; FLOWS_MAX],
         },
-        Control::Missing { flow: 1, epoch: 1, ranges: vec![(0, 1); MISSING_RANGES_MAX] },
-        Control::Pair { flow: 1, epoch: 1, pair: 0, body: body.clone() },
-        Control::Ask { driver: 1, id: 1, operation: 1, body: body.clone() },
-        Control::Answer { driver: 1, id: 1, status: 0, body },
+        Control::Flow {
+            flow: 1,
+            message: FlowControl::Missing { epoch: 1, ranges: vec![(0, 1); MISSING_RANGES_MAX] },
+        },
+        Control::Flow { flow: 1, message: FlowControl::Pair { epoch: 1, pair: 0, body: body.clone() } },
     ] {
         let bytes = message.emit();
         assert_eq!(Control::parse_frame(&bytes), Ok(Some((message, bytes.len()))));

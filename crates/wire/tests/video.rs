@@ -1,4 +1,4 @@
-//! Pictures: what is written is read again, planes fill a picture without overlap, and any bytes are answered.
+//! Pictures: encodings are unique, planes fill a picture without overlap, and any bytes are parsed or refused.
 
 use proptest::prelude::*;
 use wire::BODY_BYTES_MAX;
@@ -20,7 +20,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_frame_is_read_as_it_was_written(geometry in any_geometry()) {
+    fn frames_survive_their_bytes(geometry in any_geometry()) {
         let header = Header::frame(geometry);
         prop_assert_eq!(Header::parse(&header.emit()), Ok(header));
         let pixels = vec![7; geometry.bytes()];
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn planes_lie_behind_each_other_and_tight_ones_fill_the_picture(geometry in any_geometry()) {
+    fn planes_are_adjacent_and_tight_ones_fill_the_picture(geometry in any_geometry()) {
         let mut end = 0;
         for number in 0..geometry.planes() {
             let plane = geometry.plane(number);
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn rectangles_are_read_as_they_were_written(
+    fn rectangles_survive_their_bytes(
         places in prop::collection::vec((0..64u32, 0..48u32, 1..=64u32, 1..=48u32), 0..20),
     ) {
         let geometry = Geometry::new(PixelFormat::Rgb24, 64, 48).unwrap();
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cursor_is_read_as_it_was_written(
+    fn cursors_survive_their_bytes(
         (width, height) in prop_oneof![Just((0, 0)), (1..300u32, 1..300u32)],
         (across, down) in any::<(prop::sample::Index, prop::sample::Index)>(),
         wrong in 0..4u8,
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered(
+    fn any_bytes_are_parsed_or_refused(
         kind in 0..5u8,
         format in 0..PixelFormat::ALL.len(),
         rest in prop::collection::vec(any::<u8>(), 0..80),
@@ -111,7 +111,7 @@ proptest! {
 }
 
 #[test]
-fn a_part_of_a_picture_is_what_two_rectangles_share() {
+fn an_intersection_is_the_common_part() {
     let rectangle = |x, y, width, height| Rectangle { x, y, width, height };
     let whole = rectangle(0, 0, 10, 10);
     assert_eq!(rectangle(8, 2, 4, 3).intersection(&whole), Some(rectangle(8, 2, 2, 3)));

@@ -1,5 +1,5 @@
-//! The relay's thread: one loop over all sockets and both links, asleep in `ppoll` until a socket
-//! has something or a packet is due.
+//! The thread of the relay: one loop over all sockets and both links. It sleeps in `ppoll` until a socket is
+//! ready or a packet is due.
 
 use super::splice::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, Segment, Splice};
 use super::{CLIENTS_MAX, CONNECTIONS_MAX, Direction, Shared};
@@ -11,18 +11,18 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Headers of IPv4 and UDP.
+/// The length of the headers of IPv4 and UDP.
 const DATAGRAM_HEADER_BYTES: u32 = 28;
-/// Datagrams, or connections, taken from one socket before due packets are looked at again.
+/// The most datagrams or connections accepted from one socket before due packets are served again.
 const BATCH: usize = 64;
-/// The most read from a TCP socket at once.
+/// The most bytes of one read from a TCP socket.
 const READ_BYTES: usize = 45 * SEGMENT_BYTES;
-/// A lost segment is sent again no sooner than this, the least of Linux's TCP (TCP_RTO_MIN).
+/// The first retransmission timeout: the minimum of Linux's TCP (`TCP_RTO_MIN`).
 const RESEND_NS: u64 = 200_000_000;
-/// How often that time doubles: 200 ms to 51 s.
+/// The timeout doubles this often: from 200 ms to 51 s.
 const RESEND_DOUBLINGS_MAX: u32 = 8;
 
-/// What the links carry.
+/// The payload of a link.
 #[derive(Clone)]
 enum Parcel {
     Datagram { client: u64, body: Box<[u8]> },
@@ -38,14 +38,14 @@ impl Packet for Parcel {
     }
 }
 
-/// A UDP client, and the socket that speaks to the target for it.
+/// A UDP client, and its socket towards the target.
 struct Client {
     address: SocketAddr,
     socket: UdpSocket,
     last_used_ns: u64,
 }
 
-/// Which descriptor is ready.
+/// A ready descriptor.
 #[derive(Clone, Copy)]
 enum Ready {
     Control,
@@ -66,9 +66,9 @@ pub(super) struct Carrier {
     refused: [u64; 2],
     clients: HashMap<u64, Client>,
     splices: HashMap<u64, Splice>,
-    /// Names of clients and connections; never used twice.
+    /// The next identifier of a client or connection; never reused.
     next_id: u64,
-    /// Lost segments by the time at which they are sent again.
+    /// Lost segments by the time of their retransmission.
     resends: BTreeMap<(u64, u64), (Direction, u64, Segment)>,
     resend_count: u64,
     buffer: Vec<u8>,
@@ -121,7 +121,7 @@ impl Carrier {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Takes over changes of the parameters. False when the relay is to end.
+    /// Applies changes of the parameters. Returns false when the relay must end.
     fn take_over(&mut self) -> bool {
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -139,7 +139,7 @@ impl Carrier {
         !state.stop
     }
 
-    /// Shows the handle what the links did.
+    /// Publishes the state of the links to the handle.
     fn publish(&self) {
         let mut state = self.shared.lock();
         for (index, traffic) in state.traffic.iter_mut().enumerate() {
@@ -149,7 +149,7 @@ impl Carrier {
         }
     }
 
-    /// Hands on what is due at the far end.
+    /// Delivers the packets that are due.
     fn deliver(&mut self) {
         let now_ns = self.now_ns();
         for direction in Direction::BOTH {
@@ -179,7 +179,7 @@ impl Carrier {
         self.refused[direction as usize] += u64::from(sent.is_err());
     }
 
-    /// Sends lost segments again whose time has come and whose link is up.
+    /// Retransmits lost segments that are due and whose link is up.
     fn resend(&mut self) {
         let now_ns = self.now_ns();
         let due: Vec<_> = self
@@ -206,7 +206,7 @@ impl Carrier {
         }
     }
 
-    /// A datagram is gone (its link has counted it); a segment will be sent again.
+    /// A packet was lost, and its link has counted it. A segment will be retransmitted.
     fn lose(&mut self, direction: Direction, parcel: Parcel) {
         if let Parcel::Segment { connection, segment } = parcel {
             self.resend_later(direction, connection, segment);
@@ -226,7 +226,7 @@ impl Carrier {
         self.resends.insert((due_ns, self.resend_count), (direction, connection, segment));
     }
 
-    /// Sleeps until a descriptor is ready or something is due.
+    /// Sleeps until a descriptor is ready or a packet is due.
     fn wait(&mut self, ready: &mut Vec<Ready>) {
         let now_ns = self.now_ns();
         let mut wake_ns: Option<u64> = None;
@@ -254,7 +254,7 @@ impl Carrier {
         }
         for (id, splice) in &self.splices {
             for direction in Direction::BOTH {
-                // A socket of which nothing is wanted is left out: its hang-up would keep us awake.
+                // Leave out a socket without requested events: its hang-up would wake the loop constantly.
                 if open[direction as usize] && splice.wants_more(direction) {
                     who.push(Ready::Read(*id, direction));
                     polled.push(PollFd::new(splice.source(direction), PollFlags::IN));
@@ -268,7 +268,7 @@ impl Carrier {
         let left = wake_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
         let left = left
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
-        // An interrupted sleep is a short one.
+        // An interrupted sleep is merely short.
         if poll(&mut polled, left.as_ref()).is_ok() {
             ready.extend(
                 polled.iter().zip(who).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, who)| who),
@@ -296,7 +296,7 @@ impl Carrier {
 
     fn accept(&mut self) {
         for _ in 0..BATCH.min(CONNECTIONS_MAX - self.splices.len()) {
-            // A connection that fails here is refused by being closed.
+            // A connection that fails here is closed.
             let Ok((socket, _)) = self.tcp.accept() else { return };
             if let Ok(splice) = Splice::new(socket, self.target) {
                 self.next_id += 1;
@@ -323,7 +323,7 @@ impl Carrier {
         }
     }
 
-    /// Forgets a connection that is over, for good or for bad.
+    /// Removes a connection that has ended or failed.
     fn conclude(&mut self, id: u64, result: io::Result<()>) {
         let over = result.is_err() || self.splices.get(&id).is_some_and(Splice::is_done);
         let Some(splice) = over.then(|| self.splices.remove(&id)).flatten() else { return };
@@ -337,7 +337,7 @@ impl Carrier {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..BATCH {
             match self.udp.recv_from(&mut buffer) {
-                // A client that cannot get a socket has its datagrams dropped, as by a full router.
+                // Without a socket for a client, drop its datagrams, as a full router does.
                 Ok((count, address)) => match self.client(address) {
                     Ok(client) => {
                         self.push(
@@ -347,7 +347,7 @@ impl Carrier {
                     }
                     Err(_) => self.refused[Direction::ToTarget as usize] += 1,
                 },
-                // Linux reports here that an earlier datagram was refused at its far end.
+                // Linux reports here that the other end refused an earlier datagram.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 Err(_) => break,
             }
@@ -369,7 +369,7 @@ impl Carrier {
         }
     }
 
-    /// The client at this address, new or known.
+    /// Returns the client at this address; makes a new one if needed.
     fn client(&mut self, address: SocketAddr) -> io::Result<u64> {
         let now_ns = self.now_ns();
         if let Some((id, client)) = self.clients.iter_mut().find(|(_, client)| client.address == address) {

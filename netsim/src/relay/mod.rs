@@ -1,20 +1,20 @@
-//! A relay that carries the link model between real sockets, without privileges.
+//! A relay that applies the link model to real sockets, without privileges.
 //!
-//! It listens on one port, for TCP and UDP, and forwards to one target. Each direction has one
-//! [`Link`](crate::Link) that all of its traffic shares, as on a real wire.
+//! It listens on one port for TCP and UDP, and forwards to one target. All traffic of a direction shares one
+//! [`Link`](crate::Link), as on a real wire.
 //!
-//! - **UDP**: datagrams are really delayed, lost, doubled, damaged and reordered. 28 bytes of IP and UDP
-//!   headers count for the rate. Each client address has a socket of its own towards the target.
-//! - **TCP** is spliced: a connection from the client to the relay, another from the relay to the target.
-//!   The model's packets are segments of up to 1448 bytes of the stream (and 52 bytes of headers).
-//!   Since a byte stream can neither lose nor reorder, those show as lateness, as with TCP itself:
-//!   what overtakes waits, and a lost or damaged segment is sent again after 200 ms and a round trip,
-//!   doubling each time. There is no fast retransmission and no congestion control: a loss costs more,
-//!   and a clean link carries more, than with a real TCP over a real network. A connection is made at once.
-//! - **Full**: the relay holds at most [`WINDOW_BYTES`] of a TCP direction, and no more than the link's queue
-//!   takes; then it stops reading, so the sender is held back. A UDP datagram that finds the queue full is lost.
-//! - **Cut**: nothing passes. Bytes of a TCP connection wait and come after the link is restored (what was
-//!   on its way is sent again); datagrams vanish.
+//! - **UDP**: datagrams are delayed, lost, duplicated, damaged and reordered. 28 bytes of IP and UDP headers
+//!   count for the rate. Each client address has its own socket towards the target.
+//! - **TCP** is spliced: one connection from the client to the relay, another from the relay to the target. The
+//!   model's packets are segments of up to 1448 bytes of the stream (and 52 bytes of headers). A byte stream
+//!   can neither lose nor reorder data, so faults become delays, as with TCP itself: segments that arrive early
+//!   wait, and a lost or damaged segment is retransmitted after 200 ms and a round trip, with exponential
+//!   back-off. There is no fast retransmission and no congestion control. So a loss costs more, and a clean
+//!   link carries more, than with a real TCP over a real network. A connection opens without any delay.
+//! - **Full**: the relay buffers at most [`WINDOW_BYTES`] of a TCP direction, and no more than the link's queue
+//!   accepts. Then it stops reading, which slows the sender. A UDP datagram that finds the queue full is lost.
+//! - **Cut**: nothing passes. Bytes of a TCP connection wait until the link is restored, and those in flight
+//!   are retransmitted. Datagrams are lost.
 
 mod carrier;
 mod splice;
@@ -28,15 +28,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::event::Event;
 
-/// What the relay holds of one direction of a TCP connection: 100 Mbit/s over a third of a second.
+/// The buffer for one direction of a TCP connection: 100 Mbit/s over a third of a second.
 pub const WINDOW_BYTES: usize = 4 << 20;
-/// TCP connections at a time. More wait to be accepted.
+/// Concurrent TCP connections. Others wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 256;
-/// UDP clients at a time. The one silent for longest makes room for one more.
+/// Concurrent UDP clients. A new one replaces the client that was silent for longest.
 pub const CLIENTS_MAX: usize = 256;
-/// How long a change waits for the thread, which takes microseconds unless the machine stands still.
+/// The longest wait until the thread applies a change. It takes microseconds on a machine that is not
+/// overloaded.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(1);
-/// How often a free port is looked for that neither TCP nor UDP has taken.
+/// The attempts to find a port that is free for both TCP and UDP.
 const PORT_ATTEMPTS: usize = 16;
 
 /// One direction through a relay.
@@ -49,37 +50,37 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order of their numbers.
+    /// Both directions, in the order of their numbers.
     pub const BOTH: [Direction; 2] = [Direction::ToTarget, Direction::FromTarget];
 }
 
-/// What one direction is doing and has done, in the model's packets.
+/// The state of one direction, in packets of the model.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// What the link does.
+    /// The parameters of the link.
     pub params: Params,
-    /// What became of the packets. A segment of TCP that was lost counts again when it is sent again.
+    /// The packet counters. A retransmitted TCP segment counts again.
     pub counters: Counters,
     /// Packets in the link.
     pub held_packets: u64,
-    /// Bytes in the link, headers included.
+    /// Bytes in the link, including headers.
     pub held_bytes: u64,
-    /// Datagrams that came through the link and that the system would not send on.
+    /// Datagrams that passed the link but could not be sent on.
     pub refused: u64,
 }
 
-/// What the handle and the relay's thread share.
+/// The state shared by the handle and the relay's thread.
 struct Shared {
     state: Mutex<State>,
-    /// Told when the thread has taken changes over.
+    /// Notified when the thread has applied changes.
     taken: Condvar,
-    /// Wakes the thread to look at `state`.
+    /// Wakes the thread to read `state`.
     wake: Event,
 }
 
 struct State {
     traffic: [Traffic; 2],
-    /// Counts changes of the parameters, and how many of them the thread has taken over.
+    /// Counts changes of the parameters, and those that the thread has applied.
     asked: u64,
     taken: u64,
     stop: bool,
@@ -91,7 +92,7 @@ impl Shared {
     }
 }
 
-/// A running relay. Dropping it ends it, with all its connections.
+/// A running relay. Dropping it ends all connections.
 pub struct Relay {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -105,8 +106,8 @@ impl fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// Listens on `listen` (port 0 finds one) for TCP and UDP and forwards both to `target`, over a link
-    /// that does `params` in both directions. The same seed and the same traffic have the same fate.
+    /// Listens on `listen` (port 0 chooses one) for TCP and UDP, and forwards both to `target`, over a link
+    /// with `params` in both directions. The same seed and the same traffic have the same result.
     pub fn start(listen: SocketAddr, target: SocketAddr, params: Params, seed: u64) -> io::Result<Relay> {
         let (tcp, udp) = bind(listen).map_err(|error| {
             io::Error::new(error.kind(), format!("relay cannot listen on {listen}: {error}"))
@@ -123,32 +124,32 @@ impl Relay {
         Ok(Relay { address, shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes one direction. What is sent after this returns meets the change.
+    /// Changes one direction. The change applies to all data sent after the return.
     pub fn set(&self, direction: Direction, params: Params) {
         self.change(|traffic| traffic[direction as usize].params = params);
     }
 
-    /// Changes both directions likewise.
+    /// Changes both directions.
     pub fn set_both(&self, params: Params) {
         self.change(|traffic| traffic.iter_mut().for_each(|one| one.params = params.clone()));
     }
 
-    /// Cuts the link, both ways, and leaves its parameters alone.
+    /// Cuts the link in both directions and keeps its other parameters.
     pub fn cut(&self) {
         self.change(|traffic| traffic.iter_mut().for_each(|one| one.params.down = true));
     }
 
-    /// Mends it.
+    /// Restores the link after [`Relay::cut`].
     pub fn restore(&self) {
         self.change(|traffic| traffic.iter_mut().for_each(|one| one.params.down = false));
     }
 
-    /// What a direction is doing and has done.
+    /// The state of a direction.
     pub fn traffic(&self, direction: Direction) -> Traffic {
         self.shared.lock().traffic[direction as usize].clone()
     }
@@ -159,7 +160,7 @@ impl Relay {
         state.asked += 1;
         self.shared.wake.signal();
         let pending = |state: &mut State| state.taken != state.asked;
-        // On time or not, the change is made.
+        // Late or not, the thread applies the change.
         let _ = self.shared.taken.wait_timeout_while(state, TAKE_OVER_MAX, pending);
     }
 }
@@ -174,7 +175,7 @@ impl Drop for Relay {
     }
 }
 
-/// One port for both protocols.
+/// Binds one port for both protocols.
 fn bind(listen: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
     let mut attempts = if listen.port() == 0 { PORT_ATTEMPTS } else { 1 };
     loop {

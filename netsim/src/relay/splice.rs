@@ -1,5 +1,5 @@
-//! One TCP connection through the relay: two sockets, and for each direction the stream cut into
-//! segments on one side and put together again on the other.
+//! One TCP connection through the relay: two sockets. For each direction, the stream is cut into segments and
+//! reassembled.
 
 use super::{Direction, WINDOW_BYTES};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -8,9 +8,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Payload of one segment: an Ethernet packet less the headers of IPv4 and of TCP with timestamps.
+/// The payload of one segment: an Ethernet packet less the headers of IPv4 and of TCP with timestamps.
 pub(super) const SEGMENT_BYTES: usize = 1448;
-/// Those headers.
+/// The length of these headers.
 pub(super) const SEGMENT_HEADER_BYTES: u32 = 52;
 
 /// A piece of a stream.
@@ -18,30 +18,30 @@ pub(super) const SEGMENT_HEADER_BYTES: u32 = 52;
 pub(super) struct Segment {
     pub(super) sequence: u64,
     pub(super) body: Box<[u8]>,
-    /// The stream ends here.
+    /// The last segment of the stream.
     pub(super) end: bool,
-    /// A bit was flipped on the way: the checksum will not hold.
+    /// A bit was flipped, so the checksum fails.
     pub(super) damaged: bool,
-    /// How often it was sent again.
+    /// The number of retransmissions.
     pub(super) resent: u32,
 }
 
 /// One direction of a connection.
 #[derive(Default)]
 struct Stream {
-    /// Of the next segment read from the source.
+    /// The number of the next segment read from the source.
     next: u64,
-    /// The source has ended.
+    /// The source has closed its stream.
     source_ended: bool,
-    /// Of the next segment the sink is to get.
+    /// The number of the next segment for the sink.
     expected: u64,
-    /// Segments that overtook that one.
+    /// Segments that arrived early.
     early: BTreeMap<u64, Segment>,
-    /// In order, waiting for the sink's socket.
+    /// Bytes in order that wait for the sink's socket.
     ready: VecDeque<u8>,
-    /// The last segment has come.
+    /// The last segment has arrived.
     all_arrived: bool,
-    /// The sink was told that no more comes.
+    /// The sink's stream is closed.
     sink_ended: bool,
     /// Bytes read from the source and not yet written to the sink.
     held_bytes: usize,
@@ -49,13 +49,13 @@ struct Stream {
 
 /// Both sockets and both directions.
 pub(super) struct Splice {
-    /// Where each direction reads: the client's socket, the target's. It writes to the other.
+    /// The socket that each direction reads: the client's, the target's. It writes to the other.
     sockets: [TcpStream; 2],
     streams: [Stream; 2],
 }
 
 impl Splice {
-    /// Joins a client that has connected to the target, whose connection is only begun here.
+    /// Makes a splice for a connected client. It only starts to connect to the target.
     pub(super) fn new(client: TcpStream, target: SocketAddr) -> io::Result<Splice> {
         let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -72,23 +72,23 @@ impl Splice {
         Ok(Splice { sockets, streams: Default::default() })
     }
 
-    /// Where `direction` reads.
+    /// The socket that `direction` reads.
     pub(super) fn source(&self, direction: Direction) -> &TcpStream {
         &self.sockets[direction as usize]
     }
 
-    /// Where `direction` writes.
+    /// The socket that `direction` writes.
     pub(super) fn sink(&self, direction: Direction) -> &TcpStream {
         &self.sockets[1 - direction as usize]
     }
 
-    /// Whether more may be read.
+    /// Returns true if the relay accepts more bytes.
     pub(super) fn wants_more(&self, direction: Direction) -> bool {
         let stream = &self.streams[direction as usize];
         !stream.source_ended && stream.held_bytes < WINDOW_BYTES
     }
 
-    /// Whether something waits for the sink's socket.
+    /// Returns true if bytes wait for the sink's socket.
     pub(super) fn wants_to_write(&self, direction: Direction) -> bool {
         let stream = &self.streams[direction as usize];
         !stream.ready.is_empty() || (stream.all_arrived && !stream.sink_ended)
@@ -99,7 +99,7 @@ impl Splice {
         self.streams.iter().all(|stream| stream.sink_ended)
     }
 
-    /// Reads what the source has, up to `segments_max` segments.
+    /// Reads from the source, up to `segments_max` segments.
     pub(super) fn read(
         &mut self,
         direction: Direction,
@@ -129,7 +129,7 @@ impl Splice {
         Ok(buffer[..count].chunks(SEGMENT_BYTES).map(segment).collect())
     }
 
-    /// Takes a segment that has come through the link, in any order, once or twice.
+    /// Accepts a segment from the link, in any order, once or twice.
     pub(super) fn arrive(&mut self, direction: Direction, segment: Segment) -> io::Result<()> {
         let stream = &mut self.streams[direction as usize];
         if segment.sequence < stream.expected {
@@ -142,13 +142,13 @@ impl Splice {
             stream.all_arrived = segment.end;
         }
         match self.write(direction) {
-            // The target's connection is still being made: its socket will say when.
+            // The connection to the target is not open yet; its socket becomes writable later.
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(()),
             result => result,
         }
     }
 
-    /// Gives the sink what it takes.
+    /// Writes to the sink until its socket is full.
     pub(super) fn write(&mut self, direction: Direction) -> io::Result<()> {
         let stream = &mut self.streams[direction as usize];
         let mut sink = &self.sockets[1 - direction as usize];
@@ -170,7 +170,7 @@ impl Splice {
         Ok(())
     }
 
-    /// Ends the connection so that both sides see it broken, as they would without a relay between.
+    /// Resets the connection, so that both sides see it broken, as they would without a relay.
     pub(super) fn abort(self) {
         for socket in &self.sockets {
             // At worst the other side sees an orderly end instead.

@@ -1,4 +1,4 @@
-/* Uses everything that a module can say, so that a test can see all of it (crates/cli/tests/module.rs).
+/* Uses every frame that a module can send, for the tests in crates/cli/tests/sdk.rs.
  * Keeps back messages that begin with "keep" until a flush; drops "drop"; fails at "fail". */
 #include "outboard_module.h"
 
@@ -17,9 +17,9 @@ static int is(const unsigned char *body, size_t length, const char *text) {
 
 static int start(ob_module *module) {
     const char *greeting = ob_option(module, "greeting", NULL);
-    char said[256];
+    char text[256];
     if (!greeting) return OB_OK;
-    return ob_tell(module, said, (size_t)snprintf(said, sizeof said, "%s %s %s", module->role, module->format, greeting));
+    return ob_send_to_peer(module, text, (size_t)snprintf(text, sizeof text, "%s %s %s", module->role, module->format, greeting));
 }
 
 static int message(ob_module *module, unsigned char *body, size_t length, uint64_t created) {
@@ -36,12 +36,12 @@ static int message(ob_module *module, unsigned char *body, size_t length, uint64
     return error || !is(body, length, "twice") ? error : ob_send(module, body, length, created + 1);
 }
 
-static int peer(ob_module *module, const unsigned char *said, size_t length) {
+static int peer(ob_module *module, const unsigned char *control, size_t length) {
     char answer[256];
-    int bytes = snprintf(answer, sizeof answer, "heard %.*s", (int)length, (const char *)said);
-    int error = ob_tell(module, answer, (size_t)bytes);
+    int bytes = snprintf(answer, sizeof answer, "got %.*s", (int)length, (const char *)control);
+    int error = ob_send_to_peer(module, answer, (size_t)bytes);
     if (error) return error;
-    bytes = snprintf(answer, sizeof answer, "peer %.*s", (int)length, (const char *)said);
+    bytes = snprintf(answer, sizeof answer, "peer %.*s", (int)length, (const char *)control);
     return ob_send(module, answer, (size_t)bytes, 7);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 'use strict';
-// Uses everything that a module can say, so that a test can see all of it (crates/cli/tests/module.rs).
+// Uses every frame that a module can send, for the tests in crates/cli/tests/sdk.rs.
 
 const outboard = require('../outboard-module');
 
@@ -9,7 +9,7 @@ class Conformance extends outboard.Module {
   kept = [];
 
   start() {
-    if ('greeting' in this.options) this.tell(`${this.role} ${this.format} ${this.options.greeting}`);
+    if ('greeting' in this.options) this.sendToPeer(`${this.role} ${this.format} ${this.options.greeting}`);
   }
 
   message(body, created) {
@@ -21,9 +21,9 @@ class Conformance extends outboard.Module {
     this.kept.push({ body, created });
   }
 
-  peer(said) {
-    this.tell(`heard ${said}`);
-    return { body: `peer ${said}`, created: 7 };
+  peer(control) {
+    this.sendToPeer(`got ${control}`);
+    return { body: `peer ${control}`, created: 7 };
   }
 
   gap() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows the negative of a video flow (docs/formats-video.md): exec(source="./invert.py")."""
+"""Shows the negative of a video flow (docs/reference/formats-video.md): exec(source="./invert.py")."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Uses everything that a module can say, so that a test can see all of it (crates/cli/tests/module.rs)."""
+"""Uses every frame that a module can send, for the tests in crates/cli/tests/sdk.rs."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ class Conformance(outboard_module.Module):
 
     def start(self):
         if "greeting" in self.options:
-            self.tell(("%s %s %s" % (self.role, self.format, self.options["greeting"])).encode())
+            self.send_to_peer(("%s %s %s" % (self.role, self.format, self.options["greeting"])).encode())
 
     def message(self, body, created):
         if body == b"drop":
@@ -29,9 +29,9 @@ class Conformance(outboard_module.Module):
         else:
             return body
 
-    def peer(self, said):
-        self.tell(b"heard " + said)
-        return b"peer " + said, 7
+    def peer(self, control):
+        self.send_to_peer(b"got " + control)
+        return b"peer " + control, 7
 
     def gap(self):
         return b"gap", 8

@@ -1,10 +1,11 @@
-//! Two hosts and one flow as a small world in which everything may happen that can: what a network does to records
-//! and words, links that end, processes that are killed and go on from their tickets, pipelines that change,
-//! another transport in the place of the first, brokers that are killed with all that was kept.
+//! A small world of two hosts and one flow, for model checking. Everything possible may happen: faults of the
+//! network for records and control messages, broken links, crashed processes that resume from their tickets,
+//! changes of the pipeline, a change of the transport, and crashed brokers that lose all retained state.
 //!
-//! A [`World`] has no time and no randomness of its own: somebody chooses the next [`Move`], and whatever the choice,
-//! what the flow promises holds, or [`World::step`] says what was broken. The halves are driven as the runtime
-//! drives them. Messages are empty; what they say is their creation time: the count of messages so far.
+//! A [`World`] has neither time nor randomness: the caller chooses the next [`Move`]. After any sequence of
+//! moves the promises of the flow hold, or [`World::step`] reports the broken one. The halves are driven as the
+//! runtime drives them. Messages are empty; their creation time is their content: the number of messages so
+//! far.
 
 mod scope;
 
@@ -16,24 +17,29 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::time::Duration;
 use wire::ticket::{SinkTicket, SourceTicket};
-use wire::{BODY_BYTES_MAX, Control, RecordHeader};
+use wire::{BODY_BYTES_MAX, Control, FlowControl, RecordHeader};
 
 const FLOW: u32 = 7;
-/// How far ahead of the current epoch a change's stands.
+
+/// A control message of the flow.
+fn control(message: FlowControl) -> Control {
+    Control::Flow { flow: FLOW, message }
+}
+/// The distance from the current epoch to that of a change.
 const EPOCHS_AHEAD: u32 = 2;
-/// Acknowledgements under way at once.
+/// The most acknowledgements in flight.
 const ACKNOWLEDGEMENTS_MAX: usize = 2;
 
-/// Who has taken the other transport, while the one has and the other has not.
+/// The side that has changed to the other transport, while the other side has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Switched {
     Source,
     Sink,
 }
 
-/// What the broker keeps of the source: its ticket, and the records while there is no process.
+/// The state that the broker retains of the source: its ticket, and its records while there is no process.
 #[derive(Debug, Clone)]
-struct KeptSource {
+struct SavedSource {
     ticket: SourceTicket,
     records: Vec<Message>,
 }
@@ -41,52 +47,53 @@ struct KeptSource {
 /// Two hosts and one flow.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// What may still happen.
+    /// The faults and messages that are left.
     left: Scope,
     up: bool,
     source: Option<SourceFlow>,
-    kept: KeptSource,
-    /// The epoch of a change that the sink was told, and whether it has begun here.
+    saved: SavedSource,
+    /// The epoch of a change sent to the sink, and true after it has begun here.
     change: Option<(u32, bool)>,
-    /// State: the other host is not heard; what it knows is not to be relied on; where things stand is to be said.
+    /// State flow: the peer is silent; the peer's state is stale; a snapshot must be sent.
     silent: bool,
     stale: bool,
     snapshot: bool,
     sink: Option<SinkFlow>,
     sink_ticket: SinkTicket,
     sink_silent: bool,
-    /// Taken behind what the sink's ticket says; and of that, so many that come again.
+    /// Messages accepted since the sink's ticket; and how many of those come again and must be skipped.
     taken_since: u64,
     skips: u64,
-    /// Epoch and content of what was handed on and not taken yet.
+    /// Epoch and content of the message that was delivered and not accepted yet.
     hands: Option<(u32, u64)>,
     air: Vec<RecordHeader>,
-    /// A change of transport: who is ahead, and what is under way where the sink does not look yet.
+    /// A change of transport: the side that is ahead, and the records in flight on the transport that the sink
+    /// does not read yet.
     switched: Option<Switched>,
     ahead: Vec<RecordHeader>,
-    /// Hosts whose brokers have begun anew, of which the other does not know yet: the source's, the sink's.
-    anew: [bool; 2],
-    /// What the source's host had sent to a sink that is no more, and says again.
-    legacy: VecDeque<u64>,
-    /// Of that, the first and last that a killed process held and nobody else: counted, and gone.
+    /// The hosts whose brokers restarted without the other's knowledge: the source's, the sink's.
+    restarted: [bool; 2],
+    /// Messages for a sink that crashed with its broker. The source's host sends them again.
+    resent: VecDeque<u64>,
+    /// The first and last of those that were only in a killed process: they are lost and counted.
     held: Option<(u64, u64)>,
-    /// What of that was passed over last: it is as gone if what was taken before it comes again.
+    /// The last ones of those that were skipped. They stay lost even if messages before them come again.
     passed: Option<(u64, u64)>,
     acknowledgements: Vec<Control>,
     to_sink: VecDeque<Control>,
     to_source: VecDeque<Control>,
-    /// Messages that the device made.
+    /// The number of messages that the device made.
     made: u64,
     closed: bool,
-    /// Epoch and content of the last message taken, and how many were.
+    /// Epoch and content of the last accepted message, and the number of accepted messages.
     last: (u32, u64),
     taken: u64,
-    /// State: what the application sees; none is neutral.
+    /// State flow: the state that the application sees; `None` is neutral.
     seen: Option<u64>,
 }
 
 impl World {
-    /// A link that is up, but for a state flow, whose first words are those of a new link.
+    /// A world with its link up; but a state flow begins without a link, because it must send its state first.
     pub fn new(scope: &Scope) -> World {
         let limits = scope.limits();
         let source = SourceFlow::new(FLOW, scope.class, scope.lossy, &limits);
@@ -95,7 +102,7 @@ impl World {
         World {
             left: scope.clone(),
             up: !is_state,
-            kept: KeptSource { ticket: source.ticket(), records: Vec::new() },
+            saved: SavedSource { ticket: source.ticket(), records: Vec::new() },
             source: Some(source),
             change: None,
             silent: false,
@@ -110,8 +117,8 @@ impl World {
             air: Vec::new(),
             switched: None,
             ahead: Vec::new(),
-            anew: [false; 2],
-            legacy: VecDeque::new(),
+            restarted: [false; 2],
+            resent: VecDeque::new(),
             held: None,
             passed: None,
             acknowledgements: Vec::new(),
@@ -125,7 +132,7 @@ impl World {
         }
     }
 
-    /// Makes a move; says whether it could be made, or what promise was broken.
+    /// Makes a move. Returns false if it is not possible now, and an error if it breaks a promise.
     pub fn step(&mut self, made: Move) -> Result<bool, String> {
         let done = match made {
             Move::Send => self.send(),
@@ -134,11 +141,11 @@ impl World {
             Move::Take => self.take()?,
             Move::Acknowledge => self.acknowledge(),
             Move::Miss => self.miss(),
-            Move::Acknowledged(index) => self.hear_acknowledged(index.into()),
+            Move::Acknowledged(index) => self.receive_acknowledged(index.into()),
             Move::Timeout => self.timeout(),
-            Move::TellGone => self.tell_gone(),
-            Move::HearAtSink => self.up && self.hear_next_at_sink(),
-            Move::HearAtSource => self.up && self.hear_next_at_source(),
+            Move::SendGone => self.send_gone(),
+            Move::ReceiveAtSink => self.up && self.receive_next_at_sink(),
+            Move::ReceiveAtSource => self.up && self.receive_next_at_source(),
             Move::Join => self.join()?,
             Move::StartSource => self.start_source()?,
             Move::StartSink => self.start_sink()?,
@@ -174,12 +181,12 @@ impl World {
                 !self.is_state() && spend(&mut self.left.brokers) && self.kill_sink_broker()
             }
         };
-        self.pass_over_held();
+        self.skip_held();
         self.check()?;
         Ok(done)
     }
 
-    /// Whether everything that the device made came to its end, in this link and with these processes.
+    /// Returns true if every message has reached its end, on this link and with these processes.
     pub fn is_done(&self) -> bool {
         let (Some(source), Some(sink)) = (&self.source, &self.sink) else { return false };
         let settled = self.up && (self.closed || self.made == self.left.messages);
@@ -188,15 +195,15 @@ impl World {
                 FlowClass::State => self.seen == Some(self.made) && sink.epoch() == source.epoch(),
                 _ => {
                     source.is_settled()
-                        && self.legacy.is_empty()
+                        && self.resent.is_empty()
                         && self.hands.is_none()
                         && self.taken + sink.counters().lost == self.made
                 }
             }
     }
 
-    /// What is gone and counted is not waited for.
-    fn pass_over_held(&mut self) {
+    /// Skips messages that are lost and counted.
+    fn skip_held(&mut self) {
         let (_, last) = &mut self.last;
         if let Some((first, end)) = self.held.take_if(|(first, _)| *first == *last + 1) {
             *last = end;
@@ -213,15 +220,15 @@ impl World {
         }
         let known = self.taken + u64::from(self.hands.is_some() && self.skips == 0) + lost;
         if self.left.class == FlowClass::Reliable && known > self.made {
-            return Err(format!("{} taken and {lost} lost of {}", self.taken, self.made));
+            return Err(format!("{} accepted and {lost} lost of {}", self.taken, self.made));
         }
         Ok(())
     }
 
-    /// What tells this state from others: everything but figures that only grow.
+    /// Writes a key that identifies the state: everything except counters that only grow.
     pub fn write_key(&self, key: &mut String) {
         key.clear();
-        write!(key, "{self:?}").expect("a string takes everything");
+        write!(key, "{self:?}").expect("writing to a string");
         for counters in ["SourceCounters {", "SinkCounters {"] {
             if let Some(from) = key.find(counters)
                 && let Some(length) = key[from..].find('}')
@@ -230,7 +237,7 @@ impl World {
             }
         }
         let lost = self.sink.as_ref().map_or(0, |sink| sink.counters().lost);
-        write!(key, "{lost}").expect("a string takes everything");
+        write!(key, "{lost}").expect("writing to a string");
     }
 
     fn is_state(&self) -> bool {
@@ -238,22 +245,22 @@ impl World {
     }
 
     fn send(&mut self) -> bool {
-        // A device is opened for who asks for it.
-        if self.air.len().max(self.ahead.len()) == self.left.under_way || self.anew[0] {
+        // A device is opened only for a host that requests it.
+        if self.air.len().max(self.ahead.len()) == self.left.under_way || self.restarted[0] {
             return false;
         }
         let Some(source) = self.source.as_mut() else { return false };
         if self.up
-            && let Some(record) = source.poll_resend(Time::ZERO)
+            && let Some(record) = source.poll_retransmit(Time::ZERO)
         {
             self.transmit(record);
             return true;
         }
-        if let Some(content) = self.legacy.front() {
+        if let Some(content) = self.resent.front() {
             let admitted = source.admit(Message::new(Time(*content), Vec::new()), Time::ZERO);
             let Admission::Record(record) = admitted else { return false };
-            self.legacy.pop_front();
-            self.keep_source();
+            self.resent.pop_front();
+            self.save_source();
             self.transmit(record);
             return true;
         }
@@ -271,7 +278,7 @@ impl World {
             Admission::Record(record) => {
                 self.made = content;
                 self.snapshot = false;
-                self.keep_source();
+                self.save_source();
                 self.transmit(record);
             }
             Admission::Full(_) => return false,
@@ -287,20 +294,20 @@ impl World {
             match self.switched {
                 None => self.air.push(header),
                 Some(Switched::Source) => self.ahead.push(header),
-                // Nobody looks there any more.
+                // Nobody reads this transport any more.
                 Some(Switched::Sink) => {}
             }
         }
     }
 
-    /// The ticket is there before what it says is told. Acknowledgements alone do not change it.
-    fn keep_source(&mut self) {
+    /// Saves the ticket before the peer learns its content. Acknowledgements alone do not change it.
+    fn save_source(&mut self) {
         if let Some(source) = &self.source {
-            self.kept.ticket = source.ticket();
+            self.saved.ticket = source.ticket();
         }
     }
 
-    fn keep_sink(&mut self) {
+    fn save_sink(&mut self) {
         if let Some(sink) = &self.sink {
             self.sink_ticket = sink.ticket(FLOW);
         }
@@ -308,7 +315,7 @@ impl World {
 
     fn arrive(&mut self, index: usize, for_good: bool) -> bool {
         let is_first = index == 0 || self.left.lossy;
-        let Some(sink) = self.sink.as_mut().filter(|sink| self.left.lossy || !sink.is_waiting()) else {
+        let Some(sink) = self.sink.as_mut().filter(|sink| self.left.lossy || !sink.is_full()) else {
             return false;
         };
         let Some(header) = self.air.get(index).copied().filter(|_| is_first && self.up) else { return false };
@@ -332,11 +339,11 @@ impl World {
 
     fn begin(&mut self, epoch: u32) {
         self.begin_at_sink(epoch);
-        self.tell_begun();
-        self.keep_sink();
+        self.send_begun();
+        self.save_sink();
     }
 
-    /// What was taken of an epoch that is over does not come again.
+    /// Accepted messages of a finished epoch do not come again.
     fn begin_at_sink(&mut self, epoch: u32) {
         let Some(sink) = self.sink.as_mut() else { return };
         if epoch > sink.epoch() {
@@ -345,12 +352,12 @@ impl World {
         sink.begin(epoch);
     }
 
-    /// The source may wish another change once the sink is where the last one led to.
-    fn tell_begun(&mut self) {
-        if let (Some(sink), Some((following, _))) = (&self.sink, self.sink_ticket.following) {
+    /// The source may request the next change after the sink has completed the last one.
+    fn send_begun(&mut self) {
+        if let (Some(sink), Some((following, _))) = (&self.sink, self.sink_ticket.upcoming) {
             let epoch = sink.epoch();
             if following <= epoch {
-                self.to_source.push_back(Control::Begun { flow: FLOW, epoch });
+                self.to_source.push_back(control(FlowControl::Begun { epoch }));
             }
         }
     }
@@ -366,12 +373,12 @@ impl World {
         }
         sink.advance();
         self.taken_since = self.skips;
-        self.tell_begun();
-        self.keep_sink();
+        self.send_begun();
+        self.save_sink();
         true
     }
 
-    /// The partner takes a message and, in the same breath, that it did is kept.
+    /// The partner accepts a message, and the ticket is saved atomically.
     fn take(&mut self) -> Result<bool, String> {
         let (Some(sink), Some((epoch, content))) = (self.sink.as_mut(), self.hands) else { return Ok(false) };
         self.hands = None;
@@ -388,59 +395,59 @@ impl World {
         };
         if !is_right {
             return Err(format!(
-                "{content} of epoch {epoch} was handed on behind {last} of epoch {last_epoch}"
+                "{content} of epoch {epoch} was delivered after {last} of epoch {last_epoch}"
             ));
         }
-        if self.left.class == FlowClass::State && sink.is_given_up() {
-            return Err(format!("{content} was handed on after its epoch was given up"));
+        if self.left.class == FlowClass::State && sink.is_abandoned() {
+            return Err(format!("{content} was delivered after its epoch was abandoned"));
         }
         match self.left.remembers {
             true => self.taken_since += 1,
-            false => sink.handle_taken(),
+            false => sink.handle_delivered(),
         }
         self.last = (epoch, content);
         self.taken += 1;
         self.seen = Some(content);
-        self.keep_sink();
+        self.save_sink();
         Ok(true)
     }
 
     fn acknowledge(&mut self) -> bool {
         let Some(sink) = self.sink.as_mut().filter(|sink| sink.epoch() > 0) else { return false };
         if self.hands.is_none() && self.skips == 0 {
-            sink.handle_taken();
+            sink.handle_delivered();
             self.taken_since = 0;
         }
-        let acknowledge = Control::Acknowledge { flow: FLOW, epoch: sink.epoch(), next: sink.taken() };
-        self.keep_sink();
-        self.say_again(acknowledge)
+        let acknowledge = control(FlowControl::Acknowledge { epoch: sink.epoch(), next: sink.delivered() });
+        self.save_sink();
+        self.send_repeatable(acknowledge)
     }
 
     fn miss(&mut self) -> bool {
         let Some(sink) = self.sink.as_ref().filter(|sink| self.left.lossy && sink.has_gap()) else {
             return false;
         };
-        self.say_again(Control::Missing { flow: FLOW, epoch: sink.epoch(), ranges: sink.missing() })
+        self.send_repeatable(control(FlowControl::Missing { epoch: sink.epoch(), ranges: sink.missing() }))
     }
 
-    /// Says what could be said again: if too much is under way already, the oldest of it is lost.
-    fn say_again(&mut self, word: Control) -> bool {
-        if !self.up || self.acknowledgements.contains(&word) {
+    /// Sends a control message that may be repeated: if too many are in flight, the oldest is lost.
+    fn send_repeatable(&mut self, message: Control) -> bool {
+        if !self.up || self.acknowledgements.contains(&message) {
             return false;
         }
         if self.acknowledgements.len() == ACKNOWLEDGEMENTS_MAX {
             self.acknowledgements.remove(0);
         }
-        self.acknowledgements.push(word);
+        self.acknowledgements.push(message);
         true
     }
 
-    fn hear_acknowledged(&mut self, index: usize) -> bool {
+    fn receive_acknowledged(&mut self, index: usize) -> bool {
         if !self.up || self.source.is_none() || index >= self.acknowledgements.len() {
             return false;
         }
-        let word = self.acknowledgements.remove(index);
-        self.hear_at_source(&word);
+        let message = self.acknowledgements.remove(index);
+        self.receive_at_source(&message);
         true
     }
 
@@ -451,70 +458,80 @@ impl World {
         true
     }
 
-    fn tell_gone(&mut self) -> bool {
+    fn send_gone(&mut self) -> bool {
         let Some(source) = self.source.as_mut().filter(|_| self.up) else { return false };
-        let Some((epoch, sequence)) = source.poll_gone() else { return false };
-        self.to_sink.push_back(Control::Gone { flow: FLOW, epoch, sequence });
+        let Some((epoch, sequence)) = source.poll_trimmed() else { return false };
+        self.to_sink.push_back(control(FlowControl::Trimmed { epoch, sequence }));
         true
     }
 
-    fn hear_next_at_sink(&mut self) -> bool {
-        let Some(word) = self.to_sink.pop_front_if(|_| self.sink.is_some()) else { return false };
-        self.hear_at_sink(&word);
+    fn receive_next_at_sink(&mut self) -> bool {
+        let Some(message) = self.to_sink.pop_front_if(|_| self.sink.is_some()) else { return false };
+        self.receive_at_sink(&message);
         true
     }
 
-    fn hear_next_at_source(&mut self) -> bool {
-        let Some(word) = self.to_source.pop_front_if(|_| self.source.is_some()) else { return false };
-        self.hear_at_source(&word);
+    fn receive_next_at_source(&mut self) -> bool {
+        let Some(message) = self.to_source.pop_front_if(|_| self.source.is_some()) else { return false };
+        self.receive_at_source(&message);
         true
     }
 
-    /// A word of the source comes to the sink.
-    pub fn hear_at_sink(&mut self, word: &Control) {
+    /// A control message of the source arrives at the sink.
+    pub fn receive_at_sink(&mut self, message: &Control) {
         let Some(sink) = self.sink.as_mut() else { return };
-        match word {
-            Control::Epoch { epoch, before, goes_on, .. } => {
-                let following = self.sink_ticket.following.is_some_and(|(following, _)| following == *epoch);
-                if *goes_on && *epoch > sink.epoch() && following {
-                    self.begin_at_sink(before.0);
+        match message {
+            Control::Flow { message: FlowControl::Epoch { epoch, prev, continues, .. }, .. } => {
+                let following = self.sink_ticket.upcoming.is_some_and(|(following, _)| following == *epoch);
+                if *continues && *epoch > sink.epoch() && following {
+                    self.begin_at_sink(prev.0);
                     let Some(sink) = self.sink.as_mut() else { return };
-                    sink.expect_end(before.1);
-                    if sink.is_given_up() {
+                    sink.expect_end(prev.1);
+                    if sink.is_abandoned() {
                         let epoch = sink.epoch();
-                        self.to_source.push_back(Control::Resync { flow: FLOW, epoch });
+                        self.to_source.push_back(control(FlowControl::Resync { epoch }));
                     }
                 } else {
-                    sink.handle_past(before.0, before.1);
+                    sink.handle_epoch_end(prev.0, prev.1);
                     self.begin_at_sink(*epoch);
                 }
             }
-            Control::Gone { epoch, sequence, .. } => sink.handle_gone(*epoch, *sequence),
-            Control::Change { epoch, .. } => {
-                let refusal = (!sink.expect(*epoch)).then(|| "not now".into());
-                self.to_source.push_back(Control::Changed { flow: FLOW, epoch: *epoch, refusal });
+            Control::Flow { message: FlowControl::Trimmed { epoch, sequence, .. }, .. } => {
+                sink.handle_trimmed(*epoch, *sequence)
             }
-            other => panic!("a source does not say {other:?}"),
+            Control::Flow { message: FlowControl::Change { epoch, .. }, .. } => {
+                let refusal = (!sink.expect(*epoch)).then(|| "not now".into());
+                self.to_source.push_back(control(FlowControl::Changed { epoch: *epoch, refusal }));
+            }
+            other => panic!("a source does not send {other:?}"),
         }
-        self.tell_begun();
-        self.keep_sink();
+        self.send_begun();
+        self.save_sink();
     }
 
-    /// A word of the sink comes to the source.
-    pub fn hear_at_source(&mut self, word: &Control) {
+    /// A control message of the sink arrives at the source.
+    pub fn receive_at_source(&mut self, message: &Control) {
         let Some(source) = self.source.as_mut() else { return };
-        match word {
-            Control::Acknowledge { epoch, next, .. } => source.handle_acknowledge(*epoch, *next),
-            Control::Missing { epoch, ranges, .. } => source.handle_missing(*epoch, ranges),
-            Control::Resync { epoch, .. } if *epoch == source.epoch() => self.restart(),
-            Control::Changed { epoch, refusal, .. } if self.change == Some((*epoch, false)) => {
+        match message {
+            Control::Flow { message: FlowControl::Acknowledge { epoch, next, .. }, .. } => {
+                source.handle_acknowledge(*epoch, *next)
+            }
+            Control::Flow { message: FlowControl::Missing { epoch, ranges, .. }, .. } => {
+                source.handle_missing(*epoch, ranges)
+            }
+            Control::Flow { message: FlowControl::Resync { epoch, .. }, .. } if *epoch == source.epoch() => {
+                self.restart()
+            }
+            Control::Flow { message: FlowControl::Changed { epoch, refusal, .. }, .. }
+                if self.change == Some((*epoch, false)) =>
+            {
                 self.change = refusal.is_none().then_some((*epoch, true));
                 if refusal.is_none() {
-                    source.go_on(*epoch);
-                    self.tell_epoch();
+                    source.continue_in(*epoch);
+                    self.send_epoch();
                 }
             }
-            Control::Begun { epoch, .. } => {
+            Control::Flow { message: FlowControl::Begun { epoch, .. }, .. } => {
                 source.handle_acknowledge(*epoch, 0);
                 self.change.take_if(|(change, has_begun)| *has_begun && epoch >= change);
             }
@@ -522,22 +539,22 @@ impl World {
         }
     }
 
-    /// Only a state flow begins anew of its own accord, and says where things stand.
+    /// Only a state flow restarts by itself, with a snapshot.
     fn restart(&mut self) {
         if let Some(source) = self.source.as_mut() {
             source.restart();
             let epoch = source.epoch();
             self.change.take_if(|(change, has_begun)| !*has_begun && *change <= epoch);
             (self.stale, self.snapshot) = (false, true);
-            self.tell_epoch();
+            self.send_epoch();
         }
     }
 
-    fn tell_epoch(&mut self) {
-        self.keep_source();
+    fn send_epoch(&mut self) {
+        self.save_source();
         if let Some(source) = &self.source {
-            let (epoch, before, goes_on) = (source.epoch(), source.before(), source.goes_on());
-            self.to_sink.push_back(Control::Epoch { flow: FLOW, epoch, before, goes_on });
+            let (epoch, prev, continues) = (source.epoch(), source.prev(), source.continues());
+            self.to_sink.push_back(control(FlowControl::Epoch { epoch, prev, continues }));
         }
     }
 
@@ -545,7 +562,7 @@ impl World {
         let Some(source) = &self.source else { return false };
         let epoch = source.epoch() + EPOCHS_AHEAD;
         self.change = Some((epoch, false));
-        self.to_sink.push_back(Control::Change { flow: FLOW, epoch, pipeline: String::new() });
+        self.to_sink.push_back(control(FlowControl::Change { epoch, pipeline: String::new() }));
         true
     }
 
@@ -565,44 +582,45 @@ impl World {
         if self.up || self.source.is_none() || self.sink.is_none() {
             return Ok(false);
         }
-        self.build_anew()?;
+        self.rebuild()?;
         let (Some(source), Some(sink)) = (self.source.as_mut(), &self.sink) else { return Ok(false) };
         self.up = true;
         self.silent = false;
         self.sink_silent = false;
-        if sink.is_given_up() {
-            self.to_source.push_back(Control::Resync { flow: FLOW, epoch: sink.epoch() });
+        if sink.is_abandoned() {
+            self.to_source.push_back(control(FlowControl::Resync { epoch: sink.epoch() }));
         }
         source.handle_link(Time::ZERO);
         match self.stale {
             true => self.restart(),
-            false => self.tell_epoch(),
+            false => self.send_epoch(),
         }
         Ok(true)
     }
 
-    /// A session of which one host knows nothing: the other builds its half anew as well.
-    fn build_anew(&mut self) -> Result<(), String> {
-        let [at_source, at_sink] = std::mem::take(&mut self.anew);
+    /// One host has lost the session: the other rebuilds its half too.
+    fn rebuild(&mut self) -> Result<(), String> {
+        let [at_source, at_sink] = std::mem::take(&mut self.restarted);
         if at_source {
-            // What the first broker kept is gone, and what the sink held of its session is given up.
+            // The state that the source's broker retained is lost, and the sink's records of that session are
+            // abandoned.
             self.begin_sink();
             (self.last, self.taken, self.held) = ((0, self.made), self.made, None);
             self.passed = None;
         } else if at_sink {
             let unacknowledged: VecDeque<u64> =
-                self.source.iter().flat_map(SourceFlow::kept).map(|record| record.created.0).collect();
-            let behind = unacknowledged.front().or(self.legacy.front()).map_or(self.made, |first| first - 1);
+                self.source.iter().flat_map(SourceFlow::stored).map(|record| record.created.0).collect();
+            let behind = unacknowledged.front().or(self.resent.front()).map_or(self.made, |first| first - 1);
             let gone = self.passed.filter(|(first, _)| *first > behind);
             let come_again = unacknowledged.len() as u64 + gone.map_or(0, |(first, end)| end + 1 - first);
-            // What was taken and not acknowledged comes again: it is in doubt, and no more than is kept.
+            // Messages that were accepted but not acknowledged come again. No more than the stored records may.
             if behind > self.taken || self.taken - behind > come_again {
                 return Err(format!(
-                    "{} were taken, and {unacknowledged:?} of {} are said again",
+                    "{} were accepted, and {unacknowledged:?} of {} are sent again",
                     self.taken, self.made
                 ));
             }
-            self.legacy = unacknowledged.into_iter().chain(std::mem::take(&mut self.legacy)).collect();
+            self.resent = unacknowledged.into_iter().chain(std::mem::take(&mut self.resent)).collect();
             self.begin_source();
             (self.last, self.taken, self.held) = ((0, behind), behind, gone.or(self.held));
         }
@@ -611,7 +629,7 @@ impl World {
 
     fn begin_source(&mut self) {
         let source = SourceFlow::new(FLOW, self.left.class, self.left.lossy, &self.left.limits());
-        self.kept = KeptSource { ticket: source.ticket(), records: Vec::new() };
+        self.saved = SavedSource { ticket: source.ticket(), records: Vec::new() };
         self.source = Some(source);
         self.change = None;
     }
@@ -627,15 +645,15 @@ impl World {
     fn kill_source_broker(&mut self) -> bool {
         self.end_session();
         self.begin_source();
-        self.legacy.clear();
-        self.anew[0] = true;
+        self.resent.clear();
+        self.restarted[0] = true;
         true
     }
 
     fn kill_sink_broker(&mut self) -> bool {
         self.end_session();
         self.begin_sink();
-        self.anew[1] = true;
+        self.restarted[1] = true;
         true
     }
 
@@ -645,7 +663,7 @@ impl World {
         self.to_source.clear();
     }
 
-    /// The source leaves a link that may live, for one that is new.
+    /// The source leaves a link that may still work for a new one.
     fn switch_source(&mut self) -> bool {
         let is_second = self.switched == Some(Switched::Sink);
         let begins =
@@ -654,7 +672,7 @@ impl World {
         self.switched = if is_second { None } else { Some(Switched::Source) };
         source.handle_link_lost();
         source.handle_link(Time::ZERO);
-        self.tell_epoch();
+        self.send_epoch();
         true
     }
 
@@ -687,21 +705,21 @@ impl World {
         falls
     }
 
-    /// The sink relies on nothing that was said before, and the application's node is neutral.
+    /// The sink abandons its epoch, and the application's node is neutral.
     fn give_up(&mut self) {
-        if let Some(sink) = self.sink.as_mut().filter(|sink| !sink.is_given_up()) {
-            sink.give_up();
+        if let Some(sink) = self.sink.as_mut().filter(|sink| !sink.is_abandoned()) {
+            sink.abandon();
         }
         (self.hands, self.seen) = (None, None);
-        self.keep_sink();
+        self.save_sink();
     }
 
     fn kill_source(&mut self) -> bool {
         if let Some(source) = self.source.take() {
-            self.kept.records = source.kept().collect();
-            if let (Some(first), Some(last)) = (self.legacy.front(), self.legacy.back()) {
+            self.saved.records = source.stored().collect();
+            if let (Some(first), Some(last)) = (self.resent.front(), self.resent.back()) {
                 self.held = Some((self.held.map_or(*first, |(known, _)| known), *last));
-                self.legacy.clear();
+                self.resent.clear();
             }
         }
         self.change = None;
@@ -714,8 +732,8 @@ impl World {
             return Ok(false);
         }
         let (class, lossy) = (self.left.class, self.left.lossy);
-        let records = std::mem::take(&mut self.kept.records);
-        let source = SourceFlow::resume(&self.kept.ticket, records, class, lossy, &self.left.limits());
+        let records = std::mem::take(&mut self.saved.records);
+        let source = SourceFlow::resume(&self.saved.ticket, records, class, lossy, &self.left.limits());
         self.source = Some(source.map_err(|error| error.to_string())?);
         self.stale = self.is_state();
         Ok(true)
@@ -740,30 +758,31 @@ impl World {
         Ok(true)
     }
 
-    /// What is said and has not come, to be carried by somebody else: to the sink, and to the source.
-    pub fn take_words(&mut self) -> (VecDeque<Control>, VecDeque<Control>) {
+    /// Takes the control messages in flight, so that the caller can deliver them: to the sink, and to the
+    /// source.
+    pub fn take_controls(&mut self) -> (VecDeque<Control>, VecDeque<Control>) {
         let mut to_source = std::mem::take(&mut self.to_source);
         to_source.extend(self.acknowledgements.drain(..));
         (std::mem::take(&mut self.to_sink), to_source)
     }
 
-    /// The device makes nothing more.
-    pub fn stop_making(&mut self) {
+    /// The device makes no more messages.
+    pub fn stop_device(&mut self) {
         self.left.messages = self.made;
     }
 
-    /// Whether the link is there.
+    /// Returns true if the link is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
 
-    /// Whether there is a process at the source, and one at the sink.
+    /// Returns true for each process that runs: the source's and the sink's.
     pub fn is_alive(&self) -> (bool, bool) {
         (self.source.is_some(), self.sink.is_some())
     }
 }
 
-/// Uses one up, if there is one left.
+/// Uses up one, if any are left.
 fn spend(left: &mut u32) -> bool {
     let some = *left > 0;
     *left -= u32::from(some);

@@ -1,48 +1,49 @@
-//! What there is between two hosts, how often what may go wrong, and what may happen next.
+//! The scope of a world: its parameters, its faults, and its moves.
 
 use contract::FlowClass;
 use session::{Limits, StoreFull};
 
-/// What there is, and how often each thing may go wrong.
+/// The parameters of a world, and how often each fault may happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
-    /// What the flow promises: reliable or state.
+    /// The class of the flow: reliable or state.
     pub class: FlowClass,
-    /// Whether the transport may lose, repeat and reorder.
+    /// The transport may lose, repeat and reorder records.
     pub lossy: bool,
-    /// Whether the sink's stages remember: what was taken is kept, with what they remember, when it is acknowledged. Only
-    /// of a flow whose full store gives nothing up.
+    /// The sink's stages have memory. Their checkpoint is saved at each acknowledgement, with the position of
+    /// the delivered messages. Not with [`StoreFull::DropOldest`].
     pub remembers: bool,
-    /// Messages that the store holds.
+    /// The capacity of the replay store in messages.
     pub store_messages: usize,
-    /// Records that the sink holds.
+    /// The capacity of the sink's buffer in records.
     pub held_records: usize,
-    /// What becomes of the flow when the store is full.
+    /// The behaviour of the flow when the store is full.
     pub store_full: StoreFull,
-    /// Records under way at once.
+    /// The most records in flight.
     pub under_way: usize,
-    /// Messages that the device makes.
+    /// The number of messages from the device.
     pub messages: u64,
-    /// Records lost on a link that lives.
+    /// Records lost on a working link.
     pub losses: u32,
-    /// Records that come twice.
+    /// Records that arrive twice.
     pub repeats: u32,
-    /// Links that end.
+    /// Broken links.
     pub cuts: u32,
-    /// Processes killed, on either host.
+    /// Crashes of a worker, on either host.
     pub kills: u32,
     /// Changes of the pipeline.
     pub changes: u32,
-    /// Changes of the transport, to one that loses no more and no less.
+    /// Changes of the transport, to one with the same faults.
     pub switches: u32,
-    /// Brokers killed, on either host, and what they kept with them. Only of a reliable flow whose full store blocks.
+    /// Crashes of a broker, on either host, with the state that it retained. Only for a reliable flow whose
+    /// full store blocks.
     pub brokers: u32,
 }
 
 impl Scope {
-    /// A flow of which everything may go wrong, as often as somebody likes, but for what is not the flow's alone: its
-    /// hosts' brokers, and the transport.
-    pub fn boundless(class: FlowClass, lossy: bool, store_full: StoreFull) -> Scope {
+    /// A flow with unlimited faults, except those that are not the flow's alone: crashes of brokers and changes
+    /// of the transport.
+    pub fn unlimited(class: FlowClass, lossy: bool, store_full: StoreFull) -> Scope {
         let often = u32::MAX;
         Scope {
             store_full,
@@ -56,7 +57,7 @@ impl Scope {
         }
     }
 
-    /// A flow that so many messages enter and of which nothing goes wrong.
+    /// A flow of `messages` messages without any fault.
     pub fn new(class: FlowClass, lossy: bool, messages: u64) -> Scope {
         Scope {
             class,
@@ -83,73 +84,73 @@ impl Scope {
     }
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// The source sends what is to be sent again, or else the device makes a message.
+    /// The source retransmits a record, or else the device makes a message and the source sends it.
     Send,
-    /// A record comes: the oldest of a stream, any of datagrams.
+    /// A record arrives: the oldest one of a stream, any one of datagrams.
     Arrive(u8),
-    /// The sink hands a message on, or goes on in the next epoch.
+    /// The sink delivers a message, or advances to the next epoch.
     HandOn,
-    /// The partner takes what was handed on.
+    /// The partner accepts the delivered message.
     Take,
-    /// The sink says what was taken.
+    /// The sink sends an acknowledgement.
     Acknowledge,
-    /// The sink names what it misses.
+    /// The sink requests missing records.
     Miss,
-    /// An acknowledgement comes, or what is missed, in any order.
+    /// An acknowledgement or a request arrives, in any order.
     Acknowledged(u8),
-    /// The source has waited for an acknowledgement.
+    /// The retransmission timeout of the source.
     Timeout,
-    /// The source says what it keeps no longer.
-    TellGone,
-    /// The next word comes to the sink.
-    HearAtSink,
-    /// The next word comes to the source.
-    HearAtSource,
-    /// The link is there again.
+    /// The source reports dropped records.
+    SendGone,
+    /// The next control message arrives at the sink.
+    ReceiveAtSink,
+    /// The next control message arrives at the source.
+    ReceiveAtSource,
+    /// The link is restored.
     Join,
-    /// A process begins where the killed one at the source stood.
+    /// The source resumes in a new process.
     StartSource,
-    /// The same at the sink.
+    /// The sink resumes in a new process.
     StartSink,
     /// A record is lost.
     Lose(u8),
-    /// A record comes and will come again.
+    /// A record arrives and stays in flight.
     Repeat(u8),
-    /// The link ends with what is under way on it.
+    /// The link breaks. Everything in flight is lost.
     Cut,
-    /// The process at the source is killed, and its link with it.
+    /// The source's process crashes, and its link breaks.
     KillSource,
-    /// The same at the sink; what was not taken is gone with it.
+    /// The sink's process crashes, and its link breaks. Messages that were not accepted are lost with it.
     KillSink,
-    /// The source's host has heard nothing for long.
+    /// The silence timeout at the source's host.
     SilenceAtSource,
-    /// The sink's host has heard nothing for long.
+    /// The silence timeout at the sink's host.
     SilenceAtSink,
-    /// Somebody wishes another pipeline.
+    /// A user requests another pipeline.
     Change,
-    /// The source takes the other transport, on which nothing is under way; the sink still has the first, or has taken
-    /// the other before.
+    /// The source changes to the other transport, which is empty. The sink still uses the first one, or has
+    /// changed before.
     SwitchSource,
-    /// The same at the sink.
+    /// The sink changes to the other transport.
     SwitchSink,
-    /// The broker of the source's host is killed, and begins anew.
+    /// The broker of the source's host crashes and restarts.
     KillSourceBroker,
-    /// The same at the sink's host; the application's node is new as well.
+    /// The broker of the sink's host crashes and restarts. The application's node is also new.
     KillSinkBroker,
 }
 
 impl Move {
-    /// All of them, what brings a flow on first.
+    /// All moves, those that make progress first.
     pub const ALL: &[Move] = &[
         Move::StartSource,
         Move::StartSink,
         Move::Join,
-        Move::HearAtSink,
-        Move::HearAtSource,
-        Move::TellGone,
+        Move::ReceiveAtSink,
+        Move::ReceiveAtSource,
+        Move::SendGone,
         Move::Take,
         Move::HandOn,
         Move::Arrive(0),
@@ -179,7 +180,7 @@ impl Move {
         Move::KillSinkBroker,
     ];
 
-    /// Whether it brings the flow on, rather than harm it or wish for something.
+    /// Returns true for a move that makes progress; false for a fault or a request.
     pub fn is_good(self) -> bool {
         !matches!(
             self,

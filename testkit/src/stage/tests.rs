@@ -1,4 +1,4 @@
-//! The suite must fail on pairs that break their word: each of these breaks one thing.
+//! The suite must fail for pairs that break their promises. Each pair here breaks one.
 
 use super::*;
 use contract::{OptionSpec, Site};
@@ -57,7 +57,7 @@ impl Pair for Flawed {
     }
 }
 
-/// Puts a mark in front.
+/// Adds a mark in front.
 struct Marks;
 
 impl Stage for Marks {
@@ -141,7 +141,7 @@ impl Stage for Sink {
     }
 }
 
-/// Takes three messages, then says for ever that it has no room.
+/// Accepts three messages, then never has room again.
 struct Narrow(u64);
 
 impl Stage for Narrow {
@@ -161,7 +161,7 @@ fn passes(flaw: Flaw) -> bool {
 }
 
 #[test]
-fn a_pair_that_keeps_its_word_passes() {
+fn a_correct_pair_passes() {
     assert!(passes(Flaw::None));
 }
 

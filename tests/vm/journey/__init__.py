@@ -20,7 +20,7 @@ def same(found, expected, what):
     check(len(found) == len(expected), f"{what}: {len(found)} instead of {len(expected)}; the rest: {extra[:6]}")
 
 
-def until(condition, what, seconds=60):
+def until(condition, what, seconds=300):
     """Waits for a condition to be true; gives its value."""
     end = time.monotonic() + seconds
     while True:

@@ -7,12 +7,12 @@ PROGRAMS = []
 
 
 def lab(*words):
-    """A word of netns.sh, such as `cut` or `link delay 20ms`."""
+    """Runs a command of netns.sh, such as `cut` or `link delay 20ms`."""
     subprocess.run([os.environ["LAB"] + "/netns.sh", *map(str, words)], check=True)
 
 
 class Program:
-    """A program that runs in a host; its lines are gathered while it does."""
+    """A program that runs on a host; a thread collects its output lines."""
 
     def __init__(self, host, *words, **streams):
         self.words = list(map(str, words))
@@ -31,12 +31,12 @@ class Program:
             self.lines.append(line)
 
     def hear(self, line):
-        """A program of a kind that is understood takes the line in here."""
+        """Handles a line; a subclass may parse it."""
 
     def runs(self):
         return self.process.poll() is None
 
-    def said(self, words, seconds=60):
+    def said(self, words, seconds=300):
         """Waits for a line with these words."""
         def find():
             found = next((line for line in self.lines if words in line), None)
@@ -45,10 +45,10 @@ class Program:
         return until(find, lambda: f"{self.words} says {words!r}; it said {self.lines[-9:]}", seconds)
 
     def end(self):
-        """Tells it to end, and waits for that."""
+        """Terminates the program and waits for its exit."""
         if self.runs():
             self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(300)
 
 
 @atexit.register
@@ -70,30 +70,30 @@ class Outboard(Program):
             self.told.append(json.loads(line))
 
     def events(self, kind, name=None):
-        """What it told of this kind (and device) so far."""
+        """Returns all events of this kind (and device)."""
         return [event for event in self.told if event["event"] == kind and name in (None, event.get("name"))]
 
-    def event(self, kind, name=None, after=0, seconds=60):
-        """Waits for it to tell more than `after` of this kind; the newest."""
+    def event(self, kind, name=None, after=0, seconds=300):
+        """Waits for more than `after` events of this kind and returns the newest."""
         def find():
             check(self.runs(), f"outboard ended: {self.lines[-9:]}")
             return self.events(kind, name)[after:]
         return until(find, lambda: f"{self.words[1]} tells {kind!r} of {name}; it told {self.lines[-3:]}", seconds)[-1]
 
     def stats(self, name):
-        """Its newest figures of a device."""
+        """Returns the newest statistics of a device."""
         return self.events("stats", name)[-1]["stats"]
 
     def kill_worker(self):
-        """Kills the process that it has for its only session, and waits until another goes on."""
+        """Kills the worker of its only session, and waits for the next worker."""
         workers = lambda: subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True).stdout.split()
         check(len(killed := workers()) == 1, f"its workers are {killed}")
         os.kill(int(killed[0]), signal.SIGKILL)
-        until(lambda: workers() not in ([], killed), "another worker goes on")
+        until(lambda: workers() not in ([], killed), "the next worker runs")
 
 
 def explain(*error):
-    """After a failure, what the programs under test told last."""
+    """Prints the last events of the programs under test after a failure."""
     sys.__excepthook__(*error)
     for program in PROGRAMS:
         if isinstance(program, Outboard):
@@ -104,28 +104,33 @@ def explain(*error):
 sys.excepthook = explain
 
 
-def share(devices, silence="700ms"):
-    """Host A shares devices, `{name: device}`; 700 ms is what it takes for silence by itself."""
+# Silence timeout of these tests: an emulated processor may pause for longer than the default, 700 ms.
+SILENCE = "10s"
+
+
+def share(devices):
+    """Host A shares devices, `{name: device}`."""
     file = f"/tmp/{'-'.join(devices)}.toml"
     with open(file, "w") as out:
         for name, device in devices.items():
             out.write(f'[[share]]\ndevice = "{device}"\nname = "{name}"\nlisten = "{A}:{PORT}"\ninsecure = true\n'
-                      f'limits = "silence={silence}"\n')
-    sharer = Outboard("a", "run", file)
-    sharer.event("listening")
-    return sharer
+                      f'limits = "silence={SILENCE}"\n')
+    device_host = Outboard("a", "run", file)
+    device_host.event("listening")
+    return device_host
 
 
 def attach(names, transport="tcp", *words):
-    """Host B attaches devices; returns the program and `{name: node}`, once their state has come."""
-    attacher = Outboard("b", "attach", *(f"{transport}://{A}/{name}" for name in names), "--insecure", *words)
-    nodes = {name: attacher.event("attached", name)["node"] for name in names}
+    """Host B attaches devices. Returns the program and `{name: node}` after their state has arrived."""
+    from_a = [f"{transport}://{A}/{name}" for name in names]
+    application_host = Outboard("b", "attach", *from_a, "--insecure", "--silence", SILENCE, *words)
+    nodes = {name: application_host.event("attached", name)["node"] for name in names}
     for name in names:
         def is_live():
-            told = attacher.events("stats", name)
+            told = application_host.events("stats", name)
             return told and told[-1]["stats"]["linked"] and told[-1]["stats"]["incoming"]["messages"]
-        until(is_live, lambda: f"{name} flows; the attacher told {attacher.lines[-3:]}", 60)
-    return attacher, nodes
+        until(is_live, lambda: f"{name} flows; the application host reported {application_host.lines[-3:]}")
+    return application_host, nodes
 
 
 def event_node(place):
@@ -142,6 +147,8 @@ class Evtest(Program):
     def __init__(self, node):
         # Seconds since the epoch, type, code, value of each event.
         self.events = []
+        # Presses and releases, without repeats.
+        self.strokes = 0
         super().__init__("b", "stdbuf", "-oL", "evtest", node)
         self.said("Testing")
 
@@ -157,6 +164,7 @@ class Evtest(Program):
         base = 16 if (kind, code) in (("4", "3"), ("4", "4")) else 10
         event = (0, 0, 0) if report else (int(kind), int(code), int(value, base))
         self.events.append((float(seconds), *event))
+        self.strokes += event[0] == 1 and event[2] != 2
 
     def keys(self, code=None):
         """Time and value of each press and release; of a key, or with the code in the middle, of all."""

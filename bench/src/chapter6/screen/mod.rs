@@ -1,19 +1,22 @@
-//! Sections 6.5 and 6.6: the screen of the far host, painted, captured, sent, and painted again here, as pictures a second,
-//! bytes and processor time a picture; beside TigerVNC, x11vnc and GStreamer, and a bare program that does the same.
+//! Sections 6.5 and 6.6: the screen of the far host, painted, captured, sent, and painted again here: pictures a second,
+//! bytes and processor time a picture, beside TigerVNC, x11vnc, GStreamer and a bare program.
 //!
-//! The far host has an X server, a program that paints into it, and one that serves what it shows; this host has a
-//! receiver. What is painted has a number in it: a picture counts when its number is seen here, whole. The next is painted
-//! when one is seen, two ahead, so that no program is drowned in painting that nobody sees; a film goes its own pace.
+//! The far host has an X server, a painter and a server of the screen; this host has a receiver. Each picture contains
+//! its number twice, and counts when both arrive. The painter stays two pictures ahead of the newest that arrived, so that
+//! painting does not take the processor from the server. A film keeps its own rate.
 
 mod page;
 mod receive;
 mod servers;
 
 use super::network::Network;
-use super::{ChapterSetting, Row, params, progress};
-use crate::Failure;
+use super::row::{Row, params};
+use super::setting::ChapterSetting;
 use crate::display::{Content, is_installed};
 use crate::measure::Times;
+use crate::programs::progress;
+use crate::provenance::Provenance;
+use crate::setting::Failure;
 use clap::{Args, ValueEnum};
 use receive::Seen;
 use servers::{Program, programs};
@@ -21,53 +24,53 @@ use std::path::PathBuf;
 
 /// The dissertation's updates of a point.
 const UPDATES: usize = 2000;
-/// The side of the pictures that change whole, as in the goals.
+/// Side of the pictures that every program shows.
 const SIDE: usize = 700;
-/// Sides of the squares that give the mean number of pixels: the dissertation's frames of section 6.9.
+/// Sides of pictures of varied sizes, the dissertation's of section 6.9.
 const SIDES: [usize; 7] = [100, 200, 300, 400, 500, 600, 700];
 
-/// What to measure.
+/// The settings of `screen`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ScreenSetting {
     #[command(flatten)]
     pub(crate) chapter: ChapterSetting,
-    /// What is painted [default: all]
+    /// Contents of the pictures [default: all]
     #[arg(long = "content", value_delimiter = ',')]
     contents: Vec<Content>,
-    /// Programs whose names begin so [default: all]
+    /// Programs, by the start of their names [default: all]
     #[arg(long = "program", value_delimiter = ',')]
     programs: Vec<String>,
     /// The pipeline of Outboard's compressed row
     #[arg(long, default_value = servers::COMPRESSED)]
     compressed: String,
-    /// Write a page to this file, Markdown
+    /// Write the page to this file
     #[arg(long)]
     page: Option<PathBuf>,
-    /// Show on it also what `--json` of an earlier run wrote to this file
-    #[arg(long = "with")]
-    earlier: Vec<PathBuf>,
+    /// Add this run's section to the page instead
+    #[arg(long, requires = "page")]
+    add: bool,
 }
 
 impl ScreenSetting {
-    /// All of it, or a little of it where a few measurements are asked for.
+    /// The settings as part of the chapter. A quick run has one content.
     pub(crate) fn of_chapter(chapter: &ChapterSetting) -> ScreenSetting {
         let contents = if chapter.repeats.is_some() { vec![Content::Flat] } else { Vec::new() };
         let compressed = servers::COMPRESSED.into();
-        let (programs, page, earlier) = (Vec::new(), None, Vec::new());
-        ScreenSetting { chapter: chapter.clone(), contents, programs, compressed, page, earlier }
+        let (programs, page, add) = (Vec::new(), None, false);
+        ScreenSetting { chapter: chapter.clone(), contents, programs, compressed, page, add }
     }
 
-    /// Sides of the squares that are painted.
+    /// Returns the sides of the pictures.
     fn sides(&self, content: Content) -> Vec<usize> {
         ChapterSetting::or(&self.chapter.sizes, if content.is_varied() { SIDES.to_vec() } else { vec![SIDE] })
     }
 
-    fn is_asked_for(&self, program: &Program) -> bool {
+    fn wants(&self, program: &Program) -> bool {
         self.programs.is_empty() || self.programs.iter().any(|begin| program.name.starts_with(begin))
     }
 }
 
-/// One point: what each of the turns brought together.
+/// One point with the results of all turns.
 #[derive(Default)]
 struct Point {
     times: Times,
@@ -92,8 +95,14 @@ impl Point {
     }
 }
 
-/// The rows of one content and size, and how many times as fast as others ours is.
-fn rows(network: &Network, content: Content, side: usize, points: &[(&Program, Point)]) -> Vec<Row> {
+/// Returns the rows of one content and size, with Outboard's ratios to the other programs.
+fn rows(
+    network: &Network,
+    content: Content,
+    side: usize,
+    points: &[(&Program, Point)],
+    turns: usize,
+) -> Vec<Row> {
     let mut rows = Vec::new();
     let find = |name: &str| points.iter().find(|(program, _)| program.name == name).map(|(_, point)| point);
     let params = |program: &str, quantity: &str| {
@@ -112,11 +121,17 @@ fn rows(network: &Network, content: Content, side: usize, points: &[(&Program, P
                 params: params(program.name, quantity),
                 unit,
                 ours: value,
-                limit: bare.map(|bare| bare.quantities()[at].2),
+                sealed: None,
+                bare: bare.map(|bare| bare.quantities()[at].2),
                 paper: None,
                 runs: point.times.count(),
+                turns,
                 p50: percentile(0.5),
                 p99: percentile(0.99),
+                bare_p50: bare.map(|bare| match is_time {
+                    true => bare.times.percentile_us(0.5),
+                    false => bare.quantities()[at].2,
+                }),
             });
         }
     }
@@ -143,32 +158,36 @@ fn rows(network: &Network, content: Content, side: usize, points: &[(&Program, P
                 params: params(&format!("{label} ({})", fastest.0.name), quantity),
                 unit: "times",
                 ours: value,
-                limit: None,
+                sealed: None,
+                bare: None,
                 paper: None,
                 runs: ours.times.count(),
+                turns,
                 p50: value,
                 p99: value,
+                bare_p50: None,
             });
         }
     };
     compare("outboard", "bare", "outboard against the bare program");
     compare("outboard", "gstreamer", "outboard against GStreamer");
-    compare("outboard", "tigervnc", "outboard against TigerVNC at its best");
-    compare("outboard", "x11vnc", "outboard against x11vnc at its best");
+    compare("outboard", "tigervnc", "outboard against the fastest TigerVNC");
+    compare("outboard", "x11vnc", "outboard against the fastest x11vnc");
     compare("outboard compressed", "tigervnc tight", "outboard compressed against Tight");
     rows
 }
 
-/// Sections 6.5 and 6.6 with everything there is.
+/// Measures sections 6.5 and 6.6 as part of the chapter.
 pub(crate) fn screen_of_chapter(setting: &ChapterSetting) -> Result<Vec<Row>, Failure> {
     screen(&ScreenSetting::of_chapter(setting))
 }
 
-/// Sections 6.5 and 6.6.
+/// Measures sections 6.5 and 6.6.
 pub(crate) fn screen(setting: &ScreenSetting) -> Result<Vec<Row>, Failure> {
+    let provenance = Provenance::of_this_run();
     let mut there = Vec::new();
     for program in programs(&setting.compressed) {
-        if !setting.is_asked_for(&program) {
+        if !setting.wants(&program) {
             continue;
         }
         match program.needs().iter().find(|needed| !is_installed(needed.0)) {
@@ -189,8 +208,13 @@ pub(crate) fn screen(setting: &ScreenSetting) -> Result<Vec<Row>, Failure> {
                 let shown = there.iter().filter(|program| is_for_all || program.shows_every_size);
                 let mut points: Vec<(&Program, Point)> =
                     shown.map(|program| (program, Point::default())).collect();
-                for _ in 0..setting.chapter.rounds.max(1) {
-                    for (program, point) in &mut points {
+                for round in 0..setting.chapter.turns() {
+                    // Every other round runs in reverse order.
+                    let mut order: Vec<_> = points.iter_mut().collect();
+                    if !round.is_multiple_of(2) {
+                        order.reverse();
+                    }
+                    for (program, point) in order {
                         progress(&format!(
                             "screen, {}, {} {side}, {}",
                             network.kind,
@@ -207,15 +231,13 @@ pub(crate) fn screen(setting: &ScreenSetting) -> Result<Vec<Row>, Failure> {
                     }
                 }
                 points.retain(|(_, point)| point.times.count() > 0);
-                all.extend(rows(network, *content, side, &points));
+                all.extend(rows(network, *content, side, &points, setting.chapter.turns()));
             }
         }
         Ok(())
     })?;
     if let Some(file) = &setting.page {
-        let mut rows = page::read(&setting.earlier)?;
-        rows.extend(all.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?);
-        page::write(file, &rows)?;
+        page::write(file, &all, &provenance, SIDE * SIDE, setting.add)?;
     }
     Ok(all)
 }

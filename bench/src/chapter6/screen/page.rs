@@ -1,12 +1,12 @@
-//! What was measured of screens, as a page: of one run or of several.
+//! The page of `screen`: a section for each run.
 
 use super::super::page::figure;
-use serde_json::Value;
+use super::super::row::Row;
+use crate::provenance::Provenance;
+use crate::setting::Failure;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-
-/// Pictures with more pixels have a table of their own.
-const PIXELS: u64 = (super::SIDE * super::SIDE) as u64;
+use std::fs;
+use std::path::Path;
 
 /// One figure of one program.
 struct Cell {
@@ -18,29 +18,18 @@ struct Cell {
     value: f64,
 }
 
-fn cell(row: &Value) -> Option<Cell> {
-    let text = |name: &str| Some(row["params"][name].as_str()?.to_string());
-    Some(Cell {
-        network: text("network")?,
-        content: text("content")?,
-        quantity: text("quantity")?,
-        program: text("program")?,
-        pixels: row["params"]["pixels"].as_u64()?,
-        value: row["ours"].as_f64()?,
-    })
+fn cell(row: &Row) -> Cell {
+    Cell {
+        network: row.param("network"),
+        content: row.param("content"),
+        quantity: row.param("quantity"),
+        program: row.param("program"),
+        pixels: row.number("pixels") as u64,
+        value: row.ours,
+    }
 }
 
-/// Rows of earlier runs, from files that `--json` wrote.
-pub(super) fn read(files: &[PathBuf]) -> Result<Vec<Value>, crate::Failure> {
-    let read = |file: &PathBuf| -> Result<Vec<Value>, crate::Failure> {
-        let wrong = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
-        Ok(serde_json::from_str(&text).map_err(|error| wrong(&error))?)
-    };
-    Ok(files.iter().map(read).collect::<Result<Vec<_>, _>>()?.concat())
-}
-
-/// Each once, in the order in which they come.
+/// Returns each value once, in order of appearance.
 fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for one in all {
@@ -61,7 +50,7 @@ fn head(cells: &[String]) -> String {
     line(cells) + &line(&rule)
 }
 
-/// All programs at the largest picture: how many a second, how many bytes and how much of the processors each took.
+/// Formats all programs at the largest picture: pictures a second, bytes and processor time a picture.
 fn programs(cells: &[&Cell]) -> String {
     let largest = cells.iter().map(|cell| cell.pixels).max().unwrap_or(0);
     let of = |program: &str, quantity: &str| {
@@ -89,7 +78,7 @@ fn programs(cells: &[&Cell]) -> String {
     text + "\n" + &ratios.concat() + "\n"
 }
 
-/// Pictures a second by size, of programs that were measured at several.
+/// Formats pictures a second by size, for programs with several sizes.
 fn sizes(cells: &[&Cell]) -> String {
     let mut sizes = distinct(cells.iter().map(|cell| cell.pixels));
     sizes.sort_unstable();
@@ -115,28 +104,58 @@ fn sizes(cells: &[&Cell]) -> String {
     text + "\n"
 }
 
-/// Writes the page.
-pub(super) fn write(file: &Path, rows: &[Value]) -> Result<(), crate::Failure> {
-    let cells: Vec<Cell> = rows.iter().filter_map(cell).collect();
-    let mut text = include_str!("page.md").to_string();
+/// Writes the page of a run, or adds the run to a page. Pictures with more than `pixels` have tables of their own.
+pub(super) fn write(
+    file: &Path,
+    rows: &[Row],
+    provenance: &Provenance,
+    pixels: usize,
+    add: bool,
+) -> Result<(), Failure> {
+    let failed = |error| format!("cannot write {}: {error}", file.display());
+    let mut text = match add {
+        true => fs::read_to_string(file).map_err(failed)?,
+        false => include_str!("page.md").to_string(),
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(text, "\n## {}\n\n{provenance}\n{}", title(rows), section(rows, pixels));
+    Ok(fs::write(file, text.trim_end().to_string() + "\n").map_err(failed)?)
+}
+
+/// Names the sizes of a run's pictures.
+fn title(rows: &[Row]) -> String {
+    let mut pixels: Vec<u64> = distinct(rows.iter().map(|row| row.number("pixels") as u64));
+    pixels.sort_unstable();
+    match pixels[..] {
+        [] => "No pictures".into(),
+        [only] => format!("Pictures of {} pixels", figure(only as f64)),
+        [first, .., last] => {
+            format!("Pictures of {} to {} pixels", figure(first as f64), figure(last as f64))
+        }
+    }
+}
+
+fn section(rows: &[Row], most: usize) -> String {
+    let cells: Vec<Cell> = rows.iter().map(cell).collect();
+    let mut text = String::new();
     for network in distinct(cells.iter().map(|cell| &cell.network)) {
         let here = cells.iter().filter(|cell| cell.network == *network);
         for content in distinct(here.clone().map(|cell| &cell.content)) {
-            let (larger, own): (Vec<&Cell>, Vec<&Cell>) =
-                here.clone().filter(|cell| cell.content == *content).partition(|cell| cell.pixels > PIXELS);
-            // Writing to a string cannot fail.
+            let (larger, own): (Vec<&Cell>, Vec<&Cell>) = here
+                .clone()
+                .filter(|cell| cell.content == *content)
+                .partition(|cell| cell.pixels > most as u64);
             if !own.is_empty() {
                 let _ =
-                    write!(text, "\n## {content}, network {network}\n\n{}{}", programs(&own), sizes(&own));
+                    write!(text, "\n### {content}, network {network}\n\n{}{}", programs(&own), sizes(&own));
             }
             for pixels in distinct(larger.iter().map(|cell| cell.pixels)) {
                 let own: Vec<&Cell> = larger.iter().filter(|cell| cell.pixels == pixels).copied().collect();
                 let shown = figure(pixels as f64);
                 let _ =
-                    write!(text, "\n## {content}, {shown} pixels, network {network}\n\n{}", programs(&own));
+                    write!(text, "\n### {content}, {shown} pixels, network {network}\n\n{}", programs(&own));
             }
         }
     }
-    std::fs::write(file, text.trim_end().to_string() + "\n")
-        .map_err(|error| format!("cannot write {}: {error}", file.display()).into())
+    text
 }

@@ -1,16 +1,15 @@
-//! What sees pictures on this host, and notes when: of Outboard, of an RFB server, of plain frames in a stream.
+//! The receivers on this host: of Outboard, of an RFB server, and of plain frames in a stream.
 
-use super::super::Block;
 use super::super::instruments::{Gauge, IN, OUT, Passing, plain_partner};
-use super::super::network::WATCHDOG;
-use crate::Failure;
+use super::super::setting::{Block, Carrier, WATCHDOG};
 use crate::display::{self, NUMBER_PIXELS, PIXEL_BYTES};
 use crate::measure::Times;
+use crate::setting::Failure;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Interest, Message,
     Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role,
 };
-use runtime::registry;
+use modules::registry;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -20,28 +19,33 @@ use std::time::Instant;
 use sys::poller::Poller;
 use wire::formats::video::{Content, Header, Rectangle};
 
-/// Outboard's records come over it.
-pub(super) static GAUGE: Gauge = Gauge::new();
+static TCP: Gauge = Gauge::tcp();
+static QUIC: Gauge = Gauge::quic();
 
-/// What was seen of a film.
+/// Returns the transport that counts the bytes of Outboard's records.
+pub(super) fn gauge(carrier: Carrier) -> &'static Gauge {
+    if carrier == Carrier::Tcp { &TCP } else { &QUIC }
+}
+
+/// The result of a film.
 pub(super) struct Seen {
-    /// From one picture to the next.
+    /// Times from one picture to the next.
     pub(super) times: Times,
     /// Mean bytes of a picture on the network.
     pub(super) bytes: f64,
-    /// Mean processor time of a picture, of all programs of both hosts: X server, painter, server, receiver.
+    /// Mean processor time of a picture: X server, painter, server and receiver.
     pub(super) cpu_us: f64,
 }
 
-/// Waits for pictures, tells the painter, and notes the times.
+/// Recognizes pictures, reports them to the painter and records the times.
 pub(super) struct Looker {
     side: usize,
     block: Block,
     painter: Option<Sender<u32>>,
     cpu_ns: Box<dyn Fn() -> u64 + Send>,
-    /// Bytes that came from the network.
+    /// Bytes received from the network.
     pub(super) bytes: Arc<AtomicU64>,
-    /// The number that stands in the first row of what is seen, and in the last.
+    /// The number in the first row and the number in the last row.
     corners: [u32; 2],
     newest: u32,
     count: usize,
@@ -75,13 +79,13 @@ impl Looker {
         }
     }
 
-    /// Where the numbers stand.
+    /// Returns the positions of the numbers.
     fn places(&self) -> [(u32, u32); 2] {
         let last = self.side as u32 - 1;
         [(0, 0), (last + 1 - NUMBER_PIXELS as u32, last)]
     }
 
-    /// Looks at a message of `video`.
+    /// Examines a message of the format `video`.
     fn look(&mut self, header: &Header, content: &Content<'_>) -> Option<Seen> {
         let places = self.places();
         for (corner, place) in self.corners.iter_mut().zip(places) {
@@ -93,7 +97,7 @@ impl Looker {
         self.see()
     }
 
-    /// Looks at a whole picture.
+    /// Examines a whole picture.
     fn look_at(&mut self, picture: &[u8]) -> Option<Seen> {
         let length = NUMBER_PIXELS * PIXEL_BYTES;
         let places = [&picture[..length], &picture[picture.len() - length..]];
@@ -101,7 +105,7 @@ impl Looker {
         self.see()
     }
 
-    /// A picture counts when all of it is there.
+    /// Counts a picture when both numbers are the same or newer. Returns the result after the last picture.
     fn see(&mut self) -> Option<Seen> {
         let whole = self.corners[0].min(self.corners[1]);
         if whole <= self.newest {
@@ -109,7 +113,7 @@ impl Looker {
         }
         self.newest = whole;
         if let Some(painter) = &self.painter {
-            // It may have ended.
+            // The painter may have stopped.
             let _ = painter.send(whole);
         }
         let now = sys::clock::boot_ns();
@@ -120,7 +124,7 @@ impl Looker {
             count if count > Block::WARM_UP => self.times.add(now - self.last_ns),
             _ => {}
         }
-        // What looking at the figures takes counts for none.
+        // Reading the figures does not count.
         (self.count, self.last_ns) = (self.count + 1, sys::clock::boot_ns());
         if !self.block.is_done(self.count - 1, now - self.begun_ns) || self.times.count() == 0 {
             return None;
@@ -133,7 +137,7 @@ impl Looker {
     }
 }
 
-/// The pixels from a place on, as many as a number has, if a message brings them.
+/// Returns the pixels of a number at a position, if the message has them.
 fn pixels_at<'a>(header: &Header, content: &Content<'a>, (x, y): (u32, u32)) -> Option<&'a [u8]> {
     let length = NUMBER_PIXELS * PIXEL_BYTES;
     match content {
@@ -158,7 +162,7 @@ fn pixels_at<'a>(header: &Header, content: &Content<'a>, (x, y): (u32, u32)) -> 
     }
 }
 
-/// Paints what Outboard brings into memory, as a framebuffer is.
+/// An application side of Outboard that paints into memory.
 pub(super) struct Screen {
     looker: Looker,
     picture: Vec<u8>,
@@ -166,9 +170,9 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(looker: Looker, results: Sender<Seen>) -> Screen {
+    pub(super) fn new(looker: Looker, carrier: Carrier, results: Sender<Seen>) -> Screen {
         let bytes = looker.bytes.clone();
-        GAUGE.set(Arc::new(move |passing, _, _| {
+        gauge(carrier).set(Arc::new(move |passing, _, _| {
             if let Passing::In(length) = passing {
                 bytes.fetch_add(length as u64, Ordering::Relaxed);
             }
@@ -205,7 +209,7 @@ impl Screen {
             _ => return Ok(()),
         }
         if let Some(seen) = self.looker.look(&header, &content) {
-            // Who wanted it may have given up.
+            // The receiver may have timed out.
             let _ = self.results.send(seen);
         }
         Ok(())
@@ -234,7 +238,7 @@ impl Partner for Screen {
     }
 }
 
-/// Frames, one behind the other, and nothing else.
+/// Receives a stream of frames.
 pub(super) fn frames(mut socket: TcpStream, mut looker: Looker) -> Result<Seen, Failure> {
     socket.set_read_timeout(Some(WATCHDOG))?;
     let mut picture = vec![0; looker.side * looker.side * PIXEL_BYTES];
@@ -247,7 +251,7 @@ pub(super) fn frames(mut socket: TcpStream, mut looker: Looker) -> Result<Seen, 
     }
 }
 
-/// The screen of an RFB server, through the client that Outboard has for them, in a bare loop.
+/// Receives the screen of an RFB server with Outboard's client in a bare loop.
 pub(super) fn rfb(address: SocketAddr, encoding: &str, mut looker: Looker) -> Result<Seen, Failure> {
     let spec = registry::device_spec(&format!("rfb:{address},encoding={encoding}"), Role::Device)?;
     let class = registry::device_class(&spec.class).ok_or("there is no such device")?;
@@ -263,7 +267,7 @@ pub(super) fn rfb(address: SocketAddr, encoding: &str, mut looker: Looker) -> Re
             for (descriptor, interest) in
                 client.readiness(flow, Direction::Out).descriptors.into_iter().flatten()
             {
-                poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+                poller.register(descriptor, interest == Interest::Read, interest == Interest::Write);
             }
             poller.wait(Some(WATCHDOG))?;
             continue;

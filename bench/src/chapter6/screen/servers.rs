@@ -1,10 +1,10 @@
-//! The programs that show this host the far host's screen.
+//! The programs that serve the far host's screen.
 
-use super::super::Block;
 use super::super::network::{Far, Network};
-use super::receive::{self, GAUGE, Looker, Seen};
-use crate::Failure;
+use super::super::setting::{Block, Carrier};
+use super::receive::{self, Looker, Seen, gauge};
 use crate::display::{self, Canvas, Display, Film, PIXEL_BYTES};
+use crate::setting::{Failure, be_like_a_worker};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -13,25 +13,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Outboard's pipeline for pictures that are to be small.
+/// Outboard's pipeline of the compressed row.
 pub(crate) const COMPRESSED: &str = "compress(zstd, level=1)";
-/// Pictures painted before one is seen.
+/// Pictures that the painter is ahead of the newest that arrived.
 const AHEAD: u32 = 2;
-/// What was not seen for so long was passed over; the next is painted.
-const PASSED_OVER: Duration = Duration::from_millis(200);
-/// The longest that a server may take to be there.
+/// A picture that does not arrive in this time was skipped, and the painter continues.
+const SKIPPED: Duration = Duration::from_millis(200);
+/// The most time that a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The rate that GStreamer and TigerVNC at its best are set to: more than any of them reaches.
+/// The rate setting of GStreamer and of the fastest TigerVNC: more than either reaches.
 const MOST_HZ: &str = "1000";
 
-/// How a program is run.
+/// The kind of a program.
 enum Kind {
-    /// Paints, captures and sends, in one loop over a bare socket.
+    /// One loop that paints, captures and writes to a plain socket.
     Bare,
     Outboard {
         pipeline: String,
+        carrier: Carrier,
     },
-    /// Outboard, and behind it its own RFB server on this host, which a viewer asks for this encoding.
+    /// Outboard with its own RFB server on this host and a viewer of this encoding.
     OutboardRfb {
         encoding: &'static str,
     },
@@ -45,23 +46,24 @@ enum Kind {
     },
 }
 
-/// A program, as it stands in the tables.
+/// A program of the tables.
 pub(super) struct Program {
     pub(super) name: &'static str,
-    /// Is measured at every size of pictures, not at the largest only.
+    /// True if every size is measured, not only the largest.
     pub(super) shows_every_size: bool,
     kind: Kind,
 }
 
-/// All of them; ours with this pipeline, too.
+/// Returns all programs. `compressed` is the pipeline of Outboard's compressed row.
 pub(super) fn programs(compressed: &str) -> Vec<Program> {
     let program = |name, shows_every_size, kind| Program { name, shows_every_size, kind };
-    let outboard = |pipeline: &str| Kind::Outboard { pipeline: pipeline.into() };
+    let outboard = |pipeline: &str, carrier| Kind::Outboard { pipeline: pipeline.into(), carrier };
     let tigervnc = |encoding, rate_hz| Kind::Tigervnc { encoding, rate_hz };
     vec![
         program("bare", true, Kind::Bare),
-        program("outboard", true, outboard("")),
-        program("outboard compressed", true, outboard(compressed)),
+        program("outboard", true, outboard("", Carrier::Tcp)),
+        program("outboard quic", true, outboard("", Carrier::Sealed)),
+        program("outboard compressed", true, outboard(compressed, Carrier::Tcp)),
         program("outboard rfb raw", false, Kind::OutboardRfb { encoding: "raw" }),
         program("outboard rfb tight", false, Kind::OutboardRfb { encoding: "tight" }),
         program("gstreamer", false, Kind::Gstreamer),
@@ -77,19 +79,19 @@ pub(super) fn programs(compressed: &str) -> Vec<Program> {
     ]
 }
 
-/// An address of the far host where nobody listens.
+/// Returns an unused address of the far host.
 fn free_address(network: &Network) -> Result<SocketAddr, Failure> {
     network.on(1, || Ok(TcpListener::bind((network.address(), 0))?.local_addr()?))
 }
 
-/// Paints until nobody looks any more: so far ahead of the newest that was seen, or at a film's own pace.
+/// Paints until the receiver stops: [`AHEAD`] of the newest picture that arrived, or at a film's rate.
 fn paint(canvas: &Canvas, rate_hz: f64, seen: Receiver<u32>) -> Result<(), Failure> {
     let (begun, mut newest) = (Instant::now(), 0);
     for number in 1.. {
         canvas.paint(number)?;
         let due = (rate_hz > 0.0).then(|| begun + Duration::from_secs_f64(f64::from(number) / rate_hz));
         while due.is_some() || number >= newest + AHEAD {
-            let left = due.map_or(PASSED_OVER, |due| due.saturating_duration_since(Instant::now()));
+            let left = due.map_or(SKIPPED, |due| due.saturating_duration_since(Instant::now()));
             match seen.recv_timeout(left) {
                 Ok(number) => newest = number,
                 Err(RecvTimeoutError::Timeout) => break,
@@ -101,18 +103,18 @@ fn paint(canvas: &Canvas, rate_hz: f64, seen: Receiver<u32>) -> Result<(), Failu
 }
 
 impl Program {
-    /// Commands that it takes, and the packages that have them.
+    /// Returns the commands that the program needs and their packages.
     pub(super) fn needs(&self) -> Vec<(&'static str, &'static str)> {
-        let glass = ("Xvfb", "xvfb");
+        let headless = ("Xvfb", "xvfb");
         match self.kind {
-            Kind::Bare | Kind::Outboard { .. } | Kind::OutboardRfb { .. } => vec![glass],
-            Kind::Gstreamer => vec![glass, ("gst-launch-1.0", "gstreamer1.0-tools")],
+            Kind::Bare | Kind::Outboard { .. } | Kind::OutboardRfb { .. } => vec![headless],
+            Kind::Gstreamer => vec![headless, ("gst-launch-1.0", "gstreamer1.0-tools")],
             Kind::Tigervnc { .. } => vec![("Xtigervnc", "tigervnc-standalone-server")],
-            Kind::X11vnc { .. } => vec![glass, ("x11vnc", "x11vnc")],
+            Kind::X11vnc { .. } => vec![headless, ("x11vnc", "x11vnc")],
         }
     }
 
-    /// Shows a film until enough was seen of it.
+    /// Shows a film until the block is complete.
     pub(super) fn run(
         &self,
         network: &Network,
@@ -137,18 +139,18 @@ impl Program {
         let (painter, seen) = channel();
         let looker = Looker::new(side, block, Some(painter), Box::new(cpu_ns));
         thread::scope(|scope| {
-            // It ends with the looker, which tells it what was seen.
+            // The painter stops when the looker is dropped.
             let canvas = &canvas;
             scope.spawn(move || network.on(1, move || paint(canvas, film.rate_hz, seen)));
             match &self.kind {
-                Kind::Outboard { pipeline } => {
-                    let far = serving.far.as_ref().ok_or("nobody shares the screen")?;
+                Kind::Outboard { pipeline, carrier } => {
+                    let far = serving.far.as_ref().ok_or("the screen is not shared")?;
                     let (results, all) = channel();
-                    let screen = Box::new(receive::Screen::new(looker, results));
-                    network.attach_screen(far, &GAUGE, pipeline, screen, &all)
+                    let screen = Box::new(receive::Screen::new(looker, *carrier, results));
+                    network.attach_screen(far, (*carrier, gauge(*carrier)), pipeline, screen, &all)
                 }
                 Kind::OutboardRfb { encoding } => {
-                    let far = serving.far.as_ref().ok_or("nobody shares the screen")?;
+                    let far = serving.far.as_ref().ok_or("the screen is not shared")?;
                     let address = network.here(|| Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?))?;
                     network.attach_screen_as(far, "", &format!("rfb:{address}"), || {
                         drop(reach(network, address)?);
@@ -167,9 +169,9 @@ impl Program {
         })
     }
 
-    /// The X server; TigerVNC's is one.
+    /// Starts the X server. TigerVNC has its own.
     fn display(&self, address: SocketAddr, side: usize) -> Result<Display, Failure> {
-        let Kind::Tigervnc { rate_hz, .. } = self.kind else { return Display::without_glass(side, side) };
+        let Kind::Tigervnc { rate_hz, .. } = self.kind else { return Display::headless(side, side) };
         Display::start(|name| {
             let mut command = Command::new("Xtigervnc");
             command.args([name, "-depth", "24", "-SecurityTypes", "None", "-noreset", "-nolisten", "tcp"]);
@@ -179,13 +181,13 @@ impl Program {
         })
     }
 
-    /// Starts what serves the display, if it does not do so itself.
+    /// Starts the program that serves the display. TigerVNC's X server needs none.
     fn serve(&self, network: &Network, display: Display, address: SocketAddr) -> Result<Serving, Failure> {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
         let (mut far, mut command) = (None, None);
         match &self.kind {
             Kind::Bare | Kind::Tigervnc { .. } => {}
-            Kind::Outboard { pipeline } => far = Some(network.share_screen(&display.name, pipeline)?),
+            Kind::Outboard { pipeline, .. } => far = Some(network.share_screen(&display.name, pipeline)?),
             Kind::OutboardRfb { .. } => far = Some(network.share_screen(&display.name, "")?),
             Kind::Gstreamer => {
                 let source = format!("display-name={}", display.name);
@@ -194,7 +196,7 @@ impl Program {
                 let launch = command.insert(Command::new("gst-launch-1.0"));
                 launch.args(["-q", "ximagesrc", &source, "use-damage=false", "show-pointer=false", "!"]);
                 launch.args([&rate, "!", "tcpserversink", "sync=false", &host, &port]);
-                // The newest frame goes, as with all others here.
+                // The newest frame is sent, as by all other programs here.
                 launch.args(["buffers-soft-max=2", "recover-policy=latest"]);
             }
             Kind::X11vnc { .. } => {
@@ -208,9 +210,9 @@ impl Program {
     }
 }
 
-/// What runs on the far host while a film is shown.
+/// The programs of the far host while it shows a film.
 struct Serving {
-    // In the order in which they end.
+    // In the order of their drop.
     far: Option<Far>,
     server: Option<display::Program>,
     display: Display,
@@ -224,7 +226,7 @@ impl Serving {
     }
 }
 
-/// A connection to a server that may just have been started.
+/// Connects to a server that may still be starting.
 fn reach(network: &Network, address: SocketAddr) -> Result<TcpStream, Failure> {
     let begun = Instant::now();
     loop {
@@ -236,8 +238,9 @@ fn reach(network: &Network, address: SocketAddr) -> Result<TcpStream, Failure> {
     }
 }
 
-/// The bare program: paints, captures and sends, until nobody reads any more.
+/// The bare program: paints, captures and sends until the receiver closes the connection.
 fn send(canvas: &Canvas, rate_hz: f64, side: usize, mut socket: TcpStream) -> Result<(), Failure> {
+    be_like_a_worker();
     let mut frame = vec![0; side * side * PIXEL_BYTES];
     let begun = Instant::now();
     for number in 1.. {

@@ -1,4 +1,4 @@
-//! The application of the demo: notes what it receives, and when.
+//! The application of the demo: records each message and its arrival time.
 
 use super::mouse::{Motion, PERIOD, now};
 use contract::{
@@ -9,44 +9,44 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Arrivals that are kept: over a minute of them.
-const KEPT: usize = 4096;
+/// Number of recorded arrivals: more than a minute.
+const ARRIVALS_MAX: usize = 4096;
 const FLOW: FlowKey = FlowKey(1);
 
-/// One message as the application saw it.
+/// One received message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) motion: Motion,
     pub(super) at: Time,
 }
 
-/// What an application has received.
+/// All received messages.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// Messages in all.
+    /// Number of messages.
     pub(super) messages: u64,
-    /// The last of them.
+    /// The latest messages.
     pub(super) arrivals: VecDeque<Arrival>,
 }
 
-/// A figure of many: its mean and its 99th percentile, milliseconds.
+/// Mean and 99th percentile of a figure, milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Figure {
     pub(super) mean: f64,
     pub(super) p99: f64,
 }
 
-/// What the network did to the messages.
+/// Effect of the network on the messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
-    /// From made to received.
+    /// Delay from creation to arrival.
     pub(super) delay_ms: Figure,
-    /// How far the time between two messages is from the time between their making.
+    /// Difference between the spacing of two messages at arrival and at creation.
     pub(super) spacing_error_ms: Figure,
 }
 
 impl Record {
-    /// Figures of what arrived since `since`.
+    /// Returns the figures of all arrivals since `since`.
     pub(super) fn figures(&self, since: Time) -> Figures {
         let recent = || self.arrivals.iter().filter(|arrival| arrival.at >= since);
         let delays = recent().map(|arrival| arrival.at.signed_since(arrival.motion.made) as f64 / 1e6);
@@ -59,14 +59,14 @@ impl Record {
         Figures { delay_ms: Figure::of(delays.collect()), spacing_error_ms: Figure::of(errors.collect()) }
     }
 
-    /// Times between the last `count` messages and those before them, milliseconds, oldest first.
+    /// Returns the last `count` spacings between messages, milliseconds, oldest first.
     pub(super) fn spacings_ms(&self, count: usize) -> Vec<f64> {
         let first = self.arrivals.len().saturating_sub(count + 1);
         let last = self.arrivals.range(first..);
         last.clone().zip(last.skip(1)).map(|(a, b)| b.at.since(a.at).as_secs_f64() * 1e3).collect()
     }
 
-    /// What the last message said; none if nothing came for a while.
+    /// Returns the axes of the last message; `None` after a pause.
     pub(super) fn axes(&self, now: Time) -> Option<[i16; 6]> {
         let last = self.arrivals.back()?;
         (now.since(last.at) < PERIOD * 20).then_some(last.motion.axes)
@@ -84,7 +84,7 @@ impl Figure {
     }
 }
 
-/// A handle on a record that is being written.
+/// A shared record.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes(Arc<Mutex<Record>>);
 
@@ -121,18 +121,18 @@ impl Partner for Application {
     fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         let at = now();
         let Some(motion) = Motion::parse(&message.body.clone().into_bytes()) else {
-            return Err((PartnerError::Message("this is no motion".into()), message));
+            return Err((PartnerError::Message("not a motion message".into()), message));
         };
         let mut record = self.notes.lock();
         record.messages += 1;
-        if record.arrivals.len() == KEPT {
+        if record.arrivals.len() == ARRIVALS_MAX {
             record.arrivals.pop_front();
         }
         record.arrivals.push_back(Arrival { motion, at });
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
         Err(PartnerError::NoFlow(flow))
     }
 
@@ -164,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_what_arrived() {
+    fn figures_cover_the_messages_that_arrived() {
         let record = record(&[(0, 20), (16, 46), (32, 52), (64, 84)]);
         let figures = record.figures(Time::ZERO);
         assert_eq!(figures.delay_ms, Figure { mean: 22.5, p99: 30.0 });
-        // A message that was lost on the way is no spacing error: 64 was made 32 ms after 32.
+        // A lost message causes no spacing error: 64 was created 32 ms after 32.
         assert_eq!(figures.spacing_error_ms, Figure { mean: 20.0 / 3.0, p99: 10.0 });
         assert_eq!(record.figures(Time::from_millis(84)).spacing_error_ms, Figure::default());
         assert_eq!(record.spacings_ms(2), [6.0, 32.0]);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_received_is_shown_as_nothing() {
+    fn an_empty_record_has_zero_figures() {
         let record = record(&[]);
         assert_eq!(record.figures(Time::ZERO), Figures::default());
         assert!(record.spacings_ms(5).is_empty() && record.axes(Time::ZERO).is_none());

@@ -1,6 +1,6 @@
-//! `outboard demo`: two hosts with a bad network between them, one device used without and with a pair,
-//! side by side. The hosts are two brokers in this process, the network is `netsim` in a relay: nothing to
-//! install, nobody to ask.
+//! `outboard demo`: two hosts with a bad network between them. An application uses one device without a pair and with a
+//! pair, side by side. The hosts are brokers in this process and the network is a relay with `netsim`, so the demo
+//! needs no installation and no privileges.
 
 mod application;
 mod mouse;
@@ -11,36 +11,41 @@ use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
 use crate::terminal::Terminal;
 use application::{Application, Figures, Notes};
+use broker::{
+    ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, Event, ShareDevice, ShareRequest,
+};
+use contract::ServiceError;
 use contract::{Partner, Time};
+use hub::{ApplicationChoice, HubPolicy};
+use modules::Pipelines;
+use modules::transport_plan;
 use mouse::{Mouse, now};
 use netsim::Params;
 use netsim::relay::Relay;
-use runtime::config::{host_name, transport_plan};
-use runtime::{
-    ApplicationChoice, AttachRequest, AttachTarget, Attacher, DeviceChoice, Event, HubPolicy, Limits,
-    Pipelines, RuntimeError, ShareDevice, ShareRequest, Sharer, Stop,
-};
 use screen::{Palette, Panel, View};
 use serde::Serialize;
+use session::Limits;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use sys::address::host_name;
+use sys::stop::Stop;
 
-/// Both flows meet the same fate: their links draw from the same seed.
+/// Seed of both links, so that both flows see the same network.
 const SEED: u64 = 1;
-/// How long it runs where nobody can press a key.
+/// Duration without a terminal.
 const UNATTENDED: Duration = Duration::from_secs(8);
-/// What is left out of the summary: the pair is finding out how the network is.
+/// Start of the run that the summary excludes, because the pair adapts to the network.
 const SETTLING: Duration = Duration::from_millis(1500);
-/// What the figures on the screen are of.
+/// Time window of the figures on the screen.
 const WINDOW: Duration = Duration::from_secs(10);
 const FRAME: Duration = Duration::from_millis(100);
 const JITTER_STEP_NS: u64 = 10_000_000;
 const JITTER_MAX_NS: u64 = 500_000_000;
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-const KEYS: &str = "q quits   c cuts and mends the link   + and - change the jitter";
+const KEYS: &str = "q quits   c cuts and restores the link   + and - change the jitter";
 
 /// One use of the device: a link, and an application at its end.
 struct Flow {
@@ -57,7 +62,7 @@ struct Demo {
     cut: bool,
     transport: String,
     stop: Stop,
-    threads: Vec<JoinHandle<Result<(), RuntimeError>>>,
+    threads: Vec<JoinHandle<Result<(), ServiceError>>>,
     began: Time,
 }
 
@@ -83,13 +88,13 @@ pub(crate) fn demo(words: &arguments::Demo) -> Result<(), Failure> {
 impl Demo {
     fn start(words: &arguments::Demo) -> Result<Demo, Failure> {
         let link: Params = words.link.parse().map_err(|error| Failure::Usage(format!("--link: {error}")))?;
-        let undone = Pipelines::parse(Some(&words.via), None, None)
+        let pipelines = Pipelines::parse(Some(&words.via), None, None)
             .map_err(|problem| Failure::Usage(format!("--via: {problem}")))?;
         let stop = Stop::new()?;
         stop_on_signals(&stop)?;
-        let sharer = share(["plain", "mended"])?;
-        let address = sharer.address();
-        let mut threads = vec![spawn(&stop, |stop| sharer.run(stop, &mut |_| ()))?];
+        let device_host = share(["plain", "corrected"])?;
+        let address = device_host.address();
+        let mut threads = vec![spawn(&stop, |stop| device_host.run(stop, &mut |_| ()))?];
         let mut flow = |name: &str, title: String, pipelines: Pipelines| -> Result<Flow, Failure> {
             let relay = Relay::start(ANY_PORT, address, link.clone(), SEED)?;
             let (notes, silent) = (Notes::default(), Arc::new(AtomicBool::new(false)));
@@ -106,11 +111,11 @@ impl Demo {
                 limits: Limits::default(),
                 host: host_name(),
             };
-            let told = silent.clone();
+            let silent_flag = silent.clone();
             threads.push(spawn(&stop, move |stop| {
-                Attacher::start(request)?.run(stop, &mut |event| match event {
-                    Event::LinkLost { .. } => told.store(true, Ordering::Relaxed),
-                    Event::LinkBack { .. } => told.store(false, Ordering::Relaxed),
+                ApplicationHost::start(request)?.run(stop, &mut |event| match event {
+                    Event::LinkLost { .. } => silent_flag.store(true, Ordering::Relaxed),
+                    Event::LinkBack { .. } => silent_flag.store(false, Ordering::Relaxed),
                     _ => {}
                 })
             })?);
@@ -118,14 +123,14 @@ impl Demo {
         };
         let flows = [
             flow("plain", "without a pair".into(), Pipelines::default())?,
-            flow("mended", words.via.clone(), undone)?,
+            flow("corrected", words.via.clone(), pipelines)?,
         ];
         Ok(Demo { flows, link, cut: false, transport: words.transport.clone(), stop, threads, began: now() })
     }
 
-    /// Waits, unless something fails.
+    /// Waits until the limit or a failure.
     fn wait(&self, limit: Duration) {
-        while !self.stop.is_said() && now().since(self.began) < limit {
+        while !self.stop.is_requested() && now().since(self.began) < limit {
             std::thread::sleep(FRAME.min(limit.saturating_sub(now().since(self.began))));
         }
     }
@@ -136,8 +141,8 @@ impl Demo {
             true => Palette::NONE,
             false => Palette::COLOURS,
         };
-        let keys = if terminal.has_keys() { KEYS } else { "Ctrl-C ends it" };
-        while !self.stop.is_said() && limit.is_none_or(|limit| now().since(self.began) < limit) {
+        let keys = if terminal.has_keys() { KEYS } else { "Ctrl-C quits" };
+        while !self.stop.is_requested() && limit.is_none_or(|limit| now().since(self.began) < limit) {
             let columns = terminal.columns();
             terminal.show(&screen::draw(&self.view(columns, keys), columns, &palette))?;
             match terminal.key(FRAME) {
@@ -212,7 +217,7 @@ impl Demo {
         }
     }
 
-    /// Ends all hosts; says what failed, if something did.
+    /// Stops all hosts and returns their first failure.
     fn end(self) -> Result<(), Failure> {
         self.stop.stop();
         for thread in self.threads {
@@ -225,11 +230,11 @@ impl Demo {
     }
 }
 
-/// A host in a thread of its own; when it fails, all stop.
+/// Runs a host in a new thread. A failure stops all hosts.
 fn spawn(
     stop: &Stop,
-    host: impl FnOnce(&Stop) -> Result<(), RuntimeError> + Send + 'static,
-) -> Result<JoinHandle<Result<(), RuntimeError>>, Failure> {
+    host: impl FnOnce(&Stop) -> Result<(), ServiceError> + Send + 'static,
+) -> Result<JoinHandle<Result<(), ServiceError>>, Failure> {
     let stop = stop.clone();
     let run = move || {
         let result = host(&stop);
@@ -241,8 +246,8 @@ fn spawn(
     Ok(std::thread::Builder::new().name("host".into()).spawn(run)?)
 }
 
-/// A host that shares a mouse under each of these names.
-fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
+/// Starts a device host that shares a mouse under each of these names.
+fn share(names: [&str; 2]) -> Result<DeviceHost, ServiceError> {
     let device = |name: &str| ShareDevice {
         device: DeviceChoice::Own(
             mouse::description(),
@@ -254,7 +259,7 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
         allow: Vec::new(),
         transport: None,
     };
-    Sharer::start(ShareRequest {
+    DeviceHost::start(ShareRequest {
         devices: names.map(device).into(),
         listen: ANY_PORT,
         trust: None,
@@ -267,7 +272,7 @@ fn share(names: [&str; 2]) -> Result<Sharer, RuntimeError> {
 /// Columns of a plot in the summary.
 const SUMMARY_COLUMNS: usize = 34;
 
-/// What the demo showed, in numbers.
+/// Figures of a whole run.
 #[derive(Serialize)]
 struct Summary {
     link: String,
@@ -295,23 +300,23 @@ impl Summary {
         let figure =
             |figure: application::Figure| format!("{:.2} ms (99 %: {:.2} ms)", figure.mean, figure.p99);
         let mut text = format!(
-            "A synthetic 3D mouse at host A, 62.5 messages a second; its application at host B; between them, both \
-             ways:\n{} over {}. {:.1} s.\n\n",
+            "A simulated 3D mouse on host A sends 62.5 messages a second to an application on host B.\nNetwork in both \
+             directions: {} over {}, for {:.1} s.\n\n",
             self.link, self.transport, self.seconds
         );
         text += &row("", &|flow| flow.pipeline.clone());
         text += &row("messages", &|flow| flow.messages.to_string());
-        text += &row("late by, mean", &|flow| figure(flow.figures.delay_ms));
-        text += &row("spacing off by, mean", &|flow| figure(flow.figures.spacing_error_ms));
-        text += "\n  ms between messages (16 is right)\n";
+        text += &row("delay, mean", &|flow| figure(flow.figures.delay_ms));
+        text += &row("spacing error, mean", &|flow| figure(flow.figures.spacing_error_ms));
+        text += "\n  ms between messages (16 is correct)\n";
         let plots = [&self.without, &self.with].map(|flow| screen::plot(&flow.spacings_ms, SUMMARY_COLUMNS));
         for (index, (left, right)) in plots[0].iter().zip(&plots[1]).enumerate() {
             let label = screen::plot_label(index);
             text += format!("  {label:>24} │{left} │{right}").trim_end();
             text.push('\n');
         }
-        text += "\nNow with a device of yours (`outboard devices` lists them):\n  \
-                 there: outboard share DEVICE\n  here:  outboard attach HOST/NAME\n";
+        text += "\nNow with your own device (`outboard devices` lists them):\n  \
+                 device host:       outboard share DEVICE\n  application host:  outboard attach HOST/NAME\n";
         text
     }
 }

@@ -1,4 +1,4 @@
-//! The device of the demo: a 3D mouse that somebody moves, 62.5 times a second.
+//! The device of the demo: a simulated 3D mouse with 62.5 messages a second.
 
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
@@ -7,19 +7,19 @@ use contract::{
 };
 use std::time::Duration;
 
-/// Time between two messages: what such a device on USB sends.
+/// Time between two messages, as of a real USB device.
 pub(super) const PERIOD: Duration = Duration::from_millis(16);
-/// What an axis goes to, either way.
+/// Largest value of an axis, in both directions.
 pub(super) const AXIS_MAX: f64 = 350.0;
-/// Three to push, three to turn.
+/// Three translations and three rotations.
 pub(super) const AXES: [&str; 6] = ["x", "y", "z", "rx", "ry", "rz"];
 
-/// The only kind of message: where the six axes stand.
+/// The only kind of message: the positions of the six axes.
 const KIND_AXES: u8 = 1;
 const FLOW: FlowKey = FlowKey(1);
 
-/// One message: `kind: u8`, `made: u64` (both hosts of the demo are one machine, so that this time can be
-/// compared at the other side), six axes of `i16`; little-endian.
+/// One message: `kind: u8`, `made: u64`, six axes of `i16`; little-endian. Both hosts of the demo have the same clock,
+/// so the application can compare `made` with its own time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Motion {
     pub(super) made: Time,
@@ -29,7 +29,7 @@ pub(super) struct Motion {
 impl Motion {
     const BYTES: usize = 1 + 8 + 2 * 6;
 
-    /// How a hand moves it at that time.
+    /// Returns the simulated hand movement at a time.
     fn at(made: Time) -> Motion {
         let seconds = made.0 as f64 / 1e9;
         let axis = |index: usize| {
@@ -48,7 +48,7 @@ impl Motion {
         bytes
     }
 
-    /// `None` if the bytes are not what [`Motion::emit`] makes.
+    /// Parses the output of [`Motion::emit`]; `None` if malformed.
     pub(super) fn parse(bytes: &[u8]) -> Option<Motion> {
         let (&kind, rest) = bytes.split_first()?;
         let (made, axes) = rest.split_first_chunk::<8>()?;
@@ -60,11 +60,11 @@ impl Motion {
     }
 }
 
-/// What other hosts hear of it.
+/// The description for other hosts.
 pub(super) fn description() -> Description {
     Description {
         class: "demo".into(),
-        summary: "a synthetic 3D mouse".into(),
+        summary: "a simulated 3D mouse".into(),
         flows: vec![FlowOffer {
             direction: FlowDirection::DeviceToApplication,
             format: Format::Motion,
@@ -75,11 +75,11 @@ pub(super) fn description() -> Description {
     }
 }
 
-/// The device: a message every [`PERIOD`] of the clock, from when its flow is opened.
+/// The device: one message every [`PERIOD`] after its flow is opened.
 #[derive(Debug, Default)]
 pub(super) struct Mouse {
     slot: PullSlot,
-    /// When the next message is due, while the flow is open.
+    /// Time of the next message; `None` while the flow is closed.
     due: Option<Time>,
 }
 
@@ -112,8 +112,8 @@ impl Partner for Mouse {
         Err((PartnerError::NoFlow(flow), message))
     }
 
-    fn pull(&mut self, _flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.slot.answer(FLOW, want, || Mouse::next(&mut self.due))
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.slot.answer(FLOW, request, || Mouse::next(&mut self.due))
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_motion_crosses_whole_and_nothing_else_does() {
+    fn only_complete_motions_parse() {
         let motion = Motion::at(Time(123_456_789));
         assert_eq!(Motion::parse(&motion.emit()), Some(motion));
         for length in 0..Motion::BYTES {

@@ -1,4 +1,4 @@
-//! What the demo draws: lines of text, made of figures, without a terminal.
+//! The screen of the demo: formats figures as lines of text, without a terminal.
 
 use super::application::Figures;
 use super::mouse::{AXES, AXIS_MAX, PERIOD};
@@ -17,7 +17,7 @@ pub(super) struct Panel {
     pub(super) axes: Option<[i16; 6]>,
     pub(super) figures: Figures,
     pub(super) spacings_ms: Vec<f64>,
-    /// Whether the link is thought to be lost.
+    /// True if the link is considered lost.
     pub(super) silent: bool,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct View {
     pub(super) transport: String,
     pub(super) cut: bool,
     pub(super) panels: [Panel; 2],
-    /// What can be pressed, if anything can.
+    /// Help line for the keys.
     pub(super) keys: &'static str,
 }
 
-/// How text is made to stand out; empty without colours.
+/// Escape sequences of the colours; empty without colours.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Palette {
     bold: &'static str,
@@ -52,7 +52,7 @@ impl Palette {
     };
 }
 
-/// Messages whose spacing a plot shows in a screen of this width.
+/// Returns the number of messages in a plot on a screen of this width.
 pub(super) fn plot_messages(columns: usize) -> usize {
     2 * (panel_width(columns) - MARGIN - 1)
 }
@@ -61,7 +61,7 @@ fn panel_width(columns: usize) -> usize {
     (columns.saturating_sub(4) / 2).clamp(30, 64)
 }
 
-/// The whole screen, a line each, for a terminal that is `columns` wide.
+/// Returns the lines of the screen for a terminal with `columns` columns.
 pub(super) fn draw(view: &View, columns: usize, palette: &Palette) -> Vec<String> {
     let Palette { bold, dim, flows, alarm, plain } = palette;
     let width = panel_width(columns);
@@ -82,7 +82,7 @@ pub(super) fn draw(view: &View, columns: usize, palette: &Palette) -> Vec<String
     lines
 }
 
-/// The lines of one panel, each `width` columns wide.
+/// Returns the lines of one panel, each `width` columns wide.
 fn rows(panel: &Panel, width: usize, colour: &str, palette: &Palette) -> Vec<String> {
     let Palette { bold, dim, alarm, plain, .. } = palette;
     let paint = |colour: &str, text: String| format!("{colour}{}{plain}", fit(&text, width));
@@ -96,13 +96,13 @@ fn rows(panel: &Panel, width: usize, colour: &str, palette: &Palette) -> Vec<Str
     }
     let Figures { delay_ms, spacing_error_ms } = panel.figures;
     let figure = |name: &str, mean: f64, p99: f64| format!("{name:<15}{mean:>6.2} ms  99 %{p99:>8.2}");
-    rows.push(paint("", figure("late by", delay_ms.mean, delay_ms.p99)));
-    rows.push(paint(bold, figure("spacing off by", spacing_error_ms.mean, spacing_error_ms.p99)));
+    rows.push(paint("", figure("delay", delay_ms.mean, delay_ms.p99)));
+    rows.push(paint(bold, figure("spacing error", spacing_error_ms.mean, spacing_error_ms.p99)));
     rows.push(match panel.silent {
         true => paint(alarm, "the application sees a mouse at rest".into()),
         false => paint(dim, format!("{} messages", panel.messages)),
     });
-    rows.push(paint(dim, format!("ms between messages ({} is right)", PERIOD.as_millis())));
+    rows.push(paint(dim, format!("ms between messages ({} is correct)", PERIOD.as_millis())));
     let plot = plot(&panel.spacings_ms, width - MARGIN - 1);
     for (index, row) in plot.iter().enumerate() {
         let label = plot_label(index);
@@ -111,7 +111,7 @@ fn rows(panel: &Panel, width: usize, colour: &str, palette: &Palette) -> Vec<Str
     rows
 }
 
-/// A bar from the middle, for -1 to 1.
+/// Draws a bar from the middle, for -1 to 1.
 fn bar(value: f64, width: usize) -> String {
     let half = width / 2;
     let length = ((value.abs() * half as f64).round() as usize).min(half);
@@ -123,7 +123,7 @@ fn bar(value: f64, width: usize) -> String {
     format!("{}┃{}", side(value < 0.0, true), side(value > 0.0, false))
 }
 
-/// The last values as dots of braille, two values and four steps of height to a character.
+/// Plots the last values as braille dots: two values and four steps of height in each character.
 pub(super) fn plot(values: &[f64], width: usize) -> Vec<String> {
     /// Bits of the dots of a braille character by column, from the top down (Unicode 2800 to 28FF).
     const DOTS: [[u32; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
@@ -139,12 +139,12 @@ pub(super) fn plot(values: &[f64], width: usize) -> Vec<String> {
     cells.iter().map(|row| row.iter().map(character).collect()).collect()
 }
 
-/// What stands beside a row of a plot: the value at its lower edge, milliseconds.
+/// Returns the label of a row of a plot: the value at its lower edge, milliseconds.
 pub(super) fn plot_label(row: usize) -> String {
     format!("{:.0}", PLOT_MAX_MS / PLOT_ROWS as f64 * (PLOT_ROWS - 1 - row) as f64)
 }
 
-/// The text, cut or filled to `width` columns.
+/// Cuts or fills the text to `width` columns.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     let cut: String = text.chars().take(width).collect();
     format!("{cut:width$}")
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_fits_whatever_the_terminal() {
+    fn lines_fit_every_terminal_width() {
         for columns in [0, 20, 80, 100, 300] {
             let lines = draw(&view(), columns, &Palette::NONE);
             let widest = lines.iter().skip(2).map(|line| line.chars().count()).max().unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_go_both_ways_from_the_middle() {
+    fn bars_start_in_the_middle() {
         assert_eq!(bar(1.0, 8), "····┃━━━━");
         assert_eq!(bar(-0.5, 8), "··━━┃····");
         assert_eq!(bar(7.0, 8), "····┃━━━━");

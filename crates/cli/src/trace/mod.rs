@@ -1,5 +1,5 @@
-//! `outboard trace`: where the time of messages goes inside this host (paper M, chapters 4 and 5), asked of every
-//! `share`, `attach` and `run` of this user through their consoles.
+//! `outboard trace`: measures the time that messages spend in each step inside this host, from the consoles of every
+//! `share`, `attach` and `run` of this user ("Multimedia teleconferencing driver" (1995), chapters 4 and 5).
 
 mod passage;
 mod perfetto;
@@ -8,20 +8,20 @@ mod table;
 use crate::arguments::Trace;
 use crate::output::{Failure, print};
 use crate::terminal::Terminal;
+use broker::console::{Answer, Operation, PATIENCE, ask_all, survey};
 use passage::Assembly;
 use perfetto::TraceFile;
-use runtime::console::{Answer, Operation, PATIENCE, ask_all, survey};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 use table::{Table, View};
 
-/// Time between two collections of stamps: what paths keep in between is bounded.
+/// Time between two collections of stamps; a path stores a bounded number between them.
 const COLLECT_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between two looks.
+/// Time between two updates.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// How long another may still be thought to trace who has gone.
+/// Time after which the trace of a process that died has expired.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(4);
-/// How long a trace file is of, if nothing else is said.
+/// Default duration of a trace file.
 const FILE_SECONDS: f64 = 10.0;
 
 /// `outboard trace`.
@@ -41,32 +41,32 @@ pub(crate) fn trace(words: &Trace) -> Result<(), Failure> {
         file: words.perfetto.as_ref().map(|_| TraceFile::default()),
     };
     let result = tracer.run(length, words.json.json);
-    tracer.say_end();
+    tracer.release();
     result?;
     if let (Some(file), Some(path)) = (&tracer.file, &words.perfetto) {
         file.write(path, words.with.as_deref())?;
         if file.left_out > 0 {
-            eprintln!("outboard: {} messages found no place in {}", file.left_out, path.display());
+            eprintln!("outboard: {} messages do not fit into {}", file.left_out, path.display());
         }
     }
     Ok(())
 }
 
-/// Whether something of this name runs.
+/// Checks that a device with this name is in use.
 fn find(name: &str) -> Result<(), Failure> {
     let survey = survey(PATIENCE)?;
-    if survey.told.iter().flat_map(|(_, status)| &status.drivers).any(|driver| driver.name == name) {
+    if survey.statuses.iter().flat_map(|(_, status)| &status.drivers).any(|driver| driver.name == name) {
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "no device `{name}` is in use here: `outboard top` lists those that are, and this user's alone are seen"
+        "this user has no device `{name}` in use here: `outboard top` lists the devices"
     )))
 }
 
 struct Tracer {
     name: Option<String>,
     sample: NonZeroU32,
-    /// What one of the last answers said.
+    /// Reason of a refusal in the last round.
     refused: Option<String>,
     assembly: Assembly,
     table: Table,
@@ -99,25 +99,25 @@ impl Tracer {
             }
             let is_due = Instant::now() >= show_at && self.refused.is_none();
             if terminal.is_none() && length.is_none() && is_due {
-                tell(&self.table.view(), json)?;
+                write(&self.table.view(), json)?;
                 show_at = Instant::now() + SHOW_INTERVAL;
             }
         }
         drop(terminal);
         self.collect(true)?;
-        tell(&self.table.view(), json)
+        write(&self.table.view(), json)
     }
 
     fn question(&self, one_in: Option<NonZeroU32>) -> Operation {
         Operation::Trace { asker: std::process::id().into(), name: self.name.clone(), one_in }
     }
 
-    /// Tells every console that it is over; one that does not hear it finds out by itself.
-    fn say_end(&self) {
+    /// Ends the trace at every console. A console that misses this ends it after a timeout.
+    fn release(&self) {
         let _ = ask_all(self.question(None), SHOW_INTERVAL).map(Iterator::count);
     }
 
-    /// Asks every console for what was stamped since. One that ends meanwhile is left out.
+    /// Collects the new stamps of every console. Skips processes that end meanwhile.
     fn collect(&mut self, is_last: bool) -> Result<(), Failure> {
         self.refused = None;
         for (_, answer) in ask_all(self.question(Some(self.sample)), SHOW_INTERVAL)? {
@@ -147,7 +147,7 @@ impl Tracer {
 
     fn show(&self, terminal: &Terminal) -> Result<(), Failure> {
         let mut lines = self.table.view().lines();
-        let keys = if terminal.has_keys() { "q ends it" } else { "Ctrl-C ends it" };
+        let keys = if terminal.has_keys() { "q quits" } else { "Ctrl-C quits" };
         lines.extend([String::new(), keys.into()]);
         let columns = terminal.columns();
         let cut = |line: String| line.chars().take(columns).collect();
@@ -155,7 +155,7 @@ impl Tracer {
     }
 }
 
-fn tell(view: &View<'_>, json: bool) -> Result<(), Failure> {
+fn write(view: &View<'_>, json: bool) -> Result<(), Failure> {
     match json {
         true => {
             let text = serde_json::to_string(view).map_err(|error| Failure::Failed(error.to_string()))?;

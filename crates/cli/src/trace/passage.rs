@@ -1,18 +1,18 @@
-//! Stamps put together: the way of one message through one host, from point to point.
+//! Assembles stamps into passages: the steps of one message through one host, from point to point.
 
-use runtime::trace::FlowTrace;
-use runtime::{Point, Stamp};
+use flow::trace::FlowTrace;
+use pipeline::{Point, Stamp};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Messages whose end is waited for; of more, the oldest are given up.
+/// Maximum number of incomplete messages; above it, all of them are closed.
 const OPEN_MAX: usize = 1 << 15;
-/// Collections that the kernel has to tell of a message which has left.
+/// Collections to wait for the kernel's stamps after a message was written.
 const KERNEL_ROUNDS: u32 = 2;
-/// Collections after which a message that has not left is given up: it was dropped, or merged into another.
+/// Collections after which an incomplete message counts as unfinished: it was dropped, or merged into another.
 const OPEN_ROUNDS: u32 = 120;
 
-/// One way of one flow on one host.
+/// One direction of one flow on one host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path {
     pub(super) process: i32,
@@ -26,38 +26,38 @@ pub(super) struct Path {
     pub(super) pairs: Vec<String>,
 }
 
-/// What lies between two points.
+/// The step between two points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
-    /// Its place among the parts of a way.
+    /// Position among the parts of a passage.
     rank: u32,
     pub(super) name: String,
     pub(super) kind: &'static str,
 }
 
-/// One message's way through one host.
+/// The steps of one message through one host.
 #[derive(Debug)]
 pub(super) struct Passage {
     pub(super) path: Rc<Path>,
     pub(super) bytes: u32,
-    /// Epoch and sequence of its record.
+    /// Epoch and sequence number of its record.
     pub(super) number: Option<(u32, u64)>,
-    /// When it was at the points it passed in turn, nanoseconds; never earlier than the one before.
+    /// Times at its points in order, nanoseconds; monotonic.
     pub(super) points: Vec<(Point, u64)>,
-    /// What the kernel did by itself afterwards: from, to.
+    /// Steps in the kernel after the write: start and end.
     pub(super) kernel: Vec<(Part, u64, u64)>,
 }
 
 impl Path {
-    pub(super) fn way(&self) -> &'static str {
+    pub(super) fn direction(&self) -> &'static str {
         if self.to_application { "device -> application" } else { "application -> device" }
     }
 
-    /// What lies before `point`.
+    /// Returns the step that ends at `point`.
     pub(super) fn part(&self, point: Point) -> Part {
         let pair = |number: u16| self.pairs.get(usize::from(number)).map_or("a pair", String::as_str);
         let (name, kind) = match point {
-            Point::Made => ("made".into(), "elsewhere"),
+            Point::Made => ("created".into(), "elsewhere"),
             Point::Arrived => ("the other host and the network".into(), "elsewhere"),
             Point::Read if self.is_source => ("waits in the device".into(), "kernel"),
             Point::Read => ("waits in the kernel".into(), "kernel"),
@@ -66,9 +66,9 @@ impl Path {
             Point::Ordered => ("order".into(), "session"),
             Point::Waited(number) => (format!("waits for {}", pair(number)), "queue"),
             Point::Left(number) => (pair(number).into(), "stage"),
-            Point::Numbered => ("number and keep".into(), "session"),
+            Point::Numbered => ("number and store".into(), "session"),
             Point::Pushed => ("hand to the transport".into(), "session"),
-            Point::Writing => ("waits for its burst".into(), "queue"),
+            Point::Writing => ("waits for the end of the burst".into(), "queue"),
             Point::Written => ("write to the socket".into(), "syscall"),
             Point::Handing => ("waits for the node".into(), "queue"),
             Point::Handed => ("write to the node".into(), "syscall"),
@@ -78,7 +78,7 @@ impl Path {
         Part { rank: self.rank(point), name, kind }
     }
 
-    /// The points' own order, but that pairs follow one another: at a sink the last comes first.
+    /// Returns the position of a point. The sink runs the pairs in reverse order.
     fn rank(&self, point: Point) -> u32 {
         const AFTER: u32 = 1 << 18;
         let pair = |number: u16| 2 * u32::from(if self.is_source { number } else { u16::MAX - number });
@@ -99,7 +99,7 @@ impl Path {
 }
 
 impl Passage {
-    /// From all stamps of one message, oldest first; `None` if it did not come to its end here.
+    /// Creates a passage from all stamps of one message, oldest first; `None` if the message is incomplete.
     fn new(path: Rc<Path>, stamps: &[Stamp]) -> Option<Passage> {
         let last = if path.is_source { Point::Written } else { Point::Delivered };
         let mut points: Vec<(Point, u64)> = Vec::new();
@@ -109,7 +109,7 @@ impl Passage {
                 Point::Scheduled => own[0] = Some(stamp.at_ns),
                 Point::Sent => own[1] = Some(stamp.at_ns),
                 Point::Acknowledged => own[2] = Some(stamp.at_ns),
-                // What a call brought may have come while it was under way.
+                // Data may arrive during the call that reads it, so its stamp may precede the call's.
                 point => points.push((point, stamp.at_ns.max(points.last().map_or(0, |last| last.1)))),
             }
         }
@@ -123,7 +123,7 @@ impl Passage {
         let names = ["write to scheduler", "scheduler to driver", "driver to acknowledged"];
         for (rank, (name, at)) in (1..).zip(names.into_iter().zip(own)) {
             let Some(at) = at else { continue };
-            // Two clocks meet here: a part never ends before it begins.
+            // The stamps come from two clocks; no part may end before it begins.
             let at = at.max(since);
             kernel.push((Part { rank, name: name.into(), kind: "kernel" }, since, at));
             since = at;
@@ -137,20 +137,21 @@ impl Passage {
         })
     }
 
-    /// Where its way through this host begins among its points: at a source when it was made, else when it
-    /// arrived, or was read if the kernel does not say.
+    /// Returns the index of its first point on this host: its creation at a source; else its arrival, or its read if
+    /// the kernel does not report the arrival.
     fn begin(&self) -> usize {
         let is_elsewhere =
             !self.path.is_source && self.points.first().is_some_and(|first| first.0 == Point::Made);
         usize::from(is_elsewhere)
     }
 
-    /// The parts of its way through this host, one after the other: from, to.
+    /// Returns its consecutive steps on this host: start and end.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Part, u64, u64)> {
         self.points[self.begin()..].windows(2).map(|pair| (self.path.part(pair[1].0), pair[0].1, pair[1].1))
     }
 
-    /// Its halves (paper M: device to user, and user to socket), and the whole: from, to.
+    /// Returns the sums of its steps, start and end: device to user, user to socket ("Multimedia teleconferencing
+    /// driver" (1995), chapter 4), and all.
     pub(super) fn sums(&self) -> impl Iterator<Item = (Part, u64, u64)> {
         let (names, border) = match self.path.is_source {
             true => (["device to program", "program to socket", "whole"], Point::Received),
@@ -167,28 +168,28 @@ impl Passage {
         (0..).zip(names.into_iter().zip(sums)).map(sum)
     }
 
-    /// When it was made, and when it left the other host's hands, if both clocks allow that.
+    /// Returns the time between creation and arrival, if the clocks of both hosts are known.
     pub(super) fn elsewhere(&self) -> Option<(Part, u64, u64)> {
         let begin = self.begin();
         let made = self.points[..begin].first()?;
-        let name = "made to arrival, by both clocks".into();
+        let name = "creation to arrival, by both clocks".into();
         Some((Part { rank: 0, name, kind: "elsewhere" }, made.1, self.points[begin].1))
     }
 }
 
-/// Messages on their way.
+/// Incomplete messages.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     paths: Vec<Rc<Path>>,
-    /// By path and mark: in which collection it was last heard of, and its stamps.
+    /// By path and mark: the last collection with a stamp of it, and its stamps.
     open: BTreeMap<(usize, u32), (u32, Vec<Stamp>)>,
     round: u32,
-    /// Messages that did not come to their end.
+    /// Number of unfinished messages by path.
     pub(super) unfinished: BTreeMap<Rc<Path>, u64>,
 }
 
 impl Assembly {
-    /// Takes one collection of stamps of a flow.
+    /// Adds one collection of stamps of a flow.
     pub(super) fn add(&mut self, role: &str, process: i32, flow: &FlowTrace) -> Rc<Path> {
         let path = Path {
             process,
@@ -212,14 +213,14 @@ impl Assembly {
         Rc::clone(&self.paths[number])
     }
 
-    /// A collection is over: gives the messages of which nothing more will come.
+    /// Ends a collection and returns the complete messages.
     pub(super) fn finish(&mut self, is_last: bool) -> Vec<Passage> {
         self.round += 1;
         let mut finished = Vec::new();
         let is_full = self.open.len() > OPEN_MAX;
         let (round, paths, unfinished) = (self.round, &self.paths, &mut self.unfinished);
-        self.open.retain(|(number, _), (heard, stamps)| {
-            let age = round - *heard;
+        self.open.retain(|(number, _), (last, stamps)| {
+            let age = round - *last;
             if age < KERNEL_ROUNDS && !is_last {
                 return true;
             }
@@ -238,9 +239,9 @@ impl Assembly {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use runtime::Stamps;
+    use pipeline::Stamps;
 
-    /// A flow in which one message passed these points at these times.
+    /// Returns a flow in which one message passed these points at these times.
     pub(in crate::trace) fn flow(is_source: bool, mark: u32, points: &[(Point, u64)]) -> FlowTrace {
         let stamp = |(point, at_ns): &(Point, u64)| Stamp {
             at_ns: *at_ns,
@@ -299,7 +300,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn parts_follow_one_another_and_make_up_the_sums() {
+    fn parts_are_consecutive_and_add_up_to_the_sums() {
         for (is_source, points) in [(true, SOURCE), (false, SINK)] {
             let passage = passage(is_source, 3, points);
             let parts: Vec<_> = passage.parts().collect();
@@ -315,19 +316,19 @@ pub(super) mod tests {
         assert_eq!(shown(source.sums()), sums.map(|(name, ns)| (name.to_string(), ns)));
         let kernel = [("scheduler to driver", 4000), ("driver to acknowledged", 4000)];
         assert_eq!(shown(source.kernel.into_iter()), kernel.map(|(name, ns)| (name.to_string(), ns)));
-        // What came while the call was under way did not wait.
+        // A message that arrives during the call did not wait.
         let sink = passage(false, 3, SINK);
         assert_eq!(shown(sink.parts())[0], ("waits in the kernel".into(), 0));
         assert_eq!(shown(sink.elsewhere().into_iter())[0].1, 9000);
     }
 
     #[test]
-    fn what_is_told_in_parts_is_put_together_and_what_never_ends_is_counted() {
+    fn partial_collections_are_merged_and_unfinished_messages_counted() {
         let mut assembly = Assembly::default();
         assembly.add("share", 7, &flow(true, 1, &SOURCE[..4]));
         assert!(assembly.finish(false).is_empty());
         assembly.add("share", 7, &flow(true, 1, &SOURCE[4..]));
-        // One whose beginning was overwritten, and one that was merged into another.
+        // One message without its beginning, and one that was merged into another.
         assembly.add("share", 7, &flow(true, 2, &SOURCE[4..]));
         assembly.add("share", 7, &flow(true, 3, &SOURCE[..4]));
         let mut finished = Vec::new();

@@ -1,8 +1,8 @@
 //! The trace as a file for viewers: Chrome's Trace Event Format, which Perfetto reads too.
 //!
-//! Each flow of a process has tracks (threads, in the format's words) on which messages stand that were not under
-//! way at once, so that events on one track nest: a message, and in it the parts of its way. What the kernel did by
-//! itself has tracks of its own. Times are microseconds of this host's boot clock.
+//! Each flow of a process has tracks (the format calls them threads). A track contains messages that were not in flight
+//! at the same time, so events nest: a message contains its steps. Steps in the kernel have separate tracks. Times are
+//! microseconds of this host's boot clock.
 
 use super::passage::{Passage, Path};
 use crate::output::Failure;
@@ -12,35 +12,36 @@ use std::fs;
 use std::path::Path as File;
 use std::rc::Rc;
 
-/// Messages in one file.
+/// Maximum number of messages in a file.
 const MESSAGES_MAX: usize = 200_000;
-/// Tracks of one flow: messages under way at once.
+/// Maximum number of tracks of a flow: messages in flight at the same time.
 const TRACKS_MAX: usize = 256;
-/// Track numbers of one flow's messages, and of what the kernel did.
+/// Track numbers for one flow: its messages and its kernel steps.
 const TRACKS_OF_FLOW: usize = 2 * TRACKS_MAX;
-/// What is added to the other host's process ids: they may be ours.
+/// Offset of the other host's process ids, which may equal local ones.
 const OTHER_HOST: i64 = 1 << 24;
 /// The category of whole messages.
 const MESSAGE: &str = "message";
 
-/// What becomes the file.
+/// The content of the file.
 #[derive(Debug, Default)]
 pub(super) struct TraceFile {
     events: Vec<Value>,
-    /// By flow: its number, and until when each of its tracks is taken, nanoseconds.
+    /// By flow: its number, and its tracks for messages and for kernel steps.
     flows: BTreeMap<Rc<Path>, (usize, Tracks, Tracks)>,
-    /// What is added to the other host's clock to get ours, nanoseconds, by device.
+    /// Offset to add to the other host's clock to get this host's, nanoseconds, by device.
     offsets: BTreeMap<String, i64>,
     messages: usize,
-    /// Messages that found no place.
+    /// Messages that did not fit.
     pub(super) left_out: u64,
 }
 
+/// The end of the last event of each track, nanoseconds.
 #[derive(Debug, Default)]
 struct Tracks(Vec<u64>);
 
 impl Tracks {
-    /// A track that is free from `from`, taken until `to`.
+    /// Reserves a track from `from` to `to`.
     fn take(&mut self, from: u64, to: u64) -> Option<usize> {
         let free = self.0.iter().position(|until| *until <= from);
         let track = free.or((self.0.len() < TRACKS_MAX).then_some(self.0.len()))?;
@@ -62,14 +63,14 @@ fn complete(name: &str, category: &str, (from, to): (u64, u64), place: (i32, usi
 }
 
 impl TraceFile {
-    /// The offset between the clocks, as a flow's session knows it.
+    /// Sets the clock offset that the session of a flow measured.
     pub(super) fn set_offset(&mut self, device: &str, offset_ns: Option<i64>) {
         if let Some(offset_ns) = offset_ns {
             self.offsets.insert(device.into(), offset_ns);
         }
     }
 
-    /// One message.
+    /// Adds one message.
     pub(super) fn add(&mut self, passage: &Passage) {
         let flows = self.flows.len();
         let path = &passage.path;
@@ -106,24 +107,24 @@ impl TraceFile {
         }
     }
 
-    /// Names of processes and tracks.
+    /// Returns the names of processes and tracks.
     fn names(&self) -> Vec<Value> {
-        let name = |what: &str, pid: i32, tid: usize, name: String| json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": { "name": name } });
+        let name = |kind: &str, pid: i32, tid: usize, name: String| json!({ "ph": "M", "name": kind, "pid": pid, "tid": tid, "args": { "name": name } });
         let mut names = Vec::new();
         for (path, (flow, own, kernel)) in &self.flows {
             let Path { process, role, device, .. } = &**path;
             names.push(name("process_name", *process, 0, format!("outboard {role}")));
-            let way = path.way();
+            let direction = path.direction();
             let first = 1 + flow * TRACKS_OF_FLOW;
-            let own = (0..own.0.len()).map(|track| (first + track, format!("{device}: {way}")));
+            let own = (0..own.0.len()).map(|track| (first + track, format!("{device}: {direction}")));
             let kernel = (0..kernel.0.len())
-                .map(|track| (first + TRACKS_MAX + track, format!("{device}: {way}, the kernel by itself")));
+                .map(|track| (first + TRACKS_MAX + track, format!("{device}: {direction}, kernel")));
             names.extend(own.chain(kernel).map(|(tid, text)| name("thread_name", *process, tid, text)));
         }
         names
     }
 
-    /// Writes it, with the other host's `with` in it if there is one.
+    /// Writes the file, merged with the other host's file `with`.
     pub(super) fn write(&self, file: &File, with: Option<&File>) -> Result<(), Failure> {
         let failed = |file: &File, error: &dyn std::fmt::Display| {
             Failure::Failed(format!("{}: {error}", file.display()))
@@ -147,12 +148,12 @@ impl TraceFile {
         fs::write(file, text).map_err(|error| failed(file, &error))
     }
 
-    /// The other host's events by this host's clock.
+    /// Converts the other host's events to this host's clock.
     fn translate(&self, mut theirs: Value) -> Result<Vec<Value>, String> {
         let Some(Value::Array(mut events)) = theirs.get_mut("traceEvents").map(Value::take) else {
-            return Err("it is no trace file of `outboard trace --perfetto`".into());
+            return Err("not a trace file of `outboard trace --perfetto`".into());
         };
-        // One session knows one offset, and two hosts have few sessions: any of them will do.
+        // All sessions of two hosts measure the same offset, so use the first.
         let offset_ns =
             self.offsets.values().next().ok_or("the clocks of the two hosts were not compared")?;
         for event in &mut events {
@@ -166,7 +167,7 @@ impl TraceFile {
     }
 }
 
-/// Flow events from each message at its source to the same message at its sink.
+/// Returns arrows from each message at its source to the same message at its sink.
 fn arrows(ours: &[Value], theirs: &[Value]) -> Vec<Value> {
     let key = |event: &Value| {
         let args = &event["args"];
@@ -199,7 +200,7 @@ fn arrows(ours: &[Value], theirs: &[Value]) -> Vec<Value> {
 mod tests {
     use super::*;
     use crate::trace::passage::tests::{SINK, SOURCE, passage};
-    use runtime::Point;
+    use pipeline::Point;
 
     fn file(is_source: bool, points: &[(Point, u64)], shifts_ns: &[u64]) -> TraceFile {
         let mut file = TraceFile::default();
@@ -216,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn messages_under_way_at_once_stand_on_tracks_of_their_own() {
+    fn simultaneous_messages_have_separate_tracks() {
         let file = file(true, SOURCE, &[0, 100, 8000, 8100]);
         let messages = file.events.iter().filter(|event| event["cat"] == MESSAGE);
         let tracks: Vec<_> = messages.map(|event| event["tid"].as_u64().unwrap()).collect();
         assert_eq!(tracks, [1, 2, 1, 2]);
         let names = file.names();
-        // The process, two tracks of messages and two of the kernel.
+        // One process, two tracks of messages and two of kernel steps.
         assert_eq!(names.len(), 5, "{names:?}");
     }
 
     #[test]
-    fn two_hosts_traces_become_one_by_this_hosts_clock() {
+    fn traces_of_two_hosts_merge_by_this_hosts_clock() {
         let directory = std::env::temp_dir().join(format!("outboard-trace-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (theirs, ours) = (directory.join("theirs.json"), directory.join("ours.json"));
@@ -242,9 +243,9 @@ mod tests {
         let messages: Vec<_> =
             events(&trace, "X").into_iter().filter(|event| event["cat"] == MESSAGE).collect();
         let times: Vec<_> = messages.iter().map(|event| event["ts"].as_f64().unwrap()).collect();
-        assert_eq!(times, [15.0, 6.0, 106.0], "theirs are shifted by the offset");
+        assert_eq!(times, [15.0, 6.0, 106.0], "the other host's times are shifted by the offset");
         assert!(messages[0]["pid"] != messages[1]["pid"]);
-        // Only the first message was seen by both.
+        // Both hosts traced only the first message.
         let (from, to) = (events(&trace, "s"), events(&trace, "f"));
         assert_eq!((from.len(), to.len()), (1, 1));
         assert_eq!(

@@ -1,19 +1,19 @@
-//! What is shown: how long each part of a way took, by the size of the messages.
+//! The table: the duration of each step, by the size of the messages.
 
 use super::passage::{Part, Passage, Path};
 use crate::output::printable;
-use runtime::Stamps;
+use pipeline::Stamps;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The classes of message sizes: at most so many bytes.
+/// Largest message of each size class, bytes.
 const CLASSES: [u32; 5] = [100, 1000, 10_000, 100_000, u32::MAX];
-/// The last times of a part that its percentiles are of.
+/// Number of recent times that the percentiles cover.
 const TIMES_MAX: usize = 1 << 14;
 const PART_COLUMNS: usize = 34;
 
-/// Times of one part, nanoseconds.
+/// Times of one step, nanoseconds.
 #[derive(Debug, Default)]
 struct Times {
     last: Vec<u64>,
@@ -33,7 +33,7 @@ impl Times {
         self.max = self.max.max(ns);
     }
 
-    /// Percentiles, microseconds.
+    /// Returns percentiles, microseconds.
     fn percentiles_us<const N: usize>(&self, shares: [f64; N]) -> [f64; N] {
         let mut sorted = self.last.clone();
         sorted.sort_unstable();
@@ -44,11 +44,11 @@ impl Times {
     }
 }
 
-/// Where a row stands among those of its path and class.
+/// Sort key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     class: usize,
-    /// Sums stand below the parts, and what the kernel does by itself below these.
+    /// 0: steps, 1: sums, 2: steps outside of this program.
     block: u8,
     part: Part,
 }
@@ -62,33 +62,33 @@ struct Rows {
     unfinished: u64,
 }
 
-/// Everything that was traced.
+/// All traced messages.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     paths: BTreeMap<Rc<Path>, Rows>,
 }
 
-/// One flow on one host, as `--json` tells it.
+/// One flow on one host, for `--json`.
 #[derive(Serialize)]
 struct Flow<'a> {
     process: i32,
     role: &'a str,
     device: &'a str,
     peer: &'a str,
-    way: &'static str,
+    direction: &'static str,
     pipeline: String,
-    /// Messages that passed, that were sampled, and of which the end was not seen.
+    /// Number of messages: all, the sampled ones, and the sampled ones that did not finish.
     passed: u64,
     sampled: u64,
     unfinished: u64,
-    /// Stamps that found no room.
+    /// Stamps that were lost because their buffer was full.
     overwritten: u64,
     rows: Vec<Row<'a>>,
 }
 
 #[derive(Serialize)]
 struct Row<'a> {
-    /// Largest message of the row's class; `None` is any larger.
+    /// Largest message of the size class; `None` for the last class.
     bytes_max: Option<u32>,
     part: &'a str,
     kind: &'static str,
@@ -99,14 +99,14 @@ struct Row<'a> {
     max_us: f64,
 }
 
-/// Everything, as `--json` tells it.
+/// The whole table, for `--json`.
 #[derive(Serialize)]
 pub(super) struct View<'a> {
     flows: Vec<Flow<'a>>,
 }
 
 impl Table {
-    /// One collection of a flow.
+    /// Adds the counts of one collection of a flow.
     pub(super) fn count(&mut self, path: &Rc<Path>, stamps: &Stamps) {
         let rows = self.paths.entry(Rc::clone(path)).or_default();
         rows.passed += stamps.passed;
@@ -114,18 +114,18 @@ impl Table {
         rows.overwritten += stamps.overwritten;
     }
 
-    /// So many messages of each path were not seen to their end, in all.
+    /// Sets the number of unfinished messages of each path.
     pub(super) fn set_unfinished(&mut self, unfinished: &BTreeMap<Rc<Path>, u64>) {
         for (path, count) in unfinished {
             self.paths.entry(Rc::clone(path)).or_default().unfinished = *count;
         }
     }
 
-    /// One message.
+    /// Adds one message.
     pub(super) fn add(&mut self, passage: &Passage) {
         let class = CLASSES.iter().position(|max| passage.bytes <= *max).unwrap_or(CLASSES.len() - 1);
         let rows = self.paths.entry(Rc::clone(&passage.path)).or_default();
-        // What happened several times to one message counts as one.
+        // Repeated steps of one message add up to one time.
         let mut all: BTreeMap<Place, u64> = BTreeMap::new();
         let blocks: [Vec<_>; 3] = [
             passage.parts().collect(),
@@ -142,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Everything.
+    /// Returns the whole table.
     pub(super) fn view(&self) -> View<'_> {
         View { flows: self.paths.iter().map(|(path, rows)| Flow::new(path, rows)).collect() }
     }
@@ -155,7 +155,7 @@ impl<'a> Flow<'a> {
             role: &path.role,
             device: &path.device,
             peer: &path.peer,
-            way: path.way(),
+            direction: path.direction(),
             pipeline: path.pairs.join(" | "),
             passed: rows.passed,
             sampled: rows.sampled,
@@ -183,21 +183,21 @@ impl<'a> Row<'a> {
 }
 
 impl View<'_> {
-    /// For people.
+    /// Formats the table as text.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.flows.is_empty() {
-            lines.push("nothing was traced: no flow of this user's runs here, or none moves".into());
+            lines.push("nothing traced: this user runs no flow here, or the flows carry no messages".into());
         }
         for flow in &self.flows {
             if !lines.is_empty() {
                 lines.push(String::new());
             }
-            let Flow { role, process, device, way, peer, pipeline, .. } = flow;
-            lines.push(format!("{device}: {way}, at the {role} {process}, other host {peer}"));
+            let Flow { role, process, device, direction, peer, pipeline, .. } = flow;
+            lines.push(format!("{device}: {direction}, {role} process {process}, other host {peer}"));
             let via = if pipeline.is_empty() { "no pairs" } else { pipeline };
             lines.push(format!(
-                "    {via}; {} of {} messages sampled, {} not seen to their end, {} stamps lost",
+                "    {via}; {} of {} messages sampled, {} unfinished, {} stamps lost",
                 flow.sampled, flow.passed, flow.unfinished, flow.overwritten
             ));
             let mut class = None;
@@ -226,7 +226,7 @@ impl View<'_> {
     }
 }
 
-/// Microseconds, with as many digits as say something.
+/// Formats microseconds with two decimals below 1000.
 fn time(us: f64) -> String {
     if us < 1000.0 { format!("{us:.2}") } else { format!("{us:.0}") }
 }

@@ -1,4 +1,4 @@
-//! A module's process, driven as a runner does it: containers on 0 and 1, control frames on 3.
+//! A module process, driven like a runner: containers on 0 and 1, control frames on 3.
 
 use super::{Ended, PATIENCE, end};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use wire::module::MODULE_HEADER_BYTES;
 use wire::{BODY_BYTES_MAX, Container, MODULE_VERSION, ModuleFrame, ModuleHeader};
 
-/// What is not to come has not come after this long.
+/// Time to wait for output that must not arrive.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// One message: its creation time and its body.
@@ -37,7 +37,7 @@ pub(crate) fn hello(role: &str, format: &str, options: &[(&str, &str)]) -> Modul
 }
 
 impl Driven {
-    /// Starts a program. It is said nothing yet.
+    /// Starts a program and sends nothing yet.
     pub(crate) fn start(words: &[String]) -> Driven {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -57,18 +57,18 @@ impl Driven {
         }
     }
 
-    /// The real program, with one half of a pair.
+    /// Starts the real program with one half of a pair.
     pub(crate) fn half(pair: &str) -> Driven {
         let words = [env!("CARGO_BIN_EXE_outboard"), "module", pair, "--fd-control", "3"];
         Driven::start(&words.map(String::from))
     }
 
-    /// Says a frame behind `at` containers. Who has ended hears nothing.
+    /// Sends a frame that follows `at` containers. A module that has exited ignores it.
     pub(crate) fn say(&mut self, at: u64, frame: &ModuleFrame) {
         let _ = self.control.write_all(&frame.emit(at));
     }
 
-    /// Hands over a message. Who has ended takes nothing.
+    /// Sends a message. A module that has exited ignores it.
     pub(crate) fn give(&mut self, created: u64, body: &[u8]) {
         let header = Container { length: body.len() as u32, created };
         self.give_bytes(&[&header.emit()[..], body].concat());
@@ -82,19 +82,19 @@ impl Driven {
         self.data = None;
     }
 
-    /// The next message.
+    /// Returns the next message.
     #[track_caller]
     pub(crate) fn output(&self) -> Message {
         self.outputs.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`{}` gives nothing", self.name))
     }
 
-    /// The next frame, and its place.
+    /// Returns the next frame and its position.
     #[track_caller]
     pub(crate) fn frame(&self) -> (u64, ModuleFrame) {
         self.frames.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`{}` says nothing", self.name))
     }
 
-    /// The frame that says that so many inputs are done; those before may say that fewer are, and nothing else.
+    /// Waits for the frame that reports `inputs` as done. Earlier frames may only report fewer.
     #[track_caller]
     pub(crate) fn done(&self, inputs: u64, outputs: u64) {
         loop {
@@ -109,14 +109,14 @@ impl Driven {
         }
     }
 
-    /// Neither gives nor says anything.
+    /// Checks that the module sends neither messages nor frames.
     #[track_caller]
     pub(crate) fn is_quiet(&self) {
         assert_eq!(self.outputs.recv_timeout(QUIET), Err(RecvTimeoutError::Timeout), "{}", self.name);
         assert_eq!(self.frames.recv_timeout(QUIET), Err(RecvTimeoutError::Timeout), "{}", self.name);
     }
 
-    /// It has ended by itself, with nothing more to give.
+    /// Waits for the module to exit without more output.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Ended {
         let ended = end(self.child.take().expect("it ends once"), &self.name);
@@ -124,12 +124,12 @@ impl Driven {
         ended
     }
 
-    /// It says an error with these words, and ends with a status that says so too.
+    /// Checks that the module reports an error with these words and exits with an error status.
     #[track_caller]
     pub(crate) fn fails(self, words: &str) {
         let error = loop {
             match self.frame().1 {
-                ModuleFrame::Error(what) => break what,
+                ModuleFrame::Error(text) => break text,
                 ModuleFrame::Hello { .. } | ModuleFrame::Done { .. } => {}
                 other => panic!("`{}` says {other:?}", self.name),
             }
@@ -175,7 +175,7 @@ fn read_container(from: &mut dyn Read) -> std::io::Result<Message> {
     Ok((container.created, body))
 }
 
-/// The next frame but for reports, which come when their time has come.
+/// Reads the next frame and skips reports, which arrive at any time.
 fn read_frame(from: &mut dyn Read) -> std::io::Result<(u64, ModuleFrame)> {
     loop {
         let mut header = [0; MODULE_HEADER_BYTES];

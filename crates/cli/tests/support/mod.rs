@@ -1,4 +1,4 @@
-//! Runs the real program: to its end, or as a service whose events are read.
+//! Runs the real program: to its end, or as a service with an event stream.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod driven;
@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take: far more than it does on the busiest machine.
+/// Timeout of every wait: far more than any step takes on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the program keeps its local sockets.
+/// Directory of the program's local sockets.
 pub(crate) const RUNTIME_DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// A directory of a test's own, gone with it.
+/// A directory for one test; dropping it removes the directory.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -34,7 +34,7 @@ impl Scratch {
         self.0.join(name).to_str().expect("the target directory is text").into()
     }
 
-    /// A file of noise.
+    /// Writes a file of random bytes.
     pub(crate) fn noise(&self, name: &str, bytes: usize) -> (String, Vec<u8>) {
         let content = noise(bytes);
         std::fs::write(self.path(name), &content).unwrap();
@@ -48,7 +48,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Bytes in which no part is like another (xorshift).
+/// Returns pseudo-random bytes (xorshift).
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -60,7 +60,7 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// How a run of the program ended.
+/// Exit status and output of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -83,14 +83,14 @@ impl Ended {
         self
     }
 
-    /// Ended with this status, and said this on standard error.
+    /// Checks the exit status, and that standard error contains this text.
     #[track_caller]
     pub(crate) fn refused_with(self, code: i32, says: &str) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
         assert!(self.stderr.contains(says), "not said: {says:?} in:\n{}", self.stderr);
     }
 
-    /// Ended with this status, and said all of these on standard error.
+    /// Checks the exit status, and that standard error contains all of these texts.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, says: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
@@ -120,14 +120,14 @@ pub(crate) fn outboard(arguments: &[&str]) -> Ended {
 pub(crate) fn outboard_fed(arguments: &[&str], input: &[u8]) -> Ended {
     let mut child = command(arguments).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
-    // Who does not read it all closes it.
+    // A program that does not read all of it closes the pipe.
     thread::spawn(move || stdin.write_all(&input));
     end(child, &arguments.join(" "))
 }
 
-/// Waits for the end, not for ever.
+/// Waits for the exit of a process, up to a timeout.
 #[track_caller]
-pub(crate) fn end(mut child: Child, what: &str) -> Ended {
+pub(crate) fn end(mut child: Child, name: &str) -> Ended {
     fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
         thread::spawn(move || {
             let mut all = Vec::new();
@@ -143,7 +143,7 @@ pub(crate) fn end(mut child: Child, what: &str) -> Ended {
             Some(status) => break status,
             None if since.elapsed() > PATIENCE => {
                 child.kill().unwrap();
-                panic!("`{what}` does not end");
+                panic!("`{name}` does not end");
             }
             None => thread::sleep(Duration::from_millis(2)),
         }
@@ -157,13 +157,13 @@ pub(crate) fn end(mut child: Child, what: &str) -> Ended {
     }
 }
 
-/// One of the figures of a partner or a transport; -1 if it is not there.
+/// Returns a figure of a partner or transport; -1 if it is missing.
 pub(crate) fn figure(figures: &Value, name: &str) -> f64 {
     let mut all = figures.as_array().unwrap().iter();
     all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
 }
 
-/// The processes that `parent` started and that run now.
+/// Returns the running child processes of `parent`.
 pub(crate) fn children(parent: u32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let started_by_parent = |pid: &i32| {
@@ -176,7 +176,7 @@ pub(crate) fn children(parent: u32) -> Vec<i32> {
     pids.filter(started_by_parent).collect()
 }
 
-/// Tells a process to end, as a user or the system does.
+/// Sends SIGTERM to a process.
 pub(crate) fn terminate(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -186,7 +186,7 @@ pub(crate) fn terminate(child: &Child) {
 pub(crate) struct Service {
     pub(crate) child: Child,
     events: Receiver<Value>,
-    /// Events that were read while another was waited for.
+    /// Events that arrived during a wait for another one.
     pub(crate) seen: Vec<Value>,
 }
 
@@ -201,20 +201,20 @@ impl Service {
         Service::of(command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap())
     }
 
-    /// A program that runs with `--json`, its standard output a pipe.
+    /// Wraps a running program with `--json` and piped standard output.
     pub(crate) fn of(mut child: Child) -> Service {
         let events = read_events(child.stdout.take().unwrap());
         Service { child, events, seen: Vec::new() }
     }
 
-    /// Shares a device on a port that is free, over loopback; where it listens.
+    /// Shares a device on a free port of loopback and returns the address.
     pub(crate) fn share(device: &str, more: &[&str]) -> (Service, String) {
         let mut service = Service::start(&[&["share", device, "--listen", "127.0.0.1:0"], more].concat());
         let address = service.wait("listening")["address"].as_str().unwrap().to_string();
         (service, address)
     }
 
-    /// The next event of this kind.
+    /// Waits for the next event of this kind.
     #[track_caller]
     pub(crate) fn wait(&mut self, kind: &str) -> Value {
         let until = Instant::now() + PATIENCE;
@@ -230,13 +230,13 @@ impl Service {
         }
     }
 
-    /// The next event.
+    /// Waits for the next event.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Value {
         self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event; seen: {:?}", self.seen))
     }
 
-    /// The figures of a sink that tells them (`--stats`) once so many messages came.
+    /// Waits until a sink with `--stats` has received `messages` messages, and returns its statistics.
     #[track_caller]
     pub(crate) fn flows(&mut self, messages: u64) -> Value {
         let since = Instant::now();
@@ -249,12 +249,12 @@ impl Service {
         }
     }
 
-    /// Events there are now.
+    /// Returns the pending events.
     pub(crate) fn pending(&mut self) -> Vec<Value> {
         self.events.try_iter().collect()
     }
 
-    /// Tells it to end; its exit status.
+    /// Stops the service and returns its exit status.
     #[track_caller]
     pub(crate) fn stop(mut self) -> Option<i32> {
         terminate(&self.child);
@@ -265,7 +265,7 @@ impl Service {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        panic!("it does not end when it is told to");
+        panic!("it does not end after SIGTERM");
     }
 }
 

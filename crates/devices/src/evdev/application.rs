@@ -1,8 +1,8 @@
-//! The application's side: a node made with `uinput` as a partner. Into it go frames and snapshots; out of
-//! it come the lights, sounds and effects that applications ask of it.
+//! The application side: a node made with `uinput` as a partner. Frames and snapshots are pushed into it; lights, sounds
+//! and effects of applications are pulled out of it.
 //!
-//! An application that uploads an effect waits in the kernel for an answer. Where the device has effects, a
-//! thread of the partner's own gives it, whatever the path is doing: it never waits for the network.
+//! An application that uploads an effect blocks in the kernel until this process replies. For devices with effects the
+//! partner therefore has a thread that replies at once, whatever the path is doing.
 
 use super::node::Node;
 use super::properties::Properties;
@@ -25,34 +25,34 @@ pub(super) struct NodePartner {
     node: Arc<Mutex<Node>>,
     flows: Flows,
     slot: PullSlot,
-    answering: Option<Answering>,
+    responder: Option<Responder>,
 }
 
-/// The thread that answers applications.
-struct Answering {
+/// The thread that replies to applications.
+struct Responder {
     thread: Option<JoinHandle<()>>,
     stop: Event,
-    /// Something was queued for the path.
-    news: Event,
+    /// Signalled when the thread has queued messages for the path.
+    queued: Event,
 }
 
 impl NodePartner {
-    /// A partner on a node that exists, opened without blocking.
+    /// Creates a partner on an existing, non-blocking node.
     pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<Self> {
         let descriptor = Arc::new(descriptor);
         let flows = Flows::new(properties.has_feedback(), true);
         let has_effects = properties.effects_max > 0;
         let node = Arc::new(Mutex::new(Node::new(descriptor.clone(), properties)?));
-        let answering = match has_effects {
-            true => Some(Answering::start(descriptor.clone(), node.clone())?),
+        let responder = match has_effects {
+            true => Some(Responder::start(descriptor.clone(), node.clone())?),
             false => None,
         };
-        Ok(NodePartner { descriptor, node, flows, slot: PullSlot::default(), answering })
+        Ok(NodePartner { descriptor, node, flows, slot: PullSlot::default(), responder })
     }
 
-    /// Drops what waits to be pulled.
-    fn forget(&mut self) {
-        lock(&self.node).forget(self.slot.is_held().into());
+    /// Drops all messages that were not pulled.
+    fn drop_queue(&mut self) {
+        lock(&self.node).drop_queue(self.slot.is_held().into());
         self.slot = PullSlot::default();
     }
 
@@ -65,23 +65,23 @@ impl NodePartner {
     }
 }
 
-/// A thread that panicked left the node as consistent as the kernel has it.
+/// Ignores poisoning: a panic leaves the node usable, because its real state is in the kernel.
 fn lock(node: &Mutex<Node>) -> MutexGuard<'_, Node> {
     node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Answering {
-    fn start(descriptor: Arc<OwnedFd>, node: Arc<Mutex<Node>>) -> io::Result<Answering> {
-        let (stop, news, poller) = (Event::new()?, Event::new()?, Poller::new()?);
-        let (stopped, queued) = (stop.clone(), news.clone());
+impl Responder {
+    fn start(descriptor: Arc<OwnedFd>, node: Arc<Mutex<Node>>) -> io::Result<Responder> {
+        let (stop, queued, poller) = (Event::new()?, Event::new()?, Poller::new()?);
+        let (thread_stop, thread_queued) = (stop.clone(), queued.clone());
         let thread = std::thread::Builder::new()
             .name("uinput".into())
-            .spawn(move || answer(poller, &descriptor, &node, &stopped, &queued))?;
-        Ok(Answering { thread: Some(thread), stop, news })
+            .spawn(move || respond(poller, &descriptor, &node, &thread_stop, &thread_queued))?;
+        Ok(Responder { thread: Some(thread), stop, queued })
     }
 }
 
-impl Drop for Answering {
+impl Drop for Responder {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
@@ -90,20 +90,21 @@ impl Drop for Answering {
     }
 }
 
-fn answer(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &Event, news: &Event) {
+/// Body of the responder's thread.
+fn respond(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &Event, queued: &Event) {
     loop {
-        poller.want(stop.as_fd(), true, false);
-        poller.want(descriptor.as_fd(), true, false);
+        poller.register(stop.as_fd(), true, false);
+        poller.register(descriptor.as_fd(), true, false);
         if poller.wait(None).is_err() || stop.clear() {
             return;
         }
         let mut node = lock(node);
-        // The path finds out for itself that the node is gone.
-        if node.listen().is_err() {
+        // The next call on the path reports the error.
+        if node.read_requests().is_err() {
             return;
         }
         if node.has_next() {
-            news.signal();
+            queued.signal();
         }
     }
 }
@@ -113,16 +114,16 @@ impl Partner for NodePartner {
         let flow = self.flows.open(template, &Format::Evdev)?;
         if template.direction == Direction::Out {
             let mut node = lock(&self.node);
-            node.is_heard = true;
-            node.want_snapshot();
+            node.is_feedback_open = true;
+            node.request_snapshot();
         }
         Ok(flow)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         if self.flows.close(flow)? == Direction::Out {
-            self.forget();
-            lock(&self.node).is_heard = false;
+            self.drop_queue();
+            lock(&self.node).is_feedback_open = false;
         }
         Ok(())
     }
@@ -135,27 +136,27 @@ impl Partner for NodePartner {
             Ok(update) => update,
             Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
         };
-        let taken = lock(&self.node).take(update);
-        match taken {
+        let applied = lock(&self.node).apply(update);
+        match applied {
             Ok(()) => Ok(Pushed::Taken),
             Err(error) => Err((self.failed("writing to", error), message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        if let Some(answering) = &self.answering {
-            // Before looking: what is queued from here on is signalled again.
-            answering.news.clear();
+        if let Some(responder) = &self.responder {
+            // Clearing before the queue is read keeps later signals.
+            responder.queued.clear();
         }
         let node = &self.node;
-        let answer = self.slot.answer(OUT, want, || {
+        let pulled = self.slot.answer(OUT, request, || {
             Ok(match lock(node).next()? {
                 Some(message) => Next::Message(message),
                 None => Next::Nothing,
             })
         });
-        answer.map_err(|error: io::Error| self.failed("reading", error))
+        pulled.map_err(|error: io::Error| self.failed("reading", error))
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -163,14 +164,14 @@ impl Partner for NodePartner {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.forget();
-                lock(&self.node).want_snapshot();
+                self.drop_queue();
+                lock(&self.node).request_snapshot();
                 Ok(CtlReply::Done)
             }
             Ctl::Neutral if flow == OUT => Ok(CtlReply::Done),
             Ctl::Neutral => {
-                let rested = lock(&self.node).rest();
-                rested.map(|()| CtlReply::Done).map_err(|error| self.failed("writing to", error))
+                let result = lock(&self.node).go_neutral();
+                result.map(|()| CtlReply::Done).map_err(|error| self.failed("writing to", error))
             }
             Ctl::Report => Ok(CtlReply::Report(lock(&self.node).report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
@@ -181,11 +182,11 @@ impl Partner for NodePartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        match (direction, &self.answering) {
+        match (direction, &self.responder) {
             (Direction::In, _) => Readiness::now(),
             (Direction::Out, _) if self.slot.is_held() || lock(&self.node).has_next() => Readiness::now(),
-            (Direction::Out, Some(answering)) => {
-                Readiness::descriptor(answering.news.as_fd(), Interest::Read)
+            (Direction::Out, Some(responder)) => {
+                Readiness::descriptor(responder.queued.as_fd(), Interest::Read)
             }
             (Direction::Out, None) => Readiness::descriptor(self.descriptor.as_fd(), Interest::Read),
         }

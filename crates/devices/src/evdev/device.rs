@@ -1,5 +1,17 @@
-//! The device's side: an event node as a partner. Out of it come frames and snapshots; into it go lights,
-//! sounds and effects.
+//! The device side: an event node as a partner. Frames and snapshots are pulled out of it; lights, sounds and effects
+//! are pushed into it.
+//!
+//! | event | effect |
+//! |---|---|
+//! | flow opened, [`Ctl::Snapshot`], kernel overflow, queue full | `needs_snapshot`: the next pull reads the state and queues a snapshot |
+//! | device unplugged | `is_gone`: a neutral snapshot is queued, then pulls return [`PartnerError::Gone`] |
+//!
+//! | [`Grab`] | next |
+//! |---|---|
+//! | `Off` (`grab=off`, or `grab=on` where the broker grabs) | never changes |
+//! | `Idle` | flow opened → `Waiting` |
+//! | `Waiting` | no key is down → `Active`; flow closed → `Idle` |
+//! | `Active` | flow closed, or dropped → `Idle` |
 
 use super::frames::{Assembled, Assembler, Queue};
 use super::kernel::{effect_to_kernel, to_format, to_kernel};
@@ -8,7 +20,7 @@ use super::state::{State, neutral};
 use crate::flows::{Flows, OUT};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Report, Time,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -18,24 +30,22 @@ use sys::input::code::*;
 use sys::input::{Bits, Event, evdev, read_events, write_events};
 use wire::formats::evdev::{Effect, Update};
 
-/// How often a state is read again because the device moved meanwhile.
-const SETTLE_TRIES: usize = 8;
+/// Reads of a state, at most, until no event changed it meanwhile.
+const SNAPSHOT_TRIES: usize = 8;
 
-/// Reads of 64 events each for one pull, so that a device that never stops does not keep the path.
+/// Reads of 64 events in one pull, at most, so that a device with constant events does not starve the path.
 const READS_MAX: usize = 64;
 
-/// Whether the device is taken for this program alone.
+/// Exclusive access to the device, with `grab=auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grab {
-    /// Nobody asked for it, or it was taken when it was opened.
-    Settled,
-    /// As soon as no key is down.
-    Wanted,
-    /// By this partner, which gives it back.
-    Taken,
+    Off,
+    Idle,
+    Waiting,
+    Active,
 }
 
-/// An event node and what the path does not know of it.
+/// An event node as a partner.
 pub(super) struct DevicePartner {
     node: OwnedFd,
     properties: Properties,
@@ -43,25 +53,24 @@ pub(super) struct DevicePartner {
     assembler: Assembler,
     queue: Queue,
     slot: PullSlot,
-    is_snapshot_wanted: bool,
+    needs_snapshot: bool,
     is_gone: bool,
-    grabs: bool,
     grab: Grab,
     /// Keys that are down.
     held: Bits,
-    /// Keys that were down before the first flow was opened, and still are: they were pressed for somebody
-    /// else (the Enter of the command line), and are in no snapshot.
-    foreign: Option<Bits>,
+    /// Keys that have been down since before the first snapshot: they were pressed for another program (the Enter of the
+    /// command line), so snapshots do not contain them. Set by the first snapshot, empty without `grab=auto`.
+    pressed_before: Option<Bits>,
     lights: Bits,
-    /// The application's numbers of effects, and the device's.
+    /// The device's IDs of effects by the application's IDs.
     effects: BTreeMap<u16, i16>,
     batch: Vec<(u64, Event)>,
-    figures: Figures,
+    counts: Counts,
 }
 
-/// What [`Ctl::Report`] tells.
+/// Figures of [`Ctl::Report`].
 #[derive(Debug, Default)]
-struct Figures {
+struct Counts {
     frames: u64,
     snapshots: u64,
     kernel_overflows: u64,
@@ -71,9 +80,9 @@ struct Figures {
     effects_refused: u64,
 }
 
-impl Figures {
-    /// An event is read and goes nowhere; it may say that the kernel dropped others before.
-    fn give_up(&mut self, event: &Event) {
+impl Counts {
+    /// Counts an event that is dropped because a snapshot replaces it.
+    fn count_dropped(&mut self, event: &Event) {
         match (event.kind, event.code) {
             (EV_SYN, SYN_REPORT) => self.dropped += 1,
             (EV_SYN, SYN_DROPPED) => self.kernel_overflows += 1,
@@ -83,9 +92,9 @@ impl Figures {
 }
 
 impl DevicePartner {
-    /// A partner on an event node that was opened without blocking, on the boot clock.
+    /// Creates a partner on a non-blocking event node that uses the boot clock.
     pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> Self {
-        // A device that went away already says so at the first pull.
+        // If the device is gone already, the first pull reports it.
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
         let limit = options.count("queue");
         DevicePartner {
@@ -95,16 +104,15 @@ impl DevicePartner {
             assembler: Assembler::default(),
             queue: Queue::new(options.count("merge_after").min(limit), limit),
             slot: PullSlot::default(),
-            is_snapshot_wanted: false,
+            needs_snapshot: false,
             is_gone: false,
-            grabs: options.text("grab") == "auto",
-            grab: Grab::Settled,
+            grab: if options.text("grab") == "auto" { Grab::Idle } else { Grab::Off },
             held: Bits::new(),
-            foreign: None,
+            pressed_before: None,
             lights,
             effects: BTreeMap::new(),
             batch: Vec::new(),
-            figures: Figures::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -130,15 +138,15 @@ impl DevicePartner {
         }
     }
 
-    /// Moves what the kernel has into the queue, and a snapshot where one is due.
+    /// Reads the kernel's events into the queue, and a snapshot if one is needed.
     fn fill(&mut self) -> Result<(), PartnerError> {
-        let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.is_snapshot_wanted) {
+        let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.needs_snapshot) {
             true => self.take_snapshot(),
             false => Ok(()),
         });
         match filled {
             Err(error) if is_gone(&error) => {
-                self.leave();
+                self.on_unplugged();
                 Ok(())
             }
             other => {
@@ -150,15 +158,15 @@ impl DevicePartner {
 
     fn read_frames(&mut self) -> io::Result<()> {
         for _ in 0..READS_MAX {
-            if self.is_snapshot_wanted || self.read_batch()? == 0 {
+            if self.needs_snapshot || self.read_batch()? == 0 {
                 break;
             }
             let batch = std::mem::take(&mut self.batch);
             for (time_ns, event) in &batch {
-                match self.is_snapshot_wanted {
+                match self.needs_snapshot {
                     false => self.handle(Time(*time_ns), *event),
-                    // The snapshot will say what these led to.
-                    true => self.figures.give_up(event),
+                    // The snapshot will contain their effect.
+                    true => self.counts.count_dropped(event),
                 }
             }
             self.batch = batch;
@@ -166,7 +174,7 @@ impl DevicePartner {
         Ok(())
     }
 
-    /// Reads events into `batch`; none is no error.
+    /// Reads events into `batch`. Returns their number, which may be 0.
     fn read_batch(&mut self) -> io::Result<usize> {
         self.batch.clear();
         match read_events(self.node.as_fd(), &mut self.batch) {
@@ -182,9 +190,9 @@ impl DevicePartner {
             EV_KEY => {
                 self.held.set(event.code, event.value != 0);
                 if event.value == 0
-                    && let Some(foreign) = &mut self.foreign
+                    && let Some(pressed_before) = &mut self.pressed_before
                 {
-                    foreign.set(event.code, false);
+                    pressed_before.set(event.code, false);
                 }
             }
             EV_LED => _ = self.lights.set(event.code, event.value != 0),
@@ -193,56 +201,57 @@ impl DevicePartner {
         match self.assembler.handle(event) {
             Assembled::Nothing => {}
             Assembled::Frame(events) => {
-                self.figures.frames += 1;
+                self.counts.frames += 1;
                 if !self.queue.push(time, Update::Frame(to_format(events))) {
-                    self.figures.dropped += 1 + self.queue.clear();
-                    self.is_snapshot_wanted = true;
+                    self.counts.dropped += 1 + self.queue.clear();
+                    self.needs_snapshot = true;
                 }
             }
             Assembled::Lost => {
-                self.figures.kernel_overflows += 1;
-                self.is_snapshot_wanted = true;
+                self.counts.kernel_overflows += 1;
+                self.needs_snapshot = true;
             }
         }
     }
 
-    /// Queues where things stand. What was read before is in it; motion among that is dropped.
+    /// Reads the state and queues a snapshot. Events that arrive meanwhile make the state inconsistent: they are
+    /// discarded, and the state is read again.
     fn take_snapshot(&mut self) -> io::Result<()> {
         let mut state = State::read(self.node.as_fd(), &self.properties)?;
-        for _ in 0..SETTLE_TRIES {
-            if self.discard()? == 0 {
+        for _ in 0..SNAPSHOT_TRIES {
+            if self.discard_events()? == 0 {
                 break;
             }
             state = State::read(self.node.as_fd(), &self.properties)?;
         }
         self.held = state.keys;
         self.lights = state.lights;
-        let foreign = self.foreign.get_or_insert_with(|| match self.grabs {
-            true => state.keys,
-            false => Bits::new(),
+        let pressed_before = self.pressed_before.get_or_insert_with(|| match self.grab {
+            Grab::Off => Bits::new(),
+            _ => state.keys,
         });
-        *foreign = foreign.common(&state.keys);
-        let snapshot = state.snapshot(&self.properties, foreign);
+        *pressed_before = pressed_before.common(&state.keys);
+        let snapshot = state.snapshot(&self.properties, pressed_before);
         self.queue_snapshot(snapshot);
         Ok(())
     }
 
     fn queue_snapshot(&mut self, snapshot: Vec<Event>) {
         if self.queue.is_full() {
-            self.figures.dropped += self.queue.clear();
+            self.counts.dropped += self.queue.clear();
         }
-        self.figures.snapshots += 1;
+        self.counts.snapshots += 1;
         self.queue.push(Time(boot_ns()), Update::Snapshot(to_format(snapshot)));
     }
 
-    /// Drops what waits to be pulled.
-    fn forget(&mut self) {
-        self.figures.dropped += u64::from(self.slot.is_held()) + self.queue.clear();
+    /// Drops all messages that were not pulled.
+    fn drop_queue(&mut self) {
+        self.counts.dropped += u64::from(self.slot.is_held()) + self.queue.clear();
         self.slot = PullSlot::default();
     }
 
-    /// Throws away what the kernel has; says how many events that were.
-    fn discard(&mut self) -> io::Result<usize> {
+    /// Discards the kernel's events. Returns their number.
+    fn discard_events(&mut self) -> io::Result<usize> {
         self.assembler.clear();
         let mut events = 0;
         for _ in 0..READS_MAX {
@@ -250,39 +259,44 @@ impl DevicePartner {
                 0 => break,
                 count => events += count,
             }
-            self.batch.iter().for_each(|(_, event)| self.figures.give_up(event));
+            self.batch.iter().for_each(|(_, event)| self.counts.count_dropped(event));
         }
         Ok(events)
     }
 
-    /// The device went away: its application shall not be left with keys held.
-    fn leave(&mut self) {
+    /// Queues a neutral snapshot, so that no key stays down in the application.
+    fn on_unplugged(&mut self) {
         self.is_gone = true;
         self.queue_snapshot(neutral(&self.properties));
     }
 
-    /// Takes the device for this program alone once nothing is held: who pressed a key must also see it
-    /// come up. Somebody else may have it; it is tried again at the next frame.
+    /// Grabs the device once no key is down: the program that received a press must also receive the release. If another
+    /// program has grabbed the device, the next frame tries again.
     fn try_grab(&mut self) {
-        if self.grab == Grab::Wanted && self.held.is_empty() && evdev::grab(self.node.as_fd(), true).is_ok() {
-            self.grab = Grab::Taken;
+        if self.grab == Grab::Waiting && self.held.is_empty() && evdev::grab(self.node.as_fd(), true).is_ok()
+        {
+            self.grab = Grab::Active;
         }
     }
 
     fn release_grab(&mut self) {
-        if std::mem::replace(&mut self.grab, Grab::Settled) == Grab::Taken {
-            // Fails only if the device is gone, and the grab with it.
+        if self.grab == Grab::Active {
+            // It fails only if the device is gone, and the grab with it.
             let _ = evdev::grab(self.node.as_fd(), false);
+        }
+        if self.grab != Grab::Off {
+            self.grab = Grab::Idle;
         }
     }
 
-    fn take(&mut self, update: Update) -> io::Result<()> {
-        self.figures.feedback += 1;
+    /// Applies feedback of the application.
+    fn apply(&mut self, update: Update) -> io::Result<()> {
+        self.counts.feedback += 1;
         match update {
-            Update::Frame(events) => self.say(&to_kernel(events)),
+            Update::Frame(events) => self.write_feedback(&to_kernel(events)),
             Update::Snapshot(events) => {
                 self.erase_all()?;
-                self.say(&to_kernel(events))
+                self.write_feedback(&to_kernel(events))
             }
             Update::Upload(effect) => self.upload(&effect),
             Update::Erase(id) => match self.effects.remove(&id) {
@@ -292,29 +306,29 @@ impl DevicePartner {
         }
     }
 
-    /// Writes lights, sounds and effects to the device, those that it has.
-    fn say(&mut self, events: &[Event]) -> io::Result<()> {
-        let mut said = Vec::with_capacity(events.len() + 1);
+    /// Writes lights, sounds and effects to the device; counts those that it does not have.
+    fn write_feedback(&mut self, events: &[Event]) -> io::Result<()> {
+        let mut written = Vec::with_capacity(events.len() + 1);
         for event in events {
-            match self.fit(*event) {
-                Some(event) => said.push(event),
-                None => self.figures.feedback_refused += 1,
+            match self.translate(*event) {
+                Some(event) => written.push(event),
+                None => self.counts.feedback_refused += 1,
             }
         }
-        if said.is_empty() {
+        if written.is_empty() {
             return Ok(());
         }
-        for event in said.iter().filter(|event| event.kind == EV_LED) {
+        for event in written.iter().filter(|event| event.kind == EV_LED) {
             if self.lights.set(event.code, event.value != 0) {
                 self.assembler.echoes.expect(*event);
             }
         }
-        said.push(Event::REPORT);
-        write_events(self.node.as_fd(), &said)
+        written.push(Event::REPORT);
+        write_events(self.node.as_fd(), &written)
     }
 
-    /// The event as the device must be told it; `None` if it has no such thing.
-    fn fit(&self, event: Event) -> Option<Event> {
+    /// Translates an effect's ID to the device's. Returns `None` if the device has no such event.
+    fn translate(&self, event: Event) -> Option<Event> {
         let is_effect = event.kind == EV_FF && event.code < FF_EFFECTS_MAX;
         match event.kind {
             EV_FF if is_effect => {
@@ -326,25 +340,26 @@ impl DevicePartner {
         }
     }
 
-    /// Gives the device an effect: a new version of the one of this number, if it will take that.
+    /// Uploads an effect. Updates the existing effect with this ID; if the device refuses, erases it and uploads a new
+    /// one.
     fn upload(&mut self, effect: &Effect) -> io::Result<()> {
-        let give =
+        let upload_as =
             |id| unless_refused(evdev::upload_effect(self.node.as_fd(), &effect_to_kernel(effect, id)));
         if let Some(id) = self.effects.remove(&effect.id) {
-            if let Some(id) = give(id)? {
+            if let Some(id) = upload_as(id)? {
                 self.effects.insert(effect.id, id);
                 return Ok(());
             }
             unless_refused(evdev::erase_effect(self.node.as_fd(), id))?;
         }
-        match give(-1)? {
+        match upload_as(-1)? {
             Some(id) => _ = self.effects.insert(effect.id, id),
-            None => self.figures.effects_refused += 1,
+            None => self.counts.effects_refused += 1,
         }
         Ok(())
     }
 
-    /// Stops and takes back all effects.
+    /// Erases all effects, which stops them.
     fn erase_all(&mut self) -> io::Result<()> {
         for id in std::mem::take(&mut self.effects).into_values() {
             unless_refused(evdev::erase_effect(self.node.as_fd(), id))?;
@@ -353,37 +368,37 @@ impl DevicePartner {
     }
 
     fn report(&self) -> Vec<Report> {
-        let figures = &self.figures;
+        let counts = &self.counts;
         vec![
-            ("frames", figures.frames as f64),
-            ("snapshots", figures.snapshots as f64),
-            ("repeats left out", self.assembler.repeats as f64),
+            ("frames", counts.frames as f64),
+            ("snapshots", counts.snapshots as f64),
+            ("repeats suppressed", self.assembler.repeats as f64),
             ("frames merged", self.queue.merged as f64),
-            ("frames dropped", figures.dropped as f64),
-            ("kernel overflows", figures.kernel_overflows as f64),
-            ("feedback", figures.feedback as f64),
-            ("feedback refused", figures.feedback_refused as f64),
+            ("frames dropped", counts.dropped as f64),
+            ("kernel overflows", counts.kernel_overflows as f64),
+            ("feedback", counts.feedback as f64),
+            ("feedback refused", counts.feedback_refused as f64),
             ("effects", self.effects.len() as f64),
-            ("effects refused", figures.effects_refused as f64),
-            ("grabbed", f64::from(u8::from(self.grab == Grab::Taken))),
+            ("effects refused", counts.effects_refused as f64),
+            ("grabbed", f64::from(u8::from(self.grab == Grab::Active))),
         ]
     }
 }
 
 impl Drop for DevicePartner {
-    /// The descriptor may live on in the broker: its effects and its grab must not.
+    /// The broker may keep the descriptor open, so effects and grab must be released explicitly.
     fn drop(&mut self) {
         let _ = self.erase_all();
         self.release_grab();
     }
 }
 
-/// Whether the device went away.
+/// Returns true if the error means that the device was unplugged.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
-/// What the device answered, `None` if it refused; only that it is gone is an error.
+/// Returns `None` if the device refused the operation, an error only if it was unplugged.
 fn unless_refused<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -396,9 +411,9 @@ impl Partner for DevicePartner {
     fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
         let flow = self.flows.open(template, &Format::Evdev)?;
         if template.direction == Direction::Out {
-            self.is_snapshot_wanted = true;
-            if self.grabs && self.grab == Grab::Settled {
-                self.grab = Grab::Wanted;
+            self.needs_snapshot = true;
+            if self.grab == Grab::Idle {
+                self.grab = Grab::Waiting;
             }
         }
         Ok(flow)
@@ -407,7 +422,7 @@ impl Partner for DevicePartner {
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         match self.flows.close(flow)? {
             Direction::Out => {
-                self.forget();
+                self.drop_queue();
                 self.release_grab();
                 Ok(())
             }
@@ -424,17 +439,17 @@ impl Partner for DevicePartner {
         }
         match Update::parse(message.body.as_slice()) {
             Err(error) => Err((PartnerError::Message(error.to_string()), message)),
-            Ok(update) => match self.take(update) {
+            Ok(update) => match self.apply(update) {
                 Ok(()) => Ok(Pushed::Taken),
                 Err(error) => Err((self.failed("writing to", error), message)),
             },
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next());
+        let answer = slot.answer(OUT, request, || self.next());
         self.slot = slot;
         answer
     }
@@ -444,8 +459,8 @@ impl Partner for DevicePartner {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.forget();
-                self.is_snapshot_wanted = true;
+                self.drop_queue();
+                self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
             Ctl::Neutral if flow == OUT => Ok(CtlReply::Done),
@@ -453,7 +468,7 @@ impl Partner for DevicePartner {
                 Ok(()) => Ok(CtlReply::Done),
                 Err(error) => Err(self.failed("stopping effects of", error)),
             },
-            Ctl::GivenUp => Ok(CtlReply::Count(self.figures.dropped)),
+            Ctl::Recovery(RecoveryCtl::Discarded) => Ok(CtlReply::Count(self.counts.dropped)),
             Ctl::Report => Ok(CtlReply::Report(self.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
         }
@@ -463,11 +478,10 @@ impl Partner for DevicePartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        let has_one =
-            self.slot.is_held() || !self.queue.is_empty() || self.is_snapshot_wanted || self.is_gone;
+        let is_ready = self.slot.is_held() || !self.queue.is_empty() || self.needs_snapshot || self.is_gone;
         match direction {
             Direction::In => Readiness::now(),
-            Direction::Out if has_one => Readiness::now(),
+            Direction::Out if is_ready => Readiness::now(),
             Direction::Out => Readiness::descriptor(self.node.as_fd(), Interest::Read),
         }
     }

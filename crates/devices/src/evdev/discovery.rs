@@ -1,6 +1,6 @@
-//! Finding event nodes: all of them, the one a user means, and the same one again after it went away.
+//! Finds event nodes: all of them, the one that a specification names, and a known one after it was plugged in again.
 
-use super::OURS;
+use super::PHYS_PREFIX;
 use super::properties::Properties;
 use contract::{DeviceError, Listing};
 use rustix::fs::{Mode, OFlags};
@@ -13,7 +13,7 @@ use sys::input::uinput;
 
 const NODES: &str = "/dev/input";
 
-/// The numbers of the event nodes there are, smallest first.
+/// Returns the numbers of all event nodes, ascending.
 fn numbers() -> Vec<u32> {
     let Ok(entries) = fs::read_dir(NODES) else {
         return Vec::new();
@@ -30,23 +30,23 @@ fn node(number: u32) -> PathBuf {
     Path::new(NODES).join(format!("event{number}"))
 }
 
-/// What the kernel lets everybody read of a device: `name`, `phys` or `uniq`.
+/// Reads an attribute of a device from sysfs, which needs no permission: `name`, `phys` or `uniq`.
 fn attribute(number: u32, attribute: &str) -> String {
     let text = fs::read_to_string(format!("/sys/class/input/event{number}/device/{attribute}"));
     text.map(|text| text.trim_end_matches('\n').into()).unwrap_or_default()
 }
 
-/// Every event node.
+/// Lists all event nodes.
 pub(super) fn list() -> Vec<Listing> {
     let listing = |number| {
         let path = node(number);
         let opened = open(&path);
         let kind = opened.as_ref().map_or("input device", |(_, properties)| properties.kind());
-        let ours = attribute(number, "phys").starts_with(OURS);
-        let whose = if ours { ", a node of Outboard" } else { "" };
+        let ours = attribute(number, "phys").starts_with(PHYS_PREFIX);
+        let owner = if ours { ", a node of Outboard" } else { "" };
         Listing {
             spec: format!("evdev:{}", path.display()),
-            summary: format!("{} ({kind}{whose})", attribute(number, "name")),
+            summary: format!("{} ({kind}{owner})", attribute(number, "name")),
             problem: opened.err().map(|error| error.to_string()),
             ours,
         }
@@ -54,7 +54,7 @@ pub(super) fn list() -> Vec<Listing> {
     numbers().into_iter().map(listing).collect()
 }
 
-/// Opens an event node and asks what it is.
+/// Opens an event node and reads its properties.
 pub(super) fn open(path: &Path) -> Result<(OwnedFd, Properties), DeviceError> {
     let refused = |error: io::Error| DeviceError::Os {
         operation: format!("opening {}", path.display()),
@@ -63,7 +63,7 @@ pub(super) fn open(path: &Path) -> Result<(OwnedFd, Properties), DeviceError> {
     };
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(error.into()))?;
-    let properties = Properties::of(node.as_fd()).map_err(refused)?;
+    let properties = Properties::read(node.as_fd()).map_err(refused)?;
     Ok((node, properties))
 }
 
@@ -73,70 +73,71 @@ fn advice(error: &io::Error) -> Option<String> {
             "add yourself to the group `input`: sudo usermod -aG input $USER, then log in again"
         }
         Errno::NOTTY | Errno::INVAL | Errno::ISDIR => {
-            "it is no event node; `outboard devices` lists those there are"
+            "it is not an event node; `outboard devices` lists the event nodes"
         }
-        Errno::NOENT | Errno::NODEV | Errno::NXIO => "it is not plugged in; `outboard devices` lists what is",
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            "it is not plugged in; `outboard devices` lists the devices that are"
+        }
         _ => return None,
     };
     Some(advice.into())
 }
 
-/// The path that a target stands for: a path, or the one device of a name.
+/// Returns the path of a target, which is a path or the name of a device.
 pub(super) fn resolve(target: &str) -> Result<PathBuf, DeviceError> {
     let wrong = |problem| DeviceError::Spec { what: format!("`evdev:{target}`"), problem };
     let Some(name) = target.strip_prefix("name=") else {
         return match target.starts_with('/') {
             true => Ok(PathBuf::from(target)),
-            false => Err(wrong("write a path that begins with /, or name=NAME".into())),
+            false => Err(wrong("write an absolute path, or name=NAME".into())),
         };
     };
     let mut found = numbers().into_iter().filter(|number| attribute(*number, "name") == name);
     match (found.next(), found.next()) {
         (Some(number), None) => Ok(node(number)),
-        (None, _) => Err(wrong("no device has this name; `outboard devices` lists those there are".into())),
+        (None, _) => Err(wrong("no device has this name; `outboard devices` lists the devices".into())),
         (Some(first), Some(second)) => {
             let (first, second) = (node(first), node(second));
             let both = format!("{} and {}", first.display(), second.display());
-            Err(wrong(format!("several devices have this name ({both}): name one by its path")))
+            Err(wrong(format!("several devices have this name ({both}): use a path")))
         }
     }
 }
 
-/// Finds a device again by what it is: its name, ids and capabilities, and its serial number or else the
-/// place it was plugged into. The node it had is looked at first.
+/// Finds a known device again (see [`is_same`]). Tries its former node first.
 pub(super) fn find_again(target: &str, known: &Properties) -> Result<(OwnedFd, Properties), DeviceError> {
     let named = PathBuf::from(target);
     let others = numbers().into_iter().filter(|number| attribute(*number, "name") == known.name).map(node);
     let candidates = target.starts_with('/').then_some(named).into_iter().chain(others);
-    let mut refused = None;
+    let mut failure = None;
     for path in candidates {
         match open(&path) {
             Ok((node, properties)) if is_same(known, &properties) => return Ok((node, properties)),
             Ok(_) => {}
-            Err(error) => refused = Some(error),
+            Err(error) => failure = Some(error),
         }
     }
-    Err(refused.unwrap_or_else(|| DeviceError::Os {
+    Err(failure.unwrap_or_else(|| DeviceError::Os {
         operation: format!("looking for {}", known.name),
         error: io::Error::from(io::ErrorKind::NotFound),
         advice: Some("plug it in again".into()),
     }))
 }
 
-/// Whether two descriptions are of one device. Two of the same make, without serial numbers, are told apart
-/// by where they are plugged in.
+/// Returns true if two descriptions belong to one device: same name, IDs and capabilities, and same serial number or,
+/// without one, same physical location.
 pub(super) fn is_same(known: &Properties, found: &Properties) -> bool {
-    let is_ours = found.phys.starts_with(OURS) && found.phys != known.phys;
-    let has_number = !known.uniq.is_empty() && known.uniq == found.uniq;
-    let is_there = known.uniq == found.uniq && known.phys == found.phys;
+    let is_ours = found.phys.starts_with(PHYS_PREFIX) && found.phys != known.phys;
+    let same_serial = !known.uniq.is_empty() && known.uniq == found.uniq;
+    let same_location = known.uniq == found.uniq && known.phys == found.phys;
     known.name == found.name
         && known.ids == found.ids
-        && known.is_capable_as(found)
-        && (has_number || is_there)
+        && known.has_same_capabilities(found)
+        && (same_serial || same_location)
         && !is_ours
 }
 
-/// The event node of a device made with `uinput`.
+/// Returns the event node of a device made with `uinput`.
 pub(super) fn node_of(device: BorrowedFd<'_>) -> Option<String> {
     let name = uinput::system_name(device).ok()?;
     let entries = fs::read_dir(format!("/sys/devices/virtual/input/{name}")).ok()?;

@@ -1,5 +1,11 @@
-//! From events to messages: frames put together, echoes and repeats left out, and a queue that joins
-//! motion when the path falls behind.
+//! From events to messages:
+//!
+//! ```text
+//! events ─► Assembler ─► frames ─► Queue ─► messages
+//!            │ drops key repeats,    │ merges motion while the path is slow
+//!            │ echoes                │
+//!            └ SYN_DROPPED           └ full ──► the owner queues a snapshot instead
+//! ```
 
 use contract::Time;
 use std::collections::VecDeque;
@@ -7,17 +13,17 @@ use sys::input::Event;
 use sys::input::code::*;
 use wire::formats::evdev::{self, EVENTS_MAX, Movement, Update, is_motion};
 
-/// Events written and not yet seen again; more are forgotten, oldest first.
+/// Expected echoes, at most; the oldest are forgotten.
 const ECHOES_MAX: usize = 64;
 
-/// Events that this program wrote and that the kernel will show it as if they were somebody's.
+/// Echoes: events that this program writes to a node and then reads from it like events of others.
 #[derive(Debug, Default)]
 pub(super) struct Echoes {
     expected: VecDeque<Event>,
 }
 
 impl Echoes {
-    /// The kernel will show this one.
+    /// Notes that the kernel will echo this event.
     pub(super) fn expect(&mut self, event: Event) {
         if self.expected.len() == ECHOES_MAX {
             self.expected.pop_front();
@@ -25,43 +31,43 @@ impl Echoes {
         self.expected.push_back(event);
     }
 
-    /// Whether this is one; it is expected no longer.
+    /// Returns true if the event is an expected echo, and removes it.
     pub(super) fn take(&mut self, event: Event) -> bool {
         let at = self.expected.iter().position(|expected| *expected == event);
         at.and_then(|at| self.expected.remove(at)).is_some()
     }
 
-    /// Some were lost.
+    /// Forgets all echoes, after the kernel has dropped events.
     pub(super) fn clear(&mut self) {
         self.expected.clear();
     }
 }
 
-/// What an event completed.
+/// Result of [`Assembler::handle`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Assembled {
-    /// Nothing yet, or a frame with nothing in it to send.
+    /// The frame is incomplete, or has no events to send.
     Nothing,
-    /// A frame, without its SYN_REPORT.
+    /// A frame without its SYN_REPORT.
     Frame(Vec<Event>),
-    /// The kernel, or the limit on a frame, dropped events: where things stand must be read anew
-    /// (`SYN_DROPPED` in the kernel's event-codes.rst).
+    /// The kernel dropped events, or the frame was too long: the state must be read again (`SYN_DROPPED` in the kernel's
+    /// event-codes.rst).
     Lost,
 }
 
-/// Puts a device's events together to frames.
+/// Assembles a device's events into frames.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     events: Vec<Event>,
+    /// Events were lost: skip those up to the next SYN_REPORT.
     is_skipping: bool,
-    /// What this program wrote to the device.
     pub(super) echoes: Echoes,
-    /// Repeats left out: the application's kernel makes its own.
+    /// Dropped key repeats; the application's kernel generates its own.
     pub(super) repeats: u64,
 }
 
 impl Assembler {
-    /// Takes the next event.
+    /// Processes the next event.
     pub(super) fn handle(&mut self, event: Event) -> Assembled {
         match (event.kind, event.code) {
             (EV_SYN, SYN_REPORT) => return self.end(),
@@ -72,13 +78,13 @@ impl Assembler {
                 self.add(event);
             }
             (EV_LED, _) if !self.echoes.take(event) => self.add(event),
-            // Sounds and forces are what applications say to the device, never what it says.
+            // Sounds and forces only go from applications to the device.
             _ => {}
         }
         Assembled::Nothing
     }
 
-    /// Forgets an unfinished frame.
+    /// Drops an incomplete frame.
     pub(super) fn clear(&mut self) {
         self.events.clear();
         self.is_skipping = false;
@@ -108,67 +114,65 @@ impl Assembler {
     }
 }
 
-/// Messages that wait for the path.
+/// Messages that were not pulled yet.
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiting: VecDeque<(Time, Update)>,
-    /// More than this many, and frames of mere motion are joined.
+    messages: VecDeque<(Time, Update)>,
+    /// With more messages than this, frames of motion are merged.
     merge_after: usize,
     limit: usize,
-    /// Frames joined with the one before them.
+    /// Frames merged with the previous one.
     pub(super) merged: u64,
 }
 
 impl Queue {
-    /// An empty queue for `limit` messages that joins motion when more than `merge_after` wait.
+    /// Creates an empty queue with room for `limit` messages.
     pub(super) fn new(merge_after: usize, limit: usize) -> Queue {
-        Queue { waiting: VecDeque::new(), merge_after, limit, merged: 0 }
+        Queue { messages: VecDeque::new(), merge_after, limit, merged: 0 }
     }
 
-    /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.messages.is_empty()
     }
 
-    /// Whether as many wait as may.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= self.limit
+        self.messages.len() >= self.limit
     }
 
-    /// Appends a message; says no, and takes nothing, if there is no room.
+    /// Appends or merges a message. Returns false if there is no room.
     pub(super) fn push(&mut self, created: Time, update: Update) -> bool {
-        if self.waiting.len() > self.merge_after
+        if self.messages.len() > self.merge_after
             && let Update::Frame(events) = &update
             && is_motion(events)
-            && let Some((last, Update::Frame(before))) = self.waiting.back_mut()
-            && let Some(joined) = join(before, events)
+            && let Some((last_created, Update::Frame(last))) = self.messages.back_mut()
+            && let Some(merged) = merge(last, events)
         {
-            (*last, *before) = (created, joined);
+            (*last_created, *last) = (created, merged);
             self.merged += 1;
             return true;
         }
         let has_room = !self.is_full();
         if has_room {
-            self.waiting.push_back((created, update));
+            self.messages.push_back((created, update));
         }
         has_room
     }
 
-    /// The oldest.
+    /// Removes and returns the oldest message.
     pub(super) fn pop(&mut self) -> Option<(Time, Update)> {
-        self.waiting.pop_front()
+        self.messages.pop_front()
     }
 
-    /// Drops all that wait; says how many there were.
+    /// Drops all messages. Returns their number.
     pub(super) fn clear(&mut self) -> u64 {
-        let count = self.waiting.len() as u64;
-        self.waiting.clear();
+        let count = self.messages.len() as u64;
+        self.messages.clear();
         count
     }
 }
 
-/// Two frames of mere motion as one.
-fn join(before: &[evdev::Event], events: &[evdev::Event]) -> Option<Vec<evdev::Event>> {
+/// Merges two frames that contain only motion.
+fn merge(first: &[evdev::Event], second: &[evdev::Event]) -> Option<Vec<evdev::Event>> {
     let mut movement = Movement::default();
-    (movement.add(before) && movement.add(events)).then(|| movement.take_last())
+    (movement.add(first) && movement.add(second)).then(|| movement.take_last())
 }

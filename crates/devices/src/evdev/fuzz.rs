@@ -1,8 +1,10 @@
-//! The kernel smooths an absolute axis by its `fuzz`: small steps are shortened or ignored. What a device
-//! sends has been through that once. An application's node must show the same `fuzz`, and would smooth
-//! again; so it is given the raw value that its filter turns into the one wanted.
+//! Inverts the kernel's smoothing of absolute axes.
+//!
+//! The kernel shortens or ignores small steps of an axis by its `fuzz`. The device's values have been smoothed once. The
+//! application's node has the same `fuzz` and would smooth them again. This module therefore computes the raw value that
+//! the node's filter turns into the wanted one.
 
-/// The kernel's filter (`input_defuzz_abs_event` in `drivers/input/input.c`), in its own arithmetic.
+/// Applies the kernel's filter (`input_defuzz_abs_event` in `drivers/input/input.c`), with the kernel's arithmetic.
 pub(super) fn filtered(raw: i32, old: i32, fuzz: i32) -> i32 {
     if fuzz == 0 {
         return raw;
@@ -19,9 +21,8 @@ pub(super) fn filtered(raw: i32, old: i32, fuzz: i32) -> i32 {
     }
 }
 
-/// The raw values, one after the other, that move an axis from `old` to `wanted`: one, if a filter of the
-/// same `fuzz` made that step; two, by way of a place nearby, if not (a step joined of several, or a
-/// snapshot); `wanted` itself where there is no way.
+/// Returns the raw values that move an axis from `old` to `wanted`: one value if a filter with the same `fuzz` made that
+/// step; two values over a position nearby otherwise (merged steps, or a snapshot); `wanted` itself if no values exist.
 pub(super) fn raw_steps(wanted: i32, old: i32, fuzz: i32) -> Vec<i32> {
     if let Some(raw) = raw_step(wanted, old, fuzz) {
         return vec![raw];
@@ -52,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_one_filter_made_passes_the_next_unchanged(
+        fn filtered_values_pass_a_second_filter_unchanged(
             fuzz in 0..300i32,
             raw in prop::collection::vec(-2000..2000i32, 1..60),
         ) {
@@ -71,7 +72,7 @@ mod tests {
         }
 
         #[test]
-        fn any_step_arrives_within_two(fuzz in 0..300i32, old in -2000..2000i32, wanted in -2000..2000i32) {
+        fn any_step_needs_at_most_two_values(fuzz in 0..300i32, old in -2000..2000i32, wanted in -2000..2000i32) {
             let steps = raw_steps(wanted, old, fuzz);
             prop_assert!(steps.len() <= 2);
             let arrived = steps.iter().fold(old, |old, raw| filtered(*raw, old, fuzz));
@@ -81,7 +82,7 @@ mod tests {
         }
 
         #[test]
-        fn any_numbers_are_answered(wanted: i32, old: i32, fuzz in 0..=i32::MAX) {
+        fn any_numbers_are_accepted(wanted: i32, old: i32, fuzz in 0..=i32::MAX) {
             prop_assert!(raw_steps(wanted, old, fuzz).len() <= 2);
         }
     }

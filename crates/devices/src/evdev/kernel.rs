@@ -1,20 +1,20 @@
-//! Between the format `evdev`, which crosses the network, and the kernel's own types. Events of both are
-//! alike, so a list of them becomes the other in its own memory.
+//! Conversions between the network format `evdev` and the kernel's types. Events of both have the same layout, so a list
+//! is converted in its own memory.
 
 use sys::input;
 use wire::formats::evdev::{Effect, Event};
 
-/// Events for a message.
+/// Converts events of the kernel for a message.
 pub(super) fn to_format(events: Vec<input::Event>) -> Vec<Event> {
     events.into_iter().map(|input::Event { kind, code, value }| Event { kind, code, value }).collect()
 }
 
-/// Events of a message.
+/// Converts events of a message for the kernel.
 pub(super) fn to_kernel(events: Vec<Event>) -> Vec<input::Event> {
     events.into_iter().map(|Event { kind, code, value }| input::Event { kind, code, value }).collect()
 }
 
-/// An effect for a message: one that has a number.
+/// Converts an effect of the kernel for a message. Returns `None` if its ID is negative.
 pub(super) fn effect_to_format(effect: &input::Effect) -> Option<Effect> {
     let id = u16::try_from(effect.id).ok()?;
     let input::Effect { kind, id: _, direction, trigger_button, trigger_interval_ms, .. } = *effect;
@@ -22,7 +22,7 @@ pub(super) fn effect_to_format(effect: &input::Effect) -> Option<Effect> {
     Some(Effect { kind, id, direction, trigger_button, trigger_interval_ms, length_ms, delay_ms, parameters })
 }
 
-/// An effect of a message, as the device's kernel knows it: under the number `id`, or -1 for a new one.
+/// Converts an effect of a message for the kernel. `id` is the kernel's ID of the effect, -1 for a new one.
 pub(super) fn effect_to_kernel(effect: &Effect, id: i16) -> input::Effect {
     let Effect { kind, id: _, direction, trigger_button, trigger_interval_ms, .. } = *effect;
     let Effect { length_ms, delay_ms, parameters, .. } = *effect;
@@ -38,7 +38,7 @@ pub(super) fn effect_to_kernel(effect: &Effect, id: i16) -> input::Effect {
     }
 }
 
-// What both name is the same.
+// Both crates use the same codes.
 const _: () = {
     use wire::formats::evdev::{EFFECTS_MAX, code};
     assert!(code::EV_SYN == input::code::EV_SYN && code::EV_KEY == input::code::EV_KEY);

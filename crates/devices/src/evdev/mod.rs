@@ -1,4 +1,13 @@
-//! Keyboards, mice, touchpads, gamepads: an event node here (`evdev`), one like it there (`uinput`).
+//! Keyboards, mice, touchpads, gamepads: an event node on the device host (`evdev`), and a copy of it on the application
+//! host (`uinput`).
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `device`, `frames` | reads the event node; frames, snapshots, feedback to the device |
+//! | `application`, `node` | drives the copy; feedback from applications |
+//! | `state` | state of a device, snapshots, and the events from one state to another |
+//! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
+//! | `fuzz`, `kernel` | inverse of the kernel's smoothing; conversions |
 
 mod application;
 mod device;
@@ -26,15 +35,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::input::code::*;
 use sys::input::{Axis, Event, uinput, write_events};
 
-/// What a node's place begins with, so that a device that is looked for is never mistaken for its own
-/// application's node on the same host.
-const OURS: &str = "outboard/";
+/// Prefix of the physical location (`phys`) of nodes made by Outboard. It prevents that the search for a device finds
+/// the device's own copy on the same host.
+const PHYS_PREFIX: &str = "outboard/";
 
-/// The device's side.
+/// The class `evdev`, the device side.
 #[derive(Debug)]
 pub struct Evdev;
 
-/// The application's side.
+/// The class `uinput`, the application side.
 #[derive(Debug)]
 pub struct Uinput;
 
@@ -44,21 +53,21 @@ static EVDEV_OPTIONS: [OptionSpec; 3] = [
         kind: OptionKind::Choice(&["auto", "on", "off"]),
         default: "auto",
         scope: Scope::Local,
-        doc: "keep its events from this host: auto: while an application is attached; on: from the start",
+        doc: "hide the device's events from this host. auto: while an application is attached; on: from the start",
     },
     OptionSpec {
         name: "merge_after",
         kind: OptionKind::Integer { min: 0, max: 65536 },
         default: "64",
         scope: Scope::Local,
-        doc: "frames that wait for the path before motion is joined",
+        doc: "queued frames above which motion is merged",
     },
     OptionSpec {
         name: "queue",
         kind: OptionKind::Integer { min: 1, max: 65536 },
         default: "1024",
         scope: Scope::Local,
-        doc: "frames that wait for the path before a snapshot replaces them",
+        doc: "capacity of the queue, frames; when it is full, a snapshot replaces them",
     },
 ];
 
@@ -140,17 +149,17 @@ impl Evdev {
         node: OwnedFd,
         properties: &Properties,
     ) -> Result<Opened, DeviceError> {
-        let refused = |what: &str, error, advice: Option<&str>| DeviceError::Os {
-            operation: format!("{what} {}", properties.name),
+        let failed = |operation: &str, error, advice: Option<&str>| DeviceError::Os {
+            operation: format!("{operation} {}", properties.name),
             error,
             advice: advice.map(Into::into),
         };
         sys::input::evdev::use_boot_clock(node.as_fd())
-            .map_err(|error| refused("setting the clock of", error, None))?;
+            .map_err(|error| failed("setting the clock of", error, None))?;
         if spec.options.text("grab") == "on" {
-            let advice = "another program has grabbed it; stop that program, or say grab=off";
+            let advice = "another program has grabbed it; stop that program, or use grab=off";
             sys::input::evdev::grab(node.as_fd(), true)
-                .map_err(|error| refused("grabbing", error, Some(advice)))?;
+                .map_err(|error| failed("grabbing", error, Some(advice)))?;
         }
         let description = describe(properties);
         Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: vec![node] })
@@ -163,7 +172,7 @@ impl DeviceClass for Uinput {
     }
 
     fn summary(&self) -> &'static str {
-        "an input device of this host that does what an `evdev` elsewhere does"
+        "an input device on this host that copies an `evdev` of the device host"
     }
 
     fn doc(&self) -> &'static str {
@@ -188,7 +197,7 @@ impl DeviceClass for Uinput {
         }
         let like = like.ok_or_else(|| DeviceError::Spec {
             what: "uinput".into(),
-            problem: "a node is made like a device: give it one of class `evdev` to stand for".into(),
+            problem: "a node copies a device: attach a device of class `evdev`".into(),
         })?;
         let mut properties = parse_properties(like)?;
         if !spec.target.is_empty() {
@@ -196,12 +205,12 @@ impl DeviceClass for Uinput {
         }
         let node = open_uinput()?;
         create(node.as_fd(), &properties).map_err(|error| DeviceError::Os {
-            operation: format!("making an input device like {}", properties.name),
+            operation: format!("creating a copy of {}", properties.name),
             error,
             advice: None,
         })?;
-        let place = discovery::node_of(node.as_fd());
-        let summary = format!("{} at {}", properties.name, place.as_deref().unwrap_or("/dev/input"));
+        let path = discovery::node_of(node.as_fd());
+        let summary = format!("{} at {}", properties.name, path.as_deref().unwrap_or("/dev/input"));
         let description = Description { summary, ..like.clone() };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![node] })
     }
@@ -234,7 +243,7 @@ fn describe(properties: &Properties) -> Description {
 fn parse_properties(description: &Description) -> Result<Properties, DeviceError> {
     let wrong = |problem| DeviceError::Spec { what: "the description of an input device".into(), problem };
     if description.class != "evdev" {
-        return Err(wrong(format!("it is of class `{}`, not `evdev`", description.class)));
+        return Err(wrong(format!("its class is `{}`, not `evdev`", description.class)));
     }
     Properties::parse(&description.properties).map_err(|error| wrong(error.to_string()))
 }
@@ -243,7 +252,7 @@ fn unpack(opened: Opened) -> Result<(OwnedFd, Properties), DeviceError> {
     let properties = parse_properties(&opened.description)?;
     let node = opened.descriptors.into_iter().next().ok_or_else(|| DeviceError::Spec {
         what: properties.name.clone(),
-        problem: "it came without an open descriptor".into(),
+        problem: "the broker passed no descriptor".into(),
     })?;
     Ok((node, properties))
 }
@@ -256,7 +265,7 @@ fn open_uinput() -> Result<OwnedFd, DeviceError> {
         error: error.into(),
         advice: Some(match error {
             rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-                "let the group `input` write to it: a udev rule KERNEL==\"uinput\", GROUP=\"input\", \
+                "give the group `input` write access: a udev rule KERNEL==\"uinput\", GROUP=\"input\", \
                  MODE=\"0660\""
                     .into()
             }
@@ -265,14 +274,14 @@ fn open_uinput() -> Result<OwnedFd, DeviceError> {
     })
 }
 
-/// Makes a node like a device.
+/// Creates a node with a device's properties.
 fn create(node: BorrowedFd<'_>, properties: &Properties) -> io::Result<()> {
     let has_effects = properties.effects_max > 0 && properties.kinds.contains(EV_FF);
     let effects_max = if has_effects { properties.effects_max } else { 0 };
     let name = if properties.name.is_empty() { "Outboard input device" } else { &properties.name };
     uinput::set_up(node, name, properties.ids, effects_max)?;
-    if let Ok(place) = CString::new(format!("{OURS}{}", properties.phys)) {
-        uinput::set_physical_location(node, &place)?;
+    if let Ok(phys) = CString::new(format!("{PHYS_PREFIX}{}", properties.phys)) {
+        uinput::set_physical_location(node, &phys)?;
     }
     properties.props.iter().try_for_each(|property| uinput::enable_property(node, property))?;
     for kind in properties.kinds.iter().filter(|kind| *kind != EV_FF || has_effects) {
@@ -283,7 +292,7 @@ fn create(node: BorrowedFd<'_>, properties: &Properties) -> io::Result<()> {
     }
     if properties.kinds.contains(EV_ABS) {
         for (code, axis) in &properties.axes {
-            // The kernel takes no flat wider than the range, though some drivers have it.
+            // The kernel refuses a flat wider than the range, though some drivers have it.
             let range = i64::from(axis.maximum) - i64::from(axis.minimum);
             let flat = i32::try_from(range).map_or(axis.flat, |range| axis.flat.min(range));
             uinput::enable_code(node, EV_ABS, *code)?;

@@ -1,5 +1,5 @@
-//! A node made with `uinput`, as a state machine: frames and snapshots are written to it, what applications
-//! ask of it is read, answered and queued.
+//! A node made with `uinput`, as a state machine: writes frames and snapshots to it, and reads, answers and queues the
+//! requests of applications.
 
 use super::frames::{Echoes, Queue};
 use super::fuzz::raw_steps;
@@ -16,42 +16,42 @@ use sys::input::code::*;
 use sys::input::{Event, read_events, uinput, write_events};
 use wire::formats::evdev::{Effect, Update};
 
-/// Messages that wait for the path; more, and they are replaced by a snapshot.
+/// Queued messages, at most; then a snapshot replaces them.
 const QUEUE_MAX: usize = 256;
 
-/// Reads of 64 events each at a time. The kernel's own queue of a device has 16.
+/// Reads of 64 events in one call, at most. The kernel's queue of a `uinput` device has 16 events.
 const READS_MAX: usize = 16;
 
-/// What an application that uploads an effect of a kind not known here is told.
+/// Reply to an application that uploads an effect of an unknown kind.
 const REFUSED: i32 = -rustix::io::Errno::INVAL.raw_os_error();
 
-/// An effect that an application gave the node.
-struct Kept {
+/// An effect that an application has uploaded.
+struct UploadedEffect {
     effect: Effect,
-    /// How often it was told to play; 0 once stopped.
+    /// Repetitions of the last play command; 0 after a stop.
     plays: i32,
 }
 
-/// An application's node and what is known of it.
+/// A node and its state.
 pub(super) struct Node {
     node: Arc<OwnedFd>,
     properties: Properties,
-    /// Whether what applications ask for is wanted.
-    pub(super) is_heard: bool,
+    /// The flow of feedback is open; otherwise nothing is queued.
+    pub(super) is_feedback_open: bool,
     state: State,
     echoes: Echoes,
-    effects: BTreeMap<u16, Kept>,
-    /// Gain and centring force, where an application set them.
-    strengths: BTreeMap<u16, i32>,
+    effects: BTreeMap<u16, UploadedEffect>,
+    /// Gain and autocentre force by code, once an application has set them.
+    gains: BTreeMap<u16, i32>,
     queue: Queue,
-    is_snapshot_wanted: bool,
+    needs_snapshot: bool,
     batch: Vec<(u64, Event)>,
-    figures: Figures,
+    counts: Counts,
 }
 
-/// What [`Ctl::Report`] tells.
+/// Figures of [`contract::Ctl::Report`].
 #[derive(Debug, Default)]
-struct Figures {
+struct Counts {
     frames: u64,
     snapshots: u64,
     neutrals: u64,
@@ -62,68 +62,67 @@ struct Figures {
 }
 
 impl Node {
-    /// A node that exists, opened without blocking. Whatever was held is let go: who drove it before is no
-    /// longer there.
+    /// Wraps an existing, non-blocking node. Releases everything that a crashed process may have left pressed.
     pub(super) fn new(node: Arc<OwnedFd>, properties: Properties) -> io::Result<Self> {
-        let mut made = Node {
-            is_heard: false,
-            state: State::unknown(&properties),
+        let mut node = Node {
+            is_feedback_open: false,
+            state: State::all_pressed(&properties),
             properties,
             node,
             echoes: Echoes::default(),
             effects: BTreeMap::new(),
-            strengths: BTreeMap::new(),
+            gains: BTreeMap::new(),
             queue: Queue::new(QUEUE_MAX, QUEUE_MAX),
-            is_snapshot_wanted: false,
+            needs_snapshot: false,
             batch: Vec::new(),
-            figures: Figures::default(),
+            counts: Counts::default(),
         };
-        made.settle(&neutral(&made.properties))?;
-        Ok(made)
+        node.apply_snapshot(&neutral(&node.properties))?;
+        Ok(node)
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub(super) fn name(&self) -> &str {
         &self.properties.name
     }
 
-    /// Takes what came from the device.
-    pub(super) fn take(&mut self, update: Update) -> io::Result<()> {
+    /// Applies a message of the device.
+    pub(super) fn apply(&mut self, update: Update) -> io::Result<()> {
         match update {
             Update::Frame(events) => {
-                self.figures.frames += 1;
-                self.happen(&to_kernel(events))
+                self.counts.frames += 1;
+                self.apply_frame(&to_kernel(events))
             }
             Update::Snapshot(events) => {
-                self.figures.snapshots += 1;
+                self.counts.snapshots += 1;
                 let (events, refused): (Vec<_>, Vec<_>) =
-                    to_kernel(events).into_iter().partition(|event| self.is_fit(*event));
-                self.figures.refused += refused.len() as u64;
-                self.settle(&events)
+                    to_kernel(events).into_iter().partition(|event| self.is_valid(*event));
+                self.counts.refused += refused.len() as u64;
+                self.apply_snapshot(&events)
             }
-            // Effects go the other way.
+            // Effects only go from applications to the device.
             Update::Upload(_) | Update::Erase(_) => {
-                self.figures.refused += 1;
+                self.counts.refused += 1;
                 Ok(())
             }
         }
     }
 
-    /// Writes a frame, but for what the node has not.
-    fn happen(&mut self, events: &[Event]) -> io::Result<()> {
+    /// Writes the valid events of a frame.
+    fn apply_frame(&mut self, events: &[Event]) -> io::Result<()> {
         let mut written = Vec::with_capacity(events.len() + 1);
         for event in events {
-            match self.is_fit(*event) {
+            match self.is_valid(*event) {
                 true => self.stage(*event, &mut written),
-                false => self.figures.refused += 1,
+                false => self.counts.refused += 1,
             }
         }
         self.write(written)
     }
 
-    /// Brings the node to where a snapshot says things stand.
-    fn settle(&mut self, snapshot: &[Event]) -> io::Result<()> {
-        let target = self.state.after(snapshot);
+    /// Writes the events that lead from the node's state to the state of a snapshot.
+    fn apply_snapshot(&mut self, snapshot: &[Event]) -> io::Result<()> {
+        let target = self.state.with_snapshot(snapshot);
         for events in self.state.changes_to(&target, &self.properties) {
             let mut written = Vec::with_capacity(events.len() + 1);
             events.iter().for_each(|event| self.stage(*event, &mut written));
@@ -132,8 +131,8 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the node has such an event, with a value that means something.
-    fn is_fit(&self, event: Event) -> bool {
+    /// Returns true if the node has this event and the value is valid.
+    fn is_valid(&self, event: Event) -> bool {
         let is_value = match event.kind {
             EV_KEY | EV_SW | EV_LED => matches!(event.value, 0 | 1),
             EV_REP => (0..=REPEAT_MS_MAX.cast_signed()).contains(&event.value),
@@ -146,7 +145,7 @@ impl Node {
         is_value && self.properties.has(event)
     }
 
-    /// Appends an event as the kernel must be told it, and follows what that does.
+    /// Appends an event to `written`, with axis values corrected for the kernel's smoothing, and applies it to the state.
     fn stage(&mut self, event: Event, written: &mut Vec<Event>) {
         let fuzz = match event.kind {
             EV_ABS if event.code != ABS_MT_SLOT => {
@@ -167,23 +166,23 @@ impl Node {
         self.state.apply(event);
     }
 
-    /// Writes events as one frame. The kernel shows some of them to this program too, in a short queue that
-    /// an application's request must not be lost from: so that is emptied at once.
+    /// Writes events as one frame. The kernel echoes some of them to this process, in the same short queue as the
+    /// requests of applications. The queue is read at once, so that no request is lost.
     fn write(&mut self, mut events: Vec<Event>) -> io::Result<()> {
         if events.is_empty() {
             return Ok(());
         }
-        let is_shown = events.iter().any(|event| matches!(event.kind, EV_MSC | EV_LED | EV_REP));
+        let has_echo = events.iter().any(|event| matches!(event.kind, EV_MSC | EV_LED | EV_REP));
         events.push(Event::REPORT);
         write_events(self.node.as_fd(), &events)?;
-        match is_shown {
-            true => self.listen(),
+        match has_echo {
+            true => self.read_requests(),
             false => Ok(()),
         }
     }
 
-    /// Takes in what applications ask for. One that waits for an answer gets it here, not from the network.
-    pub(super) fn listen(&mut self) -> io::Result<()> {
+    /// Reads the requests of applications. Replies to those that wait, without involving the network.
+    pub(super) fn read_requests(&mut self) -> io::Result<()> {
         for _ in 0..READS_MAX {
             self.batch.clear();
             match read_events(self.node.as_fd(), &mut self.batch) {
@@ -197,35 +196,35 @@ impl Node {
                 Err(error) => return Err(error),
             }
             let batch = std::mem::take(&mut self.batch);
-            let mut said = Vec::new();
+            let mut feedback = Vec::new();
             for (_, event) in &batch {
                 match event.kind {
                     EV_UINPUT => {
-                        self.tell(std::mem::take(&mut said));
-                        self.answer(event.code, event.value.cast_unsigned());
+                        self.queue_frame(std::mem::take(&mut feedback));
+                        self.reply(event.code, event.value.cast_unsigned());
                     }
-                    _ if self.hear(*event) => said.push(*event),
+                    _ if self.track_feedback(*event) => feedback.push(*event),
                     _ => {}
                 }
             }
-            self.tell(said);
+            self.queue_frame(feedback);
             self.batch = batch;
         }
         Ok(())
     }
 
-    /// Answers an application that waits. An error is of one that waits no longer.
-    fn answer(&mut self, what: u16, request: u32) {
-        match what {
+    /// Replies to an application that waits. An error means that it no longer waits.
+    fn reply(&mut self, kind: u16, request: u32) {
+        match kind {
             UI_FF_UPLOAD => {
                 let mut uploaded = None;
-                let answered = uinput::answer_upload(self.node.as_fd(), request, |effect| {
+                let replied = uinput::answer_upload(self.node.as_fd(), request, |effect| {
                     uploaded = effect.and_then(|effect| effect_to_format(&effect));
                     if uploaded.is_some() { 0 } else { REFUSED }
                 });
-                if let (Ok(()), Some(effect)) = (answered, uploaded) {
-                    self.figures.uploads += 1;
-                    self.effects.insert(effect.id, Kept { effect, plays: 0 });
+                if let (Ok(()), Some(effect)) = (replied, uploaded) {
+                    self.counts.uploads += 1;
+                    self.effects.insert(effect.id, UploadedEffect { effect, plays: 0 });
                     self.queue(Update::Upload(effect));
                 }
             }
@@ -241,8 +240,8 @@ impl Node {
         }
     }
 
-    /// Follows what an application says; whether the device must hear of it.
-    fn hear(&mut self, event: Event) -> bool {
+    /// Applies an event of an application to the state. Returns true if it must be sent to the device.
+    fn track_feedback(&mut self, event: Event) -> bool {
         match event.kind {
             EV_LED if self.echoes.take(event) => false,
             EV_LED => {
@@ -250,97 +249,103 @@ impl Node {
                 true
             }
             EV_FF if event.code >= FF_EFFECTS_MAX => {
-                self.strengths.insert(event.code, event.value);
+                self.gains.insert(event.code, event.value);
                 true
             }
             EV_FF => {
-                if let Some(kept) = self.effects.get_mut(&event.code) {
-                    kept.plays = event.value;
+                if let Some(uploaded) = self.effects.get_mut(&event.code) {
+                    uploaded.plays = event.value;
                 }
                 true
             }
             EV_SND => true,
-            // What this program wrote, and the speed of repeats, which is the node's own.
+            // Echoes, and the repeat settings, which belong to the node alone.
             _ => false,
         }
     }
 
-    fn tell(&mut self, events: Vec<Event>) {
+    fn queue_frame(&mut self, events: Vec<Event>) {
         if !events.is_empty() {
             self.queue(Update::Frame(to_format(events)));
         }
     }
 
     fn queue(&mut self, update: Update) {
-        if !self.is_heard {
+        if !self.is_feedback_open {
             return;
         }
-        self.figures.feedback += 1;
+        self.counts.feedback += 1;
         if !self.queue.push(Time(boot_ns()), update) {
-            self.figures.dropped += 1 + self.queue.clear();
-            self.is_snapshot_wanted = true;
+            self.counts.dropped += 1 + self.queue.clear();
+            self.needs_snapshot = true;
         }
     }
 
-    /// Queues where things stand: lights and strengths, then each effect, then those that play for ever.
+    /// Queues the state of the feedback: lights and gains, then all effects, then the commands for effects that play
+    /// without end.
     fn take_snapshot(&mut self) {
         let lights = self.properties.codes(EV_LED);
         let mut events: Vec<Event> = lights
             .iter()
             .map(|code| Event::new(EV_LED, code, self.state.lights.contains(code).into()))
             .collect();
-        events.extend(self.strengths.iter().map(|(code, value)| Event::new(EV_FF, *code, *value)));
-        let effects: Vec<Update> = self.effects.values().map(|kept| Update::Upload(kept.effect)).collect();
-        let playing = self.effects.iter().filter(|(_, kept)| kept.plays > 0 && kept.effect.length_ms == 0);
-        let playing = playing.map(|(id, kept)| Event::new(EV_FF, *id, kept.plays)).collect();
+        events.extend(self.gains.iter().map(|(code, value)| Event::new(EV_FF, *code, *value)));
+        let uploads: Vec<Update> =
+            self.effects.values().map(|uploaded| Update::Upload(uploaded.effect)).collect();
+        let playing = self
+            .effects
+            .iter()
+            .filter(|(_, uploaded)| uploaded.plays > 0 && uploaded.effect.length_ms == 0)
+            .map(|(id, uploaded)| Event::new(EV_FF, *id, uploaded.plays))
+            .collect();
         self.queue(Update::Snapshot(to_format(events)));
-        effects.into_iter().for_each(|effect| self.queue(effect));
-        self.tell(playing);
+        uploads.into_iter().for_each(|upload| self.queue(upload));
+        self.queue_frame(playing);
     }
 
-    /// The next message of what applications ask for.
+    /// Returns the next message of feedback.
     pub(super) fn next(&mut self) -> io::Result<Option<Message>> {
-        self.listen()?;
-        if std::mem::take(&mut self.is_snapshot_wanted) {
-            self.forget(0);
+        self.read_requests()?;
+        if std::mem::take(&mut self.needs_snapshot) {
+            self.drop_queue(0);
             self.take_snapshot();
         }
         Ok(self.queue.pop().map(|(created, update)| Message::new(created, update.to_bytes())))
     }
 
-    /// Whether [`Node::next`] has one.
+    /// Returns true if [`Node::next`] would return a message.
     pub(super) fn has_next(&self) -> bool {
-        !self.queue.is_empty() || self.is_snapshot_wanted
+        !self.queue.is_empty() || self.needs_snapshot
     }
 
-    /// The next message is a snapshot.
-    pub(super) fn want_snapshot(&mut self) {
-        self.is_snapshot_wanted = true;
+    /// Makes the next message a snapshot.
+    pub(super) fn request_snapshot(&mut self) {
+        self.needs_snapshot = true;
     }
 
-    /// Drops what waits, and counts `more` that the path has not taken yet.
-    pub(super) fn forget(&mut self, more: u64) {
-        self.figures.dropped += more + self.queue.clear();
+    /// Drops the queue. `more`: messages that the caller drops too, for the count.
+    pub(super) fn drop_queue(&mut self, more: u64) {
+        self.counts.dropped += more + self.queue.clear();
     }
 
-    /// Lets everything go.
-    pub(super) fn rest(&mut self) -> io::Result<()> {
-        self.figures.neutrals += 1;
-        self.settle(&neutral(&self.properties))
+    /// Brings the node to the neutral state.
+    pub(super) fn go_neutral(&mut self) -> io::Result<()> {
+        self.counts.neutrals += 1;
+        self.apply_snapshot(&neutral(&self.properties))
     }
 
-    /// Figures for people and scripts.
+    /// Returns the figures of [`contract::Ctl::Report`].
     pub(super) fn report(&self) -> Vec<Report> {
-        let figures = &self.figures;
+        let counts = &self.counts;
         vec![
-            ("frames", figures.frames as f64),
-            ("snapshots", figures.snapshots as f64),
-            ("neutral", figures.neutrals as f64),
-            ("events refused", figures.refused as f64),
+            ("frames", counts.frames as f64),
+            ("snapshots", counts.snapshots as f64),
+            ("neutral", counts.neutrals as f64),
+            ("events refused", counts.refused as f64),
             ("keys down", self.state.keys.len() as f64),
-            ("feedback", figures.feedback as f64),
-            ("feedback dropped", figures.dropped as f64),
-            ("effects uploaded", figures.uploads as f64),
+            ("feedback", counts.feedback as f64),
+            ("feedback dropped", counts.dropped as f64),
+            ("effects uploaded", counts.uploads as f64),
             ("effects", self.effects.len() as f64),
         ]
     }

@@ -1,5 +1,5 @@
-//! What an input device is: enough to make a node that an application cannot tell from it. The layout is
-//! in docs/formats-evdev.md; it comes from a stranger and is checked before anything is made of it.
+//! Properties of an input device: enough to create a node that applications cannot distinguish from it. The encoding
+//! (docs/reference/formats-evdev.md) comes from the peer and is checked completely.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,16 +11,16 @@ use wire::{Reader, WireError, Writer};
 /// Version of the layout.
 const LAYOUT: u8 = 1;
 
-/// Bytes in a name, a place and a serial number.
+/// Longest name, physical location and serial number, bytes.
 const TEXT_BYTES_MAX: usize = 255;
 
-/// Fingers that a device can tell apart: what newer kernels let `uinput` have.
+/// Multitouch slots of a device, at most: the limit of `uinput` in newer kernels.
 pub(super) const SLOTS_MAX: i32 = 99;
 
-/// A held key waits at most this long before it repeats, and between repeats.
+/// Longest delay and period of key repeats.
 pub(super) const REPEAT_MS_MAX: u32 = 60_000;
 
-/// The kinds with codes that say nothing but that they exist, and how many codes each can have.
+/// Event types with a plain set of codes, and the number of codes of each.
 const CODED: [(u16, usize); 7] = [
     (EV_KEY, KEY_CNT),
     (EV_REL, REL_CNT),
@@ -34,31 +34,31 @@ const CODED: [(u16, usize); 7] = [
 /// A device's name, numbers and capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Properties {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Where it is plugged in.
+    /// Physical location.
     pub phys: String,
-    /// Its serial number or address.
+    /// Serial number or address.
     pub uniq: String,
-    /// Bus, maker, product, version.
+    /// Bus, vendor, product, version.
     pub ids: Ids,
-    /// `INPUT_PROP_POINTER` and so on.
+    /// Input properties, `INPUT_PROP_POINTER` and so on.
     pub props: Bits,
-    /// The kinds of events it has.
+    /// Event types.
     pub kinds: Bits,
-    /// The codes of each kind in [`CODED`].
+    /// Codes of each event type in [`CODED`].
     pub(super) codes: [Bits; CODED.len()],
-    /// Its absolute axes.
+    /// Absolute axes by code.
     pub axes: BTreeMap<u16, Axis>,
-    /// How long a held key waits before it repeats, and between repeats.
+    /// Delay and period of key repeats.
     pub repeat_ms: Option<[u32; 2]>,
-    /// How many effects it holds.
+    /// Number of force-feedback effects that the device can store.
     pub effects_max: u32,
 }
 
 impl Properties {
-    /// Asks an event node.
-    pub fn of(node: BorrowedFd<'_>) -> io::Result<Properties> {
+    /// Reads the properties of an event node.
+    pub fn read(node: BorrowedFd<'_>) -> io::Result<Properties> {
         let kinds = evdev::codes(node, 0)?;
         let mut properties = Properties {
             name: evdev::name(node)?,
@@ -92,7 +92,7 @@ impl Properties {
         Ok(properties)
     }
 
-    /// Reads the layout.
+    /// Decodes the properties.
     pub fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
         let mut reader = Reader::new(bytes);
         match reader.u8("layout version")? {
@@ -118,7 +118,7 @@ impl Properties {
         }
         for _ in 0..reader.count("axes", ABS_CNT)? {
             let (code, axis) = parse_axis(&mut reader)?;
-            // In order and each once, so that there is one layout for each device.
+            // Ascending codes make the encoding of a device unique.
             if properties.axes.last_key_value().is_some_and(|(last, _)| *last >= code) {
                 return Err(WireError::Value { what: "axis", value: code.into() });
             }
@@ -138,7 +138,7 @@ impl Properties {
         Ok(properties)
     }
 
-    /// The bytes of [`Properties::parse`].
+    /// Encodes the properties for [`Properties::parse`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.u8(LAYOUT).text(&self.name).text(&self.phys).text(&self.uniq);
@@ -164,13 +164,13 @@ impl Properties {
         writer.finish()
     }
 
-    /// The codes it has of a kind; for absolute axes see [`Properties::axes`].
+    /// Returns the codes of an event type; for absolute axes see [`Properties::axes`].
     pub fn codes(&self, kind: u16) -> Bits {
         let at = CODED.iter().position(|(known, _)| *known == kind);
         at.map_or_else(Bits::new, |at| self.codes[at])
     }
 
-    /// Gives it the codes of a kind (none for a kind without).
+    /// Adds an event type with its codes.
     pub fn set_codes(&mut self, kind: u16, codes: Bits) {
         self.kinds.set(kind, true);
         if let Some(at) = CODED.iter().position(|(known, _)| *known == kind) {
@@ -178,7 +178,7 @@ impl Properties {
         }
     }
 
-    /// Whether the device has such an event.
+    /// Returns true if the device has the type and code of this event.
     pub fn has(&self, event: Event) -> bool {
         let has_code = match event.kind {
             EV_SYN => return event.code == SYN_MT_REPORT,
@@ -189,32 +189,32 @@ impl Properties {
         has_code && self.kinds.contains(event.kind)
     }
 
-    /// Whether another has the same kinds, codes and axes.
-    pub(super) fn is_capable_as(&self, other: &Properties) -> bool {
+    /// Returns true if another device has the same event types, codes and axes.
+    pub(super) fn has_same_capabilities(&self, other: &Properties) -> bool {
         self.kinds == other.kinds
             && self.props == other.props
             && self.codes == other.codes
             && self.axes.keys().eq(other.axes.keys())
     }
 
-    /// How many fingers it tells apart by slots; 0 without slots.
+    /// Returns the number of multitouch slots.
     pub fn slots(&self) -> usize {
         let slots = self.axes.get(&ABS_MT_SLOT).map_or(0, |axis| axis.maximum.clamp(0, SLOTS_MAX - 1) + 1);
         slots as usize
     }
 
-    /// Whether it takes anything back: lights, sounds, effects.
+    /// Returns true if the device accepts feedback: lights, sounds, effects.
     pub fn has_feedback(&self) -> bool {
         [EV_LED, EV_SND, EV_FF].iter().any(|kind| !self.codes(*kind).is_empty())
     }
 
-    /// Whether it is a joystick, gamepad or wheel, whose axes have a place they come back to.
+    /// Returns true for a joystick, gamepad or wheel. Their axes have a rest position.
     pub fn is_joystick(&self) -> bool {
         let keys = self.codes(EV_KEY);
         (BTN_JOYSTICK..BTN_DIGI).any(|button| keys.contains(button)) || keys.contains(BTN_TRIGGER_HAPPY)
     }
 
-    /// What a person would call it.
+    /// Returns the kind of device in words.
     pub fn kind(&self) -> &'static str {
         let keys = self.codes(EV_KEY);
         let has_touch = self.axes.contains_key(&ABS_MT_POSITION_X) || keys.contains(BTN_TOUCH);

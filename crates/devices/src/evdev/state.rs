@@ -1,5 +1,7 @@
-//! Where a device's keys, switches, axes and fingers stand, and the events that lead from there to
-//! somewhere else.
+//! State of a device's keys, switches, axes and fingers, and the events that lead from one state to another.
+//!
+//! Fingers follow the kernel's multitouch protocol B (`multi-touch-protocol.rst`): `ABS_MT_SLOT` selects a slot, and
+//! `ABS_MT_TRACKING_ID` identifies the finger in it; -1 means that the slot is empty.
 
 use super::properties::Properties;
 use std::io;
@@ -7,15 +9,15 @@ use std::os::fd::BorrowedFd;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, evdev};
 
-/// Axes that each finger has (`ABS_MT_TOUCH_MAJOR` to `ABS_MT_TOOL_Y`).
+/// Axes of a finger (`ABS_MT_TOUCH_MAJOR` to `ABS_MT_TOOL_Y`).
 const FINGER_AXES: usize = (ABS_MT_TOOL_Y - ABS_MT_TOUCH_MAJOR + 1) as usize;
 
-/// The finger's axis that says who it is; -1 is nobody.
+/// Index of the tracking ID among a finger's axes.
 const TRACKING_ID: usize = (ABS_MT_TRACKING_ID - ABS_MT_TOUCH_MAJOR) as usize;
 
 type Finger = [i32; FINGER_AXES];
 
-/// Where things stand.
+/// State of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) keys: Bits,
@@ -23,7 +25,7 @@ pub(super) struct State {
     pub(super) lights: Bits,
     axes: [i32; ABS_CNT],
     fingers: Vec<Finger>,
-    /// The slot that events are for now.
+    /// The selected slot.
     slot: usize,
 }
 
@@ -33,7 +35,7 @@ fn finger_axis(code: u16) -> Option<usize> {
 }
 
 impl State {
-    /// A device nobody has touched yet: its axes as its description has them.
+    /// Returns the state of an untouched device, with the axes of its description.
     pub(super) fn new(properties: &Properties) -> State {
         let mut finger = [0; FINGER_AXES];
         finger[TRACKING_ID] = -1;
@@ -49,15 +51,15 @@ impl State {
         }
     }
 
-    /// A node that somebody drove before: every key may be down, every finger too.
-    pub(super) fn unknown(properties: &Properties) -> State {
+    /// Returns the worst-case state of a node that another process has driven: all keys and fingers are down.
+    pub(super) fn all_pressed(properties: &Properties) -> State {
         let mut state = State::new(properties);
         state.keys = properties.codes(EV_KEY);
         state.fingers.iter_mut().for_each(|finger| finger[TRACKING_ID] = 0);
         state
     }
 
-    /// Asks an event node.
+    /// Reads the state of an event node.
     pub(super) fn read(node: BorrowedFd<'_>, properties: &Properties) -> io::Result<State> {
         let mut state = State::new(properties);
         state.keys = evdev::state(node, EV_KEY)?;
@@ -87,7 +89,7 @@ impl State {
         }
     }
 
-    /// Follows an event.
+    /// Applies an event.
     pub(super) fn apply(&mut self, event: Event) {
         let is_on = event.value != 0;
         match (event.kind, event.code) {
@@ -104,8 +106,8 @@ impl State {
         }
     }
 
-    /// What an absolute axis stands at, in the slot selected now; `None` for a finger's axis on a device
-    /// without slots, where nothing is remembered.
+    /// Returns the value of an absolute axis, for a finger's axis in the selected slot. `None` for a finger's axis on a
+    /// device without slots, whose fingers have no state.
     pub(super) fn axis(&self, code: u16) -> Option<i32> {
         match finger_axis(code) {
             None => self.axes.get(usize::from(code)).copied(),
@@ -120,7 +122,7 @@ impl State {
         }
     }
 
-    /// A snapshot, but for the keys in `except`. Lights are left out: they belong to the application.
+    /// Returns a snapshot without the keys in `except`. It has no lights: they belong to the application.
     pub(super) fn snapshot(&self, properties: &Properties, except: &Bits) -> Vec<Event> {
         let mut events: Vec<Event> =
             self.keys.without(except).iter().map(|code| Event::new(EV_KEY, code, 1)).collect();
@@ -140,21 +142,21 @@ impl State {
         events
     }
 
-    /// The event that selects the current slot, on a device with slots.
+    /// Returns the event that selects the current slot, on a device with slots.
     fn selection(&self) -> Option<Event> {
         (!self.fingers.is_empty()).then(|| Event::new(EV_ABS, ABS_MT_SLOT, self.slot as i32))
     }
 
-    /// Where things stand after a snapshot.
-    pub(super) fn after(&self, snapshot: &[Event]) -> State {
+    /// Returns the state after a snapshot.
+    pub(super) fn with_snapshot(&self, snapshot: &[Event]) -> State {
         let mut state = self.clone();
         state.keys = Bits::new();
         snapshot.iter().for_each(|event| state.apply(*event));
         state
     }
 
-    /// Frames that lead to `target`: first what is let go, then what is taken up, so that one finger never
-    /// turns into another.
+    /// Returns two frames that lead to `target`: releases, then presses. In a single frame one finger could turn into
+    /// another without being lifted.
     pub(super) fn changes_to(&self, target: &State, properties: &Properties) -> [Vec<Event>; 2] {
         let mut released: Vec<Event> =
             self.keys.without(&target.keys).iter().map(|code| Event::new(EV_KEY, code, 0)).collect();
@@ -172,14 +174,14 @@ impl State {
                 pressed.push(Event::new(EV_ABS, *code, value));
             }
         }
-        // The selected slot comes last: the kernel keeps a mere selection back until a finger there moves, and
-        // applications would find another slot selected than on the device.
+        // The target's slot comes last: the kernel delays a slot selection until a finger in that slot changes, so a
+        // final selection alone would not reach applications.
         let mut fingers: Vec<_> = self.fingers.iter().zip(&target.fingers).enumerate().collect();
         fingers.sort_by_key(|(slot, _)| *slot == target.slot);
         for (slot, (from, to)) in fingers {
             let select = Event::new(EV_ABS, ABS_MT_SLOT, slot as i32);
-            let is_another = from[TRACKING_ID] != to[TRACKING_ID];
-            if is_another && from[TRACKING_ID] >= 0 {
+            let is_other_finger = from[TRACKING_ID] != to[TRACKING_ID];
+            if is_other_finger && from[TRACKING_ID] >= 0 {
                 released.extend([select, Event::new(EV_ABS, ABS_MT_TRACKING_ID, -1)]);
             }
             let changes: Vec<Event> = finger_axes(properties)
@@ -189,7 +191,7 @@ impl State {
                 .collect();
             if !changes.is_empty() {
                 pressed.push(select);
-                // Who it is comes first, as a device says it.
+                // The tracking ID comes first, as in events of devices.
                 pressed.extend(changes.iter().filter(|event| event.code == ABS_MT_TRACKING_ID));
                 pressed.extend(changes.iter().filter(|event| event.code != ABS_MT_TRACKING_ID));
             }
@@ -211,8 +213,8 @@ fn finger_axes(properties: &Properties) -> impl Iterator<Item = (u16, usize)> {
     properties.axes.keys().filter_map(|code| finger_axis(*code).map(|axis| (*code, axis)))
 }
 
-/// The snapshot of a device that nobody touches: keys and buttons up, fingers lifted, sticks, hats and
-/// pedals where they rest. What has no place of rest (a pen, a throttle, a switch) is not named and stays.
+/// Returns the snapshot of the neutral state: keys and buttons up, fingers lifted, sticks, hats and pedals at rest.
+/// Controls without a rest position (pens, throttles, switches) are not in it and keep their values.
 pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     if properties.is_joystick() {
@@ -228,9 +230,9 @@ pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     events
 }
 
-/// Where a joystick's axis rests, if it does. `ABS_Z` and `ABS_RZ` are a trigger on one gamepad and half a
-/// stick on another: they rest at the smallest value or in the middle, whichever they stood nearer to when
-/// the device was described.
+/// Returns the rest position of a joystick's axis, if it has one. `ABS_Z` and `ABS_RZ` are a trigger on some gamepads and
+/// half a stick on others: they rest at the minimum or in the middle, whichever was nearer when the device was
+/// described.
 fn rest(code: u16, axis: &Axis) -> Option<i32> {
     let middle = ((i64::from(axis.minimum) + i64::from(axis.maximum)) / 2) as i32;
     let nearer = match axis.minimum < 0 || axis.value.abs_diff(middle) < axis.value.abs_diff(axis.minimum) {

@@ -1,19 +1,18 @@
-//! What needs no kernel: the description, states and their differences, frames and queues. What
-//! does is in `tests/kernel_input.rs`.
+//! Tests without a kernel: description, states, frames and queues. Those with a kernel are in `tests/kernel_input`.
 
 use super::discovery::is_same;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
 use super::kernel::to_format;
 use super::properties::SLOTS_MAX;
 use super::state::{State, neutral};
-use super::{OURS, Properties};
+use super::{PHYS_PREFIX, Properties};
 use contract::Time;
 use proptest::prelude::*;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids};
 use wire::formats::evdev::{EVENTS_MAX, Update};
 
-const DOCUMENT: &str = include_str!("../../../../docs/formats-evdev.md");
+const DOCUMENT: &str = include_str!("../../../../docs/reference/formats-evdev.md");
 
 fn key(code: u16, value: i32) -> Event {
     Event::new(EV_KEY, code, value)
@@ -55,7 +54,7 @@ fn gamepad() -> Properties {
     properties
 }
 
-/// The bytes of the line of the document that begins with `title`.
+/// Returns the bytes in the line of the document that starts with `title`.
 fn vector(title: &str) -> Vec<u8> {
     let line = DOCUMENT.lines().find(|line| line.starts_with(&format!("| {title}")));
     let hex = line.and_then(|line| line.split('`').rev().nth(1)).expect("a line with bytes");
@@ -64,7 +63,7 @@ fn vector(title: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_description_is_as_documented() {
+fn a_description_matches_the_documented_bytes() {
     let mut properties = Properties {
         name: "b".into(),
         phys: "p".into(),
@@ -77,7 +76,7 @@ fn the_description_is_as_documented() {
 }
 
 #[test]
-fn descriptions_that_no_node_can_have_are_refused() {
+fn invalid_descriptions_are_refused() {
     let refused = |change: &dyn Fn(&mut Properties)| {
         let mut properties = touchpad(5);
         change(&mut properties);
@@ -95,14 +94,14 @@ fn descriptions_that_no_node_can_have_are_refused() {
 }
 
 #[test]
-fn a_device_is_found_by_its_number_or_its_place_and_never_its_own_node() {
+fn a_device_is_recognized_by_serial_number_or_location_but_not_its_copy() {
     let known = Properties { name: "pad".into(), phys: "usb-1".into(), ..gamepad() };
     let at = |phys: &str, uniq: &str| Properties { phys: phys.into(), uniq: uniq.into(), ..known.clone() };
     assert!(is_same(&known, &known));
-    assert!(!is_same(&known, &at("usb-2", "")), "the same make in another place");
+    assert!(!is_same(&known, &at("usb-2", "")), "the same model at another location");
     assert!(is_same(&at("usb-1", "7"), &at("usb-2", "7")));
     assert!(!is_same(&at("usb-1", "7"), &at("usb-1", "8")));
-    assert!(!is_same(&at("usb-1", "7"), &at(&format!("{OURS}usb-1"), "7")));
+    assert!(!is_same(&at("usb-1", "7"), &at(&format!("{PHYS_PREFIX}usb-1"), "7")));
     assert!(!is_same(&known, &Properties { name: "other".into(), ..known.clone() }));
     let mut fewer = known.clone();
     fewer.axes.remove(&ABS_Z);
@@ -110,7 +109,7 @@ fn a_device_is_found_by_its_number_or_its_place_and_never_its_own_node() {
 }
 
 #[test]
-fn repeats_echoes_and_the_kernels_own_words_are_left_out() {
+fn repeats_echoes_and_feedback_events_are_dropped() {
     let mut assembler = Assembler::default();
     let mut handle = |event| assembler.handle(event);
     assert_eq!(handle(key(KEY_A, 1)), Assembled::Nothing);
@@ -123,14 +122,14 @@ fn repeats_echoes_and_the_kernels_own_words_are_left_out() {
     let light = Event::new(EV_LED, 1, 1);
     assembler.echoes.expect(light);
     assembler.handle(light);
-    assert_eq!(assembler.handle(Event::REPORT), Assembled::Nothing, "our own light");
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Nothing, "an echo");
     assembler.handle(light);
-    assert_eq!(assembler.handle(Event::REPORT), Assembled::Frame(vec![light]), "somebody else's");
+    assert_eq!(assembler.handle(Event::REPORT), Assembled::Frame(vec![light]), "another program's light");
     assert_eq!(assembler.repeats, 1);
 }
 
 #[test]
-fn what_the_kernel_dropped_ends_at_the_next_report() {
+fn events_after_an_overflow_are_dropped_until_the_next_report() {
     let mut assembler = Assembler::default();
     let dropped = Event::new(EV_SYN, SYN_DROPPED, 0);
     for event in [key(KEY_A, 1), dropped, key(KEY_A, 0)] {
@@ -142,7 +141,7 @@ fn what_the_kernel_dropped_ends_at_the_next_report() {
 }
 
 #[test]
-fn a_frame_without_end_is_given_up() {
+fn an_endless_frame_is_dropped() {
     let mut assembler = Assembler::default();
     for _ in 0..=EVENTS_MAX {
         assembler.handle(abs(ABS_X, 1));
@@ -151,7 +150,7 @@ fn a_frame_without_end_is_given_up() {
 }
 
 #[test]
-fn motion_is_joined_only_past_the_limit_and_keys_never() {
+fn motion_is_merged_above_the_limit_and_keys_never() {
     let moved = |distance| frame(Event::new(EV_REL, 0, distance));
     let pressed = frame(key(BTN_LEFT, 1));
     let mut queue = Queue::new(1, 4);
@@ -168,7 +167,7 @@ fn motion_is_joined_only_past_the_limit_and_keys_never() {
 }
 
 #[test]
-fn a_finger_is_joined_with_itself_and_never_told_from_another_late() {
+fn motion_of_a_finger_is_merged_but_not_across_a_lift() {
     let moved = |x| vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_POSITION_X, x)];
     let lifted = vec![abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, -1)];
     let mut queue = Queue::new(0, 10);
@@ -180,7 +179,7 @@ fn a_finger_is_joined_with_itself_and_never_told_from_another_late() {
 }
 
 #[test]
-fn echoes_are_forgotten_oldest_first() {
+fn the_oldest_echoes_are_forgotten() {
     let mut echoes = Echoes::default();
     (0..65).for_each(|code| echoes.expect(Event::new(EV_LED, code, 1)));
     assert!(!echoes.take(Event::new(EV_LED, 0, 1)));
@@ -189,10 +188,10 @@ fn echoes_are_forgotten_oldest_first() {
 }
 
 #[test]
-fn a_gamepad_comes_to_rest_where_it_rests() {
+fn a_neutral_gamepad_has_its_axes_at_rest() {
     let properties = gamepad();
-    let rested = neutral(&properties);
-    let value = |code| rested.iter().find(|event| event.code == code).map(|event| event.value);
+    let snapshot = neutral(&properties);
+    let value = |code| snapshot.iter().find(|event| event.code == code).map(|event| event.value);
     assert_eq!(value(ABS_X), Some(127));
     assert_eq!(value(ABS_Z), Some(0), "a trigger");
     assert_eq!(value(ABS_RZ), Some(127), "half a stick");
@@ -200,7 +199,7 @@ fn a_gamepad_comes_to_rest_where_it_rests() {
     assert_eq!(value(ABS_RZ + 1), None, "a throttle stays");
     let mut pad = State::new(&properties);
     pad.apply(key(BTN_GAMEPAD, 1));
-    assert_eq!(pad.changes_to(&pad.after(&rested), &properties)[0], [key(BTN_GAMEPAD, 0)]);
+    assert_eq!(pad.changes_to(&pad.with_snapshot(&snapshot), &properties)[0], [key(BTN_GAMEPAD, 0)]);
 }
 
 #[test]
@@ -261,19 +260,19 @@ fn touches() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn descriptions_survive_their_bytes(properties in any_properties()) {
+    fn encoded_descriptions_decode_to_the_same(properties in any_properties()) {
         prop_assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties));
     }
 
     #[test]
-    fn any_bytes_are_answered_and_mean_one_thing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_that_decode_encode_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(properties) = Properties::parse(&bytes) {
             prop_assert_eq!(properties.to_bytes(), bytes);
         }
     }
 
     #[test]
-    fn damaged_descriptions_are_answered_and_mean_one_thing(
+    fn damaged_descriptions_that_decode_encode_to_the_same(
         properties in any_properties(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         length in any::<prop::sample::Index>(),
@@ -290,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn a_snapshot_brings_any_state_to_any_other(before in touches(), after in touches()) {
+    fn a_snapshot_leads_from_any_state_to_any_other(before in touches(), after in touches()) {
         let properties = touchpad(3);
         let reach = |events: &[Event]| {
             let mut state = State::new(&properties);
@@ -298,7 +297,7 @@ proptest! {
             state
         };
         let (mut node, device) = (reach(&before), reach(&after));
-        let target = node.after(&device.snapshot(&properties, &Bits::new()));
+        let target = node.with_snapshot(&device.snapshot(&properties, &Bits::new()));
         prop_assert_eq!(&target, &device);
         for frame in node.changes_to(&target, &properties) {
             frame.into_iter().for_each(|event| node.apply(event));
@@ -307,11 +306,11 @@ proptest! {
     }
 
     #[test]
-    fn a_state_at_rest_has_nothing_held(before in touches()) {
+    fn a_neutral_state_has_nothing_pressed(before in touches()) {
         let properties = touchpad(3);
-        let mut node = State::unknown(&properties);
+        let mut node = State::all_pressed(&properties);
         before.iter().for_each(|event| node.apply(*event));
-        let target = node.after(&neutral(&properties));
+        let target = node.with_snapshot(&neutral(&properties));
         for frame in node.changes_to(&target, &properties) {
             frame.into_iter().for_each(|event| node.apply(event));
         }
@@ -322,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn joined_motion_goes_as_far(distances in prop::collection::vec(-50..50i32, 1..100), limit in 1..20usize) {
+    fn merged_motion_keeps_the_distance(distances in prop::collection::vec(-50..50i32, 1..100), limit in 1..20usize) {
         let mut queue = Queue::new(limit / 2, limit);
         for distance in &distances {
             prop_assert!(queue.push(Time(0), frame(Event::new(EV_REL, 0, *distance))));

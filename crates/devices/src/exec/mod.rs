@@ -1,4 +1,4 @@
-//! `exec:COMMAND`: a program; what it writes flows out, what flows in it reads.
+//! `exec:COMMAND`: a program. Its output flows out, and the flow in is its input.
 
 mod program;
 #[cfg(test)]
@@ -6,16 +6,18 @@ mod tests;
 
 use crate::flows::{Flows, OUT};
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Gives, Inlet, MAX_OPTION, Outlet, Takes, now};
+use crate::stream::{
+    Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter, now,
+};
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
     FlowTemplate, Format, Interest, Message, Next, Opened, OptionSpec, Partner, PartnerError, Pull, PullSlot,
-    Pulled, Pushed, Readiness, Role,
+    Pulled, Pushed, Readiness, RecoveryCtl, Role,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
 
-/// The class.
+/// The class `exec`.
 #[derive(Debug)]
 pub struct Exec;
 
@@ -27,7 +29,7 @@ impl DeviceClass for Exec {
     }
 
     fn summary(&self) -> &'static str {
-        "a program: its output flows out, what flows in is its input"
+        "a program: its output flows out, the flow in is its input"
     }
 
     fn doc(&self) -> &'static str {
@@ -51,26 +53,26 @@ impl DeviceClass for Exec {
         let started = program::start(&spec.target)
             .map_err(|error| os(format!("starting `{}`", spec.target), error, None))?;
         let description = plain::description(spec, plain::both_flows(), "stdout");
-        let descriptors = vec![started.output, started.leash];
+        let descriptors = vec![started.output, started.control];
         Ok(Opened { spec: spec.clone(), role, description, descriptors })
     }
 
     fn release(&self, opened: &Opened) {
-        if let [_, leash] = &opened.descriptors[..] {
-            program::let_go(leash.as_fd());
+        if let [_, control] = &opened.descriptors[..] {
+            program::release(control.as_fd());
         }
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
         let name = format!("`{}`", opened.spec.target);
-        let [output, leash] = plain::descriptors(opened)?;
+        let [output, control] = plain::descriptors(opened)?;
         let own = |end| Channel::own(end).map_err(|error| os(format!("preparing {name}"), error, None));
-        let (program, input) = Program::new(leash)
-            .map_err(|error| os(format!("asking for the input of {name}"), error, None))?;
+        let (program, input) = Program::new(control)
+            .map_err(|error| os(format!("requesting the input of {name}"), error, None))?;
         Ok(Box::new(ExecPartner {
-            outlet: Outlet::new(name.clone(), own(output)?, framing),
-            inlet: Inlet::new(name.clone(), own(input)?, framing),
+            reader: StreamReader::new(name.clone(), own(output)?, framing),
+            writer: StreamWriter::new(name.clone(), own(input)?, framing),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
             program,
@@ -81,31 +83,31 @@ impl DeviceClass for Exec {
 
 #[derive(Debug)]
 struct ExecPartner {
-    outlet: Outlet,
-    inlet: Inlet,
+    reader: StreamReader,
+    writer: StreamWriter,
     flows: Flows,
     slot: PullSlot,
     program: Program,
     name: String,
 }
 
-/// Whether the program has ended; an error if it ended badly.
+/// Returns true if the program has exited with status 0, an error if it has exited otherwise.
 fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
-    let how = match program.outcome() {
+    let failure = match program.outcome() {
         None => return Ok(false),
         Some(Outcome::Status(0)) => return Ok(true),
-        Some(Outcome::Status(status)) => format!("it ended with status {status}"),
-        Some(Outcome::Signal(signal)) => format!("it was ended by signal {signal}"),
-        Some(Outcome::Unknown) => "it ended, and nobody knows how".into(),
+        Some(Outcome::Status(status)) => format!("it exited with status {status}"),
+        Some(Outcome::Signal(signal)) => format!("it was killed by signal {signal}"),
+        Some(Outcome::Unknown) => "it exited, and its status is unknown".into(),
     };
-    Err(PartnerError::Os { operation: format!("running {name}"), error: std::io::Error::other(how) })
+    Err(PartnerError::Os { operation: format!("running {name}"), error: std::io::Error::other(failure) })
 }
 
 impl ExecPartner {
-    /// Where nobody wants the program's output, it must not wait for someone to take it.
+    /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
     fn discard_output(&mut self) -> Result<(), PartnerError> {
         if !self.flows.is_open(Direction::Out) {
-            while let Next::Message(_) = self.outlet.next(now())? {}
+            while let Next::Message(_) = self.reader.next(now())? {}
         }
         Ok(())
     }
@@ -119,7 +121,7 @@ impl Partner for ExecPartner {
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         match self.flows.close(flow)? {
             Direction::In => {
-                let closed = self.inlet.close();
+                let closed = self.writer.close();
                 self.program.close_input();
                 closed
             }
@@ -129,16 +131,16 @@ impl Partner for ExecPartner {
 
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match self.flows.check(flow, Direction::In).and_then(|()| self.discard_output()) {
-            Ok(()) => self.inlet.push(message),
+            Ok(()) => self.writer.push(message),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        let (outlet, program, name) = (&mut self.outlet, &mut self.program, &self.name);
-        self.slot.answer(OUT, want, || match outlet.next(now())? {
-            // A program's output ends when the program does; that may be later than its last byte.
+        let (reader, program, name) = (&mut self.reader, &mut self.program, &self.name);
+        self.slot.answer(OUT, request, || match reader.next(now())? {
+            // The flow ends with the program, which may close its output earlier.
             Next::End if !has_ended(program, name)? => Ok(Next::Nothing),
             next => Ok(next),
         })
@@ -149,26 +151,28 @@ impl Partner for ExecPartner {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
-                self.inlet.flush()
+                self.writer.flush()
             }
             Ctl::Finish => {
                 self.discard_output()?;
-                let was_finished = self.inlet.is_finished();
-                let finished = self.inlet.finish()?;
-                if self.inlet.is_finished() && !was_finished {
+                let was_finished = self.writer.is_finished();
+                let finished = self.writer.finish()?;
+                if self.writer.is_finished() && !was_finished {
                     self.program.close_input();
                 }
-                // What a program was given arrived when it ended well.
+                // Only a successful exit shows that the program has processed its input.
                 match finished {
                     CtlReply::Done if !has_ended(&mut self.program, &self.name)? => Ok(CtlReply::Pending),
                     reply => Ok(reply),
                 }
             }
             Ctl::Neutral => Ok(CtlReply::Done),
-            Ctl::Partway | Ctl::Skip(_) => self.inlet.go_on(operation),
+            Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {
+                self.writer.resume_write(operation)
+            }
             Ctl::Report => Ok(CtlReply::Report(vec![
-                ("read bytes", self.outlet.bytes() as f64),
-                ("written bytes", self.inlet.bytes() as f64),
+                ("read bytes", self.reader.bytes() as f64),
+                ("written bytes", self.writer.bytes() as f64),
             ])),
             _ => Err(PartnerError::Unsupported("this operation")),
         }
@@ -178,21 +182,21 @@ impl Partner for ExecPartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        let end = Some((self.program.as_fd(), Interest::Read));
+        let exit = Some((self.program.as_fd(), Interest::Read));
         match direction {
             Direction::Out if self.slot.is_held() => Readiness::now(),
-            Direction::Out if self.outlet.has_ended() && self.program.has_said() => Readiness::never(),
-            Direction::Out if self.outlet.has_ended() => {
-                Readiness { descriptors: [end, None], ..Readiness::never() }
+            Direction::Out if self.reader.has_ended() && self.program.has_outcome() => Readiness::never(),
+            Direction::Out if self.reader.has_ended() => {
+                Readiness { descriptors: [exit, None], ..Readiness::never() }
             }
-            Direction::Out => self.outlet.readiness(),
+            Direction::Out => self.reader.readiness(),
             Direction::In => {
-                let mut readiness = match self.inlet.is_finished() {
-                    true => Readiness { descriptors: [end, None], ..Readiness::never() },
-                    false => self.inlet.readiness(),
+                let mut readiness = match self.writer.is_finished() {
+                    true => Readiness { descriptors: [exit, None], ..Readiness::never() },
+                    false => self.writer.readiness(),
                 };
                 if !readiness.now && !self.flows.is_open(Direction::Out) {
-                    readiness.descriptors[1] = self.outlet.readiness().descriptors[0];
+                    readiness.descriptors[1] = self.reader.readiness().descriptors[0];
                 }
                 readiness
             }

@@ -1,23 +1,30 @@
-//! A program that was started, and who waits for it.
+//! A program and its supervisor.
 //!
-//! A locked worker can neither wait for a program nor end one: both are its parent's to do. So the broker, which starts the
-//! program, has a thread of its own wait for it, the *warden*, and hands over one end of a socket pair, the *leash*.
-//! Through it the warden says how the program ended; and when it is let go, the warden ends the program. A worker
-//! that is killed lets nothing go: the broker holds the leash, too, and the next worker goes on with the program.
+//! A locked worker can neither wait for a program nor kill one: only its parent can. The broker therefore starts the
+//! program and supervises it in a thread. It passes one end of a socket pair, the *control socket*, to the worker:
 //!
-//! The program's input ends when nobody can write to it any more. So nobody holds it but the warden and whoever asked the
-//! warden for it, and who has no more to write says that, too.
+//! ```text
+//! broker ─── supervisor thread ◄── control socket ──► Program (worker)
+//!                │ waitid, kill                          │ input, output
+//!                └──────────────► program ◄──────────────┘
+//! ```
 //!
-//! | the worker sends | |
+//! The broker keeps a copy of the worker's end. A killed worker therefore does not close the socket, and the next worker
+//! continues with the same program.
+//!
+//! The program's input ends when its last writer closes it. Therefore only the supervisor and the current worker hold
+//! it, and a worker that has written everything sends [`CLOSE_INPUT`], so that the supervisor closes it too.
+//!
+//! | message of the worker | effect |
 //! |---|---|
-//! | [`ASK`] | the warden answers with [`INPUT`], and the program's input unless that has ended |
-//! | [`CLOSE`] | the program's input has ended |
-//! | the end (`shutdown`, or all let go) | the program is killed |
+//! | [`GET_INPUT`] | the supervisor replies with [`INPUT`], and with the program's input if that is open |
+//! | [`CLOSE_INPUT`] | the supervisor closes the program's input |
+//! | end of the stream (`shutdown`, or all copies closed) | the supervisor kills the program |
 //!
-//! | the warden sends, five bytes each | |
+//! | message of the supervisor, five bytes | |
 //! |---|---|
 //! | [`INPUT`], 0 | with a descriptor |
-//! | the kind of an [`Outcome`], its number | stays to be read by every worker to come |
+//! | kind and number of an [`Outcome`] | never removed from the socket, so that later workers can read it too |
 
 use bytes::BytesMut;
 use rustix::io::Errno;
@@ -36,44 +43,42 @@ use std::time::Duration;
 use sys::descriptor::{receive_with, send_with};
 use sys::poller::Poller;
 
-/// Asks for the program's input.
-const ASK: u8 = 0;
-/// Says that there is no more input.
-const CLOSE: u8 = 1;
-/// What the warden answers to [`ASK`]. The kinds of outcomes are below.
+/// Requests the program's input.
+const GET_INPUT: u8 = 0;
+/// Closes the program's input.
+const CLOSE_INPUT: u8 = 1;
+/// Reply to [`GET_INPUT`]. The kinds of outcomes are in [`Outcome::emit`].
 const INPUT: u8 = 3;
-/// Bytes of what a warden says.
-const SAID_BYTES: usize = 5;
-/// How long the warden may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Size of a supervisor's message.
+const REPLY_BYTES: usize = 5;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a killed program to exit before it is left to the system.
+const REAP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long a program that was killed may take to be gone before it is left to the system.
-const REAP: Duration = Duration::from_millis(200);
-
-/// How a program ended.
+/// Exit of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// By itself, with this status.
+    /// It exited with this status.
     Status(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signal(i32),
-    /// Whoever waited for it is gone, and does not say.
+    /// The supervisor is gone.
     Unknown,
 }
 
 impl Outcome {
-    fn emit(self) -> [u8; SAID_BYTES] {
+    fn emit(self) -> [u8; REPLY_BYTES] {
         let (kind, number) = match self {
             Outcome::Status(status) => (0, status),
             Outcome::Signal(signal) => (1, signal),
             Outcome::Unknown => (2, 0),
         };
-        let mut bytes = [kind; SAID_BYTES];
+        let mut bytes = [kind; REPLY_BYTES];
         bytes[1..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
 
-    fn parse(bytes: [u8; SAID_BYTES]) -> Outcome {
+    fn parse(bytes: [u8; REPLY_BYTES]) -> Outcome {
         let [kind, number @ ..] = bytes;
         match kind {
             0 => Outcome::Status(i32::from_le_bytes(number)),
@@ -83,16 +88,16 @@ impl Outcome {
     }
 }
 
-/// What there is of a program that was started.
+/// Descriptors of a started program.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) output: OwnedFd,
-    pub(crate) leash: OwnedFd,
+    pub(crate) control: OwnedFd,
 }
 
-/// Starts `command` in a shell. Its group is its own, so that all of what the shell begins can be ended.
+/// Starts `command` in a shell, in its own process group, so that all its processes can be killed.
 pub(crate) fn start(command: &str) -> io::Result<Started> {
-    let (leash, wardens) =
+    let (control, supervisor_end) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
@@ -101,16 +106,16 @@ pub(crate) fn start(command: &str) -> io::Result<Started> {
         .process_group(0)
         .spawn()?;
     let ends = child.stdin.take().map(OwnedFd::from).zip(child.stdout.take().map(OwnedFd::from));
-    let (input, output) = ends.expect("both were asked for as pipes");
+    let (input, output) = ends.expect("both are pipes");
     let pid = Pid::from_child(&child);
     let watched = watch(pid).and_then(|(process, poller)| {
-        let warden = Warden { pid, process, leash: wardens, poller, input: Some(input) };
-        std::thread::Builder::new().name("warden".into()).spawn(move || warden.wait()).map(drop)
+        let supervisor = Supervisor { pid, process, control: supervisor_end, poller, input: Some(input) };
+        std::thread::Builder::new().name("supervisor".into()).spawn(move || supervisor.wait()).map(drop)
     });
     match watched {
-        Ok(()) => Ok(Started { output, leash }),
+        Ok(()) => Ok(Started { output, control }),
         Err(error) => {
-            end_unwatched(child);
+            kill_unsupervised(child);
             Err(error)
         }
     }
@@ -120,38 +125,39 @@ fn watch(pid: Pid) -> io::Result<(OwnedFd, Poller)> {
     Ok((pidfd_open(pid, PidfdFlags::empty())?, Poller::new()?))
 }
 
-fn end_unwatched(mut child: Child) {
+fn kill_unsupervised(mut child: Child) {
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let _ = child.wait();
 }
 
-/// Waits for one program.
-struct Warden {
+/// The thread that waits for one program.
+struct Supervisor {
     pid: Pid,
     process: OwnedFd,
-    leash: OwnedFd,
+    control: OwnedFd,
     poller: Poller,
     input: Option<OwnedFd>,
 }
 
-impl Warden {
+impl Supervisor {
     fn wait(mut self) {
         let outcome = loop {
             if let Some(outcome) = self.outcome() {
                 break outcome;
             }
-            if !self.listen() || self.sleep(None).is_err() {
-                break self.end();
+            if !self.handle_messages() || self.poll(None).is_err() {
+                break self.kill();
             }
         };
-        // Who let go hears nothing any more.
-        let _ = send(&self.leash, &outcome.emit(), SendFlags::NOSIGNAL);
+        // It fails if all other ends are closed.
+        let _ = send(&self.control, &outcome.emit(), SendFlags::NOSIGNAL);
     }
 
-    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        self.poller.want(self.process.as_fd(), true, false);
+    /// Waits for the program, and without a timeout also for messages.
+    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        self.poller.register(self.process.as_fd(), true, false);
         if timeout.is_none() {
-            self.poller.want(self.leash.as_fd(), true, false);
+            self.poller.register(self.control.as_fd(), true, false);
         }
         self.poller.wait(timeout)
     }
@@ -167,17 +173,17 @@ impl Warden {
         }
     }
 
-    /// Does what it is asked; says whether anybody still wants the program.
-    fn listen(&mut self) -> bool {
-        let mut asked = [0];
+    /// Handles all received messages. Returns false at the end of the stream.
+    fn handle_messages(&mut self) -> bool {
+        let mut message = [0];
         loop {
-            match recv(&self.leash, &mut asked[..], RecvFlags::DONTWAIT) {
-                Ok((1, _)) if asked == [ASK] => {
-                    let mut said = [0; SAID_BYTES];
-                    said[0] = INPUT;
-                    let _ = send_with(&self.leash, &said, self.input.as_slice());
+            match recv(&self.control, &mut message[..], RecvFlags::DONTWAIT) {
+                Ok((1, _)) if message == [GET_INPUT] => {
+                    let mut reply = [0; REPLY_BYTES];
+                    reply[0] = INPUT;
+                    let _ = send_with(&self.control, &reply, self.input.as_slice());
                 }
-                Ok((1, _)) if asked == [CLOSE] => self.input = None,
+                Ok((1, _)) if message == [CLOSE_INPUT] => self.input = None,
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 _ => return false,
@@ -185,46 +191,45 @@ impl Warden {
         }
     }
 
-    fn end(&mut self) -> Outcome {
-        // Not reaped yet, so the number still belongs to this group.
+    fn kill(&mut self) -> Outcome {
+        // The shell is not reaped yet, so its process group ID cannot be reused.
         let _ = kill_process_group(self.pid, Signal::KILL);
-        let _ = self.sleep(Some(REAP));
+        let _ = self.poll(Some(REAP_TIMEOUT));
         self.outcome().unwrap_or(Outcome::Unknown)
     }
 }
 
-/// Has the program at the other end of this leash ended, and waits until it is.
-pub(crate) fn let_go(leash: BorrowedFd<'_>) {
-    let _ = shutdown(leash, Shutdown::Write);
-    let gone = Poller::new().and_then(|mut poller| {
-        poller.want(leash, true, false);
-        poller.wait(Some(REAP))
+/// Kills the program of this control socket and waits for its exit.
+pub(crate) fn release(control: BorrowedFd<'_>) {
+    let _ = shutdown(control, Shutdown::Write);
+    // Best effort: without the wait the program exits a little later than this call.
+    let _ = Poller::new().and_then(|mut poller| {
+        poller.register(control, true, false);
+        poller.wait(Some(REAP_TIMEOUT))
     });
-    // Without it the program still ends, but later than this.
-    let _ = gone;
 }
 
-/// A program, from who uses it. Dropped, it is ended.
+/// The worker's side of a program. Dropping it kills the program.
 #[derive(Debug)]
 pub(crate) struct Program {
-    leash: OwnedFd,
+    control: OwnedFd,
     outcome: Option<Outcome>,
 }
 
 impl Program {
-    /// The program and its input, which is one that nobody reads if it has ended.
-    pub(crate) fn new(leash: OwnedFd) -> io::Result<(Program, OwnedFd)> {
-        let mut program = Program { leash, outcome: None };
-        send(&program.leash, &[ASK], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).or_else(
-            |error| match error {
-                // It has ended, which the warden has said.
+    /// Requests the program's input. If that has ended, returns a pipe without a reader instead.
+    pub(crate) fn new(control: OwnedFd) -> io::Result<(Program, OwnedFd)> {
+        let mut program = Program { control, outcome: None };
+        send(&program.control, &[GET_INPUT], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).or_else(|error| {
+            match error {
+                // The supervisor has exited after it reported the outcome.
                 Errno::PIPE | Errno::CONNRESET => Ok(0),
                 error => Err(error),
-            },
-        )?;
+            }
+        })?;
         let mut poller = Poller::new()?;
-        poller.want(program.leash.as_fd(), true, false);
-        poller.wait(Some(PATIENCE))?;
+        poller.register(program.control.as_fd(), true, false);
+        poller.wait(Some(REPLY_TIMEOUT))?;
         let input = match program.peek()? {
             Some([INPUT, ..]) => program.take()?,
             Some(_) => None,
@@ -234,16 +239,16 @@ impl Program {
         Ok((program, input.map_or_else(ended, Ok)?))
     }
 
-    /// Nothing more is written to the program.
+    /// Closes the supervisor's copy of the program's input.
     pub(crate) fn close_input(&self) {
-        let _ = send(&self.leash, &[CLOSE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let _ = send(&self.control, &[CLOSE_INPUT], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome if the program has exited.
     pub(crate) fn outcome(&mut self) -> Option<Outcome> {
         while self.outcome.is_none() {
             match self.peek() {
-                // Said to a worker before this one, which was killed meanwhile.
+                // A reply to a previous worker, which was killed before it read the reply.
                 Ok(Some([INPUT, ..])) => drop(self.take()),
                 Ok(Some(bytes)) => self.outcome = Some(Outcome::parse(bytes)),
                 Ok(None) => break,
@@ -253,14 +258,14 @@ impl Program {
         self.outcome
     }
 
-    /// What the warden says next. It is left where it is: what it says of the end is for the next worker, too.
-    fn peek(&self) -> io::Result<Option<[u8; SAID_BYTES]>> {
-        let mut said = [0; SAID_BYTES];
+    /// Returns the supervisor's next message without removing it (see the module comment).
+    fn peek(&self) -> io::Result<Option<[u8; REPLY_BYTES]>> {
+        let mut reply = [0; REPLY_BYTES];
         loop {
-            return match recv(&self.leash, &mut said[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-                Ok((SAID_BYTES, _)) => Ok(Some(said)),
+            return match recv(&self.control, &mut reply[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+                Ok((REPLY_BYTES, _)) => Ok(Some(reply)),
                 Err(Errno::AGAIN) => Ok(None),
-                // The warden has ended without hearing us, which is told once; what it had said comes next.
+                // ECONNRESET: the supervisor exited with unread messages. It is returned once; the outcome follows.
                 Err(Errno::INTR | Errno::CONNRESET) => continue,
                 Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => Err(error.into()),
@@ -269,28 +274,28 @@ impl Program {
     }
 
     fn take(&mut self) -> io::Result<Option<OwnedFd>> {
-        let (mut said, mut descriptors) = (BytesMut::new(), VecDeque::new());
-        receive_with(&self.leash, &mut said, SAID_BYTES, Some(&mut descriptors))?;
+        let (mut reply, mut descriptors) = (BytesMut::new(), VecDeque::new());
+        receive_with(&self.control, &mut reply, REPLY_BYTES, Some(&mut descriptors))?;
         Ok(descriptors.pop_front())
     }
 
-    /// Whether [`Program::outcome`] has said.
-    pub(crate) fn has_said(&self) -> bool {
+    /// Returns true once [`Program::outcome`] has returned an outcome.
+    pub(crate) fn has_outcome(&self) -> bool {
         self.outcome.is_some()
     }
 }
 
-/// Ready to read once the program has ended.
+/// Readable once the program has exited.
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.leash.as_fd()
+        self.control.as_fd()
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         if self.outcome().is_none() {
-            let_go(self.leash.as_fd());
+            release(self.control.as_fd());
         }
     }
 }

@@ -4,7 +4,7 @@ use contract::{Ctl, CtlReply, Direction, FlowTemplate, Message, Partner, Role, T
 use std::time::{Duration, Instant};
 use testkit::partner::{Harness, conforms};
 
-/// A program that copies from or to a FIFO of the test.
+/// A program that copies from or to a FIFO.
 struct FarProgram {
     stream: FarStream,
     _scratch: Scratch,
@@ -24,7 +24,7 @@ impl Harness for FarProgram {
     }
 
     fn end(&mut self) -> bool {
-        // What lies in a FIFO goes with its last descriptor: the program must have read it.
+        // Closing the last descriptor of a FIFO discards its bytes: the program must have read them.
         let read = |file: &std::fs::File| rustix::io::ioctl_fionread(file).unwrap() == 0;
         eventually(|| self.stream.feeder.as_ref().is_none_or(read));
         self.stream.end()
@@ -42,7 +42,7 @@ impl Harness for FarProgram {
 fn eventually(mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never");
+        assert!(start.elapsed() < Duration::from_secs(60), "the condition never holds");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -68,16 +68,16 @@ fn a_program_that_reads_conforms() {
 }
 
 #[test]
-fn output_is_pulled_to_its_end_and_failure_is_an_error() {
+fn output_is_pulled_to_its_end_and_a_failed_exit_is_an_error() {
     let mut good = open("exec:printf 'a\\nb\\n',frame=line", Role::Device);
     let bodies: Vec<_> = pull_all(good.as_mut()).unwrap().into_iter().map(|m| m.body.into_bytes()).collect();
     assert_eq!(bodies, [&b"a\n"[..], b"b\n"]);
     let error = pull_all(open("exec:echo x; exit 3", Role::Device).as_mut()).unwrap_err();
-    assert!(error.to_string().contains("ended with status 3"), "{error}");
+    assert!(error.to_string().contains("exited with status 3"), "{error}");
 }
 
 #[test]
-fn finishing_waits_until_the_program_has_done_its_work() {
+fn finish_waits_for_the_programs_exit() {
     let scratch = Scratch::new();
     let path = scratch.path("out");
     let mut sink =
@@ -88,7 +88,7 @@ fn finishing_waits_until_the_program_has_done_its_work() {
 }
 
 #[test]
-fn output_that_nobody_wants_does_not_hold_up_the_input() {
+fn unread_output_does_not_block_the_input() {
     let mut sink = open("exec:tee /dev/null", Role::Application);
     let key = push_all(sink.as_mut(), &[]);
     let chunk = Message::new(Time(1), vec![b'x'; 64 << 10]);
@@ -99,7 +99,7 @@ fn output_that_nobody_wants_does_not_hold_up_the_input() {
 }
 
 #[test]
-fn dropping_kills_everything_the_program_started() {
+fn dropping_kills_all_processes_of_the_program() {
     let scratch = Scratch::new();
     let path = scratch.path("pid");
     let partner = open(&format!("exec:sleep 1000 & echo $! > {path}; wait"), Role::Device);
@@ -111,6 +111,6 @@ fn dropping_kills_everything_the_program_started() {
     let state = format!("/proc/{}/stat", pid.trim());
     assert!(std::path::Path::new(&state).exists());
     drop(partner);
-    // Killed, it may still wait to be reaped by whoever inherited it.
+    // The killed process may be a zombie until its new parent reaps it.
     eventually(|| std::fs::read_to_string(&state).map_or(true, |stat| stat.contains(") Z ")));
 }

@@ -1,7 +1,7 @@
-//! The application's side: pictures into a framebuffer, from its upper left corner.
+//! The application side: a framebuffer as a partner. Pushed pictures are written from its upper left corner.
 
 use super::layout::Layout;
-use crate::bgrx::{self, PIXEL_BYTES, Shown};
+use crate::bgrx::{self, PIXEL_BYTES, Update};
 use crate::flows::Flows;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Partner,
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use wire::formats::video::{PixelFormat, Rectangle};
 
 /// A framebuffer as a partner.
-pub(super) struct Canvas {
+pub(super) struct ApplicationPartner {
     name: String,
     file: OwnedFd,
     layout: Layout,
@@ -20,17 +20,17 @@ pub(super) struct Canvas {
     unusable: u64,
 }
 
-impl Canvas {
-    pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> Canvas {
-        Canvas { name, file, layout, flows: Flows::new(false, true), pictures: 0, unusable: 0 }
+impl ApplicationPartner {
+    pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> ApplicationPartner {
+        ApplicationPartner { name, file, layout, flows: Flows::new(false, true), pictures: 0, unusable: 0 }
     }
 
     fn show(&mut self, body: &Body) -> Result<(), PartnerError> {
-        let (shown, pixels) = bgrx::read(body).map_err(PartnerError::Message)?;
-        let parts = match shown {
-            Shown::Frame(width, height) => vec![Rectangle { x: 0, y: 0, width, height }],
-            Shown::Parts(_, _, parts) => parts,
-            Shown::Cursor(_) | Shown::Nothing => {
+        let (update, pixels) = bgrx::read(body).map_err(PartnerError::Message)?;
+        let parts = match update {
+            Update::Frame(width, height) => vec![Rectangle { x: 0, y: 0, width, height }],
+            Update::Parts(_, _, parts) => parts,
+            Update::Cursor(_) | Update::Nothing => {
                 self.unusable += 1;
                 return Ok(());
             }
@@ -38,16 +38,16 @@ impl Canvas {
         let pixels = pixels.into_bytes();
         let mut rest = &pixels[..];
         for part in &parts {
-            let (own, others) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
-            rest = others;
-            let written = self.write(part, own);
+            let (part_pixels, remaining) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
+            rest = remaining;
+            let written = self.write(part, part_pixels);
             written.map_err(|error| PartnerError::os(format!("writing to {}", self.name), error))?;
         }
         self.pictures += 1;
         Ok(())
     }
 
-    /// Writes what of a part lies in the framebuffer.
+    /// Writes a part, cropped to the framebuffer.
     fn write(&self, part: &Rectangle, pixels: &[u8]) -> rustix::io::Result<()> {
         let geometry = self.layout.geometry;
         let whole = Rectangle { x: 0, y: 0, width: geometry.width(), height: geometry.height() };
@@ -79,7 +79,7 @@ impl Canvas {
     }
 }
 
-impl Partner for Canvas {
+impl Partner for ApplicationPartner {
     fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
         self.flows.open(template, &Format::Video)
     }

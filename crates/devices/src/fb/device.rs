@@ -1,4 +1,5 @@
-//! The device's side: looks at a framebuffer again and again, and tells what changed.
+//! The device side: a framebuffer as a partner. Each pull reads the pixels, compares them with the last message, and
+//! returns the tiles that changed.
 
 use super::layout::Layout;
 use crate::bgrx::PIXEL_BYTES;
@@ -14,19 +15,20 @@ use std::time::Duration;
 use sys::clock::boot_ns;
 use wire::formats::video::{Geometry, Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
 
-/// Pictures' worth of memory kept for use again.
+/// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 4;
 
 /// A framebuffer as a partner.
-pub(super) struct Camera {
+pub(super) struct DevicePartner {
     name: String,
     file: OwnedFd,
     offset: u64,
     geometry: Geometry,
     period: Duration,
-    whole: bool,
+    /// Only whole pictures are sent.
+    always_whole: bool,
     pool: Pool,
-    /// What was told last, rows with what fills them up.
+    /// The pixels of the last message, with the padding of rows; `None` if a whole picture is due.
     last: Option<Bytes>,
     damage: Damage,
     next_at: Time,
@@ -41,16 +43,16 @@ fn now() -> Time {
     Time(boot_ns())
 }
 
-impl Camera {
-    pub(super) fn new(name: String, file: OwnedFd, layout: Layout, rate_hz: f64, whole: bool) -> Camera {
+impl DevicePartner {
+    pub(super) fn new(name: String, file: OwnedFd, layout: Layout, rate_hz: f64, always_whole: bool) -> Self {
         let geometry = layout.geometry;
-        Camera {
+        DevicePartner {
             name,
             file,
             offset: layout.offset,
             geometry: geometry.with_rate_hz(rate_hz),
             period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
-            whole,
+            always_whole,
             pool: Pool::new(geometry.bytes(), PICTURES_KEPT),
             last: None,
             damage: Damage::none(geometry.width(), geometry.height()),
@@ -69,7 +71,7 @@ impl Camera {
         }
         let is_late = now.since(self.next_at) > self.period;
         self.next_at = if is_late { now } else { self.next_at }.after(self.period);
-        let pixels = self.look()?;
+        let pixels = self.read()?;
         self.looks += 1;
         if let Some(last) = &self.last {
             find_changes(&self.geometry, last, &pixels, &mut self.damage);
@@ -79,7 +81,7 @@ impl Camera {
         }
         let mut parts = Vec::new();
         self.damage.take(&self.whole(), &mut parts);
-        let is_part = self.last.is_some() && !self.whole && parts.len() <= RECTANGLES_MAX;
+        let is_part = self.last.is_some() && !self.always_whole && parts.len() <= RECTANGLES_MAX;
         let area =
             |parts: &[Rectangle]| parts.iter().map(|part| part.bytes(self.geometry.pixels())).sum::<usize>();
         let body = match is_part && area(&parts) < self.geometry.tight().bytes() {
@@ -102,14 +104,14 @@ impl Camera {
         Rectangle { x: 0, y: 0, width: self.geometry.width(), height: self.geometry.height() }
     }
 
-    /// A copy of the pixels as they are now.
-    fn look(&self) -> Result<Bytes, PartnerError> {
+    /// Reads all pixels.
+    fn read(&self) -> Result<Bytes, PartnerError> {
         let mut pixels = self.pool.take();
         let mut done = 0;
         while done < pixels.len() {
             match rustix::io::pread(&self.file, &mut pixels[done..], self.offset + done as u64) {
                 Ok(0) => {
-                    return Err(PartnerError::Gone(format!("{}: the file has become smaller", self.name)));
+                    return Err(PartnerError::Gone(format!("{}: the file has shrunk", self.name)));
                 }
                 Ok(read) => done += read,
                 Err(rustix::io::Errno::INTR) => {}
@@ -134,24 +136,24 @@ impl Camera {
     }
 }
 
-/// Notes the tiles in which two pictures differ.
-fn find_changes(geometry: &Geometry, before: &[u8], after: &[u8], damage: &mut Damage) {
+/// Adds the tiles in which two pictures differ to `damage`.
+fn find_changes(geometry: &Geometry, prev: &[u8], current: &[u8], damage: &mut Damage) {
     let plane = geometry.plane(0);
     let tile_bytes = TILE as usize * PIXEL_BYTES;
-    for (y, (before, after)) in plane.rows(before).zip(plane.rows(after)).enumerate() {
-        if before == after {
+    for (y, (prev, current)) in plane.rows(prev).zip(plane.rows(current)).enumerate() {
+        if prev == current {
             continue;
         }
         let row = y as u32 / TILE;
-        for (column, (before, after)) in before.chunks(tile_bytes).zip(after.chunks(tile_bytes)).enumerate() {
-            if before != after {
+        for (column, (prev, current)) in prev.chunks(tile_bytes).zip(current.chunks(tile_bytes)).enumerate() {
+            if prev != current {
                 damage.add_tile(column as u32, row);
             }
         }
     }
 }
 
-impl Partner for Camera {
+impl Partner for DevicePartner {
     fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
         self.last = None;
         self.flows.open(template, &Format::Video)
@@ -166,10 +168,10 @@ impl Partner for Camera {
         Err((PartnerError::NoFlow(flow), message))
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next(now()));
+        let answer = slot.answer(OUT, request, || self.next(now()));
         self.slot = slot;
         answer
     }

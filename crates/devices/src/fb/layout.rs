@@ -1,5 +1,5 @@
-//! How the pixels of a framebuffer lie in its file: as the kernel says in sysfs, or as the header of an X window dump
-//! says (`X11/XWDFile.h`), which an X server's screen file begins with.
+//! The layout of a framebuffer's pixels in its file. The kernel describes it in sysfs; the file of an X server begins
+//! with the header of an X window dump (`X11/XWDFile.h`).
 
 use rustix::io::pread;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,32 +7,35 @@ use std::path::Path;
 use wire::formats::video::{Geometry, PixelFormat};
 use wire::{Reader, Writer};
 
+/// The kernel's descriptions of framebuffers.
+pub(super) const GRAPHICS: &str = "/sys/class/graphics";
+
 /// Bytes of the fields of a dump's header.
 const XWD_BYTES: usize = 100;
 const XWD_VERSION: u32 = 7;
-/// Whole pixels, row behind row (`ZPixmap`).
+/// The format with whole pixels, row by row (`ZPixmap`).
 const XWD_Z_PIXMAP: u32 = 2;
-/// Bytes of one entry of a dump's colours.
+/// Bytes of an entry of a dump's colour table.
 const XWD_COLOUR_BYTES: u64 = 12;
-/// More than any window's name.
+/// The most bytes of a header, including the window's name.
 const XWD_HEADER_BYTES_MAX: u32 = 1 << 16;
 const XWD_COLOURS_MAX: u32 = 1 << 16;
 
-/// Where the pixels are.
+/// The layout of the pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The first byte of the first.
+    /// The offset of the first pixel.
     pub(super) offset: u64,
-    /// With the bytes from one row to the next.
+    /// The size and the stride.
     pub(super) geometry: Geometry,
 }
 
 impl Layout {
-    /// Of an open file.
+    /// Determines the layout of an open file.
     pub(super) fn find(file: impl AsFd, path: &Path) -> Result<Layout, String> {
         let resolved = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let name = resolved.strip_prefix("/dev").ok().and_then(Path::to_str);
-        match name.map(|name| Path::new(super::GRAPHICS).join(name)).filter(|node| node.exists()) {
+        match name.map(|name| Path::new(GRAPHICS).join(name)).filter(|node| node.exists()) {
             Some(node) => Self::from_sysfs(&node),
             None => Self::from_dump(file.as_fd()),
         }
@@ -46,15 +49,15 @@ impl Layout {
         let numbers = |name: &str| -> Result<Vec<u32>, String> {
             let text = read(name)?;
             let numbers: Option<_> = text.trim().split(',').map(|number| number.parse().ok()).collect();
-            numbers.ok_or_else(|| format!("{name} is `{}`, which is no number", text.trim()))
+            numbers.ok_or_else(|| format!("{name} is `{}`, which is not a number", text.trim()))
         };
         let [width, height] = numbers("virtual_size")?[..] else { return Err("it has no size".into()) };
         match (&numbers("bits_per_pixel")?[..], &numbers("stride")?[..]) {
             ([32], [stride]) => Self::new(0, width, height, *stride),
             ([bits], _) => {
-                Err(format!("its pixels have {bits} bits; only 32 are understood: `fbset -depth 32`"))
+                Err(format!("its pixels have {bits} bits; only 32 are supported: run `fbset -depth 32`"))
             }
-            _ => Err("the kernel does not say how its pixels lie".into()),
+            _ => Err("the kernel does not describe its pixels".into()),
         }
     }
 
@@ -62,12 +65,12 @@ impl Layout {
         let mut header = [0; XWD_BYTES];
         let read = pread(file, &mut header, 0).map_err(|error| error.to_string())?;
         if read < XWD_BYTES {
-            return Err("is neither a framebuffer of the kernel nor an X server's screen file".into());
+            return Err("is neither a framebuffer of the kernel nor a screen file of an X server".into());
         }
         Self::parse_dump(&header)
     }
 
-    /// The header of a dump; its numbers are big-endian.
+    /// Parses the header of a dump. Its numbers are big-endian.
     pub(super) fn parse_dump(header: &[u8; XWD_BYTES]) -> Result<Layout, String> {
         let fields = header.as_chunks::<4>().0;
         let field = |number: usize| u32::from_be_bytes(fields[number]);
@@ -80,11 +83,11 @@ impl Layout {
             || !(XWD_BYTES as u32..=XWD_HEADER_BYTES_MAX).contains(&header_bytes)
             || colours > XWD_COLOURS_MAX
         {
-            return Err("is no X window dump with whole pixels".into());
+            return Err("is not an X window dump with whole pixels".into());
         }
         if pixel_bits != 32 || byte_order != 0 || masks != [0xff_0000, 0xff00, 0xff] {
             return Err(format!(
-                "its pixels have {pixel_bits} bits; only 8 each of red, green and blue in 32 are understood: run the X \
+                "its pixels have {pixel_bits} bits; only 8 each of red, green and blue in 32 are supported: run the X \
                  server with a depth of 24"
             ));
         }
@@ -97,7 +100,7 @@ impl Layout {
         Ok(Layout { offset, geometry: geometry.map_err(|error| error.to_string())? })
     }
 
-    /// What the broker tells the worker.
+    /// Encodes the layout, for the worker.
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let Layout { offset, geometry } = self;
@@ -105,7 +108,7 @@ impl Layout {
         writer.finish()
     }
 
-    /// Reads what [`Layout::emit`] wrote.
+    /// Parses an encoded layout.
     pub(super) fn parse(bytes: &[u8]) -> Result<Layout, String> {
         let mut reader = Reader::new(bytes);
         let mut field = || -> Result<_, wire::WireError> {

@@ -1,5 +1,5 @@
-//! A framebuffer: the pixels of a screen in a file. That of a graphics card (`/dev/fb0`), or the one that an X server
-//! without a screen of glass keeps (`Xvfb -fbdir`).
+//! A framebuffer: a file with the pixels of a screen. It belongs to a graphics card (`/dev/fb0`) or to an X server with
+//! a virtual screen (`Xvfb -fbdir`).
 
 mod application;
 mod device;
@@ -8,17 +8,17 @@ mod layout;
 mod tests;
 
 use crate::plain::{self, os};
-use application::Canvas;
+use application::ApplicationPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing, Opened,
     OptionKind, OptionSpec, Partner, Role, Scope,
 };
-use device::Camera;
-use layout::Layout;
+use device::DevicePartner;
+use layout::{GRAPHICS, Layout};
 use rustix::fs::{Mode, OFlags, open};
 use std::path::Path;
 
-/// A framebuffer.
+/// The device class `fb`.
 #[derive(Debug)]
 pub struct Fb;
 
@@ -28,19 +28,16 @@ static OPTIONS: [OptionSpec; 2] = [
         kind: OptionKind::Number { min: 0.0, max: 1000.0 },
         default: "60",
         scope: Scope::Local,
-        doc: "times a second that it is looked at; 0: whenever a picture is taken",
+        doc: "comparisons per second; 0: whenever the path takes a picture",
     },
     OptionSpec {
         name: "whole",
         kind: OptionKind::Flag,
         default: "false",
         scope: Scope::Local,
-        doc: "whole pictures, even if only a part changed",
+        doc: "send whole pictures, even if only a part changed",
     },
 ];
-
-/// Where the kernel says how framebuffers are laid out.
-const GRAPHICS: &str = "/sys/class/graphics";
 
 impl DeviceClass for Fb {
     fn name(&self) -> &'static str {
@@ -48,7 +45,7 @@ impl DeviceClass for Fb {
     }
 
     fn summary(&self) -> &'static str {
-        "a framebuffer: the pixels of a screen in a file"
+        "a framebuffer: a file with the pixels of a screen"
     }
 
     fn doc(&self) -> &'static str {
@@ -84,7 +81,7 @@ impl DeviceClass for Fb {
             let spec = format!("fb:/dev/fb{number}");
             let path = spec.strip_prefix("fb:").filter(|path| Path::new(path).exists())?;
             let problem = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).err();
-            let problem = problem.map(|error| format!("{error}: be root or in the group `video`"));
+            let problem = problem.map(|error| format!("{error}: root or the group `video` has access"));
             let name = std::fs::read_to_string(format!("{GRAPHICS}/fb{number}/name")).unwrap_or_default();
             Some(Listing { spec, summary: format!("framebuffer {}", name.trim()), problem, ours: false })
         };
@@ -92,12 +89,13 @@ impl DeviceClass for Fb {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let (access, doing) = match role {
+        let (access, operation) = match role {
             Role::Device => (OFlags::RDONLY, "opening"),
             Role::Application => (OFlags::RDWR, "opening to write"),
         };
         let file = open(&spec.target, access | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
-            os(format!("{doing} {}", spec.target), error, Some("of an X server: run it with -fbdir"))
+            let advice = "the file of an X server exists only if the server runs with -fbdir";
+            os(format!("{operation} {}", spec.target), error, Some(advice))
         })?;
         let layout = Layout::find(&file, Path::new(&spec.target))
             .map_err(|problem| DeviceError::Spec { what: format!("`{}`", spec.target), problem })?;
@@ -117,8 +115,8 @@ impl DeviceClass for Fb {
             .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
         let [file] = plain::descriptors(opened)?;
         Ok(match role {
-            Role::Device => Box::new(Camera::new(name, file, layout, rate_hz, whole)),
-            Role::Application => Box::new(Canvas::new(name, file, layout)),
+            Role::Device => Box::new(DevicePartner::new(name, file, layout, rate_hz, whole)),
+            Role::Application => Box::new(ApplicationPartner::new(name, file, layout)),
         })
     }
 }

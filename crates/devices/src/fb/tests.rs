@@ -1,3 +1,5 @@
+//! Tests with a file in the form of an X server's screen file.
+
 use super::layout::Layout;
 use crate::damage::TILE;
 use contract::{
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use wire::formats::video::{Content, Geometry, Header, PixelFormat, Rectangle, emit_rectangles};
 
-/// The header of a dump of 40 by 24 pixels, rows of 42, with one colour of 12 bytes behind it, big-endian.
+/// Returns a dump of 40 by 24 pixels with a stride of 42 pixels, and one entry in its colour table.
 fn dump() -> Vec<u8> {
     let mut fields = [0u32; 25];
     for (number, value) in [
@@ -41,7 +43,7 @@ fn dump() -> Vec<u8> {
 
 const START: u64 = 116;
 
-/// A file of its own, gone with its test.
+/// A temporary screen file, removed when dropped.
 struct Screen(PathBuf, File);
 
 impl Screen {
@@ -84,7 +86,7 @@ fn pull(partner: &mut dyn Partner, flow: FlowKey) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_screen_is_told_once_and_then_what_changed() {
+fn the_first_picture_is_whole_and_changes_follow() {
     let screen = Screen::new(&dump());
     let (mut device, flow) = screen.partner(Role::Device, ",rate=0");
     let first = pull(&mut *device, flow).unwrap();
@@ -100,11 +102,7 @@ fn a_screen_is_told_once_and_then_what_changed() {
     let Ok(Content::Rectangles(parts, pixels)) = header.parse_content(&changed[Header::BYTES..]) else {
         panic!()
     };
-    assert_eq!(
-        parts,
-        [Rectangle { x: 32, y: TILE, width: 8, height: 8 }],
-        "what fills rows up means nothing"
-    );
+    assert_eq!(parts, [Rectangle { x: 32, y: TILE, width: 8, height: 8 }], "the padding of rows is ignored");
     assert_eq!(pixels[(4 * 8 + 7) * 4..][..4], [1, 2, 3, 4]);
     assert_eq!(pull(&mut *device, flow), None);
     device.ctl(flow, Ctl::Snapshot).unwrap();
@@ -114,7 +112,7 @@ fn a_screen_is_told_once_and_then_what_changed() {
 }
 
 #[test]
-fn whole_pictures_are_whole() {
+fn the_option_whole_sends_whole_pictures() {
     let screen = Screen::new(&dump());
     let (mut device, flow) = screen.partner(Role::Device, ",rate=0,whole=true");
     for number in 1..4 {
@@ -125,10 +123,10 @@ fn whole_pictures_are_whole() {
 }
 
 #[test]
-fn pictures_go_where_they_belong_and_nowhere_else() {
+fn pictures_and_parts_are_written_cropped() {
     let screen = Screen::new(&dump());
     let (mut node, flow) = screen.partner(Role::Application, "");
-    let mut show = |bytes: Vec<u8>| match node.push(flow, Message::new(Time(1), Body::from(bytes))) {
+    let mut push = |bytes: Vec<u8>| match node.push(flow, Message::new(Time(1), Body::from(bytes))) {
         Ok(Pushed::Taken) => Ok(()),
         Err((error, _)) => Err(error.to_string()),
         Ok(other) => panic!("{other:?}"),
@@ -136,7 +134,7 @@ fn pictures_go_where_they_belong_and_nowhere_else() {
     let wide = Geometry::new(PixelFormat::Rgb24, 60, 30).unwrap();
     let pixels: Vec<u8> =
         (0..60 * 30).flat_map(|number| [(number % 60) as u8, (number / 60) as u8, 7]).collect();
-    show([&Header::frame(wide).emit()[..], &pixels].concat()).unwrap();
+    push([&Header::frame(wide).emit()[..], &pixels].concat()).unwrap();
     assert_eq!(
         [screen.pixel(0, 0), screen.pixel(39, 23), screen.pixel(40, 3)],
         [[7, 0, 0, 0], [7, 23, 39, 0], [0; 4]]
@@ -144,21 +142,21 @@ fn pictures_go_where_they_belong_and_nowhere_else() {
     let header = Header { kind: wire::formats::video::Kind::Rectangles, geometry: wide }.emit();
     let parts =
         [Rectangle { x: 38, y: 22, width: 5, height: 5 }, Rectangle { x: 50, y: 0, width: 1, height: 1 }];
-    show([&header[..], &emit_rectangles(&parts), &[5; 78]].concat()).unwrap();
+    push([&header[..], &emit_rectangles(&parts), &[5; 78]].concat()).unwrap();
     assert_eq!(
         [screen.pixel(38, 22), screen.pixel(37, 22), screen.pixel(40, 22)],
         [[5, 5, 5, 0], [7, 22, 37, 0], [0; 4]]
     );
     assert_eq!(fs::metadata(&screen.0).unwrap().len(), dump().len() as u64);
-    assert!(show(vec![1]).unwrap_err().contains("shorter"));
+    assert!(push(vec![1]).unwrap_err().contains("shorter"));
 }
 
 #[test]
-fn what_is_no_screen_is_refused_by_name() {
+fn unsupported_files_are_refused_with_a_reason() {
     for (at, value, expected) in [
-        (4, 8u32, "no X window dump"),
-        (0, 99, "no X window dump"),
-        (76, u32::MAX, "no X window dump"),
+        (4, 8u32, "not an X window dump"),
+        (0, 99, "not an X window dump"),
+        (76, u32::MAX, "not an X window dump"),
         (44, 16, "16 bits"),
         (16, 0, "picture width"),
         (48, 100, "picture stride"),
@@ -178,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_header_is_answered_and_a_layout_survives_its_bytes(
+    fn any_header_is_parsed_or_rejected_and_layouts_round_trip(
         fields in prop::collection::vec((0..25usize, any::<u32>()), 0..4),
         bytes in prop::collection::vec(any::<u8>(), 0..30),
     ) {

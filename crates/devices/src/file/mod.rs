@@ -4,14 +4,14 @@
 pub(crate) mod tests;
 
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 
-/// The class.
+/// The class `file`.
 #[derive(Debug)]
 pub struct File;
 
@@ -22,12 +22,12 @@ const OPTIONS: &[OptionSpec] = &[
         kind: OptionKind::Flag,
         default: "false",
         scope: Scope::Local,
-        doc: "as a sink: write behind what the file holds instead of emptying it",
+        doc: "as an application: append to the file instead of truncating it",
     },
     MAX_OPTION,
 ];
 
-/// Opens a file or a FIFO, to be read as a device or written as an application.
+/// Opens a file or a FIFO: for reading as a device, for writing as an application.
 pub(crate) fn open(path: &str, role: Role, append: bool) -> Result<OwnedFd, DeviceError> {
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let descriptor = match role {
@@ -36,7 +36,7 @@ pub(crate) fn open(path: &str, role: Role, append: bool) -> Result<OwnedFd, Devi
             let end = if append { OFlags::APPEND } else { OFlags::TRUNC };
             let flags = flags | OFlags::CREATE | end;
             match rustix::fs::open(path, flags | OFlags::WRONLY, Mode::from_raw_mode(0o666)) {
-                // A FIFO that nobody reads yet: held open both ways, it keeps what is written.
+                // A FIFO without a reader. Opened for both, it accepts data before a reader comes.
                 Err(rustix::io::Errno::NXIO) => rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty()),
                 other => other,
             }
@@ -89,8 +89,8 @@ impl DeviceClass for File {
         let channel =
             Channel::own(descriptor).map_err(|error| os(format!("preparing {path}"), error, None))?;
         Ok(Box::new(match role {
-            Role::Device => StreamPartner::new(Some(Outlet::new(path, channel, framing)), None),
-            Role::Application => StreamPartner::new(None, Some(Inlet::new(path, channel, framing))),
+            Role::Device => StreamPartner::new(Some(StreamReader::new(path, channel, framing)), None),
+            Role::Application => StreamPartner::new(None, Some(StreamWriter::new(path, channel, framing))),
         }))
     }
 }

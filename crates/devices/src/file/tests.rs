@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use testkit::partner::conforms;
 
-/// A directory that is gone when the test is.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -20,7 +20,7 @@ impl Scratch {
         self.0.join(name).to_str().unwrap().into()
     }
 
-    /// A FIFO, held open so that neither side waits for the other.
+    /// Creates a FIFO and keeps it open, so that neither side waits for the other.
     pub(crate) fn fifo(&self, name: &str) -> (String, OwnedFd) {
         let path = self.path(name);
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -99,7 +99,7 @@ fn a_sink_empties_the_file_or_appends_to_it() {
     assert_eq!(std::fs::read(&path).unwrap(), b"ab\n");
 }
 
-/// A disk of one page; unmounted with this value.
+/// A file system of one page, unmounted on drop.
 struct SmallDisk(Scratch);
 
 impl SmallDisk {
@@ -121,9 +121,9 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn what_finds_a_full_disk_waits_for_room() {
+fn a_full_disk_applies_backpressure() {
     let Some(disk) = SmallDisk::mount() else {
-        return eprintln!("SKIPPED: a small disk cannot be mounted here: it needs root");
+        return testkit::skip::until_vm("this user may mount no disk");
     };
     let path = disk.0.path("log");
     let mut sink = open(&format!("file:{path}"), Role::Application);
@@ -138,7 +138,7 @@ fn what_finds_a_full_disk_waits_for_room() {
     }
     let waiting = waiting.expect("6000 bytes do not fit on a page");
     let readiness = sink.readiness(key, Direction::In);
-    assert!(!readiness.now && readiness.at.is_some(), "it is looked at again, but not all the time");
+    assert!(!readiness.now && readiness.at.is_some(), "the disk is checked again later");
     assert!(disk.run("mount", &["-o", "remount,size=64k"]));
     while let Pushed::Full(_) = sink.push(key, waiting.clone()).unwrap() {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -148,7 +148,7 @@ fn what_finds_a_full_disk_waits_for_room() {
 }
 
 #[test]
-fn a_failing_disk_gives_the_message_back_and_names_the_file() {
+fn a_write_error_returns_the_message_and_names_the_file() {
     let mut sink = open("file:/dev/full", Role::Application);
     let key = sink.open(&template(Direction::In), &contract::Attributes::default()).unwrap();
     let sent = Message::new(Time(1), b"lost?".to_vec());
@@ -158,14 +158,14 @@ fn a_failing_disk_gives_the_message_back_and_names_the_file() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn the_error_for_a_missing_file_names_it() {
     let (class, spec) = crate::spec::parse("file:/nonexistent/x", Role::Device).unwrap();
     let error = class.open(&spec, Role::Device, None).unwrap_err();
     assert!(error.to_string().contains("opening /nonexistent/x"), "{error}");
 }
 
 #[test]
-fn a_recording_cut_short_is_an_error_after_its_last_whole_message() {
+fn a_truncated_recording_is_an_error_after_its_last_message() {
     let scratch = Scratch::new();
     let path = scratch.path("cut");
     push_all(
@@ -185,7 +185,7 @@ fn dev_null_is_always_ready_and_ends_at_once() {
 }
 
 #[test]
-fn closing_with_a_reader_that_takes_nothing_says_what_is_left() {
+fn closing_reports_unwritten_bytes() {
     let scratch = Scratch::new();
     let (path, held) = scratch.fifo("stuck");
     let mut sink = open(&format!("file:{path}"), Role::Application);
@@ -211,16 +211,16 @@ fn a_fifo_waits_for_its_first_writer_and_ends_with_its_last() {
 }
 
 #[test]
-fn a_fifo_without_a_reader_keeps_what_is_written_until_one_comes() {
+fn a_fifo_without_a_reader_keeps_data_until_one_comes() {
     let scratch = Scratch::new();
     let (path, held) = scratch.fifo("unread");
     drop(held);
     let mut sink = open(&format!("file:{path}"), Role::Application);
-    let key = push_all(sink.as_mut(), &messages(&[b"for whom it may concern"]));
+    let key = push_all(sink.as_mut(), &messages(&[b"for a later reader"]));
     assert!(matches!(sink.ctl(key, Ctl::Finish).unwrap(), CtlReply::Pending));
     let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
     while let CtlReply::Pending = sink.ctl(key, Ctl::Finish).unwrap() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    assert_eq!(reader.join().unwrap(), b"for whom it may concern");
+    assert_eq!(reader.join().unwrap(), b"for a later reader");
 }

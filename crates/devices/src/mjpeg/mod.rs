@@ -1,4 +1,4 @@
-//! `mjpeg:PATH`: pictures as JPEG images, one behind the other.
+//! `mjpeg:PATH`: a stream of JPEG images.
 
 mod reader;
 mod scan;
@@ -15,7 +15,7 @@ use contract::{
 use reader::Reader;
 use writer::Writer;
 
-/// The class.
+/// The device class `mjpeg`.
 #[derive(Debug)]
 pub struct Mjpeg;
 
@@ -25,7 +25,7 @@ const OPTIONS: &[OptionSpec] = &[
         kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
         default: "auto",
         scope: Scope::Local,
-        doc: "as a device: images a second; auto: 25; 0: as fast as they are taken",
+        doc: "as a device: images per second; auto: 25; 0: as fast as the path takes them",
     },
     y4m::LOOP_OPTION,
     OptionSpec {
@@ -33,7 +33,7 @@ const OPTIONS: &[OptionSpec] = &[
         kind: OptionKind::Size { min: 1 << 10, max: 60 << 20 },
         default: "16MiB",
         scope: Scope::Local,
-        doc: "as a device: bytes of an image, at most",
+        doc: "as a device: most bytes of an image",
     },
 ];
 
@@ -43,7 +43,7 @@ impl DeviceClass for Mjpeg {
     }
 
     fn summary(&self) -> &'static str {
-        "pictures as JPEG images, in a file, a FIFO or a pipe, as cameras give them"
+        "a stream of JPEG images in a file, a FIFO or a pipe, as cameras write them"
     }
 
     fn doc(&self) -> &'static str {

@@ -1,43 +1,56 @@
-//! The device: a stream of JPEG images to pictures, at a pace.
+//! The device side: reads JPEG images from a stream and paces them.
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | `Search` (initial) | an image is complete | `Due` |
+//! | | the stream ends between images | `Ended`; with `loop`, back to the start of the file |
+//! | `Lost`: resumed within an image | the next image begins | `Search` |
+//! | | the stream ends | `Ended` |
+//! | `Due` | its time has come | `Search` |
 
-use super::scan::{self, Scanner};
+use super::scan::{self, Image, Scanner};
 use crate::pace::{Pace, RATE_DEFAULT};
-use crate::stream::{Channel, Gives};
+use crate::stream::{Channel, MessageReader};
 use contract::{Body, Bytes, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-/// What is read at once.
+/// The most bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of one search for an image, so that a slow stream does not hold up its thread.
+/// The most reads in one pull, so that a stream of small pieces does not occupy the thread.
 const READS_MAX: usize = 64;
 
-/// Reads images.
+/// The state of the reader; see the table above.
+enum State {
+    Search,
+    Lost,
+    Due(Body, Time),
+    Ended,
+}
+
+/// Reads images from a stream.
 pub(super) struct Reader {
     name: String,
     channel: Channel,
     rate_hz: f64,
     loops: bool,
     image_bytes_max: usize,
-    held: Vec<u8>,
+    state: State,
+    /// Bytes after the last image.
+    buffer: Vec<u8>,
     scanner: Scanner,
-    /// How much stood between the last image and the next.
-    fill_bytes: usize,
-    /// An image that is there, until its time comes.
-    whole: Option<(Body, Time)>,
-    is_ended: bool,
-    /// What is held has been looked through.
-    is_searched: bool,
-    /// Another read part of an image, which is lost.
-    is_lost: bool,
+    /// Padding since the last image, in bytes.
+    padding_bytes: usize,
+    /// The buffer may have another whole image, so a pull may succeed without a read.
+    may_have_image: bool,
     pace: Pace,
     images: u64,
     bytes: u64,
 }
 
 impl Reader {
-    /// `rate_hz` 0: as fast as they are taken.
+    /// Makes a reader. With a rate of 0, images are due at once.
     pub(super) fn new(
         name: String,
         channel: Channel,
@@ -54,13 +67,11 @@ impl Reader {
             rate_hz,
             loops,
             image_bytes_max,
-            held: Vec::new(),
+            state: State::Search,
+            buffer: Vec::new(),
             scanner: Scanner::default(),
-            fill_bytes: 0,
-            whole: None,
-            is_ended: false,
-            is_searched: true,
-            is_lost: false,
+            padding_bytes: 0,
+            may_have_image: false,
             pace,
             images: 0,
             bytes: 0,
@@ -71,55 +82,72 @@ impl Reader {
         PartnerError::Peer(format!("{}: image {}: {problem}", self.name, self.images))
     }
 
-    /// Looks for an image in what is held, and reads on if there is none; says whether there may be more at once.
+    /// Searches the buffer for an image, and reads once if there is none. Returns `false` if the stream has no bytes
+    /// now.
     fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
-        if self.is_lost {
-            self.is_lost = !scan::skip_to_image(&mut self.held);
-        } else if self.scanner.is_new() {
-            let fill = scan::fill(&self.held);
-            self.held.drain(..fill);
-            self.fill_bytes += fill;
-            if self.fill_bytes > self.image_bytes_max {
-                return Err(self.wrong(format!("it does not begin within {} bytes", self.image_bytes_max)));
+        if matches!(self.state, State::Lost) {
+            if scan::skip_to_image(&mut self.buffer) {
+                self.state = State::Search;
             }
+        } else if self.scanner.is_new() {
+            self.skip_padding()?;
         }
-        if self.is_lost {
-            // Nothing to look into yet.
-        } else if let Some(image) = self.scanner.find(&self.held).map_err(|problem| self.wrong(problem))? {
-            let rest = self.held.split_off(image.length);
-            let bytes = Bytes::from(std::mem::replace(&mut self.held, rest));
-            let geometry = Geometry::new(PixelFormat::Mjpeg, image.width.into(), image.height.into())
-                .map_err(|error| self.wrong(error))?;
-            let mut body = Body::from(bytes);
-            body.push_front(&Header::frame(geometry.with_rate_hz(self.rate_hz)).emit());
-            (self.images, self.fill_bytes) = (self.images + 1, 0);
-            self.is_searched = false;
-            self.whole = Some((body, self.pace.next(now)));
+        if matches!(self.state, State::Search)
+            && let Some(image) = self.scanner.find(&self.buffer).map_err(|problem| self.wrong(problem))?
+        {
+            self.take_image(image, now)?;
             return Ok(true);
         }
-        self.is_searched = true;
-        if self.held.len() >= self.image_bytes_max {
+        self.may_have_image = false;
+        if self.buffer.len() >= self.image_bytes_max {
             return Err(self.wrong(format!("it does not end within {} bytes", self.image_bytes_max)));
         }
-        let before = self.held.len();
-        self.held.resize(before + READ_BYTES, 0);
-        let read = self.channel.read(&mut self.held[before..]);
-        self.held.truncate(before + read.unwrap_or(0));
+        self.read()
+    }
+
+    fn skip_padding(&mut self) -> Result<(), PartnerError> {
+        let padding = scan::padding(&self.buffer);
+        self.buffer.drain(..padding);
+        self.padding_bytes += padding;
+        match self.padding_bytes > self.image_bytes_max {
+            true => Err(self.wrong(format!("it does not begin within {} bytes", self.image_bytes_max))),
+            false => Ok(()),
+        }
+    }
+
+    fn take_image(&mut self, image: Image, now: Time) -> Result<(), PartnerError> {
+        let rest = self.buffer.split_off(image.length);
+        let bytes = Bytes::from(std::mem::replace(&mut self.buffer, rest));
+        let geometry = Geometry::new(PixelFormat::Mjpeg, image.width.into(), image.height.into())
+            .map_err(|error| self.wrong(error))?;
+        let mut body = Body::from(bytes);
+        body.push_front(&Header::frame(geometry.with_rate_hz(self.rate_hz)).emit());
+        (self.images, self.padding_bytes) = (self.images + 1, 0);
+        self.may_have_image = true;
+        self.state = State::Due(body, self.pace.next(now));
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<bool, PartnerError> {
+        let prev_len = self.buffer.len();
+        self.buffer.resize(prev_len + READ_BYTES, 0);
+        let read = self.channel.read(&mut self.buffer[prev_len..]);
+        self.buffer.truncate(prev_len + read.unwrap_or(0));
         match read {
-            // A single 0xff filled up, too.
-            Ok(0) if !matches!(self.held[..], [] | [0xff]) && !self.is_lost => {
+            // A single 0xff is padding.
+            Ok(0) if !matches!(self.buffer[..], [] | [0xff]) && matches!(self.state, State::Search) => {
                 Err(self.wrong("the stream ends within it"))
             }
             Ok(0) if self.loops && self.images > 0 => {
                 rustix::fs::seek(&self.channel, SeekFrom::Start(0)).map_err(|error| {
                     PartnerError::os(format!("going back to the start of {}", self.name), error)
                 })?;
-                // A file without a single image would be read for ever.
+                // If no image follows, the file has none: without this reset it would be read forever.
                 self.images = 0;
                 Ok(true)
             }
             Ok(0) => {
-                self.is_ended = true;
+                self.state = State::Ended;
                 Ok(true)
             }
             Ok(count) => {
@@ -132,17 +160,17 @@ impl Reader {
     }
 }
 
-impl Gives for Reader {
+impl MessageReader for Reader {
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
         for _ in 0..READS_MAX {
-            match self.whole.take() {
-                Some((body, due)) if due <= now => return Ok(Next::Message(Message::new(due, body))),
-                Some(early) => {
-                    self.whole = Some(early);
-                    return Ok(Next::Nothing);
-                }
-                None if self.is_ended => return Ok(Next::End),
-                None => {
+            match std::mem::replace(&mut self.state, State::Search) {
+                State::Due(body, due) if due <= now => return Ok(Next::Message(Message::new(due, body))),
+                state => self.state = state,
+            }
+            match self.state {
+                State::Due(..) => return Ok(Next::Nothing),
+                State::Ended => return Ok(Next::End),
+                State::Search | State::Lost => {
                     if !self.advance(now)? {
                         return Ok(Next::Nothing);
                     }
@@ -153,12 +181,12 @@ impl Gives for Reader {
     }
 
     fn readiness(&self) -> Readiness<'_> {
-        match &self.whole {
-            Some((_, due)) => Readiness::at(*due),
-            None if self.is_ended => Readiness::never(),
-            None => {
-                let now = self.channel.readiness(Interest::Read);
-                Readiness { now: now.now || !self.is_searched, ..now }
+        match &self.state {
+            State::Due(_, due) => Readiness::at(*due),
+            State::Ended => Readiness::never(),
+            State::Search | State::Lost => {
+                let channel = self.channel.readiness(Interest::Read);
+                Readiness { now: channel.now || self.may_have_image, ..channel }
             }
         }
     }
@@ -168,16 +196,17 @@ impl Gives for Reader {
     }
 
     fn ahead(&self) -> u64 {
-        (self.held.len() + self.whole.as_ref().map_or(0, |(body, _)| body.len())) as u64
+        let due_bytes = if let State::Due(body, _) = &self.state { body.len() } else { 0 };
+        (self.buffer.len() + due_bytes) as u64
     }
 
-    /// That something was read.
-    fn leave(&self) -> Result<CtlReply, PartnerError> {
+    /// Saves the fact that bytes were read. The value itself has no meaning.
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         Ok(if self.bytes > 0 { CtlReply::Bytes(scan::IMAGE.into()) } else { CtlReply::Pending })
     }
 
-    fn inherit(&mut self, _left: &[u8]) -> Result<CtlReply, PartnerError> {
-        self.is_lost = true;
+    fn restore_state(&mut self, _saved: &[u8]) -> Result<CtlReply, PartnerError> {
+        self.state = State::Lost;
         Ok(CtlReply::Done)
     }
 }

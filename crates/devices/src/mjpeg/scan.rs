@@ -1,73 +1,80 @@
-//! Where one JPEG image ends and the next begins, without decoding it (ITU-T T.81, annex B).
+//! Finds the boundaries of JPEG images in a stream, without decoding them (ITU-T T.81, annex B).
+//!
+//! An image is a sequence of segments, each with a marker (0xff and a second byte) and a length. After the segment
+//! `SCAN` follow compressed pixels without a length. They end at the next marker, except for restart markers and 0xff
+//! 0, which stands for a pixel byte 0xff.
 
-/// What follows 0xff: begin and end of an image, and of its compressed pixels.
+/// The second byte of the marker that begins an image.
 const BEGIN: u8 = 0xd8;
+/// The second byte of the marker that ends an image.
 const END: u8 = 0xd9;
+/// The second byte of the marker before compressed pixels.
 const SCAN: u8 = 0xda;
 
-/// What an image begins with.
+/// The first bytes of an image.
 pub(super) const IMAGE: [u8; 3] = [0xff, BEGIN, 0xff];
 
-/// Drops the rest of an image whose beginning is lost; whether another begins now. Pictures within an image, as cameras
-/// put them there, are not taken for one: an image begins where another ends.
+/// Drops the rest of an image whose beginning is lost. Returns whether `bytes` now starts with an image.
+///
+/// Some cameras embed a preview in an image. It is not mistaken for the next image, since only the end of an image
+/// followed by the beginning of another counts.
 pub(super) fn skip_to_image(bytes: &mut Vec<u8>) -> bool {
-    let border = [0xff, END, 0xff, BEGIN, 0xff];
+    let boundary = [0xff, END, 0xff, BEGIN, 0xff];
     if bytes.starts_with(&IMAGE) {
         return true;
     }
-    // Of the end of the image, what is lost may be part.
-    let found = match bytes.starts_with(&border[1..]) {
+    // The first byte of the boundary may be lost, too.
+    let found = match bytes.starts_with(&boundary[1..]) {
         true => Some(1),
-        false => bytes.windows(border.len()).position(|at| at == border).map(|place| place + 2),
+        false => bytes.windows(boundary.len()).position(|at| at == boundary).map(|at| at + 2),
     };
     let kept_from = match found {
-        Some(place) => place,
-        // It may be cut in two.
-        None => bytes.len().saturating_sub(border.len() - 1),
+        Some(at) => at,
+        // Keep the end: it may be the first part of a boundary.
+        None => bytes.len().saturating_sub(boundary.len() - 1),
     };
-    // What an image begins with may have come in part.
+    // Drop nothing if all bytes may be the first part of an image.
     if found.is_some() || !IMAGE.starts_with(bytes) {
         bytes.drain(..kept_from);
     }
     found.is_some()
 }
 
-/// How many bytes at the front only fill up what is between two images: zeros, as cameras write them behind an image, and
-/// 0xff, of which any number may stand before a marker (B.1.1.2).
-pub(super) fn fill(bytes: &[u8]) -> usize {
+/// Returns the length of the padding at the front: zeros, which some cameras write after an image, and 0xff, any number
+/// of which may precede a marker (B.1.1.2).
+pub(super) fn padding(bytes: &[u8]) -> usize {
     let rest = bytes.iter().position(|byte| !matches!(byte, 0 | 0xff)).unwrap_or(bytes.len());
-    // The last 0xff belongs to the marker that follows it, or will.
+    // The last 0xff belongs to the next marker, whose second byte may still be missing.
     rest - usize::from(rest > 0 && bytes[rest - 1] == 0xff)
 }
 
-/// An image that is whole, or torn: another begins within it.
+/// An image that is complete, or truncated by the beginning of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Image {
-    /// Its bytes.
+    /// The number of bytes.
     pub(super) length: usize,
-    /// Pixels across.
     pub(super) width: u16,
-    /// Pixels down.
     pub(super) height: u16,
 }
 
-/// Reads on through an image as more of it comes; nothing is looked at twice.
+/// Scans an image incrementally: later calls continue where the last one stopped.
 #[derive(Debug, Default)]
 pub(super) struct Scanner {
+    /// The number of bytes scanned.
     at: usize,
-    /// In the compressed pixels, which end at the next marker that is none of theirs.
+    /// The scanner is within compressed pixels.
     in_pixels: bool,
     size: Option<(u16, u16)>,
 }
 
 impl Scanner {
-    /// Nothing of an image was found yet.
+    /// Returns whether no byte of an image is scanned yet.
     pub(super) fn is_new(&self) -> bool {
         self.at == 0
     }
 
-    /// The image at the front of `bytes`, which are those of the call before and perhaps more; `None` if it is not
-    /// whole yet.
+    /// Returns the image at the front of `bytes`; `None` if it is incomplete. The caller then appends to `bytes` and
+    /// calls again.
     pub(super) fn find(&mut self, bytes: &[u8]) -> Result<Option<Image>, &'static str> {
         loop {
             if self.in_pixels && !self.skip_pixels(bytes) {
@@ -79,30 +86,30 @@ impl Scanner {
             match (first, marker) {
                 _ if self.at == 0 && (first, marker) != (0xff, BEGIN) => {
                     return Err(
-                        "no JPEG image begins here (ffmpeg takes them out of other wrappings: -c copy -f mjpeg)",
+                        "no JPEG image begins here (ffmpeg extracts images from containers: -c copy -f mjpeg)",
                     );
                 }
                 (0xff, 0xff) => self.at += 1,
                 (0xff, BEGIN) if self.at == 0 => self.at = 2,
                 (0xff, END | BEGIN) => {
-                    let (width, height) = self.size.ok_or("an image ends before it says its size")?;
-                    // The beginning of the next one ends an image that is torn.
+                    let (width, height) = self.size.ok_or("an image ends before its size is known")?;
+                    // The beginning of the next image ends a truncated one.
                     let length = if marker == END { self.at + 2 } else { self.at };
                     *self = Scanner::default();
                     return Ok(Some(Image { length, width, height }));
                 }
                 (0xff, 0xc0..=0xfe) => {
-                    if !self.segment(bytes, marker)? {
+                    if !self.skip_segment(bytes, marker)? {
                         return Ok(None);
                     }
                 }
-                _ => return Err("an image is no JPEG: no marker stands where one must"),
+                _ => return Err("an image is not a JPEG: a marker is missing"),
             }
         }
     }
 
-    /// Passes over a segment; `false` if it is not there yet.
-    fn segment(&mut self, bytes: &[u8], marker: u8) -> Result<bool, &'static str> {
+    /// Skips a segment, and stores the size of the image if the segment has it. Returns `false` if it is incomplete.
+    fn skip_segment(&mut self, bytes: &[u8], marker: u8) -> Result<bool, &'static str> {
         let Some(length) = bytes.get(self.at + 2..).and_then(|rest| rest.first_chunk::<2>()) else {
             return Ok(false);
         };
@@ -113,8 +120,8 @@ impl Scanner {
             (true, [_, a, b, c, d, ..]) => {
                 self.size = Some((u16::from_be_bytes([*c, *d]), u16::from_be_bytes([*a, *b])));
             }
-            (true, _) => return Err("an image is no JPEG: its size is cut short"),
-            (false, _) if length < 2 => return Err("an image is no JPEG: a segment without a length"),
+            (true, _) => return Err("an image is not a JPEG: its size is truncated"),
+            (false, _) if length < 2 => return Err("an image is not a JPEG: a segment without a length"),
             (false, _) => {}
         }
         self.at += 2 + length;
@@ -122,11 +129,11 @@ impl Scanner {
         Ok(true)
     }
 
-    /// Goes on to the marker behind the pixels; `false` if it is not there yet.
+    /// Skips compressed pixels up to the next marker. Returns `false` if it has not arrived yet.
     fn skip_pixels(&mut self, bytes: &[u8]) -> bool {
         while let Some(pair) = bytes.get(self.at..).and_then(|rest| rest.first_chunk::<2>()) {
             match pair {
-                // A byte of 0xff among the pixels, and restarts.
+                // A pixel byte 0xff, or a restart marker.
                 [0xff, 0 | 0xd0..=0xd7] => self.at += 2,
                 [0xff, 0xff] => self.at += 1,
                 [0xff, _] => {

@@ -1,9 +1,11 @@
+//! Tests with images that have the structure of JPEG, but no meaningful pixels.
+
 use super::scan::{Image, Scanner};
 use crate::file::tests::Scratch;
 use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pull, Pulled, Role, Time,
+    PartnerError, Pull, Pulled, RecoveryCtl, Role, Time,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -11,8 +13,8 @@ use std::io::Write;
 use testkit::partner::{Harness, conforms};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-/// An image of 6x2 pixels, as far as anybody looks: its size, a restart and an escaped 0xff among the pixels, and a
-/// second scan, as progressive images have.
+/// Returns the structure of an image of 6x2 pixels: its size, a restart marker and an escaped 0xff in the pixels, and a
+/// second scan, as in progressive images.
 fn image(number: u64) -> Vec<u8> {
     let bytes = number.to_le_bytes();
     let pixels: Vec<u8> = bytes.iter().flat_map(|byte| [*byte, 0xff, 0, 7]).collect();
@@ -35,7 +37,7 @@ fn template(direction: Direction) -> FlowTemplate {
     FlowTemplate { direction, format: Format::Video, class: FlowClass::Reliable }
 }
 
-/// A stream in a FIFO, at one end or the other.
+/// A partner at one end of a FIFO, and the test at the other.
 struct Stream {
     _scratch: Scratch,
     partner: Box<dyn Partner>,
@@ -100,7 +102,7 @@ fn an_application_conforms() {
     conforms(|| Stream::new(Role::Application));
 }
 
-/// The first error of a device on a file of these bytes; none if it ends well.
+/// Returns the first error of a device that reads these bytes from a file; `None` if it reaches the end.
 fn error(bytes: &[u8], options: &str) -> Option<PartnerError> {
     let scratch = Scratch::new();
     let path = scratch.path("film");
@@ -116,9 +118,9 @@ fn error(bytes: &[u8], options: &str) -> Option<PartnerError> {
     }
 }
 
-/// Who reads a FIFO on behind one that was killed amid an image loses that image, and no more.
+/// A worker is killed within an image of a FIFO. Its successor loses that image and no other.
 #[test]
-fn who_goes_on_amid_an_image_finds_the_next() {
+fn a_reader_resumed_within_an_image_finds_the_next() {
     let scratch = Scratch::new();
     let (path, far) = scratch.fifo("film");
     let mut far = File::from(far);
@@ -135,9 +137,11 @@ fn who_goes_on_amid_an_image_finds_the_next() {
         far.write_all(&stream[..read]).unwrap();
         assert!(matches!(first.pull(key, Pull::Yours), Ok(Pulled::Message(..))));
         let _ = first.pull(key, Pull::Yours).unwrap();
-        let Ok(CtlReply::Bytes(left)) = first.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
+        let Ok(CtlReply::Bytes(saved)) = first.ctl(key, Ctl::Recovery(RecoveryCtl::SaveState)) else {
+            panic!("no saved state")
+        };
         let (mut next, key) = reader();
-        next.ctl(key, Ctl::GoOn(&left)).unwrap();
+        next.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(&saved))).unwrap();
         far.write_all(&stream[read..]).unwrap();
         let mut found = Vec::new();
         while let Pulled::Message(_, message) = next.pull(key, Pull::Yours).unwrap() {
@@ -145,24 +149,24 @@ fn who_goes_on_amid_an_image_finds_the_next() {
                 (0..4).find(|n| message.body.clone().into_bytes()[Header::BYTES..] == image(*n)).unwrap(),
             );
         }
-        // Nothing of it was read by then, or all.
+        // The second image is complete only if no byte of it was read before.
         let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
         assert_eq!(found, whole, "{} bytes of an image were read", read - second);
     }
 }
 
 #[test]
-fn what_is_no_film_is_an_error_that_says_where() {
+fn errors_name_the_image() {
     let two = [image(1), image(2)].concat();
     assert!(error(&two, "").is_none());
     for (bytes, options, part) in [
-        (&b"no film"[..], "", "image 0: no JPEG"),
+        (&b"no images"[..], "", "image 0: no JPEG"),
         (&two[..two.len() - 1], "", "image 1: the stream ends within it"),
         (&[two.clone(), vec![1]].concat(), "", "image 2"),
         (&[two.clone(), vec![0; 5000]].concat(), ",max=1KiB", "image 2: it does not begin within 1024"),
-        (&[&two[..9], &two].concat(), "", "before it says its size"),
+        (&[&two[..9], &two].concat(), "", "before its size is known"),
         (&[&image(1)[..20], &vec![0; 5000]].concat(), ",max=1KiB", "image 0"),
-        (&[0xff, 0xd8, 0xff, 0xd9], "", "before it says its size"),
+        (&[0xff, 0xd8, 0xff, 0xd9], "", "before its size is known"),
         (&[0xff, 0xd8, 0xff, 0xe0, 0, 0, 0, 0], "", "without a length"),
     ] {
         let error = error(bytes, options).expect(part).to_string();
@@ -171,15 +175,16 @@ fn what_is_no_film_is_an_error_that_says_where() {
 }
 
 #[test]
-fn an_image_that_another_begins_in_is_one_and_what_fills_up_is_none() {
-    let torn = &image(7)[..33];
-    let parts = [&[0][..], &image(1), &[0; 70], torn, &image(2), &[0xff; 3], &image(3), &[0, 0xff, 0xff]];
+fn a_truncated_image_is_sent_and_padding_is_dropped() {
+    let truncated = &image(7)[..33];
+    let parts =
+        [&[0][..], &image(1), &[0; 70], truncated, &image(2), &[0xff; 3], &image(3), &[0, 0xff, 0xff]];
     let scratch = Scratch::new();
     let path = scratch.path("film");
     std::fs::write(&path, parts.concat()).unwrap();
     let mut partner = open(&format!("mjpeg:{path},rate=0"), Role::Device);
     let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
-    for expected in [&image(1)[..], torn, &image(2), &image(3)] {
+    for expected in [&image(1)[..], truncated, &image(2), &image(3)] {
         let Ok(Pulled::Message(_, message)) = partner.pull(key, Pull::Yours) else { panic!("an image") };
         assert_eq!(message.body.into_bytes()[Header::BYTES..], *expected);
     }
@@ -187,7 +192,7 @@ fn an_image_that_another_begins_in_is_one_and_what_fills_up_is_none() {
 }
 
 #[test]
-fn pictures_that_are_no_jpeg_are_refused() {
+fn pictures_of_other_formats_are_refused() {
     let scratch = Scratch::new();
     let mut partner = open(&format!("mjpeg:{}", scratch.path("film")), Role::Application);
     let key = partner.open(&template(Direction::In), &Attributes::default()).unwrap();
@@ -202,7 +207,7 @@ fn pictures_that_are_no_jpeg_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However a stream comes in pieces, the same images are found.
+    /// The images do not depend on the pieces in which a stream arrives.
     #[test]
     fn images_are_found_in_any_pieces(cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
         let film = [image(1), image(u64::MAX)].concat();
@@ -219,9 +224,9 @@ proptest! {
         prop_assert_eq!(found, vec![Image { length, width: 6, height: 2 }; 2]);
     }
 
-    /// Any bytes behind the beginning of an image: no panic, and nothing longer than what is there.
+    /// Random bytes after the beginning of an image cause no panic and no image longer than the input.
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200), marks in prop::collection::vec(any::<prop::sample::Index>(), 0..20)) {
+    fn any_bytes_are_scanned_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200), marks in prop::collection::vec(any::<prop::sample::Index>(), 0..20)) {
         let mut film = [vec![0xff, 0xd8], bytes].concat();
         marks.iter().for_each(|mark| { let at = mark.index(film.len()); film[at] = 0xff; });
         if let Ok(Some(image)) = Scanner::default().find(&film) {

@@ -1,32 +1,32 @@
-//! The application's side: pictures to a stream of JPEG images.
+//! The application side: writes JPEG images to a stream.
 
 use crate::pixels;
-use crate::stream::{Channel, Framing, Inlet, Takes, Unwritten};
+use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
 use contract::{Body, CtlReply, Message, PartnerError, Pushed, Readiness};
 use wire::formats::video::PixelFormat;
 
-/// Writes images as they come.
+/// Writes images unchanged.
 pub(super) struct Writer {
-    inlet: Inlet,
+    writer: StreamWriter,
 }
 
 impl Writer {
     pub(super) fn new(name: String, channel: Channel) -> Self {
-        Writer { inlet: Inlet::new(name, channel, Framing::none()) }
+        Writer { writer: StreamWriter::new(name, channel, Framing::none()) }
     }
 }
 
 fn image(message: &Message) -> Result<Body, String> {
     match pixels::picture(&message.body)? {
         (geometry, image) if geometry.pixels() == PixelFormat::Mjpeg => Ok(Body::from(image)),
-        _ => Err("only JPEG images are taken (MJPG): have the camera give them, or write y4m".into()),
+        _ => Err("only JPEG images (MJPG) are supported: set the camera to MJPG, or use y4m".into()),
     }
 }
 
-impl Takes for Writer {
+impl MessageWriter for Writer {
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match image(&message) {
-            Ok(body) => match self.inlet.push(Message::new(message.created, body)) {
+            Ok(body) => match self.writer.push(Message::new(message.created, body)) {
                 Ok(Pushed::Taken) => Ok(Pushed::Taken),
                 Ok(Pushed::Full(_)) => Ok(Pushed::Full(message)),
                 Err((error, _)) => Err((error, message)),
@@ -36,30 +36,30 @@ impl Takes for Writer {
     }
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
-        self.inlet.flush()
+        self.writer.flush()
     }
 
-    fn unwritten(&mut self) -> Option<&mut Unwritten> {
-        self.inlet.unwritten()
+    fn pending(&mut self) -> Option<&mut PendingWrite> {
+        self.writer.pending()
     }
 
     fn finish(&mut self) -> Result<CtlReply, PartnerError> {
-        self.inlet.finish()
+        self.writer.finish()
     }
 
     fn close(&mut self) -> Result<(), PartnerError> {
-        self.inlet.close()
+        self.writer.close()
     }
 
     fn readiness(&self) -> Readiness<'_> {
-        self.inlet.readiness()
+        self.writer.readiness()
     }
 
     fn bytes(&self) -> u64 {
-        self.inlet.bytes()
+        self.writer.bytes()
     }
 
     fn disk_full(&self) -> u64 {
-        self.inlet.disk_full()
+        self.writer.disk_full()
     }
 }

@@ -1,4 +1,4 @@
-//! `null`: takes everything and counts it; as a device it ends at once.
+//! `null`: an application that discards and counts all messages; a device that ends at once.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ use contract::{
     Readiness, Report, Role, Time,
 };
 
-/// The class.
+/// The class `null`.
 #[derive(Debug)]
 pub struct Null;
 
@@ -22,7 +22,7 @@ impl DeviceClass for Null {
     }
 
     fn summary(&self) -> &'static str {
-        "takes everything and counts it, as an application; ends at once, as a device"
+        "discards and counts messages, as an application; ends at once, as a device"
     }
 
     fn doc(&self) -> &'static str {
@@ -48,40 +48,39 @@ impl DeviceClass for Null {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let flows = Flows::new(opened.role == Role::Device, opened.role == Role::Application);
-        Ok(Box::new(NullPartner { flows, arrivals: Arrivals::default(), ended: false }))
+        Ok(Box::new(NullPartner { flows, arrivals: Arrivals::default(), has_ended: false }))
     }
 }
 
-/// Counts of what arrived, and the times between.
+/// Counts messages and measures the intervals between them.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     messages: u64,
     bytes: u64,
     last: Option<Time>,
-    gaps: u64,
+    intervals: u64,
     mean_ns: f64,
     /// Sum of squared differences from the mean, ns².
     squares: f64,
 }
 
 impl Arrivals {
-    /// One message of `bytes` arrived at `now`. Mean and variance run along (Welford 1962), so that nothing
-    /// is kept.
+    /// Counts one message of `bytes` at `now`. Updates mean and variance incrementally (Welford 1962).
     pub(crate) fn count(&mut self, bytes: usize, now: Time) {
         self.messages += 1;
         self.bytes += bytes as u64;
         if let Some(last) = self.last.replace(now) {
-            self.gaps += 1;
-            let gap_ns = now.since(last).as_nanos() as f64;
-            let off = gap_ns - self.mean_ns;
-            self.mean_ns += off / self.gaps as f64;
-            self.squares += off * (gap_ns - self.mean_ns);
+            self.intervals += 1;
+            let interval_ns = now.since(last).as_nanos() as f64;
+            let difference = interval_ns - self.mean_ns;
+            self.mean_ns += difference / self.intervals as f64;
+            self.squares += difference * (interval_ns - self.mean_ns);
         }
     }
 
-    /// The figures: counts, and mean and standard deviation of the times between arrivals, in ms.
+    /// Returns the counts, and mean and standard deviation of the intervals in ms.
     pub(crate) fn report(&self) -> Vec<Report> {
-        let deviation_ns = (self.squares / self.gaps.max(1) as f64).sqrt();
+        let deviation_ns = (self.squares / self.intervals.max(1) as f64).sqrt();
         vec![
             ("messages", self.messages as f64),
             ("bytes", self.bytes as f64),
@@ -95,7 +94,7 @@ impl Arrivals {
 struct NullPartner {
     flows: Flows,
     arrivals: Arrivals,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl Partner for NullPartner {
@@ -117,9 +116,9 @@ impl Partner for NullPartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        self.ended = true;
+        self.has_ended = true;
         Ok(Pulled::End)
     }
 
@@ -133,7 +132,7 @@ impl Partner for NullPartner {
     }
 
     fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match self.flows.names(flow, direction) && !self.ended {
+        match self.flows.names(flow, direction) && !self.has_ended {
             true => Readiness::now(),
             false => Readiness::never(),
         }

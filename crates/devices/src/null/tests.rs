@@ -3,16 +3,16 @@ use crate::stream::tests::{open, pull_all, template};
 use contract::{Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, Role, Time};
 use testkit::partner::{Harness, conforms};
 
-struct Nowhere(Box<dyn Partner>, Role);
+struct NullHarness(Box<dyn Partner>, Role);
 
-impl Harness for Nowhere {
+impl Harness for NullHarness {
     fn partner(&mut self) -> &mut dyn Partner {
         self.0.as_mut()
     }
 
     fn template(&self, direction: Direction) -> Option<FlowTemplate> {
-        let there = (direction == Direction::Out) == (self.1 == Role::Device);
-        there.then_some(template(direction))
+        let has_flow = (direction == Direction::Out) == (self.1 == Role::Device);
+        has_flow.then_some(template(direction))
     }
 
     fn feed(&mut self) -> Option<Vec<u8>> {
@@ -35,17 +35,17 @@ impl Harness for Nowhere {
 #[test]
 fn null_conforms_on_both_sides() {
     for role in [Role::Device, Role::Application] {
-        conforms(move || Nowhere(open("null", role), role));
+        conforms(move || NullHarness(open("null", role), role));
     }
 }
 
 #[test]
-fn a_source_of_nothing_ends() {
+fn a_null_device_ends_at_once() {
     assert_eq!(pull_all(open("null", Role::Device).as_mut()).unwrap(), []);
 }
 
 #[test]
-fn a_sink_counts_what_it_takes() {
+fn a_null_application_counts_messages() {
     let mut sink = open("null", Role::Application);
     let sent = [Message::new(Time(1), vec![0; 10]), Message::new(Time(2), vec![0; 5])];
     crate::stream::tests::push_all(sink.as_mut(), &sent);

@@ -1,4 +1,4 @@
-//! `pattern:size=1000,rate=62.5`: synthetic messages at an exact rate, whose content can be checked.
+//! `pattern:size=1000,rate=62.5`: synthetic messages at an exact rate, with content that can be checked.
 
 mod motion;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use std::time::Duration;
 use video::Scene;
 use wire::formats::video::{Header, SIDE_MAX};
 
-/// The class.
+/// The class `pattern`.
 #[derive(Debug)]
 pub struct Pattern;
 
@@ -37,25 +37,25 @@ const fn option(
 const SIDE: OptionKind = OptionKind::Integer { min: 1, max: SIDE_MAX as i64 };
 
 const OPTIONS: &[OptionSpec] = &[
-    option("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "what messages say"),
-    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "bytes of a message of bytes"),
+    option("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "format of the messages"),
+    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "size of a message with format=bytes"),
     option(
         "rate",
         OptionKind::Number { min: 0.0, max: 1e7 },
         "62.5",
-        "messages a second; 0: as fast as they are taken",
+        "messages a second; 0: as fast as they are pulled",
     ),
     option(
         "stamped",
         OptionKind::Flag,
         "false",
-        "a message of bytes says when it was made, behind its number",
+        "with format=bytes, the creation time follows the message's number",
     ),
-    option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "messages in all; 0: no end"),
+    option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
     option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
-    option("width", SIDE, "640", "pixels across a picture"),
-    option("height", SIDE, "480", "pixels down a picture"),
-    option("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "how the pixels of a picture lie"),
+    option("width", SIDE, "640", "width of a picture, pixels"),
+    option("height", SIDE, "480", "height of a picture, pixels"),
+    option("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "pixel format of a picture"),
 ];
 
 impl DeviceClass for Pattern {
@@ -110,23 +110,23 @@ impl DeviceClass for Pattern {
             Role::Device => Box::new(Source {
                 flows: Flows::new(true, false),
                 slot: PullSlot::default(),
-                maker: match format {
-                    Format::Motion => Maker::Motion(Cap::new(content.seed, nominal(rate_hz))),
+                generator: match format {
+                    Format::Motion => Generator::Motion(Cap::new(content.seed, nominal(rate_hz))),
                     Format::Video => {
                         let scene = scene()?;
                         let pool = Pool::new(scene.size(), 8);
-                        Maker::Video(scene, pool)
+                        Generator::Video(scene, pool)
                     }
-                    _ => Maker::Bytes(content, Pool::new(content.size, 32)),
+                    _ => Generator::Bytes(content, Pool::new(content.size, 32)),
                 },
                 format,
                 rate_hz,
                 count: Some(options.integer("count") as u64).filter(|count| *count > 0),
                 start: None,
-                made: 0,
-                is_snapshot_wanted: false,
+                generated: 0,
+                needs_snapshot: false,
                 replaced: 0,
-                ended: false,
+                has_ended: false,
             }),
             Role::Application => Box::new(Checker {
                 flows: Flows::new(false, true),
@@ -150,32 +150,32 @@ fn format(options: &Options) -> Format {
     Format::from_name(options.text("format")).unwrap_or(Format::Bytes)
 }
 
-/// The rate that messages speak of, where they are made as fast as they are taken.
+/// Returns the rate that messages state; with rate 0 they state the default rate.
 fn nominal(rate_hz: f64) -> f64 {
     if rate_hz > 0.0 { rate_hz } else { 62.5 }
 }
 
-/// What message number n holds: n, then noise that n and the seed alone choose.
+/// Content of format `bytes`: the message's number, then noise that depends on the number and the seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content {
     pub(crate) size: usize,
     pub(crate) seed: u64,
-    /// In place of the first word of noise stands when it was made.
+    /// The creation time replaces the first word of noise.
     pub(crate) is_stamped: bool,
 }
 
-/// Where that is.
+/// Position of the creation time.
 const STAMP: Range<usize> = 8..16;
 
-/// What can be told from a message alone: its number, and that it is right.
+/// Content that depends only on the message's number and starts with it, so that any message can be checked.
 pub(crate) trait Numbered {
-    /// Bytes of a message.
+    /// Returns the size of a message.
     fn size(&self) -> usize;
 
-    /// Writes message `number` into `into`. A message of that size opens with its number.
+    /// Writes message `number` into `into`.
     fn fill(&self, number: u64, into: &mut [u8]);
 
-    /// Which bytes neither the number nor the seed choose.
+    /// Returns the position of bytes that depend neither on the number nor on the seed.
     fn stamp(&self) -> Range<usize> {
         0..0
     }
@@ -200,7 +200,7 @@ impl Numbered for Content {
     }
 }
 
-/// The next word of SplitMix64 (Steele, Lea and Flood 2014).
+/// Returns the next word of SplitMix64 (Steele, Lea and Flood 2014).
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut word = *state;
@@ -209,9 +209,9 @@ fn split_mix(state: &mut u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Makes messages by their number.
+/// Generates messages by their number.
 #[derive(Debug)]
-enum Maker {
+enum Generator {
     Bytes(Content, Pool),
     Motion(Cap),
     Video(Scene, Pool),
@@ -227,24 +227,24 @@ fn filled(content: &impl Numbered, pool: &Pool, number: u64, created: Time) -> B
     memory.freeze().into()
 }
 
-impl Maker {
-    fn make(&self, number: u64, created: Time) -> Body {
+impl Generator {
+    fn generate(&self, number: u64, created: Time) -> Body {
         match self {
-            Maker::Bytes(content, pool) => filled(content, pool, number, created),
-            Maker::Video(scene, pool) => {
+            Generator::Bytes(content, pool) => filled(content, pool, number, created),
+            Generator::Video(scene, pool) => {
                 let mut body = filled(scene, pool, number, created);
                 body.push_front(&scene.header().emit());
                 body
             }
-            Maker::Motion(cap) => cap.update(number).to_bytes().into(),
+            Generator::Motion(cap) => cap.update(number).to_bytes().into(),
         }
     }
 
-    /// Where things stand before message `number`, in a format that can say so.
+    /// Returns a snapshot of the state before message `number`, if the format has snapshots.
     fn snapshot(&self, number: u64) -> Option<Body> {
         match self {
-            Maker::Bytes(..) | Maker::Video(..) => None,
-            Maker::Motion(cap) => Some(cap.snapshot(number).to_bytes().into()),
+            Generator::Bytes(..) | Generator::Video(..) => None,
+            Generator::Motion(cap) => Some(cap.snapshot(number).to_bytes().into()),
         }
     }
 }
@@ -254,42 +254,43 @@ struct Source {
     flows: Flows,
     format: Format,
     slot: PullSlot,
-    maker: Maker,
+    generator: Generator,
     rate_hz: f64,
     count: Option<u64>,
-    /// When the first message was due.
+    /// Time of the first message.
     start: Option<Time>,
-    made: u64,
-    is_snapshot_wanted: bool,
-    /// Messages that a snapshot took the place of.
+    generated: u64,
+    /// The next pull returns a snapshot.
+    needs_snapshot: bool,
+    /// Messages replaced by a snapshot.
     replaced: u64,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl Source {
-    /// When the next message is due: counted from the start, so that errors do not add up. `None` if it has
-    /// no time of its own.
+    /// Returns the time of the next message, computed from the start, so that errors do not accumulate. `None` without
+    /// a rate.
     fn due(&self) -> Option<Time> {
         let start = self.start.filter(|_| self.rate_hz > 0.0)?;
-        Some(start.after(Duration::from_nanos((self.made as f64 * 1e9 / self.rate_hz) as u64)))
+        Some(start.after(Duration::from_nanos((self.generated as f64 * 1e9 / self.rate_hz) as u64)))
     }
 
     fn next(&mut self, now: Time) -> Next {
-        if std::mem::take(&mut self.is_snapshot_wanted)
-            && let Some(body) = self.maker.snapshot(self.made)
+        if std::mem::take(&mut self.needs_snapshot)
+            && let Some(body) = self.generator.snapshot(self.generated)
         {
             return Next::Message(Message::new(now, body));
         }
-        if self.count.is_some_and(|count| self.made >= count) {
-            self.ended = true;
+        if self.count.is_some_and(|count| self.generated >= count) {
+            self.has_ended = true;
             return Next::End;
         }
         let created = match self.due() {
             Some(due) if due > now => return Next::Nothing,
             due => due.unwrap_or(now),
         };
-        let body = self.maker.make(self.made, created);
-        self.made += 1;
+        let body = self.generator.generate(self.generated, created);
+        self.generated += 1;
         Next::Message(Message::new(created, body))
     }
 }
@@ -309,10 +310,10 @@ impl Partner for Source {
         Err((PartnerError::NoFlow(flow), message))
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || Ok(self.next(now())));
+        let answer = slot.answer(OUT, request, || Ok(self.next(now())));
         self.slot = slot;
         answer
     }
@@ -323,33 +324,34 @@ impl Partner for Source {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot if self.format == Format::Motion => {
                 self.replaced += u64::from(std::mem::take(&mut self.slot).is_held());
-                self.is_snapshot_wanted = true;
+                self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
-            Ctl::Report => {
-                Ok(CtlReply::Report(vec![("messages", self.made as f64), ("replaced", self.replaced as f64)]))
-            }
+            Ctl::Report => Ok(CtlReply::Report(vec![
+                ("messages", self.generated as f64),
+                ("replaced", self.replaced as f64),
+            ])),
             _ => Err(PartnerError::Unsupported("this operation")),
         }
     }
 
     fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) || self.ended {
+        if !self.flows.names(flow, direction) || self.has_ended {
             return Readiness::never();
         }
-        let has_one = self.slot.is_held() || self.is_snapshot_wanted;
-        match self.due().filter(|_| !has_one && self.count != Some(self.made)) {
+        let has_one = self.slot.is_held() || self.needs_snapshot;
+        match self.due().filter(|_| !has_one && self.count != Some(self.generated)) {
             Some(due) => Readiness::at(due),
             None => Readiness::now(),
         }
     }
 }
 
-/// Checks that messages are those of a [`Source`] with the same options, in order.
+/// Checks that messages come from a [`Source`] with the same options, in order.
 #[derive(Debug)]
 struct Sequence<C> {
     content: C,
-    /// Number of the next message.
+    /// Expected number of the next message.
     expected: u64,
     missing: u64,
     repeated: u64,
@@ -365,15 +367,15 @@ impl<C: Numbered> Sequence<C> {
         let mut number = [0; 8];
         let known = body.len().min(8);
         number[..known].copy_from_slice(&body[..known]);
-        // A message too short for its whole number is taken to be the next.
+        // A message that is too short for a number counts as the next.
         let number = if known == 8 { u64::from_le_bytes(number) } else { self.expected };
-        let mut right = vec![0; body.len()];
-        self.content.fill(number, &mut right);
+        let mut correct = vec![0; body.len()];
+        self.content.fill(number, &mut correct);
         let stamp = self.content.stamp();
-        if let (Some(right), Some(said)) = (right.get_mut(stamp.clone()), body.get(stamp)) {
-            right.copy_from_slice(said);
+        if let (Some(correct), Some(received)) = (correct.get_mut(stamp.clone()), body.get(stamp)) {
+            correct.copy_from_slice(received);
         }
-        if body.len() != self.content.size() || body != right {
+        if body.len() != self.content.size() || body != correct {
             self.wrong += 1;
             self.expected += 1;
         } else if number < self.expected {
@@ -389,7 +391,7 @@ impl<C: Numbered> Sequence<C> {
     }
 }
 
-/// What comes, checked as its format allows.
+/// Checks messages of one format.
 #[derive(Debug)]
 enum Check {
     Bytes(Sequence<Content>),
@@ -421,19 +423,19 @@ impl Partner for Checker {
         self.arrivals.count(message.body.len(), now());
         match &mut self.check {
             Check::Bytes(sequence) => sequence.check(message.body.as_slice()),
-            Check::Motion(follower) => follower.follow(message.body.as_slice()),
+            Check::Motion(follower) => follower.apply(message.body.as_slice()),
             Check::Video(sequence) => {
                 let (start, pixels) =
                     message.body.as_slice().split_at_checked(Header::BYTES).unwrap_or_default();
-                // What has another geometry is as wrong as what has no pixels.
-                let is_ours = start == sequence.content.header().emit();
-                sequence.check(if is_ours { pixels } else { &[] });
+                // A picture with another geometry counts as wrong, like one without pixels.
+                let has_header = start == sequence.content.header().emit();
+                sequence.check(if has_header { pixels } else { &[] });
             }
         }
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, _want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
         Err(PartnerError::NoFlow(flow))
     }
 
@@ -443,7 +445,7 @@ impl Partner for Checker {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {
                 if let Check::Motion(follower) = &mut self.check {
-                    follower.let_go();
+                    follower.release_all();
                 }
                 Ok(CtlReply::Done)
             }

@@ -1,4 +1,4 @@
-//! `format=motion`: a cap that is moved smoothly, and now and then a button.
+//! `format=motion`: a 3D mouse with a smoothly moving cap and two buttons.
 
 use super::split_mix;
 use contract::Report;
@@ -6,24 +6,24 @@ use std::collections::BTreeSet;
 use std::f64::consts::TAU;
 use wire::formats::motion::{AXES, Motion, Update};
 
-/// How far the cap goes, in its own units: what a hand reaches on a Space Navigator.
+/// Amplitude of the cap in its own units: the range of a Space Navigator.
 const REACH: f64 = 350.0;
-/// Messages from one button to the next, and between its press and its release.
+/// Messages from one button event to the next, and from a press to its release.
 const BUTTON_EVERY: u64 = 128;
 const BUTTON_HELD: u64 = 8;
 const BUTTONS: u64 = 2;
 
-/// A cap whose axes swing, each at a pace of its own.
+/// A cap with axes that oscillate, each with its own frequency.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cap {
     /// Time between two messages.
     tick_us: u32,
-    /// Swings per message, and where each begins, in turns.
+    /// Frequency (oscillations per message) and phase of each axis, in turns.
     swings: [(f64, f64); AXES],
 }
 
 impl Cap {
-    /// A cap that says where it stands `rate_hz` times a second.
+    /// Creates a cap that sends `rate_hz` messages a second.
     pub(super) fn new(seed: u64, rate_hz: f64) -> Cap {
         let tick_s = 1.0 / rate_hz;
         let mut state = seed;
@@ -36,31 +36,31 @@ impl Cap {
         self.swings.map(|(pace, start)| (REACH * (TAU * (start + pace * number as f64)).sin()) as i32)
     }
 
-    /// The button that message `number` is about, and whether it goes down.
+    /// Returns the button of message `number` and true for a press, or `None` if the message is a motion.
     fn button(number: u64) -> Option<(u16, bool)> {
-        let which = (number / BUTTON_EVERY % BUTTONS) as u16;
+        let button = (number / BUTTON_EVERY % BUTTONS) as u16;
         match number % BUTTON_EVERY {
-            BUTTON_HELD => Some((which, true)),
-            at if at == 2 * BUTTON_HELD => Some((which, false)),
+            BUTTON_HELD => Some((button, true)),
+            at if at == 2 * BUTTON_HELD => Some((button, false)),
             _ => None,
         }
     }
 
-    /// What message `number` says.
+    /// Returns message `number`.
     pub(super) fn update(&self, number: u64) -> Update {
         if let Some((number, pressed)) = Cap::button(number) {
             return Update::Button { number, pressed };
         }
         let ticks = match number {
             0 => 0,
-            // The message before was no motion.
+            // The previous message was a button, so the last motion is two ticks ago.
             _ if Cap::button(number - 1).is_some() => 2,
             _ => 1,
         };
         Update::Motion(Motion { axes: self.axes(number), period_us: self.tick_us.saturating_mul(ticks) })
     }
 
-    /// Where things stand before message `number`.
+    /// Returns a snapshot of the state before message `number`.
     pub(super) fn snapshot(&self, number: u64) -> Update {
         let since = number - number % BUTTON_EVERY;
         let last = (since..number).rev().find_map(Cap::button);
@@ -69,19 +69,19 @@ impl Cap {
     }
 }
 
-/// What an application makes of what a cap says.
+/// The application's state of a cap.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
     held: BTreeSet<u16>,
     presses: u64,
-    /// Axes times period, in units times seconds.
+    /// Integral of the axes over time, units times seconds.
     moved: [f64; AXES],
-    /// Messages that say nothing, and buttons that go where they are.
+    /// Malformed messages, presses of pressed buttons and releases of released ones.
     wrong: u64,
 }
 
 impl Follower {
-    pub(super) fn follow(&mut self, body: &[u8]) {
+    pub(super) fn apply(&mut self, body: &[u8]) {
         match Update::parse(body) {
             Ok(Update::Motion(Motion { axes, period_us })) => {
                 let period_s = f64::from(period_us) / 1e6;
@@ -102,7 +102,7 @@ impl Follower {
         }
     }
 
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_all(&mut self) {
         self.held.clear();
     }
 

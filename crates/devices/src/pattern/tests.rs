@@ -109,7 +109,7 @@ fn reported<const N: usize>(checker: &mut dyn Partner, names: [&str; N]) -> [f64
 }
 
 #[test]
-fn what_a_source_makes_a_checker_finds_right() {
+fn a_checker_accepts_the_messages_of_a_source() {
     for size in [0, 3, 8, 1001] {
         let made =
             pull_all(open(&format!("pattern:size={size},rate=0,count=50"), Role::Device).as_mut()).unwrap();
@@ -121,7 +121,7 @@ fn what_a_source_makes_a_checker_finds_right() {
 }
 
 #[test]
-fn a_checker_finds_what_is_missing_repeated_and_wrong() {
+fn a_checker_counts_missing_repeated_and_wrong_messages() {
     let made = |number| Message::new(Time(1), content(number));
     let mut spoilt = content(4);
     spoilt[50] ^= 1;
@@ -135,7 +135,7 @@ fn a_checker_finds_what_is_missing_repeated_and_wrong() {
 }
 
 #[test]
-fn messages_are_created_at_their_scheduled_times_however_late_they_are_taken() {
+fn creation_times_are_the_scheduled_times_even_if_pulls_are_late() {
     let mut source = open("pattern:size=8,rate=300,count=10", Role::Device);
     let key = source.open(&template(Direction::Out), &Attributes::default()).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -143,11 +143,11 @@ fn messages_are_created_at_their_scheduled_times_however_late_they_are_taken() {
     while times.len() < 10 {
         match source.pull(key, Pull::Yours).unwrap() {
             Pulled::Message(_, message) => {
-                assert!(message.created <= now(), "from the future");
+                assert!(message.created <= now(), "created in the future");
                 times.push(message.created.0);
             }
             Pulled::Nothing => {
-                let at = source.readiness(key, Direction::Out).at.expect("it knows when");
+                let at = source.readiness(key, Direction::Out).at.expect("a time");
                 std::thread::sleep(at.since(now()));
             }
             other => panic!("{other:?}"),
@@ -159,7 +159,7 @@ fn messages_are_created_at_their_scheduled_times_however_late_they_are_taken() {
 }
 
 #[test]
-fn a_cap_moves_smoothly_and_its_buttons_come_up_again() {
+fn a_cap_moves_smoothly_and_releases_its_buttons() {
     let cap = Cap::new(1, 62.5);
     let (mut presses, mut last, mut time_us) = (0, None, 0);
     for number in 0..1024 {
@@ -170,7 +170,7 @@ fn a_cap_moves_smoothly_and_its_buttons_come_up_again() {
                 assert!(axes.iter().zip(before).all(|(axis, before)| axis.abs_diff(before) < 60), "{number}");
             }
             Update::Button { pressed, .. } => presses += i32::from(pressed),
-            Update::Snapshot { .. } => panic!("nobody asked for one"),
+            Update::Snapshot { .. } => panic!("a snapshot without a request"),
         }
         let Update::Snapshot { pressed, .. } = cap.snapshot(number) else { panic!("no snapshot") };
         assert_eq!(pressed.len(), usize::from((9..=16).contains(&(number % 128))), "{number}");
@@ -207,7 +207,7 @@ fn an_application_follows_a_cap() {
 }
 
 #[test]
-fn a_square_moves_to_and_fro_in_pictures_of_any_size() {
+fn a_square_bounces_in_pictures_of_any_size() {
     for pixels in super::video::PIXELS {
         for (width, height) in [("1", "1"), ("7", "3"), ("64", "48"), ("16", "2000")] {
             let scene = scene(&[("pixels", pixels), ("width", width), ("height", height)]);
@@ -220,7 +220,7 @@ fn a_square_moves_to_and_fro_in_pictures_of_any_size() {
                     "{pixels} {number}: {moved} bytes"
                 );
             }
-            // Back where it was after so many steps that both ways are whole: 2 * 52 / 4 and 2 * 36 / 2.
+            // The square returns after the common period of both directions: 2 * 52 / 4 and 2 * 36 / 2 steps.
             let common = if large { pictures[3][60..] == pictures[3 + 26 * 18][60..] } else { true };
             assert!(common, "{pixels}");
         }
@@ -231,7 +231,7 @@ fn a_square_moves_to_and_fro_in_pictures_of_any_size() {
 }
 
 #[test]
-fn a_checker_of_pictures_finds_what_is_missing_repeated_and_wrong() {
+fn a_video_checker_counts_missing_repeated_and_wrong_pictures() {
     let template = |direction| FlowTemplate { format: Format::Video, ..template(direction) };
     let options = "format=video,width=40,height=30,pixels=i420";
     let mut source = open(&format!("pattern:{options},rate=0,count=9"), Role::Device);

@@ -1,4 +1,4 @@
-//! `format=video`: a coloured square that moves over a background that does not.
+//! `format=video`: a coloured square that moves over a fixed background.
 
 use super::{Numbered, nominal};
 use contract::Options;
@@ -7,10 +7,10 @@ use wire::formats::video::{Geometry, Header, PixelFormat};
 /// Values of option `pixels`.
 pub(super) const PIXELS: &[&str] = &["bgrx", "rgb", "gray", "i420"];
 
-/// Pixels that the square goes on from one picture to the next, across and down.
+/// Movement of the square per picture in pixels, horizontal and vertical.
 const STEP: (u64, u64) = (4, 2);
 
-/// Colours of the square: red, green and blue, and Y, Cb and Cr of the same.
+/// Colours of the square as RGB and as YCbCr.
 const COLOURS: [([u8; 3], [u8; 3]); 4] = [
     ([255, 0, 0], [82, 90, 240]),
     ([0, 255, 0], [144, 54, 34]),
@@ -18,14 +18,14 @@ const COLOURS: [([u8; 3], [u8; 3]); 4] = [
     ([255, 255, 0], [210, 16, 146]),
 ];
 
-/// What there is to be seen.
+/// The content of the pictures.
 #[derive(Debug)]
 pub(super) struct Scene {
     geometry: Geometry,
     background: Vec<u8>,
-    /// Of the square, in pixels.
+    /// Side of the square, pixels.
     side: u32,
-    /// One pixel of the square, plane by plane; the first plane has all of it where there is but one.
+    /// One pixel of the square per plane; packed formats use only the first.
     square: [Vec<u8>; 3],
 }
 
@@ -54,7 +54,7 @@ impl Scene {
             let width = row.len();
             row.iter_mut().enumerate().for_each(|(at, byte)| *byte = (64 + at * 96 / width) as u8);
         }
-        // The square begins where pixels share their colour, and so it stays.
+        // An even side and even steps keep the square aligned with subsampled colours.
         let side = ((geometry.width().min(geometry.height()) / 4) & !1).max(1);
         Ok(Scene { geometry, background, side, square: [first, vec![cb], vec![cr]] })
     }
@@ -63,8 +63,8 @@ impl Scene {
         Header::frame(self.geometry)
     }
 
-    /// Where the square's left upper corner is: it goes to and fro.
-    fn place(&self, number: u64) -> (usize, usize) {
+    /// Returns the upper left corner of the square, which bounces between the borders.
+    fn position(&self, number: u64) -> (usize, usize) {
         let bounce = |step: u64, side: u32| {
             let range = u64::from((side - self.side) & !1);
             let at = number.wrapping_mul(step) % (2 * range).max(1);
@@ -80,12 +80,12 @@ impl Numbered for Scene {
     }
 
     fn fill(&self, number: u64, into: &mut [u8]) {
-        // A message of another size is wrong whatever it holds.
+        // A checked message of another size is wrong anyway.
         if into.len() != self.background.len() {
             return;
         }
         into.copy_from_slice(&self.background);
-        let (x, y) = self.place(number);
+        let (x, y) = self.position(number);
         for (plane, pixel) in self.square.iter().enumerate().take(self.geometry.planes()) {
             let (across, down) = self.geometry.pixels().subsampling().filter(|_| plane > 0).unwrap_or((1, 1));
             let (columns, rows) = (self.side.div_ceil(across) as usize, self.side.div_ceil(down) as usize);

@@ -1,5 +1,16 @@
-//! The application's side: a server on a thread of its own, so that compressing a picture holds up nobody else's flow,
-//! and the partner that feeds it.
+//! The application side: a VNC server and the partner that feeds it.
+//!
+//! The server has its own thread, so that compressing a picture does not delay other flows. Partner and thread share
+//! two rings and some flags ([`Shared`]):
+//!
+//! ```text
+//! push ──▶ pictures ──▶ ┌────────┐ ◀──▶ viewer 1
+//!                       │ thread │ ◀──▶ viewer 2
+//! pull ◀── events ◀──── └────────┘ ◀──▶ …
+//! ```
+//!
+//! Each end signals the other's wakeup when a ring that was empty gets its first element, and when a ring that was full
+//! gets room.
 
 use super::picture::{Applied, Screen, check};
 use super::server::{Settings, Viewer};
@@ -19,91 +30,108 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use sys::event::Event as Wake;
+use sys::event::Event as Wakeup;
 use sys::net::Room;
 use sys::poller::Poller;
 use wire::formats::viewer::Event;
 
-/// Messages that wait for the server's thread; it takes them all before it makes the next update.
+/// The capacity of the ring of pictures. The thread takes all of them before it makes the next update.
 const PICTURES_WAITING: usize = 4;
 
-/// What viewers did that waits for the partner to be pulled.
+/// The capacity of the ring of input events.
 const EVENTS_WAITING: usize = 64;
 
-/// What viewers did that waits for room there, before no viewer is read any more.
-const EVENTS_HELD_MAX: usize = 1024;
+/// The most input events that wait for room in the ring. If there are more, viewers are not read.
+const EVENTS_QUEUED_MAX: usize = 1024;
 
-/// Bytes read from a viewer at once.
+/// The most bytes read from a viewer at a time.
 const READ_BYTES: usize = 1 << 16;
 
-/// How long a viewer may take to introduce itself; a person may have to type a password first.
-const INTRODUCTION: Duration = Duration::from_secs(60);
+/// The time limit for the handshake. It is long enough for a user to type a password.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long bytes on their way to a viewer may stay unacknowledged before it counts as gone.
-const UNHEARD_MS: u32 = 30_000;
+/// The time after which a viewer that acknowledges no bytes is disconnected.
+const UNACKNOWLEDGED_MS: u32 = 30_000;
 
-/// Wrong passwords, one after the other, behind which nobody new is heard, and for how long.
-const GUESSES_MAX: u32 = 5;
-const LOCKED_OUT: Duration = Duration::from_secs(10);
+/// The number of consecutive wrong passwords that locks new viewers out.
+const WRONG_PASSWORDS_MAX: u32 = 5;
+/// The duration of a lockout.
+const LOCKOUT: Duration = Duration::from_secs(10);
 
-/// How long the last picture may take to reach the viewers when its flow ends.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The time that the last picture may take to reach the viewers when its flow ends.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+/// The interval at which the partner checks that.
+const FINISH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What the partner and the thread share.
+/// The state that the partner and the thread share.
 #[derive(Debug)]
 struct Shared {
     pictures: Ring<Message>,
     events: Ring<Message>,
-    wake_thread: Wake,
-    wake_partner: Wake,
+    wake_thread: Wakeup,
+    wake_partner: Wakeup,
+    signals: Signals,
+    counters: Counters,
+}
+
+/// Flags between the partner and the thread.
+#[derive(Debug)]
+struct Signals {
+    /// Partner to thread: exit.
     stop: AtomicBool,
-    /// The picture's source is away.
-    away: AtomicBool,
-    /// Somebody takes what viewers do.
-    is_heard: AtomicBool,
-    /// What viewers hold down is to be said anew.
+    /// Partner to thread: the source of the pictures is unreachable.
+    is_away: AtomicBool,
+    /// Partner to thread: the flow of input events is open.
+    wants_events: AtomicBool,
+    /// Partner to thread: send the pressed keys and buttons again.
     snapshot: AtomicBool,
-    /// Every viewer that waited for the newest picture has it.
-    is_settled: AtomicBool,
+    /// Thread to partner: every viewer that waits for an update has the newest picture. The partner clears it.
+    is_delivered: AtomicBool,
+}
+
+/// The figures that the partner reports.
+#[derive(Debug, Default)]
+struct Counters {
     viewers: AtomicU64,
     updates: AtomicU64,
     sent_bytes: AtomicU64,
     refused: AtomicU64,
 }
 
-/// The partner of a server.
+/// A VNC server as a partner.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ServerPartner {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     flows: Flows,
     slot: PullSlot,
-    /// Until when the end of the flow is put off.
-    farewell: Option<Time>,
+    /// The time at which the flow ends even if the last picture has not reached the viewers.
+    finish_at: Option<Time>,
 }
 
-impl Server {
-    /// Serves who connects to `listener`, at most `viewers_max` at a time.
-    pub(super) fn new(listener: OwnedFd, settings: Settings, viewers_max: usize) -> io::Result<Server> {
+impl ServerPartner {
+    /// Serves the viewers that connect to `listener`, at most `viewers_max` at a time.
+    pub(super) fn new(
+        listener: OwnedFd,
+        settings: Settings,
+        viewers_max: usize,
+    ) -> io::Result<ServerPartner> {
         let shared = Arc::new(Shared {
             pictures: Ring::new(PICTURES_WAITING),
             events: Ring::new(EVENTS_WAITING),
-            wake_thread: Wake::new()?,
-            wake_partner: Wake::new()?,
-            stop: AtomicBool::new(false),
-            away: AtomicBool::new(false),
-            is_heard: AtomicBool::new(false),
-            snapshot: AtomicBool::new(false),
-            is_settled: AtomicBool::new(true),
-            viewers: AtomicU64::new(0),
-            updates: AtomicU64::new(0),
-            sent_bytes: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            wake_thread: Wakeup::new()?,
+            wake_partner: Wakeup::new()?,
+            signals: Signals {
+                stop: AtomicBool::new(false),
+                is_away: AtomicBool::new(false),
+                wants_events: AtomicBool::new(false),
+                snapshot: AtomicBool::new(false),
+                is_delivered: AtomicBool::new(true),
+            },
+            counters: Counters::default(),
         });
-        let mut service = Service {
+        let mut server = ServerThread {
             shared: shared.clone(),
             name: settings.name.clone(),
             settings,
@@ -111,24 +139,23 @@ impl Server {
             viewers_max,
             poller: Poller::new()?,
             screen: Screen::default(),
-            viewers: Vec::new(),
+            connections: Vec::new(),
             events: VecDeque::new(),
             buffer: BytesMut::with_capacity(READ_BYTES),
             is_away: false,
-            guesses: 0,
-            locked_until: Time::ZERO,
+            lockout: Lockout::default(),
         };
-        let thread = std::thread::Builder::new().name("rfb".into()).spawn(move || service.run())?;
-        Ok(Server {
+        let thread = std::thread::Builder::new().name("rfb".into()).spawn(move || server.run())?;
+        Ok(ServerPartner {
             shared,
             thread: Some(thread),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
-            farewell: None,
+            finish_at: None,
         })
     }
 
-    /// What a flow that is opened means.
+    /// Returns the format of the flow in a direction.
     fn format(direction: Direction) -> Format {
         match direction {
             Direction::In => Format::Video,
@@ -138,7 +165,7 @@ impl Server {
 
     fn next(shared: &Shared) -> Next {
         let popped = shared.events.pop().or_else(|| {
-            // Taken back before the second look, so that what comes after it wakes again.
+            // Clear the wakeup before the second attempt: an event that arrives after the attempt signals it again.
             shared.wake_partner.clear();
             shared.events.pop()
         });
@@ -153,24 +180,29 @@ impl Server {
         }
     }
 
-    /// Whether all that was pushed is at the viewers that wait for it, or has had its time to get there.
+    /// Returns whether the viewers have the last picture, or the time for that is over.
     fn is_finished(&mut self) -> bool {
-        let until = *self.farewell.get_or_insert_with(|| now().after(FAREWELL));
-        let is_settled = self.shared.pictures.is_empty() && self.shared.is_settled.load(Ordering::Acquire);
-        is_settled || now() >= until
+        let finish_at = *self.finish_at.get_or_insert_with(|| now().after(FINISH_TIMEOUT));
+        let is_delivered =
+            self.shared.pictures.is_empty() && self.shared.signals.is_delivered.load(Ordering::Acquire);
+        is_delivered || now() >= finish_at
+    }
+
+    fn signal_open_flows(&self) {
+        self.shared.signals.wants_events.store(self.flows.is_open(Direction::Out), Ordering::Release);
     }
 }
 
-impl Partner for Server {
+impl Partner for ServerPartner {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let key = self.flows.open(template, &Server::format(template.direction))?;
-        self.shared.is_heard.store(self.flows.is_open(Direction::Out), Ordering::Release);
+        let key = self.flows.open(template, &ServerPartner::format(template.direction))?;
+        self.signal_open_flows();
         Ok(key)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         self.flows.close(flow)?;
-        self.shared.is_heard.store(self.flows.is_open(Direction::Out), Ordering::Release);
+        self.signal_open_flows();
         Ok(())
     }
 
@@ -179,7 +211,8 @@ impl Partner for Server {
             return Err((error, message));
         }
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err((PartnerError::os("serving viewers", io::Error::other("its thread ended")), message));
+            let error = PartnerError::os("serving viewers", io::Error::other("the thread has exited"));
+            return Err((error, message));
         }
         if let Err(problem) = check(&message.body) {
             return Err((PartnerError::Message(problem), message));
@@ -191,8 +224,8 @@ impl Partner for Server {
         });
         match pushed {
             Ok(was_empty) => {
-                shared.away.store(false, Ordering::Release);
-                shared.is_settled.store(false, Ordering::Release);
+                shared.signals.is_away.store(false, Ordering::Release);
+                shared.signals.is_delivered.store(false, Ordering::Release);
                 if was_empty {
                     shared.wake_thread.signal();
                 }
@@ -202,35 +235,36 @@ impl Partner for Server {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let shared = &self.shared;
-        self.slot.answer(OUT, want, || Ok(Server::next(shared)))
+        self.slot.answer(OUT, request, || Ok(ServerPartner::next(shared)))
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            // The thread hands on what it has by itself.
+            // The thread sends without a flush.
             Ctl::Flush => Ok(CtlReply::Done),
             Ctl::Neutral => {
-                self.shared.away.store(true, Ordering::Release);
+                self.shared.signals.is_away.store(true, Ordering::Release);
                 self.shared.wake_thread.signal();
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                self.shared.snapshot.store(true, Ordering::Release);
+                self.shared.signals.snapshot.store(true, Ordering::Release);
                 self.shared.wake_thread.signal();
                 Ok(CtlReply::Done)
             }
             Ctl::Finish => Ok(if self.is_finished() { CtlReply::Done } else { CtlReply::Pending }),
             Ctl::Report => {
                 let figure = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+                let counters = &self.shared.counters;
                 Ok(CtlReply::Report(vec![
-                    ("viewers", figure(&self.shared.viewers)),
-                    ("updates", figure(&self.shared.updates)),
-                    ("written bytes", figure(&self.shared.sent_bytes)),
-                    ("refused viewers", figure(&self.shared.refused)),
+                    ("viewers", figure(&counters.viewers)),
+                    ("updates", figure(&counters.updates)),
+                    ("written bytes", figure(&counters.sent_bytes)),
+                    ("refused viewers", figure(&counters.refused)),
                 ]))
             }
             _ => Err(PartnerError::Unsupported("this operation")),
@@ -244,19 +278,21 @@ impl Partner for Server {
         let wake = Readiness::descriptor(self.shared.wake_partner.as_fd(), Interest::Read);
         let now_ready = match direction {
             Direction::Out => self.slot.is_held() || !self.shared.events.is_empty(),
-            Direction::In if self.farewell.is_some() => return wake.or_at(Some(now().after(LOOK))),
+            Direction::In if self.finish_at.is_some() => {
+                return wake.or_at(Some(now().after(FINISH_INTERVAL)));
+            }
             Direction::In => !self.shared.pictures.is_full(),
         };
         Readiness { now: now_ready, ..wake }
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerPartner {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.shared.signals.stop.store(true, Ordering::Release);
         self.shared.wake_thread.signal();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -264,77 +300,88 @@ impl Drop for Server {
 
 /// A viewer and its connection.
 #[derive(Debug)]
-struct Guest {
+struct Connection {
     socket: OwnedFd,
     viewer: Viewer,
-    since: Time,
-    is_gone: bool,
+    accepted_at: Time,
+    is_closed: bool,
 }
 
-/// What the server's thread has.
-struct Service {
+/// Rejects new viewers for some time after several wrong passwords.
+#[derive(Debug, Default)]
+struct Lockout {
+    /// Wrong passwords since the last successful handshake.
+    wrong_passwords: u32,
+    until: Time,
+}
+
+/// The state of the server's thread.
+struct ServerThread {
     shared: Arc<Shared>,
     settings: Settings,
-    /// As viewers see it now.
+    /// The current name of the desktop.
     name: String,
     listener: OwnedFd,
     viewers_max: usize,
     poller: Poller,
     screen: Screen,
-    viewers: Vec<Guest>,
+    connections: Vec<Connection>,
+    /// Input events that wait for room in the ring.
     events: VecDeque<Event>,
     buffer: BytesMut,
     is_away: bool,
-    /// Wrong passwords since the last right one, and until when nobody new is heard for it.
-    guesses: u32,
-    locked_until: Time,
+    lockout: Lockout,
 }
 
-impl Service {
+impl ServerThread {
     fn run(&mut self) {
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.shared.signals.stop.load(Ordering::Acquire) {
             self.take_pictures();
-            self.take_state();
+            self.take_signals();
             self.accept();
             self.read();
-            let again = self.write();
-            self.part();
-            self.tell();
-            if self.wait(again).is_err() {
+            let has_more = self.write();
+            self.remove_closed();
+            self.forward_events();
+            if self.wait(has_more).is_err() {
                 return;
             }
         }
     }
 
-    /// Takes what was pushed, all of it, before anything of it is sent.
+    /// Applies all pushed pictures to the screen, then adds the damage to each viewer.
     fn take_pictures(&mut self) {
         while let Some((message, was_full)) = self.shared.pictures.pop() {
             if was_full {
                 self.shared.wake_partner.signal();
             }
-            // What is wrong with it was looked at before it was taken; its pixels were not counted.
+            // `push` has checked the header. The content may still be invalid.
             match self.screen.apply(&message.body) {
-                Ok(Applied::Cursor) => self.viewers.iter_mut().for_each(|guest| guest.viewer.handle_cursor()),
-                Ok(_) => {}
-                Err(_) => {
-                    self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                Ok(Applied::Cursor) => {
+                    self.connections.iter_mut().for_each(|connection| connection.viewer.handle_cursor());
                 }
+                Ok(_) => {}
+                Err(_) => self.count_refused(),
             }
         }
-        self.viewers.iter_mut().for_each(|guest| guest.viewer.handle_damage(&self.screen));
+        self.connections.iter_mut().for_each(|connection| connection.viewer.handle_damage(&self.screen));
         self.screen.damage.clear();
     }
 
-    /// Shows whether the source is there, and says anew what is held down if that was asked for.
-    fn take_state(&mut self) {
-        let is_away = self.shared.away.load(Ordering::Acquire);
+    fn count_refused(&self) {
+        self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Renames the desktop when the source disappears or returns, and sends pressed keys and buttons for a snapshot.
+    fn take_signals(&mut self) {
+        let is_away = self.shared.signals.is_away.load(Ordering::Acquire);
         if std::mem::replace(&mut self.is_away, is_away) != is_away {
             let mark = if is_away { " (away)" } else { "" };
             self.name = format!("{}{mark}", self.settings.name);
-            self.viewers.iter_mut().for_each(|guest| guest.viewer.handle_name());
+            self.connections.iter_mut().for_each(|connection| connection.viewer.handle_name());
         }
-        if self.shared.snapshot.swap(false, Ordering::AcqRel) {
-            self.events.extend(self.viewers.iter().flat_map(|guest| guest.viewer.held()));
+        if self.shared.signals.snapshot.swap(false, Ordering::AcqRel) {
+            self.events.extend(self.connections.iter().flat_map(|connection| connection.viewer.pressed()));
         }
     }
 
@@ -347,118 +394,122 @@ impl Service {
         };
         let mut challenge = [0; 16];
         let is_random = rustix::rand::getrandom(&mut challenge, rustix::rand::GetRandomFlags::empty());
-        let is_locked = now() < self.locked_until;
-        if is_locked || self.viewers.len() >= self.viewers_max || is_random != Ok(challenge.len()) {
-            // Dropped: its viewer says that the connection was closed.
-            self.shared.refused.fetch_add(1, Ordering::Relaxed);
+        let is_locked_out = now() < self.lockout.until;
+        if is_locked_out || self.connections.len() >= self.viewers_max || is_random != Ok(challenge.len()) {
+            // Dropping the socket closes the connection.
+            self.count_refused();
             return;
         }
-        // A connection that cannot be tuned still works.
+        // The connection also works without these options.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
-        let _ = sockopt::set_tcp_user_timeout(&socket, UNHEARD_MS);
+        let _ = sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS);
         let viewer = Viewer::new(&self.settings, challenge);
-        self.viewers.push(Guest { socket, viewer, since: now(), is_gone: false });
+        self.connections.push(Connection { socket, viewer, accepted_at: now(), is_closed: false });
     }
 
-    /// Whether what viewers do finds room.
+    /// Returns whether there is room for more input events.
     fn has_room(&self) -> bool {
-        self.events.len() < EVENTS_HELD_MAX
+        self.events.len() < EVENTS_QUEUED_MAX
     }
 
     fn read(&mut self) {
         let mut events = Vec::new();
-        for number in 0..self.viewers.len() {
-            let guest = &mut self.viewers[number];
-            let is_read = guest.viewer.has_room() && self.events.len() < EVENTS_HELD_MAX;
-            if !is_read || !self.poller.is_ready(guest.socket.as_fd()) {
+        for number in 0..self.connections.len() {
+            let has_room = self.has_room();
+            let connection = &mut self.connections[number];
+            let is_read = connection.viewer.has_room() && has_room;
+            if !is_read || !self.poller.is_ready(connection.socket.as_fd()) {
                 continue;
             }
-            let was_running = guest.viewer.is_running();
+            let was_running = connection.viewer.is_running();
             self.buffer.clear();
             let room = Room { buffer: &mut self.buffer, limit: READ_BYTES };
-            match sys::net::receive(&guest.socket, [room]) {
-                Ok(0) => guest.is_gone = true,
+            match sys::net::receive(&connection.socket, [room]) {
+                Ok(0) => connection.is_closed = true,
                 Ok(_) => {
-                    if guest.viewer.receive(&self.buffer, now(), &mut events).is_err() {
-                        // It may still be told why; what it is to be told fits into its socket.
-                        let _ = sys::net::send(&guest.socket, &[IoSlice::new(guest.viewer.output())]);
-                        guest.is_gone = true;
-                        self.shared.refused.fetch_add(1, Ordering::Relaxed);
-                        self.guesses += u32::from(guest.viewer.is_refused());
-                    } else if guest.viewer.is_running() && !was_running {
-                        self.guesses = 0;
+                    if connection.viewer.receive(&self.buffer, now(), &mut events).is_err() {
+                        // Send the reason, if there is one. It fits into the socket's buffer.
+                        let _ =
+                            sys::net::send(&connection.socket, &[IoSlice::new(connection.viewer.output())]);
+                        connection.is_closed = true;
+                        self.lockout.wrong_passwords += u32::from(connection.viewer.has_wrong_password());
+                        self.count_refused();
+                    } else if connection.viewer.is_running() && !was_running {
+                        self.lockout.wrong_passwords = 0;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => guest.is_gone = true,
+                Err(_) => connection.is_closed = true,
             }
-            events.drain(..).for_each(|event| self.hold(event));
+            events.drain(..).for_each(|event| self.queue_event(event));
         }
-        if self.guesses >= GUESSES_MAX {
-            (self.guesses, self.locked_until) = (0, now().after(LOCKED_OUT));
+        if self.lockout.wrong_passwords >= WRONG_PASSWORDS_MAX {
+            self.lockout = Lockout { wrong_passwords: 0, until: now().after(LOCKOUT) };
         }
     }
 
-    /// Keeps what a viewer did, until it finds room: of a pointer's way only where it is.
-    fn hold(&mut self, event: Event) {
-        if let (Event::Pointer { buttons, .. }, Some(Event::Pointer { buttons: before, .. })) =
+    /// Queues an input event. A pointer position replaces the one before, unless a button changed.
+    fn queue_event(&mut self, event: Event) {
+        if let (Event::Pointer { buttons, .. }, Some(Event::Pointer { buttons: prev, .. })) =
             (&event, self.events.back())
-            && buttons == before
+            && buttons == prev
         {
             self.events.pop_back();
         }
         self.events.push_back(event);
     }
 
-    /// Makes updates and writes what there is; says whether there is more to do at once.
+    /// Makes updates and sends the viewers' output. Returns whether there may be more to send at once.
     fn write(&mut self) -> bool {
-        let (mut again, mut is_settled) = (false, true);
-        for guest in &mut self.viewers {
-            let had_output = !guest.viewer.output().is_empty();
-            let was_updated = guest.viewer.update(&self.screen, &self.name, now());
-            self.shared.updates.fetch_add(u64::from(was_updated), Ordering::Relaxed);
-            while !guest.is_gone && !guest.viewer.output().is_empty() {
-                match sys::net::send(&guest.socket, &[IoSlice::new(guest.viewer.output())]) {
+        let (mut has_more, mut is_delivered) = (false, true);
+        let counters = &self.shared.counters;
+        for connection in &mut self.connections {
+            let had_output = !connection.viewer.output().is_empty();
+            let was_updated = connection.viewer.update(&self.screen, &self.name, now());
+            counters.updates.fetch_add(u64::from(was_updated), Ordering::Relaxed);
+            while !connection.is_closed && !connection.viewer.output().is_empty() {
+                match sys::net::send(&connection.socket, &[IoSlice::new(connection.viewer.output())]) {
                     Ok(count) => {
-                        self.shared.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                        guest.viewer.handle_written(count);
+                        counters.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                        connection.viewer.handle_written(count);
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(_) => guest.is_gone = true,
+                    Err(_) => connection.is_closed = true,
                 }
             }
-            let is_written = guest.viewer.output().is_empty();
-            // Where answers stood in the way of an update, there may be one now.
-            again |= (was_updated || had_output) && is_written;
-            is_settled &= is_written && !(guest.viewer.is_running() && guest.viewer.is_owed());
+            let is_written = connection.viewer.output().is_empty();
+            // Unsent output blocks updates: once it is sent, there may be one.
+            has_more |= (was_updated || had_output) && is_written;
+            is_delivered &=
+                is_written && !(connection.viewer.is_running() && connection.viewer.awaits_update());
         }
-        if is_settled && self.shared.pictures.is_empty() {
-            self.shared.is_settled.store(true, Ordering::Release);
+        if is_delivered && self.shared.pictures.is_empty() {
+            self.shared.signals.is_delivered.store(true, Ordering::Release);
         }
-        again
+        has_more
     }
 
-    /// Takes leave of viewers that are gone or never came to the point.
-    fn part(&mut self) {
+    /// Removes viewers that are disconnected, or that exceed the time limit of the handshake.
+    fn remove_closed(&mut self) {
         let (mut number, now) = (0, now());
-        while let Some(guest) = self.viewers.get_mut(number) {
-            let is_late = !guest.viewer.is_running() && now.since(guest.since) > INTRODUCTION;
-            if !guest.is_gone && !is_late {
+        while let Some(connection) = self.connections.get_mut(number) {
+            let is_late =
+                !connection.viewer.is_running() && now.since(connection.accepted_at) > HANDSHAKE_TIMEOUT;
+            if !connection.is_closed && !is_late {
                 number += 1;
                 continue;
             }
-            let mut guest = self.viewers.swap_remove(number);
-            // What it held down is let go: no key stays stuck.
-            guest.viewer.release().into_iter().for_each(|event| self.hold(event));
-            self.poller.forget(guest.socket.as_fd());
+            let mut connection = self.connections.swap_remove(number);
+            connection.viewer.release().into_iter().for_each(|event| self.queue_event(event));
+            self.poller.forget(connection.socket.as_fd());
         }
-        self.shared.viewers.store(self.viewers.len() as u64, Ordering::Relaxed);
+        self.shared.counters.viewers.store(self.connections.len() as u64, Ordering::Relaxed);
     }
 
-    /// Hands on what viewers did.
-    fn tell(&mut self) {
-        if !self.shared.is_heard.load(Ordering::Acquire) {
+    /// Moves input events to the ring, as many as fit.
+    fn forward_events(&mut self) {
+        if !self.shared.signals.wants_events.load(Ordering::Acquire) {
             self.events.clear();
         }
         let time = now();
@@ -471,22 +522,22 @@ impl Service {
         }
     }
 
-    fn wait(&mut self, again: bool) -> io::Result<()> {
-        self.poller.want(self.shared.wake_thread.as_fd(), true, false);
-        self.poller.want(self.listener.as_fd(), true, false);
+    fn wait(&mut self, has_more: bool) -> io::Result<()> {
+        self.poller.register(self.shared.wake_thread.as_fd(), true, false);
+        self.poller.register(self.listener.as_fd(), true, false);
         let has_room = self.has_room();
         let mut timeout = None;
-        for guest in &self.viewers {
-            let reads = has_room && guest.viewer.has_room();
-            let writes = !guest.viewer.output().is_empty();
+        for connection in &self.connections {
+            let reads = has_room && connection.viewer.has_room();
+            let writes = !connection.viewer.output().is_empty();
             if reads || writes {
-                self.poller.want(guest.socket.as_fd(), reads, writes);
+                self.poller.register(connection.socket.as_fd(), reads, writes);
             }
-            if !guest.viewer.is_running() {
-                timeout = Some(INTRODUCTION);
+            if !connection.viewer.is_running() {
+                timeout = Some(HANDSHAKE_TIMEOUT);
             }
         }
-        let has_more = again || !self.shared.pictures.is_empty();
+        let has_more = has_more || !self.shared.pictures.is_empty();
         self.poller.wait(if has_more { Some(Duration::ZERO) } else { timeout })?;
         self.shared.wake_thread.clear();
         Ok(())

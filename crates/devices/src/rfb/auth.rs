@@ -1,17 +1,18 @@
-//! VNC authentication (RFC 6143, 7.2.2): a challenge, encrypted with DES under the password. It keeps curious
-//! neighbours out, no more: only eight bytes count and nothing behind it is encrypted.
+//! VNC authentication (RFC 6143, 7.2.2): the response is the challenge, encrypted with DES under the password.
+//!
+//! It is weak: only eight bytes of the password count, and the connection itself is not encrypted.
 
 use des::Des;
 use des::cipher::{BlockCipherEncrypt, KeyInit};
 use std::fmt;
 
-/// Bytes of a challenge and of its answer.
+/// Bytes of a challenge and of its response.
 pub(super) const CHALLENGE_BYTES: usize = 16;
 
-/// Bytes of a password that count.
+/// The number of bytes of a password that count.
 const PASSWORD_BYTES: usize = 8;
 
-/// A password; never shown.
+/// A password. Its `Debug` output does not reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Password([u8; PASSWORD_BYTES]);
 
@@ -22,7 +23,7 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// The first line of a file; `None` if it is empty.
+    /// Reads the password from the first line of a file. Returns `None` if that line is empty.
     pub(super) fn parse(file: &[u8]) -> Option<Password> {
         let line = file.split(|byte| matches!(byte, b'\n' | b'\r')).next().filter(|line| !line.is_empty())?;
         let mut password = [0; PASSWORD_BYTES];
@@ -30,20 +31,20 @@ impl Password {
         Some(Password(password))
     }
 
-    /// The right answer to a challenge.
-    pub(super) fn answer(&self, challenge: &[u8; CHALLENGE_BYTES]) -> [u8; CHALLENGE_BYTES] {
-        // The first implementation took the bits of a byte in the other order, and so do all since.
+    /// Returns the correct response to a challenge.
+    pub(super) fn respond(&self, challenge: &[u8; CHALLENGE_BYTES]) -> [u8; CHALLENGE_BYTES] {
+        // The original implementation reversed the bits of each byte of the key, and all others follow it.
         let cipher = Des::new(&self.0.map(u8::reverse_bits).into());
-        let mut answer = *challenge;
-        for block in answer.as_chunks_mut::<8>().0 {
+        let mut response = *challenge;
+        for block in response.as_chunks_mut::<8>().0 {
             cipher.encrypt_block(block.into());
         }
-        answer
+        response
     }
 
-    /// Whether this is the right answer, found out in the same time wherever it is wrong.
-    pub(super) fn is_answer(&self, challenge: &[u8; CHALLENGE_BYTES], said: &[u8; CHALLENGE_BYTES]) -> bool {
-        self.answer(challenge).iter().zip(said).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
+    /// Returns whether a response is correct. The time does not depend on the position of a difference.
+    pub(super) fn verify(&self, challenge: &[u8; CHALLENGE_BYTES], response: &[u8; CHALLENGE_BYTES]) -> bool {
+        self.respond(challenge).iter().zip(response).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 }
 
@@ -60,16 +61,16 @@ mod tests {
         assert_eq!(password("\nsecret"), None);
     }
 
-    /// DES's own vector (key 133457799BBCDFF1, NBS 500-20 as taught everywhere), the key's bits turned round.
+    /// The well-known DES test vector with key 133457799BBCDFF1, with the bits of the key reversed.
     #[test]
-    fn the_answer_is_des_with_turned_bits() {
+    fn the_response_is_des_with_reversed_key_bits() {
         let key = [0x13, 0x34, 0x57, 0x79, 0x9b, 0xbc, 0xdf, 0xf1].map(u8::reverse_bits);
         let block = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
         let expected = [0x85, 0xe8, 0x13, 0x54, 0x0f, 0x0a, 0xb4, 0x05];
         let challenge = std::array::from_fn(|at| block[at % 8]);
-        let answer = Password(key).answer(&challenge);
-        assert_eq!(answer, std::array::from_fn::<u8, 16, _>(|at| expected[at % 8]));
-        assert!(Password(key).is_answer(&challenge, &answer));
-        assert!(!Password(key).is_answer(&challenge, &challenge));
+        let response = Password(key).respond(&challenge);
+        assert_eq!(response, std::array::from_fn::<u8, 16, _>(|at| expected[at % 8]));
+        assert!(Password(key).verify(&challenge, &response));
+        assert!(!Password(key).verify(&challenge, &challenge));
     }
 }

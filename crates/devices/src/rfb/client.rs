@@ -1,4 +1,22 @@
-//! The client's side of RFB without I/O: a server's bytes in, a picture and what changed of it out.
+//! The client side of RFB without I/O: takes a server's bytes, keeps the picture and reports its changes.
+//!
+//! `handshake` runs on a blocking stream, in the broker. `Client` continues from there: `Client::receive` takes
+//! bytes and `Client::next` parses them. The parser stops wherever a message is incomplete:
+//!
+//! | state | waits for | next state |
+//! |---|---|---|
+//! | `Message` | a whole message, or the header of an update | `Update` after such a header, `Skip` if there is data to ignore |
+//! | `Skip` | the bytes to ignore | `Message` |
+//! | `Update` | the header of a rectangle | `Rectangle`; `Message` after the last one |
+//! | `Rectangle` | the content of the rectangle; of plain pixels, at least one row | `Update` |
+//!
+//! `Client::ask` requests updates:
+//!
+//! | state | `ask` | an update begins | resize |
+//! |---|---|---|---|
+//! | `FullDue` (initial) | requests the whole picture, → `Outstanding` | | |
+//! | `Due` | requests changes, → `Outstanding` | | → `FullDue` |
+//! | `Outstanding` | | → `Due`: the next request overlaps with this update | → `FullDue` |
 
 use super::auth::{CHALLENGE_BYTES, Password};
 use super::clipboard::{self, Clipboard};
@@ -6,21 +24,24 @@ use super::decode::Decoder;
 use super::picture::Picture;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
 use super::protocol::{
-    CURSOR_SIDE_MAX, Fault, TEXT_BYTES_MAX, VERSION, encoding, from_latin_1, security, to_latin_1, to_server,
-    to_viewer,
+    CURSOR_SIDE_MAX, Fault, TEXT_BYTES_MAX, VERSION, encoding, from_latin_1, parse_version, security,
+    to_latin_1, to_server, to_viewer,
 };
 use bytes::Buf;
 use std::io::{self, Read, Write};
 use wire::formats::video::{Cursor, Geometry, PixelFormat as VideoPixels, Rectangle};
 use wire::formats::viewer::Event;
 
-/// Most bytes of a server's reason or name.
+/// The most bytes of a server's reason or name.
 const REASON_BYTES_MAX: usize = 4096;
 
-/// Most pixels of a cursor that is read at all; what is beyond [`CURSOR_SIDE_MAX`] is cut off.
+/// The most pixels of a cursor that is accepted. A cursor larger than [`CURSOR_SIDE_MAX`] is cropped.
 const CURSOR_AREA_MAX: usize = 1 << 20;
 
-/// What we ask for besides pixels, and the one that a server has to know.
+/// Bytes of a rectangle's header.
+const RECTANGLE_HEADER_BYTES: usize = 12;
+
+/// The encodings requested in addition to the preferred pixel encodings. Every server must support Raw.
 const ENCODINGS: [i32; 9] = [
     encoding::COPY_RECT,
     encoding::RAW,
@@ -30,11 +51,12 @@ const ENCODINGS: [i32; 9] = [
     encoding::EXTENDED_DESKTOP_SIZE,
     encoding::LAST_RECT,
     encoding::EXTENDED_CLIPBOARD,
-    // The least effort: it is a local line, or it is compressed again behind us.
+    // Level 1, the fastest: the server is near, or the pipeline compresses the pixels again.
     encoding::COMPRESS_LEVEL_0 + 1,
 ];
 
-/// What we ask for, the best first: pixels in the one that is named. What a server would take instead of plain ones is not.
+/// Returns the encodings to request, the preferred ones first. `name` selects the pixel encoding. With `raw` no other
+/// encoding is listed, since a server might prefer it to Raw.
 pub(super) fn preferring(name: &str) -> Vec<i32> {
     let pixels: &[i32] = match name {
         "zrle" => &[encoding::ZRLE],
@@ -44,7 +66,7 @@ pub(super) fn preferring(name: &str) -> Vec<i32> {
     [pixels, &ENCODINGS].concat()
 }
 
-/// What a server says of its screen.
+/// A server's description of its screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerInit {
     pub(super) width: u32,
@@ -52,89 +74,77 @@ pub(super) struct ServerInit {
     pub(super) name: String,
 }
 
-/// Talks to a server up to its first picture (RFC 6143, 7.1 to 7.3). It reads no byte beyond that.
+/// Performs the handshake with a server (RFC 6143, 7.1 to 7.3). Reads no byte beyond it.
 pub(super) fn handshake(
     stream: &mut (impl Read + Write),
     password: Option<&Password>,
 ) -> io::Result<ServerInit> {
     let mut version = [0; VERSION.len()];
     stream.read_exact(&mut version)?;
-    let minor = parse_version(&version).map_err(refused)?;
-    let spoken = match minor {
+    let minor = parse_version(&version).map_err(rejected)?;
+    let reply = match minor {
         8 => *VERSION,
         7 => *b"RFB 003.007\n",
         _ => *b"RFB 003.003\n",
     };
-    stream.write_all(&spoken)?;
+    stream.write_all(&reply)?;
     let kind = choose_security(stream, minor, password.is_some())?;
     if kind == security::PASSWORD {
         let password = password
-            .ok_or_else(|| refused(Fault::new("it asks for a password: give `password_file=PATH`")))?;
+            .ok_or_else(|| rejected(Fault::new("it requires a password: give `password_file=PATH`")))?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge)?;
-        stream.write_all(&password.answer(&challenge))?;
+        stream.write_all(&password.respond(&challenge))?;
     }
     if minor == 8 || kind == security::PASSWORD {
         let mut result = [0; 4];
         stream.read_exact(&mut result)?;
         if u32::from_be_bytes(result) != 0 {
-            let why = if minor == 8 { read_text(stream)? } else { "the password is wrong".into() };
-            return Err(refused(Fault(format!("it refuses: {why}"))));
+            let reason = if minor == 8 { read_text(stream)? } else { "the password is wrong".into() };
+            return Err(rejected(Fault(format!("it refuses: {reason}"))));
         }
     }
-    // Others may look on, too.
+    // Shared: other viewers may stay connected.
     stream.write_all(&[1])?;
     let mut size = [0; 4];
     stream.read_exact(&mut size)?;
-    // How its pixels lie is of no interest: it is told how they shall.
+    // The server's own pixel format does not matter, since the client sets another one.
     stream.read_exact(&mut [0; PixelFormat::BYTES])?;
     let name = read_text(stream)?;
     let [width, height] = [u16::from_be_bytes([size[0], size[1]]), u16::from_be_bytes([size[2], size[3]])];
-    check_size(width.into(), height.into()).map_err(refused)?;
+    check_size(width.into(), height.into()).map_err(rejected)?;
     Ok(ServerInit { width: width.into(), height: height.into(), name })
 }
 
-/// The minor version to speak with who says this: 3, 7 or 8.
-pub(super) fn parse_version(said: &[u8; VERSION.len()]) -> Result<u8, Fault> {
-    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<u16>().ok();
-    match (&said[..4], number(&said[4..7]), said[7], number(&said[8..11]), said[11]) {
-        (b"RFB ", Some(major), b'.', Some(minor), b'\n') => Ok(match (major, minor) {
-            (..3, _) => return Err(Fault(format!("it speaks version {major}.{minor} of RFB, not 3"))),
-            (3, ..7) => 3,
-            (3, 7) => 7,
-            _ => 8,
-        }),
-        _ => Err(Fault::new("it does not speak RFB")),
-    }
-}
-
-/// Settles on a kind of security, if there is one that we have.
+/// Chooses a security type that both sides support.
 fn choose_security(stream: &mut (impl Read + Write), minor: u8, has_password: bool) -> io::Result<u8> {
     if minor == 3 {
         let mut kind = [0; 4];
         stream.read_exact(&mut kind)?;
         return match u32::from_be_bytes(kind) {
-            0 => Err(refused(Fault(format!("it refuses: {}", read_text(stream)?)))),
+            0 => Err(rejected(Fault(format!("it refuses: {}", read_text(stream)?)))),
             1 => Ok(security::NONE),
             2 => Ok(security::PASSWORD),
-            other => Err(refused(Fault(format!("it asks for security of kind {other}: there is 1 and 2")))),
+            other => {
+                Err(rejected(Fault(format!("it requires security type {other}; only 1 and 2 are supported"))))
+            }
         };
     }
     let mut count = [0];
     stream.read_exact(&mut count)?;
     if count[0] == 0 {
-        return Err(refused(Fault(format!("it refuses: {}", read_text(stream)?))));
+        return Err(rejected(Fault(format!("it refuses: {}", read_text(stream)?))));
     }
     let mut kinds = vec![0; count[0].into()];
     stream.read_exact(&mut kinds)?;
-    let wanted = match has_password {
+    let preferred = match has_password {
         true => [security::PASSWORD, security::NONE],
         false => [security::NONE, security::PASSWORD],
     };
-    let chosen = wanted.into_iter().find(|kind| kinds.contains(kind)).ok_or_else(|| {
-        refused(Fault(format!(
-            "it has security of kinds {kinds:?} only, and here there is 1 (none) and 2 (VNC's password): have it offer one \
-             of these (`-SecurityTypes VncAuth` of TigerVNC's)"
+    let chosen = preferred.into_iter().find(|kind| kinds.contains(kind)).ok_or_else(|| {
+        rejected(Fault(format!(
+            "it offers only the security types {kinds:?}; supported are 1 (none) and 2 (VNC password): configure it to \
+             offer one of these (TigerVNC: `-SecurityTypes VncAuth`)"
         )))
     })?;
     stream.write_all(&[chosen])?;
@@ -146,81 +156,101 @@ fn read_text(stream: &mut impl Read) -> io::Result<String> {
     stream.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > REASON_BYTES_MAX {
-        return Err(refused(Fault(format!("a text of {length} bytes"))));
+        return Err(rejected(Fault(format!("it sends a text of {length} bytes, over {REASON_BYTES_MAX}"))));
     }
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn refused(fault: Fault) -> io::Error {
+fn rejected(fault: Fault) -> io::Error {
     io::Error::other(fault.0)
 }
 
-/// Whether a picture may have this size.
+/// Checks that a picture may have this size.
 fn check_size(width: u32, height: u32) -> Result<Geometry, Fault> {
     Geometry::new(VideoPixels::Bgrx32, width, height)
-        .map_err(|error| Fault(format!("its screen of {width}x{height} is none: {error}")))
+        .map_err(|error| Fault(format!("its screen of {width}x{height} is not supported: {error}")))
 }
 
-/// What came of a server's bytes.
+/// An event that results from a server's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
-    /// An update is complete: [`Client::take_changes`] has what changed.
+pub(super) enum ServerEvent {
+    /// An update is complete; `Client::take_changes` returns the changes.
     Update,
-    /// The pointer has another shape: blue, green, red and opacity.
+    /// The pointer shape has changed: blue, green, red and opacity of each pixel.
     Cursor(Cursor, Vec<u8>),
-    /// Text was put on its clipboard.
+    /// The server's clipboard has a new text.
     Text(String),
 }
 
-/// What changed of a picture.
+/// The changes of a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Changes {
-    /// It is a new one.
+    /// The whole picture is new.
     All,
-    /// Some rectangles of it.
+    /// These rectangles have changed.
     Only(Vec<Rectangle>),
 }
 
-/// A rectangle that is being read.
+/// A rectangle whose content is being read.
 #[derive(Debug, Clone, Copy)]
-struct Reading {
+struct PartialRectangle {
     rectangle: Rectangle,
     encoding: i32,
-    /// Rows of plain pixels that were read.
+    /// The number of rows already read; only plain pixels are read row by row.
     rows: u32,
 }
 
-/// A connection to a server, from its first picture on.
+/// The state of the parser; see the table above. `left` is the number of rectangles that the update still has,
+/// including the current one.
+#[derive(Debug, Clone, Copy)]
+enum ReadState {
+    Message,
+    Skip(usize),
+    Update { left: u16 },
+    Rectangle { left: u16, current: PartialRectangle },
+}
+
+/// The state of update requests; see the table above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RequestState {
+    FullDue,
+    Due,
+    Outstanding,
+}
+
+/// The result of one step of the parser.
+enum Step {
+    /// The input is incomplete.
+    NeedsInput,
+    /// Input was consumed or the state has changed.
+    Continue,
+    Event(ServerEvent),
+}
+
+/// A connection to a server after the handshake.
 #[derive(Debug)]
 pub(super) struct Client {
     decoder: Decoder,
     picture: Picture,
-    /// To be written to the server.
+    /// Bytes to write to the server.
     pub(super) output: Vec<u8>,
     input: Vec<u8>,
-    /// How much of `input` was read.
-    read: usize,
-    /// Rectangles that an update still has; all ones if it ends with one that says so.
-    left: Option<u16>,
-    reading: Option<Reading>,
-    /// Bytes of a text too long for us.
-    skip: usize,
+    /// The number of bytes of `input` that are parsed.
+    parsed: usize,
+    state: ReadState,
+    request: RequestState,
     changes: Vec<Rectangle>,
-    /// The picture is a new one.
-    is_new: bool,
-    /// The next update to be asked for is one of everything.
-    ask_all: bool,
-    /// An update was asked for and has not begun to come. While one comes the server makes the next.
-    is_asked: bool,
-    /// Identity and flags of the server's first screen, if it can be told a size.
+    /// The picture was made since the changes were last taken.
+    is_new_picture: bool,
+    /// The identifier and flags of the server's first screen, if the server accepts size requests.
     screen: Option<[u8; 8]>,
     clipboard: Clipboard,
 }
 
 impl Client {
-    /// Begins to talk behind the handshake: pixels shall travel in this format and these encodings.
+    /// Makes a client after the handshake, and sets the pixel format and the encodings.
     pub(super) fn new(init: &ServerInit, format: PixelFormat, encodings: &[i32]) -> Client {
         let mut output = vec![to_server::SET_PIXEL_FORMAT, 0, 0, 0];
         output.extend(format.emit());
@@ -231,16 +261,13 @@ impl Client {
             picture: Picture::new(init.width, init.height),
             output,
             input: Vec::new(),
-            read: 0,
-            left: None,
-            reading: None,
-            skip: 0,
+            parsed: 0,
+            state: ReadState::Message,
+            request: RequestState::FullDue,
             changes: Vec::new(),
-            is_new: true,
-            ask_all: true,
-            is_asked: false,
+            is_new_picture: true,
             screen: None,
-            // A clipboard crosses the other way only.
+            // Texts cross only from the application side to the device.
             clipboard: Clipboard::new(to_server::CUT_TEXT, 0),
         }
     }
@@ -249,37 +276,39 @@ impl Client {
         &self.picture
     }
 
-    /// Asks for an update of what changed since the last one, if none is asked for. The first is of everything.
+    /// Requests the next update, unless a request is outstanding.
     pub(super) fn ask(&mut self) {
-        if std::mem::replace(&mut self.is_asked, true) && !self.ask_all {
-            return;
-        }
-        let incremental = u8::from(!std::mem::take(&mut self.ask_all));
-        self.output.extend([to_server::UPDATE_REQUEST, incremental, 0, 0, 0, 0]);
+        let is_incremental = match self.request {
+            RequestState::Outstanding => return,
+            RequestState::Due => true,
+            RequestState::FullDue => false,
+        };
+        self.request = RequestState::Outstanding;
+        self.output.extend([to_server::UPDATE_REQUEST, is_incremental.into(), 0, 0, 0, 0]);
         for side in [self.picture.width(), self.picture.height()] {
             self.output.extend((side as u16).to_be_bytes());
         }
     }
 
-    /// What changed since this was last called, if anything did.
+    /// Returns the changes since the last call, if there are any.
     pub(super) fn take_changes(&mut self) -> Option<Changes> {
         let changes = std::mem::take(&mut self.changes);
         match changes.is_empty() {
             true => None,
-            false if std::mem::take(&mut self.is_new) => Some(Changes::All),
+            false if std::mem::take(&mut self.is_new_picture) => Some(Changes::All),
             false => Some(Changes::Only(changes)),
         }
     }
 
-    /// Tells the server what somebody did.
-    pub(super) fn tell(&mut self, event: &Event) {
+    /// Sends an input event to the server.
+    pub(super) fn send(&mut self, event: &Event) {
         match event {
             Event::Key { keysym, pressed } => {
                 self.output.extend([to_server::KEY, (*pressed).into(), 0, 0]);
                 self.output.extend(keysym.to_be_bytes());
             }
             Event::Pointer { x, y, buttons } => {
-                // The protocol has eight buttons.
+                // RFB has eight buttons: the cast drops the ninth.
                 self.output.extend([to_server::POINTER, *buttons as u8]);
                 self.output.extend((*x as u16).to_be_bytes());
                 self.output.extend((*y as u16).to_be_bytes());
@@ -293,14 +322,14 @@ impl Client {
                 self.output.extend((text.len() as u32).to_be_bytes());
                 self.output.extend(text);
             }
-            // The picture is kept whole here.
+            // The client has the whole picture: the caller sends it again.
             Event::Refresh => {}
-            Event::Size { width, height } => self.tell_size(*width, *height),
+            Event::Size { width, height } => self.send_size(*width, *height),
         }
     }
 
-    /// Asks for another size, of one screen; a server that cannot is not asked.
-    fn tell_size(&mut self, width: u32, height: u32) {
+    /// Requests another size of the first screen, if the server accepts such requests.
+    fn send_size(&mut self, width: u32, height: u32) {
         let Some(screen) = self.screen else { return };
         let size: Vec<u8> = [width, height].iter().flat_map(|side| (*side as u16).to_be_bytes()).collect();
         self.output.extend([to_server::SET_DESKTOP_SIZE, 0]);
@@ -312,187 +341,190 @@ impl Client {
         self.output.extend(&screen[4..]);
     }
 
-    /// Takes bytes of the server's.
+    /// Takes bytes from the server.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
-        self.input.drain(..self.read);
-        self.read = 0;
+        self.input.drain(..self.parsed);
+        self.parsed = 0;
         self.input.extend(bytes);
     }
 
-    /// The next thing that the server said, if it is whole.
-    pub(super) fn next(&mut self) -> Result<Option<Said>, Fault> {
+    /// Returns the next event, if the input has a whole one.
+    pub(super) fn next(&mut self) -> Result<Option<ServerEvent>, Fault> {
         loop {
-            let before = (self.read, self.left, self.skip);
-            let said = match self.left {
-                Some(_) => self.rectangle()?,
-                None => self.message()?,
+            let step = match self.state {
+                ReadState::Message => self.parse_message()?,
+                ReadState::Skip(count) => self.skip(count),
+                ReadState::Update { left: 0 } => {
+                    self.state = ReadState::Message;
+                    Step::Event(ServerEvent::Update)
+                }
+                ReadState::Update { left } => self.parse_rectangle_header(left)?,
+                ReadState::Rectangle { left, current } => self.parse_rectangle(left, &current)?,
             };
-            if said.is_some() {
-                return Ok(said);
-            }
-            if before == (self.read, self.left, self.skip) {
-                return Ok(None);
+            match step {
+                Step::NeedsInput => return Ok(None),
+                Step::Continue => {}
+                Step::Event(event) => return Ok(Some(event)),
             }
         }
     }
 
-    /// The bytes that were not read.
+    /// Returns the bytes that are not parsed.
     fn rest(&self) -> &[u8] {
-        &self.input[self.read..]
+        &self.input[self.parsed..]
     }
 
-    /// Reads a message, or the head of an update.
-    fn message(&mut self) -> Result<Option<Said>, Fault> {
-        if self.skip > 0 {
-            let count = self.skip.min(self.rest().len());
-            self.skip -= count;
-            self.read += count;
-            return Ok(None);
-        }
-        let mut rest = &self.input[self.read..];
-        let Some(&kind) = rest.first() else { return Ok(None) };
-        let head = match kind {
+    fn skip(&mut self, count: usize) -> Step {
+        let skipped = count.min(self.rest().len());
+        self.parsed += skipped;
+        self.state = match count - skipped {
+            0 => ReadState::Message,
+            left => ReadState::Skip(left),
+        };
+        if skipped == count { Step::Continue } else { Step::NeedsInput }
+    }
+
+    /// Parses a message, or the header of an update.
+    fn parse_message(&mut self) -> Result<Step, Fault> {
+        let mut rest = &self.input[self.parsed..];
+        let Some(&kind) = rest.first() else { return Ok(Step::NeedsInput) };
+        let header_bytes = match kind {
             to_viewer::UPDATE => 4,
             to_viewer::COLOUR_MAP => 6,
             to_viewer::BELL => 1,
             to_viewer::CUT_TEXT => 8,
-            other => return Err(Fault(format!("it sends a message of kind {other}, which there is not"))),
+            other => return Err(Fault(format!("it sends a message of unknown type {other}"))),
         };
-        if rest.len() < head {
-            return Ok(None);
+        if rest.len() < header_bytes {
+            return Ok(Step::NeedsInput);
         }
         match kind {
             to_viewer::UPDATE => {
                 rest.advance(2);
-                self.left = Some(rest.try_get_u16()?);
-                self.is_asked = false;
+                self.state = ReadState::Update { left: rest.try_get_u16()? };
+                if self.request == RequestState::Outstanding {
+                    self.request = RequestState::Due;
+                }
             }
             to_viewer::COLOUR_MAP => {
                 rest.advance(4);
-                self.skip = usize::from(rest.try_get_u16()?) * 6;
+                self.state = ReadState::Skip(usize::from(rest.try_get_u16()?) * 6);
             }
             to_viewer::CUT_TEXT => {
                 rest.advance(4);
+                // A negative length marks a message of Extended Clipboard.
                 let length = rest.try_get_i32()?;
-                let (is_old, bytes) = (length >= 0, length.unsigned_abs() as usize);
-                if bytes > if is_old { TEXT_BYTES_MAX / 2 } else { clipboard::MESSAGE_BYTES_MAX } {
-                    self.skip = bytes;
+                let (is_latin_1, bytes) = (length >= 0, length.unsigned_abs() as usize);
+                let bytes_max = if is_latin_1 { TEXT_BYTES_MAX / 2 } else { clipboard::MESSAGE_BYTES_MAX };
+                if bytes > bytes_max {
+                    self.state = ReadState::Skip(bytes);
                 } else {
-                    let Some(body) = rest.get(..bytes) else { return Ok(None) };
-                    let text = match is_old {
+                    let Some(body) = rest.get(..bytes) else { return Ok(Step::NeedsInput) };
+                    let text = match is_latin_1 {
                         true => Some(from_latin_1(body)),
                         false => self.clipboard.handle(body, &mut self.output)?,
                     };
-                    self.read += head + bytes;
-                    return Ok(text.map(Said::Text));
+                    self.parsed += header_bytes + bytes;
+                    return Ok(text.map_or(Step::Continue, |text| Step::Event(ServerEvent::Text(text))));
                 }
             }
             _ => {}
         }
-        self.read += head;
-        Ok(None)
+        self.parsed += header_bytes;
+        Ok(Step::Continue)
     }
 
-    /// Reads on in an update.
-    fn rectangle(&mut self) -> Result<Option<Said>, Fault> {
-        if self.left == Some(0) {
-            self.left = None;
-            return Ok(Some(Said::Update));
+    fn parse_rectangle_header(&mut self, left: u16) -> Result<Step, Fault> {
+        let mut rest = self.rest();
+        if rest.len() < RECTANGLE_HEADER_BYTES {
+            return Ok(Step::NeedsInput);
         }
-        let Some(reading) = self.reading else {
-            let mut rest = self.rest();
-            if rest.len() < 12 {
-                return Ok(None);
-            }
-            let mut side = || rest.try_get_u16().map(u32::from);
-            let rectangle = Rectangle { x: side()?, y: side()?, width: side()?, height: side()? };
-            let encoding = rest.try_get_i32()?;
-            self.read += 12;
-            self.reading = Some(Reading { rectangle, encoding, rows: 0 });
-            return self.rectangle();
-        };
-        let before = self.read;
-        let said = match reading.encoding {
-            encoding::LAST_RECT => {
-                self.left = Some(1);
-                None
-            }
-            encoding::CURSOR | encoding::CURSOR_WITH_ALPHA => match self.cursor(&reading)? {
-                Some((said, bytes)) => {
-                    self.read += bytes;
-                    Some(said)
-                }
-                None => return Ok(None),
-            },
-            encoding::DESKTOP_SIZE => {
-                self.resize(reading.rectangle.width, reading.rectangle.height)?;
-                None
-            }
-            encoding::EXTENDED_DESKTOP_SIZE => match self.extended_size(&reading.rectangle)? {
-                Some(bytes) => {
-                    self.read += bytes;
-                    None
-                }
-                None => return Ok(None),
-            },
-            _ if !self.pixels(&reading)? => {
-                // Some rows may have been read, which makes room.
-                return match self.read == before {
-                    true => Ok(None),
-                    false => self.rectangle(),
-                };
-            }
-            _ => None,
-        };
-        self.reading = None;
-        self.left = self.left.map(|left| left - 1);
-        Ok(said)
+        let mut side = || rest.try_get_u16().map(u32::from);
+        let rectangle = Rectangle { x: side()?, y: side()?, width: side()?, height: side()? };
+        let encoding = rest.try_get_i32()?;
+        self.parsed += RECTANGLE_HEADER_BYTES;
+        let current = PartialRectangle { rectangle, encoding, rows: 0 };
+        self.state = ReadState::Rectangle { left, current };
+        Ok(Step::Continue)
     }
 
-    /// Reads pixels; says whether all were there.
-    fn pixels(&mut self, reading: &Reading) -> Result<bool, Fault> {
-        let Reading { rectangle, encoding, rows } = *reading;
+    /// Parses the content of a rectangle.
+    fn parse_rectangle(&mut self, left: u16, current: &PartialRectangle) -> Result<Step, Fault> {
+        let Rectangle { width, height, .. } = current.rectangle;
+        let mut left_after = left - 1;
+        let mut event = None;
+        match current.encoding {
+            encoding::LAST_RECT => left_after = 0,
+            encoding::CURSOR | encoding::CURSOR_WITH_ALPHA => {
+                let Some((cursor, bytes)) = self.parse_cursor(current)? else { return Ok(Step::NeedsInput) };
+                self.parsed += bytes;
+                event = Some(cursor);
+            }
+            encoding::DESKTOP_SIZE => self.resize(width, height)?,
+            encoding::EXTENDED_DESKTOP_SIZE => {
+                let Some(bytes) = self.parse_extended_size(&current.rectangle)? else {
+                    return Ok(Step::NeedsInput);
+                };
+                self.parsed += bytes;
+            }
+            _ => {
+                if !self.parse_pixels(left, current)? {
+                    return Ok(Step::NeedsInput);
+                }
+            }
+        }
+        self.state = ReadState::Update { left: left_after };
+        Ok(event.map_or(Step::Continue, Step::Event))
+    }
+
+    /// Parses pixels. Returns whether the rectangle is complete.
+    fn parse_pixels(&mut self, left: u16, current: &PartialRectangle) -> Result<bool, Fault> {
+        let PartialRectangle { rectangle, encoding, rows } = *current;
         if rectangle.width == 0 || rectangle.height == 0 {
             return Ok(true);
         }
         if rectangle.intersection(&self.picture.whole()) != Some(rectangle) {
-            return Err(Fault::new("it sends pixels that lie outside its picture"));
+            return Err(Fault::new("it sends pixels outside its picture"));
         }
         if encoding != encoding::RAW {
-            let input = &self.input[self.read..];
-            let taken = self.decoder.decode(encoding, &rectangle, input, &mut self.picture)?;
-            self.read += taken.unwrap_or(0);
-            if taken.is_some() {
+            let input = &self.input[self.parsed..];
+            let consumed = self.decoder.decode(encoding, &rectangle, input, &mut self.picture)?;
+            self.parsed += consumed.unwrap_or(0);
+            if consumed.is_some() {
                 self.changes.push(rectangle);
             }
-            return Ok(taken.is_some());
+            return Ok(consumed.is_some());
         }
         let row_bytes = rectangle.width as usize * self.decoder.format().pixel().bytes;
-        let there = (self.rest().len() / row_bytes).min((rectangle.height - rows) as usize) as u32;
-        for row in rows..rows + there {
-            let line = &self.input[self.read..self.read + row_bytes];
+        let available = (self.rest().len() / row_bytes).min((rectangle.height - rows) as usize) as u32;
+        for row in rows..rows + available {
+            let line = &self.input[self.parsed..self.parsed + row_bytes];
             let into = self.picture.row_mut(rectangle.x, rectangle.y + row, rectangle.width);
             self.decoder.raw_row(line, into);
-            self.read += row_bytes;
+            self.parsed += row_bytes;
         }
-        let is_whole = rows + there == rectangle.height;
-        match is_whole {
+        let rows = rows + available;
+        let is_complete = rows == rectangle.height;
+        match is_complete {
             true => self.changes.push(rectangle),
-            false => self.reading = Some(Reading { rows: rows + there, ..*reading }),
+            false => {
+                self.state = ReadState::Rectangle { left, current: PartialRectangle { rows, ..*current } }
+            }
         }
-        Ok(is_whole)
+        Ok(is_complete)
     }
 
     fn resize(&mut self, width: u32, height: u32) -> Result<(), Fault> {
         check_size(width, height)?;
         self.picture = Picture::new(width, height);
         self.changes.clear();
-        (self.is_new, self.ask_all) = (true, true);
+        self.is_new_picture = true;
+        self.request = RequestState::FullDue;
         Ok(())
     }
 
-    /// The server's size and screens, or its answer to a wish for another size; says how many bytes these are.
-    fn extended_size(&mut self, rectangle: &Rectangle) -> Result<Option<usize>, Fault> {
+    /// Parses the server's size and screens, or its reply to a size request. Returns the number of bytes.
+    fn parse_extended_size(&mut self, rectangle: &Rectangle) -> Result<Option<usize>, Fault> {
         let rest = self.rest();
         let Some(&count) = rest.first() else { return Ok(None) };
         let bytes = 4 + usize::from(count) * 16;
@@ -512,40 +544,40 @@ impl Client {
         Ok(Some(bytes))
     }
 
-    /// The pointer's shape, and how many bytes it has.
-    fn cursor(&self, reading: &Reading) -> Result<Option<(Said, usize)>, Fault> {
-        let Rectangle { x, y, width, height } = reading.rectangle;
+    /// Parses a pointer shape. Returns it with its number of bytes.
+    fn parse_cursor(&self, current: &PartialRectangle) -> Result<Option<(ServerEvent, usize)>, Fault> {
+        let Rectangle { x, y, width, height } = current.rectangle;
         let (across, down) = (width as usize, height as usize);
         if across * down > CURSOR_AREA_MAX {
-            return Err(Fault(format!("a cursor of {width}x{height}")));
+            return Err(Fault(format!("it sends a cursor of {width}x{height} pixels")));
         }
         let packing = self.decoder.format().pixel();
-        let with_alpha = reading.encoding == encoding::CURSOR_WITH_ALPHA;
+        let with_alpha = current.encoding == encoding::CURSOR_WITH_ALPHA;
         let (pixel_bytes, mask_stride) =
             if with_alpha { (4, 0) } else { (packing.bytes, across.div_ceil(8)) };
-        let head = if with_alpha { 4 } else { 0 };
+        let header_bytes = if with_alpha { 4 } else { 0 };
         let pixels = across * down * pixel_bytes;
-        let bytes = head + pixels + mask_stride * down;
-        let Some(all) = self.rest().get(..bytes) else { return Ok(None) };
-        if with_alpha && all[..4] != encoding::RAW.to_be_bytes() {
-            return Err(Fault::new("it sends a cursor in an encoding that is not plain"));
+        let bytes = header_bytes + pixels + mask_stride * down;
+        let Some(content) = self.rest().get(..bytes) else { return Ok(None) };
+        if with_alpha && content[..4] != encoding::RAW.to_be_bytes() {
+            return Err(Fault::new("it sends a cursor in an encoding other than Raw"));
         }
         let (kept_across, kept_down) =
             (across.min(CURSOR_SIDE_MAX as usize), down.min(CURSOR_SIDE_MAX as usize));
-        let (colours, mask) = all[head..].split_at(pixels);
+        let (colours, mask) = content[header_bytes..].split_at(pixels);
         let mut shape = Vec::with_capacity(kept_across * kept_down * PIXEL_BYTES);
         for row in 0..kept_down {
             for column in 0..kept_across {
                 let colour = &colours[(row * across + column) * pixel_bytes..][..pixel_bytes];
                 if with_alpha {
-                    // Its colours are multiplied by their opacity, ours are not.
+                    // Here the colours are multiplied by the opacity; in `video` they are not.
                     let opacity = u16::from(colour[3]).max(1);
                     let straight = |colour: u8| (u16::from(colour) * 255 / opacity).min(255) as u8;
                     shape.extend([straight(colour[2]), straight(colour[1]), straight(colour[0]), colour[3]]);
                 } else {
-                    let is_seen = mask[row * mask_stride + column / 8] >> (7 - column % 8) & 1 == 1;
+                    let is_opaque = mask[row * mask_stride + column / 8] >> (7 - column % 8) & 1 == 1;
                     let [blue, green, red, _] = self.decoder.expander().pixel(packing.get(colour));
-                    shape.extend([blue, green, red, if is_seen { 255 } else { 0 }]);
+                    shape.extend([blue, green, red, if is_opaque { 255 } else { 0 }]);
                 }
             }
         }
@@ -553,8 +585,8 @@ impl Client {
             true => (0, 0),
             false => (kept_across as u32, kept_down as u32),
         };
-        let hot = |place: u32, side: u32| place.min(side.saturating_sub(1));
+        let hot = |position: u32, side: u32| position.min(side.saturating_sub(1));
         let cursor = Cursor { width, height, hot_x: hot(x, width), hot_y: hot(y, height) };
-        Ok(Some((Said::Cursor(cursor, shape), bytes)))
+        Ok(Some((ServerEvent::Cursor(cursor, shape), bytes)))
     }
 }

@@ -1,21 +1,24 @@
-//! Texts in UTF-8 between viewer and server: the pseudo-encoding Extended Clipboard (`rfbproto`). Both ends tell what
-//! they take; who has a text sends it, or says that there is one and sends it when asked.
+//! Texts in UTF-8 between viewer and server: the pseudo-encoding Extended Clipboard (`rfbproto`).
+//!
+//! Both ends announce their capabilities (`CAPS`). An end with a new text sends it at once (`PROVIDE`) if it is shorter
+//! than the peer's limit. Otherwise it announces the text (`NOTIFY`), and the peer requests it (`REQUEST`). An end may
+//! also ask for an announcement (`PEEK`).
 
 use super::deflate::{Deflater, Inflater};
 use super::protocol::{Fault, TEXT_BYTES_MAX};
 use bytes::Buf;
 use std::borrow::Cow;
 
-/// Most bytes of a message that is read: a text that is compressed badly, and its head.
+/// The most bytes of a message that is read: a text that compresses badly, and its header.
 pub(super) const MESSAGE_BYTES_MAX: usize = TEXT_BYTES_MAX + (TEXT_BYTES_MAX >> 4);
 
-/// Texts are compressed as well as is quick.
+/// The deflate level of texts.
 const LEVEL: u32 = 6;
 
-/// Formats, of which we take one: text in UTF-8.
+/// The flag of the only supported format: text in UTF-8.
 const TEXT: u32 = 1;
 
-/// Actions.
+/// The mask of the action flags.
 const ACTIONS: u32 = 0xff00_0000;
 const CAPS: u32 = 1 << 24;
 const REQUEST: u32 = 1 << 25;
@@ -23,55 +26,54 @@ const PEEK: u32 = 1 << 26;
 const NOTIFY: u32 = 1 << 27;
 const PROVIDE: u32 = 1 << 28;
 
-/// One end's clipboard, and what is known of the other's.
+/// One end's clipboard, and the peer's capabilities.
 #[derive(Debug)]
 pub(super) struct Clipboard {
-    /// Of the messages that bear what is said here.
+    /// The type of the messages that this end sends.
     kind: u8,
-    /// How long a text is taken from the other end; 0 if none is.
+    /// The most bytes of a text that is accepted from the peer; 0: none is accepted.
     bytes_max: usize,
-    /// What was said of that.
-    is_introduced: bool,
-    /// What the other end understands, and how long a text it takes without having asked; none before it says so.
+    has_sent_caps: bool,
+    /// The peer's actions, and its limit for texts that it has not requested; `None` before it announces them.
     peer: Option<(u32, usize)>,
-    /// What was put on it here.
+    /// The text on this end's clipboard.
     text: Option<String>,
 }
 
 impl Clipboard {
-    /// Speaks in messages of this kind, and takes texts of so many bytes.
+    /// Makes a clipboard that sends messages of type `kind` and accepts texts of up to `bytes_max`.
     pub(super) fn new(kind: u8, bytes_max: usize) -> Clipboard {
-        Clipboard { kind, bytes_max, is_introduced: false, peer: None, text: None }
+        Clipboard { kind, bytes_max, has_sent_caps: false, peer: None, text: None }
     }
 
-    /// Says what is understood here. The viewer answers the server's.
-    pub(super) fn introduce(&mut self, output: &mut Vec<u8>) {
-        let unasked = self.bytes_max as u32;
-        self.emit(output, CAPS | REQUEST | PEEK | NOTIFY | PROVIDE | TEXT, &unasked.to_be_bytes());
-        self.is_introduced = true;
+    /// Sends the capabilities. The server does so first, the viewer in reply.
+    pub(super) fn send_caps(&mut self, output: &mut Vec<u8>) {
+        let unrequested_max = self.bytes_max as u32;
+        self.emit(output, CAPS | REQUEST | PEEK | NOTIFY | PROVIDE | TEXT, &unrequested_max.to_be_bytes());
+        self.has_sent_caps = true;
     }
 
-    /// The other end has to say this, behind the head of its message; the text that it sends.
+    /// Processes the body of the peer's message. Returns the text that it provides.
     pub(super) fn handle(&mut self, mut body: &[u8], output: &mut Vec<u8>) -> Result<Option<String>, Fault> {
         let flags = body.try_get_u32()?;
         let is_text = flags & TEXT != 0;
         if flags & CAPS != 0 {
-            // Sizes stand in the order of the formats, and text is the first.
-            let unasked = if is_text { body.try_get_u32()? } else { 0 };
-            self.peer = Some((flags & ACTIONS, unasked as usize));
-            if !self.is_introduced {
-                self.introduce(output);
+            // There is a size for each format, and text is the first format.
+            let unrequested_max = if is_text { body.try_get_u32()? } else { 0 };
+            self.peer = Some((flags & ACTIONS, unrequested_max as usize));
+            if !self.has_sent_caps {
+                self.send_caps(output);
             }
         } else if !is_text {
-            // Of other formats there is nothing here, and nothing is wanted.
+            // Other formats are not supported.
         } else if flags & PROVIDE != 0 && self.bytes_max > 0 {
-            return inflated(body, self.bytes_max).map(Some);
+            return inflate(body, self.bytes_max).map(Some);
         } else if flags & REQUEST != 0
             && let Some(text) = &self.text
-            // Who asks again before it has read what it asked for has it already.
+            // Under backpressure ignore repeated requests: the text is already in the output.
             && output.len() <= MESSAGE_BYTES_MAX
         {
-            self.emit(output, PROVIDE | TEXT, &deflated(&to_lines(text)));
+            self.emit(output, PROVIDE | TEXT, &deflate(&to_lines(text)));
         } else if flags & NOTIFY != 0 && self.bytes_max > 0 {
             self.emit(output, REQUEST | TEXT, &[]);
         }
@@ -82,13 +84,13 @@ impl Clipboard {
         Ok(None)
     }
 
-    /// A text was put on the clipboard here: tells the other end; `false` if it does not understand that.
+    /// Puts a text on this end's clipboard, and provides or announces it. Returns `false` if the peer supports neither.
     pub(super) fn offer(&mut self, text: &str, output: &mut Vec<u8>) -> bool {
-        let Some((actions, unasked)) = self.peer else { return false };
+        let Some((actions, unrequested_max)) = self.peer else { return false };
         let lines = to_lines(text);
         match actions {
-            _ if actions & PROVIDE != 0 && lines.len() < unasked => {
-                self.emit(output, PROVIDE | TEXT, &deflated(&lines));
+            _ if actions & PROVIDE != 0 && lines.len() < unrequested_max => {
+                self.emit(output, PROVIDE | TEXT, &deflate(&lines));
             }
             _ if actions & NOTIFY != 0 => self.emit(output, NOTIFY | TEXT, &[]),
             _ => return false,
@@ -97,7 +99,7 @@ impl Clipboard {
         true
     }
 
-    /// A negative length says that it is not the text of old.
+    /// Appends a message. Its length is negative, to distinguish it from a message with a Latin-1 text.
     fn emit(&self, output: &mut Vec<u8>, flags: u32, body: &[u8]) {
         output.extend([self.kind, 0, 0, 0]);
         output.extend((-(body.len() as i32) - 4).to_be_bytes());
@@ -106,7 +108,7 @@ impl Clipboard {
     }
 }
 
-/// A text as it goes: lines end in CR and LF.
+/// Converts line ends to CR and LF, as the protocol requires.
 fn to_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(['\r', '\n']) {
         return text.into();
@@ -114,13 +116,13 @@ fn to_lines(text: &str) -> Cow<'_, str> {
     from_lines(text).replace('\n', "\r\n").into()
 }
 
-/// A text as it came, with lines that end in LF.
+/// Converts line ends to LF.
 fn from_lines(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// Its length, the text and a zero, compressed.
-fn deflated(text: &str) -> Vec<u8> {
+/// Compresses the body of a `PROVIDE` message: the length of the text, the text and a zero.
+fn deflate(text: &str) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len() + 5);
     plain.extend((text.len() as u32 + 1).to_be_bytes());
     plain.extend(text.as_bytes());
@@ -130,14 +132,14 @@ fn deflated(text: &str) -> Vec<u8> {
     out
 }
 
-/// The other way round: a stranger's bytes, of which text is the first thing. What is behind it is of no interest.
-fn inflated(body: &[u8], bytes_max: usize) -> Result<String, Fault> {
+/// Decompresses the body of a `PROVIDE` message. Text is the first format in it; others are ignored.
+fn inflate(body: &[u8], bytes_max: usize) -> Result<String, Fault> {
     let mut plain = Vec::new();
-    // A line ends in two bytes on its way.
+    // Each LF may be two bytes in the message.
     Inflater::default().append_to_end(body, &mut plain, 4 + 2 * bytes_max + 1)?;
     let mut rest = &plain[..];
     let length = rest.try_get_u32()? as usize;
-    let text = rest.get(..length).ok_or_else(|| Fault::new("a clipboard's text is cut short"))?;
+    let text = rest.get(..length).ok_or_else(|| Fault::new("a clipboard text is truncated"))?;
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut text = from_lines(&String::from_utf8_lossy(text));
     text.truncate(text.floor_char_boundary(bytes_max));
@@ -151,11 +153,11 @@ mod tests {
 
     const KIND: u8 = 6;
 
-    fn end() -> Clipboard {
-        Clipboard { is_introduced: true, ..Clipboard::new(KIND, TEXT_BYTES_MAX) }
+    fn server() -> Clipboard {
+        Clipboard { has_sent_caps: true, ..Clipboard::new(KIND, TEXT_BYTES_MAX) }
     }
 
-    /// What a message says behind its head.
+    /// Returns the body of a message.
     fn body(message: &[u8]) -> &[u8] {
         let length = i32::from_be_bytes(message[4..8].try_into().unwrap());
         assert_eq!((message[0], length), (KIND, 8 - message.len() as i32));
@@ -164,71 +166,71 @@ mod tests {
 
     fn message(flags: u32, rest: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        end().emit(&mut out, flags, rest);
+        server().emit(&mut out, flags, rest);
         out
     }
 
-    /// Carries what two ends say until both are silent; the text that came to the second.
-    fn talk(ends: &mut [Clipboard; 2], mut to: usize, mut said: Vec<u8>) -> Option<String> {
+    /// Passes messages between two ends until neither replies. Returns the text that the second end receives.
+    fn exchange(ends: &mut [Clipboard; 2], mut to: usize, mut message: Vec<u8>) -> Option<String> {
         let mut text = None;
-        while !said.is_empty() {
+        while !message.is_empty() {
             let mut output = Vec::new();
-            let came = ends[to].handle(body(&said), &mut output).unwrap();
-            assert!(to == 1 || came.is_none());
-            text = text.or(came);
-            (to, said) = (1 - to, output);
+            let received = ends[to].handle(body(&message), &mut output).unwrap();
+            assert!(to == 1 || received.is_none());
+            text = text.or(received);
+            (to, message) = (1 - to, output);
         }
         text
     }
 
     #[test]
-    fn who_asks_again_and_has_not_read_is_not_told_again() {
-        let mut end = end();
+    fn a_repeated_request_is_ignored_under_backpressure() {
+        let mut end = server();
         end.peer = Some((NOTIFY, 0));
         assert!(end.offer("a text", &mut Vec::new()));
         let request = message(REQUEST | TEXT, &[]);
-        for (waiting, is_told) in [(0, true), (MESSAGE_BYTES_MAX + 1, false)] {
-            let mut output = vec![0; waiting];
+        for (queued, is_provided) in [(0, true), (MESSAGE_BYTES_MAX + 1, false)] {
+            let mut output = vec![0; queued];
             end.handle(body(&request), &mut output).unwrap();
-            assert_eq!(output.len() > waiting, is_told);
+            assert_eq!(output.len() > queued, is_provided);
         }
     }
 
     #[test]
-    fn bytes_are_as_the_specification_has_them() {
+    fn messages_match_the_specification() {
         let mut out = Vec::new();
-        Clipboard::new(3, TEXT_BYTES_MAX).introduce(&mut out);
+        Clipboard::new(3, TEXT_BYTES_MAX).send_caps(&mut out);
         assert_eq!(out, [3, 0, 0, 0, 255, 255, 255, 248, 0x1f, 0, 0, 1, 0, 16, 0, 0]);
         assert_eq!(message(REQUEST | TEXT, &[]), [6, 0, 0, 0, 255, 255, 255, 252, 2, 0, 0, 1]);
-        // zlib, to its end, of 4 bytes of length, "hé", CR, LF and zero, as Python's has it.
-        let theirs = [
+        // A complete zlib stream, made by Python: 4 bytes of length, "hé", CR, LF and zero.
+        let deflated = [
             0x78, 0x9c, 0x63, 0x60, 0x60, 0x60, 0xcb, 0x38, 0xbc, 0x92, 0x97, 0x8b, 0x01, 0x00, 0x09, 0x52,
             0x01, 0xf2,
         ];
-        let provide = message(PROVIDE | TEXT, &theirs);
-        assert_eq!(end().handle(body(&provide), &mut Vec::new()), Ok(Some("hé\n".into())));
+        let provide = message(PROVIDE | TEXT, &deflated);
+        assert_eq!(server().handle(body(&provide), &mut Vec::new()), Ok(Some("hé\n".into())));
     }
 
     #[test]
-    fn a_short_text_is_sent_at_once_and_a_long_one_when_asked() {
-        for unasked in [1000, 4] {
+    fn a_short_text_is_provided_at_once_and_a_long_one_on_request() {
+        for unrequested_max in [1000, 4] {
             let mut viewer = Clipboard::new(KIND, 0);
             let mut output = Vec::new();
-            let caps = message(CAPS | REQUEST | NOTIFY | PROVIDE | TEXT, &u32::to_be_bytes(unasked));
+            let caps = message(CAPS | REQUEST | NOTIFY | PROVIDE | TEXT, &u32::to_be_bytes(unrequested_max));
             assert_eq!(viewer.handle(body(&caps), &mut output), Ok(None));
-            let mut ends = [viewer, end()];
-            assert_eq!(talk(&mut ends, 1, output), None, "it is told what is understood here");
+            let mut ends = [viewer, server()];
+            assert_eq!(exchange(&mut ends, 1, output), None, "the capabilities");
             let mut output = Vec::new();
             assert!(ends[0].offer("Grüße, 世界 🦀", &mut output));
-            assert_eq!(output.len() > 12, unasked > 4);
-            assert_eq!(talk(&mut ends, 1, output).as_deref(), Some("Grüße, 世界 🦀"));
-            assert_eq!(talk(&mut ends, 0, message(PEEK, &[])).as_deref(), Some("Grüße, 世界 🦀"));
+            assert_eq!(output.len() > 12, unrequested_max > 4);
+            assert_eq!(exchange(&mut ends, 1, output).as_deref(), Some("Grüße, 世界 🦀"));
+            assert_eq!(exchange(&mut ends, 0, message(PEEK, &[])).as_deref(), Some("Grüße, 世界 🦀"));
         }
     }
 
     #[test]
-    fn who_does_not_understand_it_is_told_nothing() {
-        let mut end = end();
+    fn nothing_is_offered_to_a_peer_without_support() {
+        let mut end = server();
         assert!(!end.offer("text", &mut Vec::new()));
         let caps = message(CAPS | PEEK | 2, &[0; 4]);
         assert_eq!(end.handle(body(&caps), &mut Vec::new()), Ok(None));
@@ -236,35 +238,35 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_end_or_breaks_off_is_refused() {
+    fn zip_bombs_and_truncated_texts_are_rejected() {
         let mut bomb = Vec::new();
         Deflater::new(9).append(&vec![0; 3 * TEXT_BYTES_MAX], &mut bomb);
         assert!(bomb.len() < 10_000);
-        for wrong in [&bomb[..], &[][..], &[1, 2, 3], &deflated("cut")[..8]] {
+        for wrong in [&bomb[..], &[][..], &[1, 2, 3], &deflate("cut")[..8]] {
             let provide = message(PROVIDE | TEXT, wrong);
-            assert!(end().handle(body(&provide), &mut Vec::new()).is_err(), "{} bytes", wrong.len());
+            assert!(server().handle(body(&provide), &mut Vec::new()).is_err(), "{} bytes", wrong.len());
         }
-        assert!(end().handle(&[0x01, 0, 0], &mut Vec::new()).is_err());
-        assert!(end().handle(&[0x01, 0, 0, 1, 0], &mut Vec::new()).is_err());
+        assert!(server().handle(&[0x01, 0, 0], &mut Vec::new()).is_err());
+        assert!(server().handle(&[0x01, 0, 0, 1, 0], &mut Vec::new()).is_err());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
-        /// Whatever it says, it comes as it was, with lines as they end here.
+        /// Only the line ends of a text may change.
         #[test]
-        fn a_text_comes_as_it_was(text in "([^\u{0}]|\r\n|\n|\r){0,300}") {
-            let came = inflated(&deflated(&to_lines(&text)), TEXT_BYTES_MAX).unwrap();
-            prop_assert_eq!(came, from_lines(&text));
+        fn a_text_round_trips(text in "([^\u{0}]|\r\n|\n|\r){0,300}") {
+            let received = inflate(&deflate(&to_lines(&text)), TEXT_BYTES_MAX).unwrap();
+            prop_assert_eq!(received, from_lines(&text));
         }
 
-        /// No bytes make it panic, and none make it say more than it was told.
+        /// No input causes a panic or a large output.
         #[test]
-        fn any_bytes_are_taken_or_refused(flags in any::<u32>(), rest in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut end = Clipboard { text: Some("here".into()), ..end() };
-            let said = [&flags.to_be_bytes()[..], &rest].concat();
+        fn any_bytes_are_processed_or_rejected(flags in any::<u32>(), rest in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut end = Clipboard { text: Some("here".into()), ..server() };
+            let body = [&flags.to_be_bytes()[..], &rest].concat();
             let mut output = Vec::new();
-            if let Ok(Some(text)) = end.handle(&said, &mut output) {
+            if let Ok(Some(text)) = end.handle(&body, &mut output) {
                 prop_assert!(text.len() <= TEXT_BYTES_MAX);
             }
             prop_assert!(output.len() < 100);

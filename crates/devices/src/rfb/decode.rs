@@ -1,8 +1,8 @@
-//! Rectangles that a server sends, into our picture: Raw, CopyRect, ZRLE and Tight (RFC 6143, 7.7; `rfbproto`, Tight
-//! encoding). All of it is a stranger's bytes.
+//! Decodes rectangles from a server into the picture: Raw, CopyRect, ZRLE and Tight (RFC 6143, 7.7; `rfbproto`, Tight
+//! encoding). The input is not trusted.
 
+use super::codec::{TIGHT_DEFLATED_MIN, ZRLE_TILE, predict, zrle_index_bits, zrle_tiles};
 use super::deflate::Inflater;
-use super::encode::{ZRLE_TILE, tiles, zrle_bits};
 use super::palette::unpack;
 use super::picture::Picture;
 use super::pixels::{Expander, PIXEL_BYTES, Packing, PixelFormat};
@@ -10,35 +10,33 @@ use super::protocol::{Fault, encoding};
 use bytes::Buf;
 use wire::formats::video::Rectangle;
 
-/// Data of Tight that is shorter is not compressed.
-const TIGHT_DEFLATED_MIN: usize = 12;
-
-/// One server's decoder: zlib streams go on from one rectangle to the next.
+/// The decoder of one server. Zlib streams continue from one rectangle to the next.
 #[derive(Debug)]
 pub(super) struct Decoder {
     format: PixelFormat,
     expander: Expander,
     tight: [Inflater; 4],
     zrle: Inflater,
+    /// Inflated data.
     plain: Vec<u8>,
-    /// Pixels of ours: of a palette, a row or a tile.
+    /// The colours of a palette, or the previous row of the gradient filter.
     pixels: Vec<[u8; PIXEL_BYTES]>,
 }
 
-/// What the parser of a rectangle finds: how many bytes it has, or that some are still to come.
-pub(super) type Taken = Result<Option<usize>, Fault>;
+/// The number of bytes of a rectangle; `None` if some are missing.
+pub(super) type Consumed = Result<Option<usize>, Fault>;
 
-/// The next `length` bytes of `rest`, if they are there.
+/// Takes the next `length` bytes of `rest`, if there are so many.
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
-    Some(taken)
+    let (bytes, remaining) = rest.split_at_checked(length)?;
+    *rest = remaining;
+    Some(bytes)
 }
 
-/// How the bytes of a basic rectangle of Tight become pixels.
+/// The filter of a Tight rectangle.
 enum Filter<'a> {
     Copy,
-    /// Packed colours.
+    /// A palette of packed colours.
     Palette(&'a [u8]),
     Gradient,
 }
@@ -63,31 +61,31 @@ impl Decoder {
         &self.format
     }
 
-    /// Decodes a rectangle that lies inside `picture` from the front of `input`, if all of it is there.
+    /// Decodes a rectangle inside `picture` from the front of `input`, if `input` has all of it.
     pub(super) fn decode(
         &mut self,
         encoding: i32,
         rectangle: &Rectangle,
         input: &[u8],
         picture: &mut Picture,
-    ) -> Taken {
+    ) -> Consumed {
         match encoding {
             encoding::COPY_RECT => copy(rectangle, input, picture),
             encoding::ZRLE => self.zrle(rectangle, input, picture),
             encoding::TIGHT => self.tight(rectangle, input, picture),
-            other => Err(Fault(format!("it sends encoding {other}, which was not asked for"))),
+            other => Err(Fault(format!("it sends encoding {other}, which was not requested"))),
         }
     }
 
-    /// One row of plain pixels.
+    /// Decodes one row of plain pixels.
     pub(super) fn raw_row(&mut self, row: &[u8], into: &mut [u8]) {
-        if self.format == PixelFormat::OURS {
+        if self.format == PixelFormat::NATIVE {
             return into.copy_from_slice(row);
         }
         put_row(&self.format.pixel(), &self.expander, row, into);
     }
 
-    fn tight(&mut self, rectangle: &Rectangle, input: &[u8], picture: &mut Picture) -> Taken {
+    fn tight(&mut self, rectangle: &Rectangle, input: &[u8], picture: &mut Picture) -> Consumed {
         let packing = self.format.tpixel();
         let mut rest = input;
         let Some(&[control]) = take(&mut rest, 1) else { return Ok(None) };
@@ -100,7 +98,7 @@ impl Decoder {
                 return Ok(Some(input.len() - rest.len()));
             }
             0..8 => {}
-            other => return Err(Fault(format!("it sends Tight's kind {other}, which was not asked for"))),
+            other => return Err(Fault(format!("it sends an unsupported Tight rectangle of type {other}"))),
         }
         let filter = match control & 0x40 {
             0 => 0,
@@ -119,7 +117,11 @@ impl Decoder {
                 (Filter::Palette(colours), if count <= 2 { width.div_ceil(8) } else { width })
             }
             2 if packing.bytes == 3 => (Filter::Gradient, width * 3),
-            other => return Err(Fault(format!("Tight's filter {other} is not one of pixels like these"))),
+            other => {
+                return Err(Fault(format!(
+                    "it sends the Tight filter {other}, which is not valid for this pixel format"
+                )));
+            }
         };
         let bytes = row_bytes * height;
         let data = if bytes < TIGHT_DEFLATED_MIN {
@@ -140,7 +142,7 @@ impl Decoder {
         Ok(Some(input.len() - rest.len()))
     }
 
-    /// Begins the streams anew that a control byte names.
+    /// Resets the streams that the control byte names.
     fn reset(&mut self, control: u8) {
         for (number, stream) in self.tight.iter_mut().enumerate() {
             if control >> number & 1 == 1 {
@@ -149,6 +151,7 @@ impl Decoder {
         }
     }
 
+    /// Writes the filtered data of a Tight rectangle to the picture.
     fn tight_pixels(
         &mut self,
         filter: &Filter<'_>,
@@ -183,21 +186,20 @@ impl Decoder {
         Ok(())
     }
 
-    fn colour(&self, number: u8) -> Result<&[u8; PIXEL_BYTES], Fault> {
-        self.pixels
-            .get(usize::from(number))
-            .ok_or_else(|| Fault(format!("it names colour {number} of {}", self.pixels.len())))
+    fn colour(&self, index: u8) -> Result<&[u8; PIXEL_BYTES], Fault> {
+        self.pixels.get(usize::from(index)).ok_or_else(|| {
+            Fault(format!("it uses colour {index} of a palette with {} colours", self.pixels.len()))
+        })
     }
 
-    /// Reads a palette.
+    /// Decodes a palette.
     fn palette(&mut self, colours: &[u8], packing: &Packing) {
         self.pixels.clear();
         let colours = colours.chunks_exact(packing.bytes);
         self.pixels.extend(colours.map(|colour| self.expander.pixel(packing.get(colour))));
     }
 
-    /// Adds what each colour was foretold as, from its neighbours to the left and above: the row above becomes
-    /// this one.
+    /// Adds the gradient prediction to a row of differences. `pixels` is the row above and becomes this row.
     fn gradient_row(&mut self, is_first: bool, line: &[u8]) {
         if is_first {
             self.pixels.clear();
@@ -206,35 +208,37 @@ impl Decoder {
         let (mut left, mut above_left) = ([0; PIXEL_BYTES], [0; PIXEL_BYTES]);
         for (pixel, difference) in self.pixels.iter_mut().zip(line.as_chunks::<3>().0) {
             let above = *pixel;
-            // In Tight red comes first, here blue.
-            for (at, off) in [2, 1, 0].into_iter().zip(difference) {
-                let foretold = foretell(left[at], above[at], above_left[at]);
-                pixel[at] = foretold.wrapping_add(*off);
+            // Red comes first in Tight, blue in the picture.
+            for (at, difference) in [2, 1, 0].into_iter().zip(difference) {
+                let predicted = predict(left[at], above[at], above_left[at]);
+                pixel[at] = predicted.wrapping_add(*difference);
             }
             (left, above_left) = (*pixel, above);
         }
     }
 
-    fn zrle(&mut self, rectangle: &Rectangle, input: &[u8], picture: &mut Picture) -> Taken {
+    fn zrle(&mut self, rectangle: &Rectangle, input: &[u8], picture: &mut Picture) -> Consumed {
         let packing = self.format.cpixel();
         let mut rest = input;
         let Some(length) = take(&mut rest, 4) else { return Ok(None) };
         let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
         let tile_bytes = 1 + (ZRLE_TILE * ZRLE_TILE) as usize * (packing.bytes + 1);
-        let most = tile_bytes * tiles(rectangle).count();
-        if length > most + 1024 {
-            return Err(Fault(format!("{length} bytes of ZRLE for a rectangle of at most {most}")));
+        let bytes_max = tile_bytes * zrle_tiles(rectangle).count();
+        if length > bytes_max + 1024 {
+            return Err(Fault(format!(
+                "it sends {length} bytes of ZRLE for a rectangle of at most {bytes_max}"
+            )));
         }
         let Some(data) = take(&mut rest, length) else { return Ok(None) };
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        self.zrle.append(data, &mut plain, most)?;
+        self.zrle.append(data, &mut plain, bytes_max)?;
         let mut reader = &plain[..];
-        for tile in tiles(rectangle) {
+        for tile in zrle_tiles(rectangle) {
             self.zrle_tile(&mut reader, &packing, &tile, picture)?;
         }
         if !reader.is_empty() {
-            return Err(Fault(format!("{} bytes of ZRLE are left over", reader.len())));
+            return Err(Fault(format!("it sends {} extra bytes of ZRLE", reader.len())));
         }
         self.plain = plain;
         Ok(Some(input.len() - rest.len()))
@@ -247,14 +251,14 @@ impl Decoder {
         tile: &Rectangle,
         picture: &mut Picture,
     ) -> Result<(), Fault> {
-        let short = || Fault::new("a tile of ZRLE is cut short");
+        let short = || Fault::new("a ZRLE tile is truncated");
         let kind = reader.try_get_u8()?;
         let width = tile.width as usize;
         let colours = match kind {
             0 | 128 => 0,
             1..=16 => usize::from(kind),
             130.. => usize::from(kind - 128),
-            other => return Err(Fault(format!("there is no tile of ZRLE of kind {other}"))),
+            other => return Err(Fault(format!("it sends a ZRLE tile of unknown type {other}"))),
         };
         let palette = take(reader, colours * packing.bytes).ok_or_else(short)?;
         self.palette(palette, packing);
@@ -268,7 +272,7 @@ impl Decoder {
             }
             1 => fill(tile, self.pixels[0], picture),
             2..=16 => {
-                let bits = zrle_bits(colours);
+                let bits = zrle_index_bits(colours);
                 for row in 0..tile.height {
                     let line = take(reader, (width * bits).div_ceil(8)).ok_or_else(short)?;
                     let into = picture.row_mut(tile.x, tile.y + row, tile.width);
@@ -282,7 +286,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A tile of runs: of colours of the palette, or of any if there is none.
+    /// Decodes a tile of runs. The runs are of palette colours, or of any colours if there is no palette.
     fn zrle_runs(
         &mut self,
         reader: &mut &[u8],
@@ -295,15 +299,15 @@ impl Decoder {
         while done < area {
             let (pixel, has_length) = if self.pixels.is_empty() {
                 let colour = take(reader, packing.bytes);
-                let colour = colour.ok_or_else(|| Fault::new("a run of ZRLE is cut short"))?;
+                let colour = colour.ok_or_else(|| Fault::new("a ZRLE run is truncated"))?;
                 (self.expander.pixel(packing.get(colour)), true)
             } else {
-                let number = reader.try_get_u8()?;
-                (*self.colour(number & 0x7f)?, number & 0x80 != 0)
+                let index = reader.try_get_u8()?;
+                (*self.colour(index & 0x7f)?, index & 0x80 != 0)
             };
             let mut run = if has_length { take_run(reader)? } else { 1 };
             if run > area - done {
-                return Err(Fault::new("a run of ZRLE goes beyond its tile"));
+                return Err(Fault::new("a ZRLE run exceeds its tile"));
             }
             while run > 0 {
                 let (row, column) = (done / width, done % width);
@@ -318,12 +322,7 @@ impl Decoder {
     }
 }
 
-/// What Tight's gradient foretells a colour as.
-pub(super) fn foretell(left: u8, above: u8, above_left: u8) -> u8 {
-    (i16::from(left) + i16::from(above) - i16::from(above_left)).clamp(0, 255) as u8
-}
-
-/// The length of compressed data: seven bits a byte, the lowest first, eight in the third.
+/// Takes the length of compressed Tight data: seven bits a byte, the lowest first, eight in the third.
 fn take_length(rest: &mut &[u8]) -> Option<usize> {
     let mut length = 0;
     for at in 0..3 {
@@ -337,13 +336,13 @@ fn take_length(rest: &mut &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// The length of a run of ZRLE: as many 255 as fit into it less one, then the rest.
+/// Takes the length of a ZRLE run: one plus a sum of bytes. All bytes but the last are 255.
 fn take_run(reader: &mut &[u8]) -> Result<usize, Fault> {
     let mut run = 1;
     loop {
-        let more = reader.try_get_u8()?;
-        run += usize::from(more);
-        if more < 255 {
+        let addend = reader.try_get_u8()?;
+        run += usize::from(addend);
+        if addend < 255 {
             return Ok(run);
         }
     }
@@ -363,14 +362,15 @@ fn fill(rectangle: &Rectangle, pixel: [u8; PIXEL_BYTES], picture: &mut Picture) 
     }
 }
 
-fn copy(to: &Rectangle, input: &[u8], picture: &mut Picture) -> Taken {
+/// Decodes CopyRect: copies a part of the picture.
+fn copy(to: &Rectangle, input: &[u8], picture: &mut Picture) -> Consumed {
     let mut rest = input;
     let Some(from) = take(&mut rest, 4) else { return Ok(None) };
     let (x, y) =
         (u16::from_be_bytes([from[0], from[1]]).into(), u16::from_be_bytes([from[2], from[3]]).into());
     let from = Rectangle { x, y, ..*to };
     if from.intersection(&picture.whole()) != Some(from) {
-        return Err(Fault::new("it copies from outside its picture"));
+        return Err(Fault::new("it sends a copy from outside its picture"));
     }
     picture.copy(x, y, to);
     Ok(Some(4))

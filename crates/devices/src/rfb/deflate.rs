@@ -1,4 +1,5 @@
-//! zlib streams that go on from one rectangle to the next (RFC 6143, 7.7.5), each rectangle's bytes whole.
+//! Zlib streams that continue from one rectangle to the next (RFC 6143, 7.7.5). Each rectangle's data ends with a
+//! flush, so the peer can inflate it completely.
 
 use super::protocol::Fault;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
@@ -12,14 +13,14 @@ impl Deflater {
         Deflater(Compress::new(Compression::new(level), true))
     }
 
-    /// Appends what `input` becomes, up to a place from which the other end can give all of it.
+    /// Deflates `input`, with a flush at the end.
     pub(super) fn append(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         loop {
             out.reserve(input.len() / 2 + 256);
-            let before = self.0.total_in();
-            // It has no way to fail: input is whole and there is room for output.
+            let prev_in = self.0.total_in();
+            // Cannot fail: the input is valid and the output has room.
             let _ = self.0.compress_vec(input, out, FlushCompress::Sync);
-            input = &input[(self.0.total_in() - before) as usize..];
+            input = &input[(self.0.total_in() - prev_in) as usize..];
             if input.is_empty() && out.len() < out.capacity() {
                 return;
             }
@@ -27,7 +28,7 @@ impl Deflater {
     }
 }
 
-/// The inflating end of a stream, which takes a stranger's bytes.
+/// The inflating end of a stream. Its input comes from a peer that is not trusted.
 #[derive(Debug)]
 pub(super) struct Inflater(Decompress);
 
@@ -42,19 +43,19 @@ impl Inflater {
     pub(super) fn fill(&mut self, mut input: &[u8], into: &mut [u8]) -> Result<(), Fault> {
         let mut filled = 0;
         loop {
-            let (before_in, before_out) = (self.0.total_in(), self.0.total_out());
+            let (prev_in, prev_out) = (self.0.total_in(), self.0.total_out());
             let status = self
                 .0
                 .decompress(input, &mut into[filled..], FlushDecompress::Sync)
-                .map_err(|error| Fault(format!("its zlib stream is broken: {error}")))?;
-            let taken = (self.0.total_in() - before_in) as usize;
-            let given = (self.0.total_out() - before_out) as usize;
-            input = &input[taken..];
-            filled += given;
+                .map_err(|error| Fault(format!("its zlib stream is corrupt: {error}")))?;
+            let consumed = (self.0.total_in() - prev_in) as usize;
+            let produced = (self.0.total_out() - prev_out) as usize;
+            input = &input[consumed..];
+            filled += produced;
             match status {
                 _ if input.is_empty() && filled == into.len() => return Ok(()),
-                Status::StreamEnd => return Err(Fault::new("its zlib stream ends in the middle")),
-                _ if taken == 0 && given == 0 => {
+                Status::StreamEnd => return Err(Fault::new("its zlib stream ends too early")),
+                _ if consumed == 0 && produced == 0 => {
                     let problem = if filled < into.len() { "fewer" } else { "more" };
                     return Err(Fault(format!("its zlib stream has {problem} bytes than its rectangle")));
                 }
@@ -63,15 +64,15 @@ impl Inflater {
         }
     }
 
-    /// Inflates `input`, whatever it becomes, up to `max` bytes.
+    /// Inflates `input` to at most `max` bytes.
     pub(super) fn append(&mut self, input: &[u8], out: &mut Vec<u8>, max: usize) -> Result<(), Fault> {
         match self.append_to_end(input, out, max)? {
-            true => Err(Fault::new("its zlib stream ends in the middle")),
+            true => Err(Fault::new("its zlib stream ends too early")),
             false => Ok(()),
         }
     }
 
-    /// The same; says whether the stream has ended, which it may.
+    /// Inflates `input` to at most `max` bytes. Returns whether the stream has ended.
     pub(super) fn append_to_end(
         &mut self,
         mut input: &[u8],
@@ -81,20 +82,20 @@ impl Inflater {
         let start = out.len();
         loop {
             out.reserve((input.len() * 4).clamp(4096, 1 << 20));
-            let before = self.0.total_in();
+            let prev_in = self.0.total_in();
             let status = self
                 .0
                 .decompress_vec(input, out, FlushDecompress::Sync)
-                .map_err(|error| Fault(format!("its zlib stream is broken: {error}")))?;
-            input = &input[(self.0.total_in() - before) as usize..];
+                .map_err(|error| Fault(format!("its zlib stream is corrupt: {error}")))?;
+            input = &input[(self.0.total_in() - prev_in) as usize..];
             if out.len() - start > max {
-                return Err(Fault(format!("its zlib stream has over {max} bytes at once")));
+                return Err(Fault(format!("its zlib stream exceeds {max} bytes")));
             }
             match status {
                 Status::StreamEnd => return Ok(true),
                 _ if input.is_empty() && out.len() < out.capacity() => return Ok(false),
                 Status::BufError if out.len() < out.capacity() => {
-                    return Err(Fault::new("its zlib stream does not go on"));
+                    return Err(Fault::new("its zlib stream does not continue"));
                 }
                 _ => {}
             }
@@ -109,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_piece_comes_back_whole(pieces in prop::collection::vec(
+        fn deflated_pieces_inflate_to_the_original(pieces in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 1..2000), 1usize..200), 1..8,
         )) {
             let (mut deflater, mut exact, mut any) = (Deflater::new(1), Inflater::default(), Inflater::default());
@@ -127,7 +128,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_else_is_refused_or_fits(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn random_bytes_are_rejected_or_stay_within_the_limit(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut into = [0; 100];
             let _ = Inflater::default().fill(&bytes, &mut into);
             let mut out = Vec::new();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_goes_off_at_the_limit() {
+    fn a_zip_bomb_is_rejected_at_the_limit() {
         let mut deflated = Vec::new();
         Deflater::new(9).append(&vec![0; 50 << 20], &mut deflated);
         let mut out = Vec::new();

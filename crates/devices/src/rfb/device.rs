@@ -1,6 +1,6 @@
-//! The device's side: a client, whose server's screen is the source.
+//! The device side: a VNC client as a partner. The server's screen is the source of the pictures.
 
-use super::client::{Changes, Client, Said, ServerInit};
+use super::client::{Changes, Client, ServerEvent, ServerInit};
 use super::pixels::PixelFormat;
 use crate::flows::{Flows, OUT};
 use crate::stream::now;
@@ -18,25 +18,39 @@ use wire::formats::video::{
 };
 use wire::formats::viewer::Event;
 
-/// Bytes read at once.
+/// The most bytes read at a time.
 const READ_BYTES: usize = 1 << 18;
 
-/// Unwritten bytes for the server beyond which nothing more is taken.
+/// Unsent bytes above which pushes are refused.
 const OUTPUT_BYTES_MAX: usize = 1 << 16;
 
-/// Unwritten bytes beyond which the server asks for answers and reads none: more than two texts and what goes with them.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Unsent bytes above which the server violates the protocol: it sends updates and reads no requests. The limit is
+/// larger than two texts with their headers.
+const UNREAD_BYTES_MAX: usize = 4 << 20;
 
-/// Memory of messages that is kept for use again.
+/// The number and the total size of message buffers that are recycled.
 const BUFFERS_KEPT: usize = 4;
 const BYTES_KEPT: usize = 64 << 20;
 
-/// Keys held down that are let go of when the other side falls silent; hands have fewer fingers.
-const KEYS_HELD_MAX: usize = 64;
+/// The most pressed keys that are tracked.
+const KEYS_PRESSED_MAX: usize = 64;
 
-/// A server's screen as a partner.
+/// Messages that are due in addition to changes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Due {
+    /// A whole picture.
+    picture: bool,
+    /// The pointer shape.
+    cursor: bool,
+}
+
+impl Due {
+    const ALL: Due = Due { picture: true, cursor: true };
+}
+
+/// A VNC client as a partner.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub(super) struct DevicePartner {
     name: String,
     socket: OwnedFd,
     client: Client,
@@ -44,37 +58,37 @@ pub(super) struct Screen {
     slot: PullSlot,
     buffer: BytesMut,
     recycler: Recycler,
-    /// A whole picture is wanted, whatever changed.
-    is_whole_wanted: bool,
+    due: Due,
+    /// The first update is complete.
     has_picture: bool,
     cursor: Option<(Cursor, Vec<u8>)>,
-    is_cursor_wanted: bool,
+    /// The keys that the viewer holds.
     keys: Vec<u32>,
+    /// The pointer's position and buttons.
     pointer: (u32, u32, u16),
-    /// What was read may have more in it.
-    may_have_more: bool,
+    /// The client may have another event before it needs more input.
+    may_have_event: bool,
     updates: u64,
     read_bytes: u64,
 }
 
-impl Screen {
-    /// On a connection to a server that said `init`, which is asked for these encodings.
-    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit, encodings: &[i32]) -> Screen {
-        Screen {
+impl DevicePartner {
+    /// Makes a partner after the handshake with a server. Requests these encodings.
+    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit, encodings: &[i32]) -> Self {
+        DevicePartner {
             name,
             socket,
-            client: Client::new(init, PixelFormat::OURS, encodings),
+            client: Client::new(init, PixelFormat::NATIVE, encodings),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
             buffer: BytesMut::with_capacity(READ_BYTES),
             recycler: Recycler::new(BUFFERS_KEPT, BYTES_KEPT),
-            is_whole_wanted: false,
+            due: Due::default(),
             has_picture: false,
             cursor: None,
-            is_cursor_wanted: false,
             keys: Vec::new(),
             pointer: (0, 0, 0),
-            may_have_more: false,
+            may_have_event: false,
             updates: 0,
             read_bytes: 0,
         }
@@ -84,14 +98,14 @@ impl Screen {
         PartnerError::Gone(self.name.clone())
     }
 
-    fn error(&self, what: &str, error: std::io::Error) -> PartnerError {
+    fn error(&self, operation: &str, error: std::io::Error) -> PartnerError {
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::TimedOut => self.gone(),
-            _ => PartnerError::os(format!("{what} {}", self.name), error),
+            _ => PartnerError::os(format!("{operation} {}", self.name), error),
         }
     }
 
-    /// Writes what it can; says whether that was everything.
+    /// Sends the output. Returns whether all of it was sent.
     fn write(&mut self) -> Result<bool, PartnerError> {
         while !self.client.output.is_empty() {
             match sys::net::send(&self.socket, &[IoSlice::new(&self.client.output)]) {
@@ -105,46 +119,46 @@ impl Screen {
 
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
         loop {
-            if let Some(message) = self.owed(now) {
+            if let Some(message) = self.take_due(now) {
                 return Ok(Next::Message(message));
             }
-            let said =
+            let event =
                 self.client.next().map_err(|fault| PartnerError::Peer(format!("{}: {fault}", self.name)))?;
-            match said {
-                Some(Said::Update) => {
+            match event {
+                Some(ServerEvent::Update) => {
                     self.updates += 1;
                     let changes = self.client.take_changes();
                     self.client.ask();
                     self.write()?;
                     match changes {
-                        Some(Changes::All) => (self.is_whole_wanted, self.has_picture) = (true, true),
-                        Some(Changes::Only(changes)) if !self.is_whole_wanted => {
-                            if let Some(message) = self.rectangles(changes, now) {
+                        Some(Changes::All) => (self.due.picture, self.has_picture) = (true, true),
+                        Some(Changes::Only(changes)) if !self.due.picture => {
+                            if let Some(message) = self.partial_picture(changes, now) {
                                 return Ok(Next::Message(message));
                             }
-                            self.is_whole_wanted = true;
+                            self.due.picture = true;
                         }
                         _ => {}
                     }
                 }
-                Some(Said::Cursor(cursor, pixels)) => {
-                    (self.cursor, self.is_cursor_wanted) = (Some((cursor, pixels)), true);
+                Some(ServerEvent::Cursor(cursor, pixels)) => {
+                    (self.cursor, self.due.cursor) = (Some((cursor, pixels)), true);
                 }
-                // A clipboard crosses the other way only.
-                Some(Said::Text(_)) => {}
+                // Texts cross only from the application side to the device.
+                Some(ServerEvent::Text(_)) => {}
                 None if !self.read()? => return Ok(Next::Nothing),
                 None => {}
             }
         }
     }
 
-    /// Reads once; says whether there was anything.
+    /// Reads from the socket once. Returns whether there were any bytes.
     fn read(&mut self) -> Result<bool, PartnerError> {
         self.client.ask();
         self.write()?;
-        if self.client.output.len() > ANSWER_BYTES_MAX {
+        if self.client.output.len() > UNREAD_BYTES_MAX {
             return Err(PartnerError::Peer(format!(
-                "{}: it asks, and does not read what it is told",
+                "{}: it sends updates and does not read the requests for them",
                 self.name
             )));
         }
@@ -162,16 +176,16 @@ impl Screen {
         }
     }
 
-    /// What is to be said whole.
-    fn owed(&mut self, now: Time) -> Option<Message> {
+    /// Returns a message that is due: the whole picture or the pointer shape.
+    fn take_due(&mut self, now: Time) -> Option<Message> {
         let geometry = self.geometry()?;
-        if self.has_picture && std::mem::take(&mut self.is_whole_wanted) {
+        if self.has_picture && std::mem::take(&mut self.due.picture) {
             let pixels = self.client.picture().pixels();
             let mut buffer = self.recycler.take(pixels.len());
             buffer.extend_from_slice(pixels);
             return Some(Message::new(now, self.body(&Header::frame(geometry), &[], buffer)));
         }
-        if !std::mem::take(&mut self.is_cursor_wanted) {
+        if !std::mem::take(&mut self.due.cursor) {
             return None;
         }
         let (cursor, pixels) = self.cursor.as_ref()?;
@@ -184,26 +198,26 @@ impl Screen {
 
     fn geometry(&self) -> Option<Geometry> {
         let picture = self.client.picture();
-        // Its size was looked at when the server said it.
+        // Always `Some`: the client has checked the size.
         Geometry::new(VideoPixels::Bgrx32, picture.width(), picture.height()).ok()
     }
 
-    /// What changed; `None` if a whole picture says it shorter.
-    fn rectangles(&mut self, changes: Vec<Rectangle>, now: Time) -> Option<Message> {
+    /// Returns a message with the changed rectangles; `None` if a whole picture is shorter.
+    fn partial_picture(&mut self, changes: Vec<Rectangle>, now: Time) -> Option<Message> {
         let picture = self.client.picture();
-        let bytes: usize = changes.iter().map(|changed| changed.bytes(VideoPixels::Bgrx32)).sum();
+        let bytes: usize = changes.iter().map(|rectangle| rectangle.bytes(VideoPixels::Bgrx32)).sum();
         if changes.len() > RECTANGLES_MAX || bytes >= picture.pixels().len() {
             return None;
         }
         let mut buffer = self.recycler.take(bytes);
-        for changed in &changes {
-            picture.rows(changed).for_each(|row| buffer.extend_from_slice(row));
+        for rectangle in &changes {
+            picture.rows(rectangle).for_each(|row| buffer.extend_from_slice(row));
         }
         let header = Header { kind: Kind::Rectangles, geometry: self.geometry()? };
         Some(Message::new(now, self.body(&header, &emit_rectangles(&changes), buffer)))
     }
 
-    /// A body of a header, what follows it, and pixels, whose memory comes back.
+    /// Joins a header, its table and pixels. The recycler gets the memory of the pixels back.
     fn body(&mut self, header: &Header, front: &[u8], mut pixels: BytesMut) -> Body {
         let capacity = pixels.capacity();
         let mut body = Body::from(pixels.split().freeze());
@@ -213,36 +227,36 @@ impl Screen {
         body
     }
 
-    /// Tells the server what somebody did, and remembers what is held down by it.
-    fn tell(&mut self, event: &Event) {
+    /// Sends an input event to the server, and tracks the pressed keys and buttons.
+    fn send(&mut self, event: &Event) {
         match *event {
             Event::Key { keysym, pressed } => {
-                self.keys.retain(|held| *held != keysym);
-                if pressed && self.keys.len() < KEYS_HELD_MAX {
+                self.keys.retain(|pressed| *pressed != keysym);
+                if pressed && self.keys.len() < KEYS_PRESSED_MAX {
                     self.keys.push(keysym);
                 }
             }
             Event::Pointer { x, y, buttons } => self.pointer = (x, y, buttons),
-            Event::Refresh => (self.is_whole_wanted, self.is_cursor_wanted) = (true, true),
+            Event::Refresh => self.due = Due::ALL,
             Event::Text(_) | Event::Size { .. } => {}
         }
-        self.client.tell(event);
+        self.client.send(event);
     }
 
-    /// Lets go of every key and button.
-    fn let_go(&mut self) {
+    /// Releases all keys and buttons.
+    fn release_all(&mut self) {
         for keysym in std::mem::take(&mut self.keys) {
-            self.client.tell(&Event::Key { keysym, pressed: false });
+            self.client.send(&Event::Key { keysym, pressed: false });
         }
         let (x, y, buttons) = self.pointer;
         if buttons != 0 {
             self.pointer.2 = 0;
-            self.client.tell(&Event::Pointer { x, y, buttons: 0 });
+            self.client.send(&Event::Pointer { x, y, buttons: 0 });
         }
     }
 }
 
-impl Partner for Screen {
+impl Partner for DevicePartner {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         let format = match template.direction {
             Direction::Out => Format::Video,
@@ -250,8 +264,8 @@ impl Partner for Screen {
         };
         let key = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
-            // Who opens the flow anew knows nothing of the picture.
-            (self.is_whole_wanted, self.is_cursor_wanted) = (true, true);
+            // The reader of a flow that is opened again does not have the picture.
+            self.due = Due::ALL;
             self.client.ask();
             self.write()?;
         }
@@ -269,7 +283,7 @@ impl Partner for Screen {
             Err(error) => return Err((error, message)),
         }
         match Event::parse(&message.body.clone().into_bytes()) {
-            Ok(event) => self.tell(&event),
+            Ok(event) => self.send(&event),
             Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
         }
         match self.write() {
@@ -278,12 +292,12 @@ impl Partner for Screen {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || {
+        let answer = slot.answer(OUT, request, || {
             let next = self.next(now());
-            self.may_have_more = matches!(next, Ok(Next::Message(_)));
+            self.may_have_event = matches!(next, Ok(Next::Message(_)));
             next
         });
         self.slot = slot;
@@ -295,12 +309,12 @@ impl Partner for Screen {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending }),
             Ctl::Neutral => {
-                self.let_go();
+                self.release_all();
                 self.write()?;
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                (self.is_whole_wanted, self.is_cursor_wanted) = (true, true);
+                self.due = Due::ALL;
                 Ok(CtlReply::Done)
             }
             Ctl::Report => Ok(CtlReply::Report(vec![
@@ -318,10 +332,9 @@ impl Partner for Screen {
         let write = (!self.client.output.is_empty()).then_some((self.socket.as_fd(), Interest::Write));
         match direction {
             Direction::Out => {
-                let is_owed = self.has_picture && self.is_whole_wanted
-                    || self.cursor.is_some() && self.is_cursor_wanted;
+                let is_due = self.has_picture && self.due.picture || self.cursor.is_some() && self.due.cursor;
                 Readiness {
-                    now: self.slot.is_held() || is_owed || self.may_have_more,
+                    now: self.slot.is_held() || is_due || self.may_have_event,
                     descriptors: [Some((self.socket.as_fd(), Interest::Read)), write],
                     at: None,
                 }

@@ -1,7 +1,10 @@
-//! Rectangles of our picture as a viewer reads them: Raw, ZRLE and Tight (RFC 6143, 7.7.1 and 7.7.6; `rfbproto`, Tight
-//! encoding), all without loss.
+//! Encodes rectangles of the picture for a viewer, without loss: Raw, ZRLE and Tight (RFC 6143, 7.7.1 and 7.7.6;
+//! `rfbproto`, Tight encoding).
+//!
+//! Tight analyses each rectangle: one colour is sent as such, up to 256 colours as palette indices, and more as the
+//! differences from a gradient prediction. ZRLE chooses the shortest form of each tile.
 
-use super::decode::foretell;
+use super::codec::{TIGHT_DEFLATED_MIN, ZRLE_TILE, predict, zrle_index_bits, zrle_tiles};
 use super::deflate::Deflater;
 use super::huffman::HuffmanDeflater;
 use super::palette::{Palette, pack};
@@ -10,27 +13,21 @@ use super::pixels::{Packing, PixelFormat, Translator};
 use super::protocol::{emit_rectangle, encoding};
 use wire::formats::video::Rectangle;
 
-/// Most pixels that are analysed and compressed as one, so that all of it stays in the cache.
+/// The most pixels that are analysed and compressed together. They fit into the cache.
 const AREA_MAX: u32 = 1 << 16;
 
-/// Most pixels of many colours that are sent as one: smaller, what of it has few colours is found.
-const MANY_AREA_MAX: u32 = 1 << 14;
+/// The most pixels of a Tight rectangle with many colours. A larger one is split, since a half may have few colours.
+const MANY_COLOURS_AREA_MAX: u32 = 1 << 14;
 
-/// Widest rectangle of Tight.
+/// The largest width of a Tight rectangle.
 const TIGHT_WIDTH_MAX: u32 = 2048;
 
-/// Data of Tight that is shorter is not compressed.
-const TIGHT_DEFLATED_MIN: usize = 12;
+/// The deflate level of full pixels: low, since they have few repetitions.
+const PIXELS_LEVEL: u32 = 1;
+/// The deflate level of palette indices: higher, since there are few bytes.
+const INDICES_LEVEL: u32 = 3;
 
-/// How hard deflate looks for repetitions: in pixels of many colours hardly, for there are few; in numbers of colours
-/// more, which takes little time.
-const MANY_LEVEL: u32 = 1;
-const FEW_LEVEL: u32 = 3;
-
-/// Side of a tile of ZRLE.
-pub(super) const ZRLE_TILE: u32 = 64;
-
-/// How the pixels of an update travel.
+/// The encoding of an update's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Raw,
@@ -39,7 +36,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// That of this number.
+    /// Returns the encoding with this number.
     pub(super) fn from_number(number: i32) -> Option<Encoding> {
         match number {
             encoding::RAW => Some(Encoding::Raw),
@@ -50,7 +47,7 @@ impl Encoding {
     }
 }
 
-/// What of Tight's streams is for what.
+/// The use of Tight's four zlib streams.
 mod stream {
     pub(super) const FULL: usize = 0;
     pub(super) const TWO_COLOURS: usize = 1;
@@ -58,21 +55,21 @@ mod stream {
     pub(super) const GRADIENT: usize = 3;
 }
 
-/// One viewer's encoder: zlib streams go on from one rectangle to the next, so each viewer has its own.
+/// The encoder of one viewer. Zlib streams continue from one rectangle to the next, so viewers cannot share one.
 #[derive(Debug)]
 pub(super) struct Encoder {
     translator: Translator,
-    /// The viewer reads gradients, which most do.
+    /// The viewer supports the gradient filter of Tight.
     pub(super) has_gradient: bool,
     tight: [Option<Deflater>; 3],
     gradient: HuffmanDeflater,
     zrle: Option<Deflater>,
     palette: Palette,
-    /// A rectangle in the viewer's pixels.
+    /// The current rectangle in the viewer's pixels.
     values: Vec<u32>,
-    /// The same as numbers of colours.
-    numbers: Vec<u8>,
-    /// Bytes to be deflated.
+    /// The current rectangle as palette indices.
+    indices: Vec<u8>,
+    /// The bytes to deflate.
     plain: Vec<u8>,
 }
 
@@ -86,17 +83,17 @@ impl Encoder {
             zrle: None,
             palette: Palette::default(),
             values: Vec::new(),
-            numbers: Vec::new(),
+            indices: Vec::new(),
             plain: Vec::new(),
         }
     }
 
-    /// From here on, pixels travel in this format.
+    /// Sets the pixel format of the following rectangles.
     pub(super) fn set_format(&mut self, format: PixelFormat) {
         self.translator = Translator::new(format);
     }
 
-    /// Appends a rectangle of `picture`, in as many of the protocol's as it takes; says how many.
+    /// Appends a rectangle of `picture`, split into several if the encoding requires it. Returns their number.
     pub(super) fn encode(
         &mut self,
         encoding: Encoding,
@@ -122,7 +119,7 @@ impl Encoder {
         }
     }
 
-    /// Pixels of any place, such as a cursor's, as they are.
+    /// Appends a row of pixels without compression. It need not be part of the picture.
     pub(super) fn raw_row(&mut self, row: &[u8], out: &mut Vec<u8>) {
         if self.translator.is_identity() {
             return out.extend(row);
@@ -146,26 +143,26 @@ impl Encoder {
         }
     }
 
-    /// Appends rectangles of Tight; says how many.
+    /// Appends one or more Tight rectangles. Returns their number.
     fn tight(&mut self, picture: &Picture, rectangle: &Rectangle, out: &mut Vec<u8>) -> usize {
         self.translate(picture, rectangle);
         let packing = self.translator.format().tpixel();
-        // A number takes as much room as a pixel of one byte.
-        let most = if packing.bytes == 1 { 2 } else { 256.min(self.values.len() / 2).max(1) };
-        let is_few = self.palette.index(&self.values, most, &mut self.numbers);
-        if !is_few && self.values.len() as u32 > MANY_AREA_MAX {
+        // An index is as large as a pixel of one byte, so a palette saves nothing there.
+        let colours_max = if packing.bytes == 1 { 2 } else { 256.min(self.values.len() / 2).max(1) };
+        let has_few_colours = self.palette.index(&self.values, colours_max, &mut self.indices);
+        if !has_few_colours && self.values.len() as u32 > MANY_COLOURS_AREA_MAX {
             return halves(rectangle).iter().map(|half| self.tight(picture, half, out)).sum();
         }
         emit_rectangle(out, rectangle, encoding::TIGHT);
         self.plain.clear();
-        match is_few {
+        match has_few_colours {
             true => self.tight_few(rectangle.width as usize, &packing, out),
             false => self.tight_many(rectangle.width as usize, &packing, out),
         }
         1
     }
 
-    /// Pixels of few colours: one, or numbers of them.
+    /// Appends pixels of few colours: one colour, or a palette and indices.
     fn tight_few(&mut self, width: usize, packing: &Packing, out: &mut Vec<u8>) {
         let colours = self.palette.colours();
         if colours.len() == 1 {
@@ -178,11 +175,11 @@ impl Encoder {
         };
         out.extend([0x40 | (stream as u8) << 4, 1, (colours.len() - 1) as u8]);
         packing.put(colours, out);
-        pack(&self.numbers, width, bits, &mut self.plain);
+        pack(&self.indices, width, bits, &mut self.plain);
         self.tight_deflated(stream, out);
     }
 
-    /// Pixels of many colours: as they are, or what is left of them behind a gradient.
+    /// Appends pixels of many colours: unfiltered, or their differences from the gradient prediction.
     fn tight_many(&mut self, width: usize, packing: &Packing, out: &mut Vec<u8>) {
         packing.put(&self.values, &mut self.plain);
         if packing.bytes != 3 || !self.has_gradient {
@@ -190,7 +187,7 @@ impl Encoder {
             return self.tight_deflated(stream::FULL, out);
         }
         out.extend([0x40 | (stream::GRADIENT as u8) << 4, 2]);
-        take_gradient(&mut self.plain, width * 3);
+        subtract_prediction(&mut self.plain, width * 3);
         match self.plain.len() < TIGHT_DEFLATED_MIN {
             true => out.extend(&self.plain),
             false => {
@@ -206,7 +203,7 @@ impl Encoder {
             return out.extend(&self.plain);
         }
         let start = out.len();
-        let level = if stream == stream::FULL { MANY_LEVEL } else { FEW_LEVEL };
+        let level = if stream == stream::FULL { PIXELS_LEVEL } else { INDICES_LEVEL };
         self.tight[stream].get_or_insert_with(|| Deflater::new(level)).append(&self.plain, out);
         insert_length(out, start);
     }
@@ -214,16 +211,16 @@ impl Encoder {
     fn zrle(&mut self, picture: &Picture, rectangle: &Rectangle, out: &mut Vec<u8>) {
         let packing = self.translator.format().cpixel();
         self.plain.clear();
-        for tile in tiles(rectangle) {
+        for tile in zrle_tiles(rectangle) {
             self.translate(picture, &tile);
-            let is_few = self.palette.index(&self.values, 127, &mut self.numbers);
-            let colours = if is_few { self.palette.colours() } else { &[] };
+            let has_few_colours = self.palette.index(&self.values, 127, &mut self.indices);
+            let colours = if has_few_colours { self.palette.colours() } else { &[] };
             let width = tile.width as usize;
-            zrle_tile(&self.values, &self.numbers, colours, width, &packing, &mut self.plain);
+            zrle_tile(&self.values, &self.indices, colours, width, &packing, &mut self.plain);
         }
         let start = out.len();
         out.extend([0; 4]);
-        self.zrle.get_or_insert_with(|| Deflater::new(MANY_LEVEL)).append(&self.plain, out);
+        self.zrle.get_or_insert_with(|| Deflater::new(PIXELS_LEVEL)).append(&self.plain, out);
         let length = (out.len() - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&length.to_be_bytes());
     }
@@ -233,8 +230,8 @@ fn picture_bytes(rectangle: &Rectangle) -> usize {
     rectangle.width as usize * rectangle.height as usize * 4
 }
 
-/// A rectangle in pieces of at most [`AREA_MAX`] pixels, no wider than `width_max`, their borders at multiples of
-/// `step` rows.
+/// Splits a rectangle into pieces of at most [`AREA_MAX`] pixels, no wider than `width_max`. The height of each piece
+/// but the last is a multiple of `step`.
 fn pieces(rectangle: &Rectangle, width_max: u32, step: u32) -> impl Iterator<Item = Rectangle> + use<> {
     let Rectangle { x, y, width, height } = *rectangle;
     let across = width.min(width_max);
@@ -248,7 +245,7 @@ fn pieces(rectangle: &Rectangle, width_max: u32, step: u32) -> impl Iterator<Ite
     })
 }
 
-/// The two halves of a rectangle, across its longer side.
+/// Splits a rectangle into two halves, across its longer side.
 fn halves(rectangle: &Rectangle) -> [Rectangle; 2] {
     let Rectangle { x, y, width, height } = *rectangle;
     let (across, down) = (width / 2, height / 2);
@@ -264,15 +261,15 @@ fn halves(rectangle: &Rectangle) -> [Rectangle; 2] {
     }
 }
 
-/// Takes from each colour what Tight's gradient foretells it as, out of its neighbours to the left and above.
-fn take_gradient(pixels: &mut [u8], row_bytes: usize) {
+/// Subtracts from each colour value its gradient prediction.
+fn subtract_prediction(pixels: &mut [u8], row_bytes: usize) {
     let mut rows = pixels.chunks_exact_mut(row_bytes).rev().peekable();
     while let Some(row) = rows.next() {
-        // From the last to the first: those that foretell are still as they were.
+        // From the last value to the first, since the prediction uses original values.
         match rows.peek() {
             Some(above) => {
                 for at in (3..row_bytes).rev() {
-                    row[at] = row[at].wrapping_sub(foretell(row[at - 3], above[at], above[at - 3]));
+                    row[at] = row[at].wrapping_sub(predict(row[at - 3], above[at], above[at - 3]));
                 }
                 row.iter_mut()
                     .zip(above.iter())
@@ -284,18 +281,7 @@ fn take_gradient(pixels: &mut [u8], row_bytes: usize) {
     }
 }
 
-/// The tiles of ZRLE, row by row.
-pub(super) fn tiles(rectangle: &Rectangle) -> impl Iterator<Item = Rectangle> + use<> {
-    let Rectangle { x, y, width, height } = *rectangle;
-    (0..height).step_by(ZRLE_TILE as usize).flat_map(move |top| {
-        (0..width).step_by(ZRLE_TILE as usize).map(move |left| {
-            let (width, height) = (ZRLE_TILE.min(width - left), ZRLE_TILE.min(height - top));
-            Rectangle { x: x + left, y: y + top, width, height }
-        })
-    })
-}
-
-/// Puts Tight's length of what stands from `start` on before it: seven bits a byte, the lowest first.
+/// Inserts at `start` the length of the data from there on, in Tight's form: seven bits a byte, the lowest first.
 fn insert_length(out: &mut Vec<u8>, start: usize) {
     let length = out.len() - start;
     let bytes = [length as u8 & 0x7f, (length >> 7) as u8 & 0x7f, (length >> 14) as u8];
@@ -307,21 +293,12 @@ fn insert_length(out: &mut Vec<u8>, start: usize) {
     out.resize(out.len() + used, 0);
     out.copy_within(start..start + length, start + used);
     for (at, byte) in bytes[..used].iter().enumerate() {
-        let goes_on = at + 1 < used;
-        out[start + at] = byte | if goes_on { 0x80 } else { 0 };
+        let continues = at + 1 < used;
+        out[start + at] = byte | if continues { 0x80 } else { 0 };
     }
 }
 
-/// Bits of a packed number of one of so many colours.
-pub(super) fn zrle_bits(colours: usize) -> usize {
-    match colours {
-        0..=2 => 1,
-        3..=4 => 2,
-        _ => 4,
-    }
-}
-
-/// Runs of equal pixels, from the front.
+/// Returns the runs of equal elements: the element and its count.
 fn runs<T: PartialEq + Copy>(pixels: &[T]) -> impl Iterator<Item = (T, usize)> {
     let mut rest = pixels;
     std::iter::from_fn(move || {
@@ -332,11 +309,10 @@ fn runs<T: PartialEq + Copy>(pixels: &[T]) -> impl Iterator<Item = (T, usize)> {
     })
 }
 
-/// One tile of ZRLE, in whichever of its ways is shortest before it is deflated. `colours` are empty if there are
-/// many.
+/// Appends one ZRLE tile, in the form that is shortest before compression. `colours` is empty if there are too many.
 fn zrle_tile(
     values: &[u32],
-    numbers: &[u8],
+    indices: &[u8],
     colours: &[u32],
     width: usize,
     packing: &Packing,
@@ -354,27 +330,27 @@ fn zrle_tile(
     let palette_bytes = colours.len() * packing.bytes;
     let raw = values.len() * packing.bytes;
     let plain_runs = count * (packing.bytes + 1);
-    let (mut packed, mut numbered_runs) = (usize::MAX, usize::MAX);
+    let (mut packed, mut palette_runs) = (usize::MAX, usize::MAX);
     if !colours.is_empty() {
-        numbered_runs = palette_bytes + 2 * count - single;
+        palette_runs = palette_bytes + 2 * count - single;
     }
-    let bits = zrle_bits(colours.len());
+    let bits = zrle_index_bits(colours.len());
     if (2..=16).contains(&colours.len()) {
         packed = palette_bytes + (width * bits).div_ceil(8) * (values.len() / width);
     }
-    let shortest = raw.min(plain_runs).min(packed).min(numbered_runs);
+    let shortest = raw.min(plain_runs).min(packed).min(palette_runs);
     if shortest == packed {
         out.push(colours.len() as u8);
         packing.put(colours, out);
-        pack(numbers, width, bits, out);
-    } else if shortest == numbered_runs {
+        pack(indices, width, bits, out);
+    } else if shortest == palette_runs {
         out.push(128 + colours.len() as u8);
         packing.put(colours, out);
-        for (number, run) in runs(numbers) {
+        for (index, run) in runs(indices) {
             match run {
-                1 => out.push(number),
+                1 => out.push(index),
                 _ => {
-                    out.push(number | 0x80);
+                    out.push(index | 0x80);
                     put_run(run, out);
                 }
             }
@@ -391,7 +367,7 @@ fn zrle_tile(
     }
 }
 
-/// The length of a run: as many 255 as fit into it less one, then the rest.
+/// Appends the length of a run less one, as a sum of bytes. Each byte but the last is 255.
 fn put_run(run: usize, out: &mut Vec<u8>) {
     out.resize(out.len() + (run - 1) / 255, 255);
     out.push(((run - 1) % 255) as u8);

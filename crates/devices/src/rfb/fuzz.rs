@@ -1,4 +1,4 @@
-//! Both sides' parsers as a stranger reaches them: for the fuzzer, which cannot see into this crate.
+//! Entry points for the fuzzer: the parsers of both sides, fed with bytes from an untrusted peer.
 
 use super::client::{Client, ServerInit, handshake, preferring};
 use super::picture::Screen;
@@ -10,7 +10,7 @@ use wire::formats::video::{Geometry, Header, PixelFormat as VideoPixels};
 
 const SIDE: u32 = 80;
 
-/// Hears a viewer say `bytes`, behind its greeting, and answers.
+/// Serves a viewer that sends `bytes` after its handshake.
 pub fn viewer(bytes: &[u8]) {
     let settings = Settings { password: None, name: "fuzz".into(), may_be_plain: true };
     let mut screen = Screen::default();
@@ -32,20 +32,20 @@ pub fn viewer(bytes: &[u8]) {
             viewer.handle_written(viewer.output().len());
         }
     }
-    events.extend(viewer.held());
+    events.extend(viewer.pressed());
     events.extend(viewer.release());
 }
 
-/// A server that says `bytes` and hears nothing.
-struct Said<'a>(&'a [u8]);
+/// A stream that reads from `bytes` and discards writes.
+struct Replay<'a>(&'a [u8]);
 
-impl Read for Said<'_> {
+impl Read for Replay<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.read(into)
     }
 }
 
-impl Write for Said<'_> {
+impl Write for Replay<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(bytes.len())
     }
@@ -55,11 +55,11 @@ impl Write for Said<'_> {
     }
 }
 
-/// Hears a server say `bytes`, in its greeting and behind it.
+/// Connects to a server that sends `bytes`, as its handshake and after it.
 pub fn server(bytes: &[u8]) {
-    let _ = handshake(&mut Said(bytes), None);
+    let _ = handshake(&mut Replay(bytes), None);
     let init = ServerInit { width: SIDE, height: SIDE, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::OURS, &preferring("tight"));
+    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight"));
     for piece in bytes.chunks(97) {
         client.receive(piece);
         loop {

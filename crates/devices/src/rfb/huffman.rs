@@ -1,35 +1,37 @@
-//! Deflate without its search for repetitions (RFC 1951, dynamic Huffman codes of literals alone). In what is left of a
-//! photograph behind Tight's gradient nothing repeats; so the search, which takes nearly all the time, finds nothing.
+//! Deflate without the search for repetitions: dynamic Huffman codes of literals only (RFC 1951).
+//!
+//! The differences from the gradient prediction of a photograph have no repetitions. The search for them takes nearly
+//! all the time of deflate and finds nothing, so it is omitted.
 
-/// What ends a block.
+/// The symbol that ends a block.
 const END: usize = 256;
 
-/// Bytes and the end of a block.
+/// The number of symbols: the bytes and the end of the block.
 const SYMBOLS: usize = END + 1;
 
-/// Longest code, in bits.
+/// The length of the longest code, in bits.
 const BITS_MAX: usize = 15;
 
-/// Longest block that is stored as it is.
+/// The most bytes of a stored (uncompressed) block.
 const STORED_MAX: usize = 0xffff;
 
-/// Bits of a block besides its literals: its head, and the empty stored block behind it.
+/// The bits of a block in addition to its literals: its header, and the empty stored block after it.
 const FRAME_BITS: u64 = 17 + 19 * 3 + (SYMBOLS as u64 + 1) * 4 + 3 + 7 + 32;
 
-/// A zlib stream (RFC 1950) that goes on from one piece to the next, each of them whole.
+/// A zlib stream (RFC 1950) that continues from one piece to the next. Each piece ends with a flush.
 #[derive(Debug, Default)]
 pub(super) struct HuffmanDeflater {
-    has_begun: bool,
+    has_header: bool,
 }
 
-/// A code and how many bits it has; the first bit is the lowest.
+/// A code and its number of bits. The first bit is the lowest.
 type Code = (u16, u8);
 
 impl HuffmanDeflater {
-    /// Appends what `input` becomes, up to a place from which the other end can give all of it.
+    /// Deflates `input`, with a flush at the end.
     pub(super) fn append(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            // Deflate with a window of 32 KiB, made in the fastest way.
+        if !std::mem::replace(&mut self.has_header, true) {
+            // The zlib header: deflate with a window of 32 KiB, fastest level.
             out.extend([0x78, 0x01]);
         }
         let counts = count(input);
@@ -47,18 +49,18 @@ impl HuffmanDeflater {
             return;
         }
         let mut writer = BitWriter { bits: 0, count: 0, out };
-        writer.head(&lengths);
+        writer.header(&lengths);
         writer.literals(input, &codes(&lengths));
-        // An empty stored block ends at a whole byte.
+        // Flush: an empty stored block ends at a byte boundary.
         writer.put(0, 3);
         writer.align();
         writer.out.extend([0, 0, 0xff, 0xff]);
     }
 }
 
-/// How often each byte comes, and once the end.
+/// Counts each byte of `input`; the end counts once.
 fn count(input: &[u8]) -> [u32; SYMBOLS] {
-    // Equal neighbours would wait for each other's increments in one table.
+    // Four tables: in a single one, each of several equal neighbours would wait for the increment of the one before.
     let mut tables = [[0u32; 256]; 4];
     let (fours, rest) = input.as_chunks::<4>();
     for four in fours {
@@ -73,7 +75,8 @@ fn count(input: &[u8]) -> [u32; SYMBOLS] {
     })
 }
 
-/// Lengths of Huffman codes, at most [`BITS_MAX`]; 0 for what does not come. At least two symbols come.
+/// Returns the lengths of Huffman codes, at most [`BITS_MAX`]; 0 for symbols that do not occur. At least two symbols
+/// occur.
 fn code_lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     let mut symbols: Vec<usize> = (0..SYMBOLS).filter(|symbol| counts[*symbol] > 0).collect();
     symbols.sort_unstable_by_key(|symbol| counts[*symbol]);
@@ -81,7 +84,7 @@ fn code_lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     for depth in depths(&symbols.iter().map(|symbol| counts[*symbol]).collect::<Vec<_>>()) {
         in_length[depth.min(BITS_MAX)] += 1;
     }
-    // Where codes were cut to the longest there may be, others grow until all have room (Kraft's sum is one).
+    // Truncating long codes has made Kraft's sum too large. Lengthen others until it is one again.
     let mut sum: usize = (1..=BITS_MAX).map(|length| in_length[length] << (BITS_MAX - length)).sum();
     while sum > 1 << BITS_MAX {
         in_length[BITS_MAX] -= 1;
@@ -100,13 +103,13 @@ fn code_lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     lengths
 }
 
-/// How deep each of these weights, the lightest first, lies in its Huffman tree.
+/// Returns the depth of each weight in the Huffman tree. `weights` are sorted, the lightest first.
 fn depths(weights: &[u32]) -> Vec<usize> {
     let leaves = weights.len();
     let mut nodes: Vec<u32> = Vec::with_capacity(leaves);
     let mut parents = vec![0; 2 * leaves];
     let (mut leaf, mut node) = (0, 0);
-    // Both queues are in order, so the two lightest stand at their fronts.
+    // Leaves and inner nodes are two sorted queues, so the lightest is at the front of one of them.
     for parent in 0..leaves.saturating_sub(1) {
         let mut lightest = |nodes: &[u32]| {
             let is_leaf = leaf < leaves && nodes.get(node).is_none_or(|weight| weights[leaf] <= *weight);
@@ -127,7 +130,7 @@ fn depths(weights: &[u32]) -> Vec<usize> {
     depths
 }
 
-/// The codes that these lengths stand for (RFC 1951, 3.2.2).
+/// Returns the canonical codes of these lengths (RFC 1951, 3.2.2).
 fn codes(lengths: &[u8; SYMBOLS]) -> [Code; SYMBOLS] {
     let mut in_length = [0u16; BITS_MAX + 1];
     lengths.iter().for_each(|length| in_length[usize::from(*length)] += 1);
@@ -146,7 +149,7 @@ fn codes(lengths: &[u8; SYMBOLS]) -> [Code; SYMBOLS] {
     })
 }
 
-/// Bits behind bytes, the lowest first.
+/// Appends bits to bytes, the lowest first.
 struct BitWriter<'a> {
     bits: u64,
     count: u32,
@@ -170,17 +173,18 @@ impl BitWriter<'_> {
         }
     }
 
-    /// The head of a block of literals (RFC 1951, 3.2.7). The lengths of its codes are said in four bits each.
-    fn head(&mut self, lengths: &[u8; SYMBOLS]) {
-        // Not the last block; dynamic codes; no lengths of repetitions, one distance, all lengths of lengths.
+    /// Appends the header of a block of literals (RFC 1951, 3.2.7), with four bits for the length of each code.
+    fn header(&mut self, lengths: &[u8; SYMBOLS]) {
+        // Not the last block; dynamic codes; 257 literals; one distance; 19 code length codes.
         self.put(0, 1);
         self.put(2, 2);
         self.put(0, 5);
         self.put(0, 5);
         self.put(15, 4);
-        // The order of RFC 1951: 16, 17 and 18, which repeat, come first and are not used.
+        // Lengths of the code length codes. Symbols 16, 17 and 18 (repeat) come first and are not used.
         (0..19).for_each(|at| self.put(if at < 3 { 0 } else { 4 }, 3));
-        // A code of four bits that all are used is the number itself, the highest bit first. The distance has none.
+        // All 16 codes have four bits, so each code is its symbol, with the highest bit first. The distance has length
+        // 0.
         for length in lengths.iter().chain([&0]) {
             self.put(u32::from(length.reverse_bits() >> 4), 4);
         }
@@ -188,7 +192,7 @@ impl BitWriter<'_> {
 
     fn literals(&mut self, input: &[u8], codes: &[Code; SYMBOLS]) {
         let start = self.out.len();
-        // No code is longer than two bytes; the last write is of eight.
+        // A code has at most two bytes, and each write has eight.
         self.out.resize(start + 2 * input.len() + 16, 0);
         let (mut bits, mut count, mut at) = (self.bits, self.count, start);
         let (threes, rest) = input.as_chunks::<3>();
@@ -218,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_piece_comes_back_whole(pieces in prop::collection::vec(
+        fn deflated_pieces_inflate_to_the_original(pieces in prop::collection::vec(
             (1usize..20_000, 0u32..9, any::<u32>()), 1..6,
         )) {
             let (mut deflater, mut inflater) = (HuffmanDeflater::default(), Inflater::default());
@@ -237,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_would_be_too_long_are_cut() {
-        // Weights that grow like Fibonacci's numbers make the deepest tree there is.
+    fn codes_are_limited_to_fifteen_bits() {
+        // Fibonacci numbers as weights give the deepest Huffman tree.
         let (mut a, mut b) = (1usize, 1usize);
         let mut piece = Vec::new();
         for byte in 0..24 {

@@ -1,15 +1,23 @@
-//! `rfb:PORT` and `rfb:HOST:PORT`: the protocol of VNC (RFC 6143), either side. As the application's side it is a
-//! server, so that any viewer is the screen; as a device it is a client, so that any VNC server is one.
+//! `rfb:PORT` and `rfb:HOST:PORT`: the VNC protocol RFB (RFC 6143). On the application side it is a server for any
+//! viewer; on the device side it is a client of any VNC server.
+//!
+//! | side | partner | protocol state without I/O | pixels |
+//! |---|---|---|---|
+//! | application | `application`: a thread with sockets | `server` (and `handshake`, `framing`, `tracker`) | `encode` |
+//! | device | `device` | `client` | `decode` |
 
 mod application;
 mod auth;
 mod client;
 mod clipboard;
+mod codec;
 mod decode;
 mod deflate;
 mod device;
 mod encode;
+mod framing;
 pub mod fuzz;
+mod handshake;
 mod huffman;
 mod palette;
 #[cfg(test)]
@@ -20,17 +28,17 @@ mod protocol;
 mod server;
 #[cfg(test)]
 mod tests;
-mod way;
+mod tracker;
 
 use crate::plain::{self, os};
-use application::Server;
+use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake, preferring};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
     OptionKind, OptionSpec, Partner, Role, Scope,
 };
-use device::Screen;
+use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
 use server::Settings;
 use std::fs::File;
@@ -40,14 +48,14 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use wire::{Reader, Writer};
 
-/// The class.
+/// The device class `rfb`.
 #[derive(Debug)]
 pub struct Rfb;
 
-/// Longest name of a desktop, in bytes.
+/// The most bytes of a desktop name.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Most bytes that are read of a password's file.
+/// The most bytes that are read from a password file.
 const PASSWORD_FILE_BYTES: u64 = 4096;
 
 /// The port of display 0.
@@ -67,47 +75,47 @@ const OPTIONS: &[OptionSpec] = &[
         "password_file",
         OptionKind::Text { max: 4096 },
         "",
-        "a file whose first line is the password, of which eight bytes count; empty: none",
+        "a file with the password in its first line, at most eight bytes count; empty: no password",
     ),
     option(
         "anyone",
         OptionKind::Flag,
         "false",
-        "as an application: serves other computers without a password, too",
+        "as an application: allow viewers on other hosts without a password",
     ),
     option(
         "viewers",
         OptionKind::Integer { min: 1, max: 64 },
         "8",
-        "as an application: viewers at a time; who comes then is turned away",
+        "as an application: most viewers at a time; others are refused",
     ),
     option(
         "plain",
         OptionKind::Flag,
         "true",
-        "as an application: sends pixels uncompressed where a viewer has them sooner so, by what is measured",
+        "as an application: send uncompressed pixels to viewers that receive them sooner, as measured",
     ),
     option(
         "name",
         OptionKind::Text { max: NAME_BYTES_MAX },
         "",
-        "as an application: what viewers show as the title; empty: the device's name",
+        "as an application: the desktop name, which viewers show as title; empty: the device's name",
     ),
     option(
         "encoding",
         OptionKind::Choice(&["tight", "zrle", "raw"]),
         "tight",
-        "as a device: how pixels are asked for, if the server can; none of them loses anything",
+        "as a device: the preferred encoding of pixels; all are lossless",
     ),
     option(
         "timeout",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
         "10s",
-        "as a device: longest time to connect, and for each step of the server's greeting",
+        "as a device: time limit for connecting, and for each step of the handshake",
     ),
 ];
 
-/// What matters of a screen is what it shows, and of a hand what it holds.
+/// The flows: pictures to the application, input to the device. Both have class state.
 fn flows() -> Vec<FlowOffer> {
     vec![
         FlowOffer {
@@ -127,7 +135,7 @@ fn wrong(spec: &DeviceSpec, problem: impl Into<String>) -> DeviceError {
     DeviceError::Spec { what: format!("`rfb:{}`", spec.target), problem: problem.into() }
 }
 
-/// The file of the password, if there is one.
+/// Opens the password file, if the options name one.
 fn password_file(spec: &DeviceSpec) -> Result<Option<OwnedFd>, DeviceError> {
     let path = spec.options.text("password_file");
     if path.is_empty() {
@@ -147,7 +155,7 @@ fn read_password(spec: &DeviceSpec, file: OwnedFd) -> Result<Password, DeviceErr
     Password::parse(&bytes).ok_or_else(|| wrong(spec, "the first line of the password file is empty"))
 }
 
-/// Where to listen: `PORT`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
+/// Parses the address to listen at: `PORT`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
 fn listening_address(spec: &DeviceSpec) -> Result<SocketAddr, DeviceError> {
     let target = spec.target.as_str();
     let address = match target.parse::<u16>() {
@@ -155,7 +163,7 @@ fn listening_address(spec: &DeviceSpec) -> Result<SocketAddr, DeviceError> {
         Err(_) => target.parse().ok(),
     };
     address.ok_or_else(|| {
-        wrong(spec, "write a port or an address and a port of this computer: `rfb:5901`, `rfb:0.0.0.0:5901`")
+        wrong(spec, "write a port, or an address of this host and a port: `rfb:5901`, `rfb:0.0.0.0:5901`")
     })
 }
 
@@ -169,21 +177,21 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
     if password.is_none() && !is_local && !spec.options.flag("anyone") {
         return Err(wrong(
             spec,
-            "other computers could see and use this screen: give `password_file=PATH`, or `anyone=true` if they may",
+            "other hosts could see and use this screen: give `password_file=PATH`, or `anyone=true` to allow that",
         ));
     }
     let operation = format!("listening at {address}");
     let (listener, address) = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
-        .map_err(|error| os(operation, error, Some("is another VNC server there? Choose another port")))?;
+        .map_err(|error| os(operation, error, Some("does another VNC server use it? Choose another port")))?;
     let mut properties = Writer::new();
     let name = match (spec.options.text("name"), like) {
         ("", Some(like)) => like.summary.as_str(),
         ("", None) => "Outboard",
         (name, _) => name,
     };
-    properties.text(cut(name));
+    properties.text(truncated(name));
     let description = Description {
         class: Rfb.name().into(),
         summary: format!("VNC server at {address}"),
@@ -195,8 +203,8 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
     Ok(Opened { spec: spec.clone(), role: Role::Application, description, descriptors })
 }
 
-/// As much of a name as may be said.
-fn cut(name: &str) -> &str {
+/// Truncates a name to [`NAME_BYTES_MAX`].
+fn truncated(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 
@@ -204,31 +212,32 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     let timeout = spec.options.duration("timeout");
     let password = password_file(spec)?.map(|file| read_password(spec, file)).transpose()?;
     let operation = || format!("connecting to the VNC server {}", spec.target);
-    let mut stream = dial(&spec.target, timeout).map_err(|error| {
-        os(operation(), error, Some("is one listening there? Display N is port 5900 + N"))
+    let mut stream = connect_tcp(&spec.target, timeout).map_err(|error| {
+        os(operation(), error, Some("is it listening there? Display N has port 5900 + N"))
     })?;
-    let greeted = stream
+    let result = stream
         .set_read_timeout(Some(timeout))
         .and_then(|()| stream.set_write_timeout(Some(timeout)))
         .and_then(|()| handshake(&mut stream, password.as_ref()))
         .and_then(|init| stream.set_nonblocking(true).map(|()| init));
-    let init = greeted.map_err(|error| match error.kind() {
-        // Its words, not the system's, which are of a read that came too early.
+    let init = result.map_err(|error| match error.kind() {
+        // The read timeout of the socket. The system's text for it would mislead.
         ErrorKind::WouldBlock => {
-            let silent = io::Error::other(format!("it says nothing for {timeout:?}"));
-            os(operation(), silent, Some("is that a VNC server? Another may be busy with it: `timeout=30s`"))
+            let silent = io::Error::other(format!("it sends nothing for {timeout:?}"));
+            let advice = "is it a VNC server? If it serves another viewer first, use a longer `timeout`";
+            os(operation(), silent, Some(advice))
         }
         ErrorKind::UnexpectedEof => {
-            let closed = io::Error::other("it hangs up amid its greeting");
-            os(operation(), closed, Some("is that a VNC server, and does it let this computer in?"))
+            let closed = io::Error::other("it closes the connection during the handshake");
+            os(operation(), closed, Some("is it a VNC server, and does it accept this host?"))
         }
         _ => os(operation(), error, None),
     })?;
     let mut properties = Writer::new();
-    properties.u32(init.width).u32(init.height).text(cut(&init.name));
+    properties.u32(init.width).u32(init.height).text(truncated(&init.name));
     let description = Description {
         class: Rfb.name().into(),
-        summary: format!("VNC screen {} of {}x{}", cut(&init.name), init.width, init.height),
+        summary: format!("VNC screen {} of {}x{}", truncated(&init.name), init.width, init.height),
         flows: flows(),
         application: Rfb.application(),
         properties: properties.finish(),
@@ -237,24 +246,24 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors })
 }
 
-fn dial(target: &str, timeout: Duration) -> io::Result<TcpStream> {
+fn connect_tcp(target: &str, timeout: Duration) -> io::Result<TcpStream> {
     let has_port =
         target.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    let place = match has_port {
+    let address = match has_port {
         true => target.into(),
         false => format!("{target}:{PORT}"),
     };
-    sys::address::connect(&sys::address::resolve(&place)?, timeout)
+    sys::address::connect(&sys::address::resolve(&address)?, timeout)
 }
 
-/// What [`listen`] wrote down.
+/// Parses the properties that [`listen`] emits.
 fn parse_name(properties: &[u8]) -> Result<String, DeviceError> {
     let mut reader = Reader::new(properties);
     let name = reader.text("desktop name", NAME_BYTES_MAX).map(String::from);
-    name.map_err(described_wrong)
+    name.map_err(invalid_description)
 }
 
-/// What [`connect`] wrote down.
+/// Parses the properties that [`connect`] emits.
 fn parse_init(properties: &[u8]) -> Result<ServerInit, DeviceError> {
     let mut reader = Reader::new(properties);
     let mut parse = || {
@@ -262,10 +271,10 @@ fn parse_init(properties: &[u8]) -> Result<ServerInit, DeviceError> {
         let name = reader.text("desktop name", NAME_BYTES_MAX)?.to_string();
         Ok(ServerInit { width, height, name })
     };
-    parse().map_err(described_wrong)
+    parse().map_err(invalid_description)
 }
 
-fn described_wrong(error: wire::WireError) -> DeviceError {
+fn invalid_description(error: wire::WireError) -> DeviceError {
     DeviceError::Spec { what: "the description of the VNC screen".into(), problem: error.to_string() }
 }
 
@@ -275,7 +284,7 @@ impl DeviceClass for Rfb {
     }
 
     fn summary(&self) -> &'static str {
-        "a screen over VNC: as an application a server for any viewer, as a device the screen of any server"
+        "a screen over VNC: a server for any viewer (application), or the screen of any server (device)"
     }
 
     fn doc(&self) -> &'static str {
@@ -306,7 +315,7 @@ impl DeviceClass for Rfb {
         if spec.target.is_empty() {
             return Err(wrong(
                 spec,
-                "write where: `rfb:5901` to serve viewers there, `rfb:HOST:5901` for its screen",
+                "the address is missing: `rfb:5901` serves viewers at that port, `rfb:HOST:5901` is that host's screen",
             ));
         }
         match role {
@@ -326,16 +335,21 @@ impl DeviceClass for Rfb {
             let init = parse_init(&properties)?;
             let [socket] = plain::descriptors(opened)?;
             let encodings = preferring(spec.options.text("encoding"));
-            return Ok(Box::new(Screen::new(format!("rfb:{}", spec.target), socket, &init, &encodings)));
+            return Ok(Box::new(DevicePartner::new(
+                format!("rfb:{}", spec.target),
+                socket,
+                &init,
+                &encodings,
+            )));
         }
         let mut descriptors = opened.descriptors.into_iter();
         let (Some(listener), password) = (descriptors.next(), descriptors.next()) else {
-            return Err(wrong(&spec, "the broker handed over no socket"));
+            return Err(wrong(&spec, "the broker passed no socket"));
         };
         let password = password.map(|file| read_password(&spec, file)).transpose()?;
         let may_be_plain = spec.options.flag("plain");
         let settings = Settings { password, name: parse_name(&properties)?, may_be_plain };
-        let server = Server::new(listener, settings, spec.options.count("viewers"))
+        let server = ServerPartner::new(listener, settings, spec.options.count("viewers"))
             .map_err(|error| os("serving viewers".into(), error, None))?;
         Ok(Box::new(server))
     }

@@ -1,4 +1,4 @@
-//! Both partners on real sockets: what every partner promises, and one joined with the other.
+//! Tests of both partners on real sockets: the conformance suite, and a client connected to a server.
 
 use super::Rfb;
 use crate::file::tests::Scratch;
@@ -30,7 +30,7 @@ fn key(number: u64) -> Event {
     Event::Key { keysym: 0x20 + number as u32 / 2, pressed: number.is_multiple_of(2) }
 }
 
-/// How RFB says a key.
+/// Returns the RFB message of a key event.
 fn key_bytes(event: &Event) -> Vec<u8> {
     let Event::Key { keysym, pressed } = event else { panic!("{event:?}") };
     [&[4, u8::from(*pressed), 0, 0][..], &keysym.to_be_bytes()].concat()
@@ -41,7 +41,7 @@ fn open(text: &str, role: Role) -> Opened {
     Rfb.open(&spec, role, None).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A server at a free port, and where.
+/// Starts a server at a free port. Returns it with its address.
 fn serve(options: &str) -> (Box<dyn Partner>, String) {
     let opened = open(&format!("rfb:0{options}"), Role::Application);
     let address = opened.description.summary.rsplit(' ').next().unwrap().to_string();
@@ -52,7 +52,7 @@ fn of(direction: Direction, format: Format) -> FlowTemplate {
     FlowTemplate { format, ..template(direction) }
 }
 
-/// A server and a viewer that is past its greeting.
+/// A server, and a viewer after the handshake.
 struct Serving {
     partner: Box<dyn Partner>,
     viewer: TcpStream,
@@ -99,12 +99,12 @@ impl Harness for Serving {
     }
 }
 
-/// A client and a server of the test's own.
+/// A client, and the test's end of its connection.
 struct Viewing {
     partner: Box<dyn Partner>,
     server: UnixStream,
     fed: u8,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Viewing {
@@ -113,9 +113,9 @@ impl Viewing {
         server.set_nonblocking(true).unwrap();
         let init = super::ServerInit { width: SIDE, height: SIDE, name: String::new() };
         let encodings = super::preferring("tight");
-        let partner =
-            Box::new(super::Screen::new("a server".into(), OwnedFd::from(socket), &init, &encodings));
-        Viewing { partner, server, fed: 0, heard: Vec::new() }
+        let socket = OwnedFd::from(socket);
+        let partner = Box::new(super::DevicePartner::new("a server".into(), socket, &init, &encodings));
+        Viewing { partner, server, fed: 0, received: Vec::new() }
     }
 }
 
@@ -136,7 +136,7 @@ impl Harness for Viewing {
         self.server.write_all(&[0, 0, 0, 1, 0, 5, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0]).unwrap();
         self.server.write_all(&pixel).unwrap();
         if self.fed == 1 {
-            // The first picture is a whole one.
+            // The first picture is whole.
             let mut pixels = vec![0; geometry.bytes()];
             pixels[20..24].copy_from_slice(&pixel);
             return Some([&Header::frame(geometry).emit()[..], &pixels].concat());
@@ -159,30 +159,30 @@ impl Harness for Viewing {
         key_bytes(&Event::parse(body).unwrap())
     }
 
-    /// The keys among what the client says.
+    /// Returns the key events among the client's messages.
     fn taken(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         match self.server.read(&mut buffer) {
-            Ok(count) => self.heard.extend(&buffer[..count]),
+            Ok(count) => self.received.extend(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => panic!("{error}"),
         }
         let (mut keys, mut at) = (Vec::new(), 0);
-        while let Some(kind) = self.heard.get(at) {
+        while let Some(kind) = self.received.get(at) {
             let length = match kind {
                 0 => 20,
-                2 => 4 + 4 * usize::from(*self.heard.get(at + 3)?),
+                2 => 4 + 4 * usize::from(*self.received.get(at + 3)?),
                 3 => 10,
                 4 => 8,
-                other => panic!("a message of kind {other}"),
+                other => panic!("a message of type {other}"),
             };
-            let Some(message) = self.heard.get(at..at + length) else { break };
+            let Some(message) = self.received.get(at..at + length) else { break };
             if *kind == 4 {
                 keys.extend(message);
             }
             at += length;
         }
-        self.heard.drain(..at);
+        self.received.drain(..at);
         Some(keys)
     }
 }
@@ -197,14 +197,14 @@ fn a_client_conforms() {
     conforms(Viewing::new);
 }
 
-/// Tries until there is an answer; a watchdog ends what has none.
+/// Repeats an attempt until it returns a value, for at most 20 seconds.
 fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let deadline = Time(now().0 + 20_000_000_000);
     loop {
         if let Some(answer) = attempt() {
             return answer;
         }
-        assert!(now() < deadline, "nothing came of it within 20 s");
+        assert!(now() < deadline, "no result within 20 s");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -213,8 +213,8 @@ fn push(partner: &mut dyn Partner, key: FlowKey, body: Vec<u8>) {
     let mut message = Some(Message::new(now(), body));
     until(|| match partner.push(key, message.take()?).unwrap() {
         Pushed::Taken => Some(()),
-        Pushed::Full(back) => {
-            message = Some(back);
+        Pushed::Full(returned) => {
+            message = Some(returned);
             None
         }
     });
@@ -228,7 +228,7 @@ fn pull(partner: &mut dyn Partner, key: FlowKey) -> Body {
     })
 }
 
-/// A server and a client of ours, joined, and their flows out and in.
+/// A server and a client that is connected to it.
 struct Joined {
     server: Box<dyn Partner>,
     client: Box<dyn Partner>,
@@ -258,7 +258,7 @@ fn client(address: &str, options: &str) -> Box<dyn Partner> {
     opened(device, [Format::Video, Format::Viewer])
 }
 
-/// The picture that a message brings, if it is a whole one.
+/// Returns the pixels of a message with a whole picture.
 fn whole(body: Body) -> Option<Vec<u8>> {
     let bytes = body.into_bytes();
     let header = Header::parse(&bytes).unwrap();
@@ -269,30 +269,30 @@ fn whole(body: Body) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn pictures_go_one_way_and_hands_the_other() {
+fn pictures_reach_the_client_and_input_reaches_the_server() {
     let Joined { mut server, mut client } = Joined::new("", "");
     assert_eq!(whole(pull(client.as_mut(), OUT)).unwrap(), frame(0)[Header::BYTES..]);
     let mut changed = frame(0);
     changed[Header::BYTES] ^= 0xff;
     push(server.as_mut(), IN, changed.clone());
-    assert_eq!(whole(pull(client.as_mut(), OUT)), None, "what changed is said as rectangles");
+    assert_eq!(whole(pull(client.as_mut(), OUT)), None, "changes are sent as rectangles");
     client.ctl(OUT, Ctl::Snapshot).unwrap();
     until(|| (whole(pull(client.as_mut(), OUT))? == changed[Header::BYTES..]).then_some(()));
 
-    let held = [Event::Key { keysym: 0x61, pressed: true }, Event::Pointer { x: 3, y: 4, buttons: 1 }];
-    held.iter().for_each(|event| push(client.as_mut(), IN, event.to_bytes()));
-    let said = |server: &mut dyn Partner| Event::parse(&pull(server, OUT).into_bytes()).unwrap();
-    held.iter().for_each(|event| assert_eq!(said(server.as_mut()), *event));
+    let pressed = [Event::Key { keysym: 0x61, pressed: true }, Event::Pointer { x: 3, y: 4, buttons: 1 }];
+    pressed.iter().for_each(|event| push(client.as_mut(), IN, event.to_bytes()));
+    let next = |server: &mut dyn Partner| Event::parse(&pull(server, OUT).into_bytes()).unwrap();
+    pressed.iter().for_each(|event| assert_eq!(next(server.as_mut()), *event));
     server.ctl(OUT, Ctl::Snapshot).unwrap();
-    held.iter().for_each(|event| assert_eq!(said(server.as_mut()), *event, "where things stand"));
-    // The viewer goes, and what it held down is let go.
+    pressed.iter().for_each(|event| assert_eq!(next(server.as_mut()), *event, "the state again"));
+    // The viewer disconnects, and the server releases its keys and buttons.
     drop(client);
-    assert_eq!(said(server.as_mut()), Event::Key { keysym: 0x61, pressed: false });
-    assert_eq!(said(server.as_mut()), Event::Pointer { x: 3, y: 4, buttons: 0 });
+    assert_eq!(next(server.as_mut()), Event::Key { keysym: 0x61, pressed: false });
+    assert_eq!(next(server.as_mut()), Event::Pointer { x: 3, y: 4, buttons: 0 });
 }
 
 #[test]
-fn a_client_lets_go_when_the_other_side_falls_silent() {
+fn a_neutral_client_releases_its_keys() {
     let Joined { mut server, mut client } = Joined::new("", "");
     push(client.as_mut(), IN, Event::Key { keysym: 0x62, pressed: true }.to_bytes());
     client.ctl(IN, Ctl::Neutral).unwrap();
@@ -303,7 +303,7 @@ fn a_client_lets_go_when_the_other_side_falls_silent() {
 }
 
 #[test]
-fn a_password_is_asked_for_and_told() {
+fn a_password_is_required_and_checked() {
     let scratch = Scratch::new();
     let [right, wrong] = [("right", "sesame\n"), ("wrong", "please\n")].map(|(name, text)| {
         let path = scratch.path(name);
@@ -319,7 +319,7 @@ fn a_password_is_asked_for_and_told() {
 }
 
 #[test]
-fn who_guesses_at_passwords_is_locked_out_for_a_while() {
+fn five_wrong_passwords_lock_new_viewers_out() {
     let scratch = Scratch::new();
     let [right, wrong] = [("right", "sesame\n"), ("wrong", "please\n")].map(|(name, text)| {
         let path = scratch.path(name);
@@ -336,12 +336,12 @@ fn who_guesses_at_passwords_is_locked_out_for_a_while() {
     }
     assert!(
         !attempt(&right).unwrap_err().contains("the password is wrong"),
-        "not even that one is heard now"
+        "the right password is not checked either"
     );
 }
 
 #[test]
-fn one_viewer_more_than_there_may_be_is_turned_away() {
+fn a_viewer_above_the_limit_is_refused() {
     let (server, address) = serve(",viewers=1");
     let mut server = opened(server, [Format::Viewer, Format::Video]);
     push(server.as_mut(), IN, frame(1));
@@ -354,19 +354,19 @@ fn one_viewer_more_than_there_may_be_is_turned_away() {
 }
 
 #[test]
-fn who_is_no_server_that_it_understands_is_an_error_that_says_so() {
-    // Nothing said; hung up; security that there is not here (VeNCrypt).
-    for (said, is_closed, timeout, expected) in [
-        (&b""[..], false, "1ms", "says nothing for 1ms"),
-        (b"RFB", true, "20s", "hangs up"),
+fn errors_of_the_handshake_name_the_problem() {
+    // A silent server, a closed connection, another protocol, an unsupported security type (VeNCrypt).
+    for (sent, is_closed, timeout, expected) in [
+        (&b""[..], false, "1ms", "sends nothing for 1ms"),
+        (b"RFB", true, "20s", "closes the connection"),
         (b"SSH-2.0-open\n", false, "20s", "does not speak RFB"),
-        (b"RFB 003.008\n\x01\x13", false, "20s", "have it offer one"),
+        (b"RFB 003.008\n\x01\x13", false, "20s", "configure it to offer one"),
     ] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
-            socket.write_all(said).unwrap();
+            socket.write_all(sent).unwrap();
             (!is_closed).then_some(socket)
         });
         let (_, spec) = spec::parse(&format!("rfb:{address},timeout={timeout}"), Role::Device).unwrap();
@@ -376,15 +376,15 @@ fn who_is_no_server_that_it_understands_is_an_error_that_says_so() {
     }
 }
 
-/// A fence that wants an answer, of as many bytes.
+/// A fence request without payload. The reply has the same length.
 const FENCE: [u8; 9] = [248, 0, 0, 0, 0x80, 0, 0, 0, 0];
 
 #[test]
-fn an_update_comes_though_it_is_asked_for_in_one_breath_with_an_answer() {
+fn an_update_follows_a_reply_that_was_requested_with_it() {
     let mut serving = Serving::new();
     serving.partner = opened(serving.partner, [Format::Viewer, Format::Video]);
     push(serving.partner.as_mut(), IN, frame(1));
-    // How its screen is, before anything is asked.
+    // Skip the server's init message.
     serving.viewer.read_exact(&mut [0; 2 + 2 + 16]).unwrap();
     let mut length = [0; 4];
     serving.viewer.read_exact(&mut length).unwrap();
@@ -392,33 +392,33 @@ fn an_update_comes_though_it_is_asked_for_in_one_breath_with_an_answer() {
     let request = [3, 0, 0, 0, 0, 0, 0, SIDE as u8, 0, SIDE as u8];
     serving.viewer.write_all(&[&FENCE[..], &request].concat()).unwrap();
     serving.viewer.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
-    let mut said = [0; 9 + 4];
-    serving.viewer.read_exact(&mut said).unwrap();
-    assert_eq!(said[9..], [0, 0, 0, 1]);
+    let mut received = [0; 9 + 4];
+    serving.viewer.read_exact(&mut received).unwrap();
+    assert_eq!(received[9..], [0, 0, 0, 1]);
 }
 
 #[test]
-fn a_viewer_that_reads_no_answers_is_not_read_for_ever() {
+fn a_viewer_that_reads_no_replies_is_no_longer_read() {
     let mut serving = Serving::new();
     serving.viewer.set_write_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
     let fences = FENCE.repeat(1 << 12);
     let mut taken = 0;
     while let Ok(count) = serving.viewer.write(&fences) {
         taken += count;
-        assert!(taken < 64 << 20, "more than sockets hold is kept for it");
+        assert!(taken < 64 << 20, "the server stores unread replies without a limit");
     }
 }
 
 #[test]
-fn a_server_that_has_itself_asked_and_reads_nothing_is_an_error() {
+fn a_server_that_reads_no_requests_is_an_error() {
     let mut viewing = Viewing::new();
     let partner = viewing.partner.as_mut();
     partner.open(&of(Direction::Out, Format::Video), &Default::default()).unwrap();
-    // Updates of nothing, each of which is answered by asking for the next.
+    // Empty updates. The client requests the next one after each.
     let updates = [0; 4].repeat(1 << 12);
     for _ in 0..1 << 12 {
         match viewing.server.write(&updates) {
-            Ok(count) => assert_eq!(count % 4, 0, "an update is cut"),
+            Ok(count) => assert_eq!(count % 4, 0, "an update is truncated"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
         match partner.pull(OUT, Pull::Yours) {
@@ -429,11 +429,11 @@ fn a_server_that_has_itself_asked_and_reads_nothing_is_an_error() {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("all that it is asked is kept");
+    panic!("the client stores unread requests without a limit");
 }
 
 #[test]
-fn several_viewers_see_the_same() {
+fn all_viewers_get_the_same_picture() {
     let (server, address) = serve("");
     let mut server = opened(server, [Format::Viewer, Format::Video]);
     push(server.as_mut(), IN, frame(3));
@@ -447,7 +447,7 @@ fn several_viewers_see_the_same() {
 }
 
 #[test]
-fn a_server_that_goes_is_gone() {
+fn a_closed_server_is_reported_as_gone() {
     let Joined { server, mut client } = Joined::new("", "");
     pull(client.as_mut(), OUT);
     drop(server);
@@ -459,24 +459,24 @@ fn a_server_that_goes_is_gone() {
 }
 
 #[test]
-fn what_it_cannot_show_is_refused_with_what_to_do() {
+fn an_unsupported_picture_is_refused_with_advice() {
     let (server, _) = serve("");
     let mut server = opened(server, [Format::Viewer, Format::Video]);
     let geometry = Geometry::new(PixelFormat::Mjpeg, 16, 16).unwrap();
     let film = Header::frame(geometry).emit().to_vec();
     match server.push(IN, Message::new(now(), film)) {
-        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw ones"), "{problem}"),
+        Err((PartnerError::Message(problem), _)) => assert!(problem.contains("raw format"), "{problem}"),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn where_and_for_whom_is_said_or_refused() {
+fn unsafe_or_incomplete_addresses_are_refused_with_advice() {
     for (text, role, expected) in [
         ("rfb:", Role::Application, "rfb:ADDRESS:PORT"),
         ("rfb:everywhere", Role::Application, "rfb:0.0.0.0:5901"),
         ("rfb:0.0.0.0:0", Role::Application, "password_file"),
-        ("rfb:127.0.0.1:1", Role::Device, "5900 + N"),
+        ("rfb:127.0.0.1:1", Role::Device, "port 5900 + N"),
     ] {
         let refusal = match spec::parse(text, role) {
             Ok((_, spec)) => Rfb.open(&spec, role, None).unwrap_err(),

@@ -1,4 +1,4 @@
-//! The picture that both sides keep, and what becomes of it when a message of `video` comes.
+//! The picture that client and server keep, and the server's screen, to which `video` messages are applied.
 
 use super::pixels::PIXEL_BYTES;
 use crate::bgrx;
@@ -6,7 +6,7 @@ use crate::damage::{Damage, TILE};
 use contract::Body;
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
 
-/// A whole picture, in blue, green, red and a byte more, row behind row.
+/// A whole picture in native pixels (`XR24`), rows without padding.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Picture {
     width: u32,
@@ -15,7 +15,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// A black picture.
+    /// Makes a black picture.
     pub(super) fn new(width: u32, height: u32) -> Picture {
         let bytes = width as usize * height as usize * PIXEL_BYTES;
         Picture { width, height, pixels: vec![0; bytes] }
@@ -29,17 +29,17 @@ impl Picture {
         self.height
     }
 
-    /// All of it as a place.
+    /// Returns the rectangle of the whole picture.
     pub(super) fn whole(&self) -> Rectangle {
         Rectangle { x: 0, y: 0, width: self.width, height: self.height }
     }
 
-    /// All of it as bytes.
+    /// Returns all pixels as bytes.
     pub(super) fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    /// Bytes from one row to the next.
+    /// Returns the bytes from one row to the next.
     fn stride(&self) -> usize {
         self.width as usize * PIXEL_BYTES
     }
@@ -48,20 +48,20 @@ impl Picture {
         y as usize * self.stride() + x as usize * PIXEL_BYTES
     }
 
-    /// The rows of a rectangle, which lies inside.
+    /// Returns the rows of a rectangle inside the picture.
     pub(super) fn rows(&self, rectangle: &Rectangle) -> impl Iterator<Item = &[u8]> {
         let length = rectangle.width as usize * PIXEL_BYTES;
         let (x, y) = (rectangle.x, rectangle.y);
         (0..rectangle.height).map(move |row| &self.pixels[self.start(x, y + row)..][..length])
     }
 
-    /// A part of one row, which lies inside, to be written.
+    /// Returns a part of a row, for writing. The part is inside the picture.
     pub(super) fn row_mut(&mut self, x: u32, y: u32, width: u32) -> &mut [u8] {
         let start = self.start(x, y);
         &mut self.pixels[start..start + width as usize * PIXEL_BYTES]
     }
 
-    /// Copies what stands at `(x, y)` to `to`; both lie inside and may overlap.
+    /// Copies the pixels at `(x, y)` to `to`. Both rectangles are inside the picture and may overlap.
     pub(super) fn copy(&mut self, x: u32, y: u32, to: &Rectangle) {
         let length = to.width as usize * PIXEL_BYTES;
         let mut copy_row = |row: u32| {
@@ -74,7 +74,7 @@ impl Picture {
         }
     }
 
-    /// Writes a part of a row; says in `damage` which tiles are not as they were.
+    /// Writes a part of a row. Adds the tiles that change to `damage`.
     fn write(&mut self, x: u32, y: u32, from: &[u8], damage: &mut Damage) {
         let width = (from.len() / PIXEL_BYTES) as u32;
         let into = self.row_mut(x, y, width);
@@ -96,7 +96,7 @@ impl Picture {
     }
 }
 
-/// Looks at a message of `video` before it is taken: whether it is something that can be shown.
+/// Checks that a `video` message can be displayed. Checks only its header, since this precedes the queue to the thread.
 pub(super) fn check(body: &Body) -> Result<(), String> {
     let header = header(body)?;
     match header.kind {
@@ -106,44 +106,44 @@ pub(super) fn check(body: &Body) -> Result<(), String> {
 }
 
 fn header(body: &Body) -> Result<Header, String> {
-    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than its header")?;
+    let front = body.peek_front::<{ Header::BYTES }>().ok_or("it is shorter than a picture header")?;
     Header::parse(&front).map_err(|error| error.to_string())
 }
 
-/// What a message did.
+/// The effect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Applied {
-    /// The picture has another size; all of it is new.
+    /// The picture has a new size and is completely new.
     Size,
-    /// Tiles of it changed, or none.
+    /// Tiles of the picture may have changed.
     Pixels,
-    /// The pointer has another shape.
+    /// The pointer shape has changed.
     Cursor,
-    /// Nothing that is shown.
+    /// The message has nothing to display.
     Nothing,
 }
 
-/// What the application's side shows: the picture and the pointer's shape.
+/// The screen that viewers see: the picture and the pointer shape.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// Empty until the first picture came.
+    /// Empty until the first picture arrives.
     pub(super) picture: Picture,
     pub(super) cursor: Option<Cursor>,
     /// Blue, green, red and opacity of the cursor.
     pub(super) cursor_pixels: Vec<u8>,
-    /// What the last messages changed; its owner hands it on and clears it.
+    /// The damage of the last messages. The owner merges it into each viewer's damage and clears it.
     pub(super) damage: Damage,
-    /// One row of ours, made of one of another format.
+    /// A buffer for one converted row.
     row: Vec<u8>,
 }
 
 impl Screen {
-    /// Whether there is anything to show.
+    /// Returns whether no picture has arrived yet.
     pub(super) fn is_empty(&self) -> bool {
         self.picture.pixels.is_empty()
     }
 
-    /// Takes a message of `video`. Errors say what is wrong with it and what to do.
+    /// Applies a `video` message. The error names the problem and the remedy.
     pub(super) fn apply(&mut self, body: &Body) -> Result<Applied, String> {
         let header = header(body)?;
         let mut rest = body.clone();
@@ -179,9 +179,9 @@ impl Screen {
                 for Rectangle { x, y, width, height } in rectangles {
                     let row_bytes = width as usize * geometry.pixels().pixel_bytes();
                     for row in 0..height {
-                        let (now, later) = pixels.split_at(row_bytes);
-                        self.write(x, y + row, now, geometry.pixels());
-                        pixels = later;
+                        let (row_pixels, remaining) = pixels.split_at(row_bytes);
+                        self.write(x, y + row, row_pixels, geometry.pixels());
+                        pixels = remaining;
                     }
                 }
                 Ok(applied)
@@ -189,7 +189,7 @@ impl Screen {
         }
     }
 
-    /// Gives the picture this size, black, if it has another.
+    /// Replaces the picture by a black one if its size differs.
     fn fit(&mut self, geometry: &Geometry) -> Applied {
         let (width, height) = (geometry.width(), geometry.height());
         if (width, height) == (self.picture.width, self.picture.height) {
@@ -200,7 +200,7 @@ impl Screen {
         Applied::Size
     }
 
-    /// Writes a part of a row of packed pixels.
+    /// Converts and writes a part of a row of packed pixels.
     fn write(&mut self, x: u32, y: u32, row: &[u8], pixels: PixelFormat) {
         if pixels == PixelFormat::Bgrx32 {
             return self.picture.write(x, y, row, &mut self.damage);

@@ -1,34 +1,34 @@
-//! Pixel formats of RFB (RFC 6143, 7.4): from our blue, green, red and a byte more to what a viewer asks for, and
-//! back.
+//! Pixel formats of RFB (RFC 6143, 7.4), and their conversion from and to the native one: blue, green, red and an
+//! unused byte (`XR24`).
 
 use super::protocol::Fault;
 pub(super) use crate::bgrx::PIXEL_BYTES;
 
-/// Where one colour lies in a pixel.
+/// The position of one colour in a pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Channel {
-    /// Its largest value, one less than a power of two.
+    /// The largest value, one less than a power of two.
     pub(super) max: u16,
-    /// Bits to its right.
+    /// The number of bits to its right.
     pub(super) shift: u8,
 }
 
-/// How pixels travel. What exists is checked.
+/// A pixel format. Every value is valid: `parse` rejects others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PixelFormat {
     bits: u8,
     depth: u8,
     big_endian: bool,
-    /// Red, green, blue.
+    /// The channels of red, green and blue.
     channels: [Channel; 3],
 }
 
 impl PixelFormat {
-    /// Bytes of a pixel format.
+    /// Bytes of an encoded pixel format.
     pub(super) const BYTES: usize = 16;
 
-    /// Pixels as we have them.
-    pub(super) const OURS: PixelFormat = PixelFormat {
+    /// The native format.
+    pub(super) const NATIVE: PixelFormat = PixelFormat {
         bits: 32,
         depth: 24,
         big_endian: false,
@@ -39,7 +39,7 @@ impl PixelFormat {
         ],
     };
 
-    /// Numbers of a colour map of ours, in which each stands for these bits of red, green and blue.
+    /// Indices of the server's colour map. The bits of an index are the bits of red, green and blue.
     pub(super) const MAPPED: PixelFormat = PixelFormat {
         bits: 8,
         depth: 8,
@@ -57,18 +57,19 @@ impl PixelFormat {
         bytes
     }
 
-    /// Reads what a peer says, and whether it wants numbers of a colour map, which are [`PixelFormat::MAPPED`].
+    /// Parses a peer's pixel format. Returns also whether it uses a colour map; its format is then
+    /// [`PixelFormat::MAPPED`].
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Result<(PixelFormat, bool), Fault> {
         let [bits, depth, big_endian, true_colour] = [bytes[0], bytes[1], bytes[2], bytes[3]];
         if true_colour == 0 {
             return match bits {
                 8 => Ok((PixelFormat::MAPPED, true)),
-                _ => Err(Fault(format!("it asks for a colour map of {bits} bits: there is one of 8"))),
+                _ => Err(Fault(format!("it requests a colour map of {bits} bits; only 8 are supported"))),
             };
         }
         if !matches!(bits, 8 | 16 | 32) || depth > bits {
             return Err(Fault(format!(
-                "it asks for {bits} bits a pixel, {depth} deep: there is 8, 16 or 32"
+                "it requests pixels of {bits} bits with depth {depth}; only 8, 16 and 32 bits are supported"
             )));
         }
         let channels = std::array::from_fn(|number| Channel {
@@ -77,20 +78,22 @@ impl PixelFormat {
         });
         for Channel { max, shift } in channels {
             let width = u16::BITS - max.leading_zeros();
-            // A colour without bits still has a place, or shifting by it is out of bounds.
+            // A colour without bits counts as one bit: a shift by all bits of the pixel would overflow.
             if u32::from(max) + 1 != 1 << width || u32::from(shift) + width.max(1) > bits.into() {
-                return Err(Fault(format!("a colour up to {max}, {shift} bits up, is none of {bits} bits")));
+                return Err(Fault(format!(
+                    "it requests a colour with maximum {max} and shift {shift} in pixels of {bits} bits"
+                )));
             }
         }
         Ok((PixelFormat { bits, depth, big_endian: big_endian != 0, channels }, false))
     }
 
-    /// Whether every colour has eight bits that lie in whole bytes of 32.
+    /// Returns whether every colour has eight bits in a pixel of 32.
     fn is_full(&self) -> bool {
         self.bits == 32 && self.depth <= 24 && self.channels.iter().all(|channel| channel.max == 255)
     }
 
-    /// How a pixel of its own lies in bytes (`PIXEL`).
+    /// Returns the byte layout of a plain pixel (`PIXEL`).
     pub(super) fn pixel(&self) -> Packing {
         let bytes = usize::from(self.bits / 8);
         let shifts = std::array::from_fn(|at| match self.big_endian {
@@ -101,20 +104,23 @@ impl PixelFormat {
         Packing { bytes, shifts }
     }
 
-    /// How a pixel lies in ZRLE (7.7.6, `CPIXEL`): without the byte that means nothing, if there is one.
+    /// Returns the byte layout of a ZRLE pixel (7.7.6, `CPIXEL`): without the unused byte, if there is one.
     pub(super) fn cpixel(&self) -> Packing {
         let used = self.channels.iter().fold(0u32, |used, c| used | u32::from(c.max) << c.shift);
-        let up = match used {
+        let base = match used {
             _ if self.bits != 32 || self.depth > 24 => return self.pixel(),
             _ if used >> 24 == 0 => 0,
             _ if used & 0xff == 0 => 8,
             _ => return self.pixel(),
         };
-        let shifts = if self.big_endian { [16 + up, 8 + up, up, 0] } else { [up, 8 + up, 16 + up, 0] };
+        let shifts = match self.big_endian {
+            true => [16 + base, 8 + base, base, 0],
+            false => [base, 8 + base, 16 + base, 0],
+        };
         Packing { bytes: 3, shifts }
     }
 
-    /// How a pixel lies in Tight (`TPIXEL`): red, green, blue, if these have bytes of their own.
+    /// Returns the byte layout of a Tight pixel (`TPIXEL`): red, green, blue, if each has eight bits.
     pub(super) fn tpixel(&self) -> Packing {
         let [red, green, blue] = self.channels.map(|channel| channel.shift);
         match self.is_full() && self.depth == 24 {
@@ -124,10 +130,10 @@ impl PixelFormat {
     }
 }
 
-/// How the bits of a pixel lie in bytes: byte `n` is the pixel shifted right by `shifts[n]`.
+/// The byte layout of a pixel: byte `n` is the pixel shifted right by `shifts[n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Packing {
-    /// Bytes of a pixel: 1 to 4.
+    /// The number of bytes: 1 to 4.
     pub(super) bytes: usize,
     shifts: [u8; 4],
 }
@@ -152,18 +158,18 @@ impl Packing {
         }
     }
 
-    /// One pixel, of at least as many bytes as it has.
+    /// Reads one pixel.
     pub(super) fn get(&self, bytes: &[u8]) -> u32 {
         let shifts = &self.shifts[..self.bytes];
         bytes.iter().zip(shifts).fold(0, |pixel, (byte, shift)| pixel | u32::from(*byte) << shift)
     }
 }
 
-/// From our pixels to a viewer's.
+/// Converts native pixels to another format.
 #[derive(Debug)]
 pub(super) struct Translator {
     format: PixelFormat,
-    /// What each value of blue, green and red is there; `None` where it is what it is here.
+    /// The converted bits of each value of blue, green and red; `None` if they do not change.
     tables: Option<Box<[[u32; 256]; 3]>>,
 }
 
@@ -175,22 +181,22 @@ impl Translator {
                 ((value as u32 * u32::from(channel.max) + 127) / 255) << channel.shift
             })
         };
-        let is_ours = format.channels == PixelFormat::OURS.channels;
-        let tables = (!is_ours).then(|| Box::new([table(blue), table(green), table(red)]));
+        let is_native = format.channels == PixelFormat::NATIVE.channels;
+        let tables = (!is_native).then(|| Box::new([table(blue), table(green), table(red)]));
         Translator { format, tables }
     }
 
-    /// The format translated to.
+    /// Returns the target format.
     pub(super) fn format(&self) -> &PixelFormat {
         &self.format
     }
 
-    /// Whether pixels travel as they are here.
+    /// Returns whether the target format has the same bytes.
     pub(super) fn is_identity(&self) -> bool {
         self.tables.is_none() && !self.format.big_endian && self.format.bits == 32
     }
 
-    /// Appends a row of ours as pixels of the viewer's.
+    /// Converts a row of native pixels and appends it.
     pub(super) fn row(&self, row: &[u8], out: &mut Vec<u32>) {
         let pixels = row.as_chunks::<PIXEL_BYTES>().0.iter();
         match &self.tables {
@@ -205,21 +211,21 @@ impl Translator {
     }
 }
 
-/// From pixels that arrive to ours.
+/// Converts pixels of another format to native ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expander {
     channels: [Channel; 3],
-    is_ours: bool,
+    is_native: bool,
 }
 
 impl Expander {
     pub(super) fn new(format: &PixelFormat) -> Expander {
-        Expander { channels: format.channels, is_ours: format.channels == PixelFormat::OURS.channels }
+        Expander { channels: format.channels, is_native: format.channels == PixelFormat::NATIVE.channels }
     }
 
-    /// One pixel of ours.
+    /// Converts one pixel.
     pub(super) fn pixel(&self, pixel: u32) -> [u8; PIXEL_BYTES] {
-        if self.is_ours {
+        if self.is_native {
             return (pixel & 0x00ff_ffff).to_le_bytes();
         }
         let [red, green, blue] = self.channels.map(|Channel { max, shift }| {
@@ -240,10 +246,10 @@ pub(super) mod tests {
         PixelFormat { bits, depth, big_endian, channels }
     }
 
-    /// What viewers ask for.
+    /// Formats that viewers request.
     pub(in super::super) fn formats() -> Vec<PixelFormat> {
         vec![
-            PixelFormat::OURS,
+            PixelFormat::NATIVE,
             format(32, 24, true, [(255, 16), (255, 8), (255, 0)]),
             format(32, 24, false, [(255, 0), (255, 8), (255, 16)]),
             format(32, 24, false, [(255, 24), (255, 16), (255, 8)]),
@@ -256,20 +262,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn formats_come_back_and_wrong_ones_are_refused() {
+    fn formats_round_trip_and_invalid_ones_are_rejected() {
         for format in formats() {
             assert_eq!(PixelFormat::parse(&format.emit()), Ok((format, false)));
         }
-        let ours = PixelFormat::OURS.emit();
+        let native = PixelFormat::NATIVE.emit();
         for (at, value) in [(0, 24), (0, 0), (1, 33), (3, 0), (5, 254), (10, 25)] {
-            let mut wrong = ours;
+            let mut wrong = native;
             wrong[at] = value;
             assert!(PixelFormat::parse(&wrong).is_err(), "byte {at} is {value}");
         }
     }
 
     #[test]
-    fn pixels_lie_as_the_documents_say() {
+    fn byte_layouts_match_the_specification() {
         let packings = |format: PixelFormat| {
             let mut rows = Vec::new();
             for packing in [format.pixel(), format.cpixel(), format.tpixel()] {
@@ -279,29 +285,29 @@ pub(super) mod tests {
             }
             rows
         };
-        let ours = [vec![0x56, 0x34, 0x12, 0], vec![0x56, 0x34, 0x12], vec![0x12, 0x34, 0x56]];
-        assert_eq!(packings(PixelFormat::OURS), ours);
+        let native = [vec![0x56, 0x34, 0x12, 0], vec![0x56, 0x34, 0x12], vec![0x12, 0x34, 0x56]];
+        assert_eq!(packings(PixelFormat::NATIVE), native);
         let big = [vec![0, 0x12, 0x34, 0x56], vec![0x12, 0x34, 0x56], vec![0x12, 0x34, 0x56]];
         assert_eq!(packings(formats()[1]), big);
         let upper = format(32, 24, false, [(255, 24), (255, 16), (255, 8)]);
         assert_eq!(packings(upper)[1], vec![0x34, 0x12, 0], "the upper three bytes");
-        assert_eq!(packings(formats()[6])[0], vec![0x34, 0x56], "two bytes, the upper one first");
+        assert_eq!(packings(formats()[6])[0], vec![0x34, 0x56], "two bytes, the upper byte first");
     }
 
     #[test]
-    fn a_colour_without_bits_lies_inside_the_pixel_too() {
-        let blind = |shift| format(32, 24, false, [(0, shift), (255, 8), (255, 0)]);
-        assert!(PixelFormat::parse(&blind(32).emit()).is_err());
-        let blind = blind(31);
-        assert_eq!(PixelFormat::parse(&blind.emit()), Ok((blind, false)));
+    fn a_colour_without_bits_must_lie_inside_the_pixel() {
+        let without_red = |shift| format(32, 24, false, [(0, shift), (255, 8), (255, 0)]);
+        assert!(PixelFormat::parse(&without_red(32).emit()).is_err());
+        let without_red = without_red(31);
+        assert_eq!(PixelFormat::parse(&without_red.emit()), Ok((without_red, false)));
         let mut values = Vec::new();
-        Translator::new(blind).row(&[1, 2, 3, 0], &mut values);
+        Translator::new(without_red).row(&[1, 2, 3, 0], &mut values);
         assert_eq!(values, [0x0201]);
-        assert_eq!(Expander::new(&blind).pixel(values[0]), [1, 2, 0, 0]);
-        assert_eq!(blind.cpixel().bytes, 3);
+        assert_eq!(Expander::new(&without_red).pixel(values[0]), [1, 2, 0, 0]);
+        assert_eq!(without_red.cpixel().bytes, 3);
     }
 
-    /// Bytes that look like a format more often than any bytes do.
+    /// Bytes that are a valid format more often than random bytes.
     fn nearly_formats() -> impl Strategy<Value = [u8; 16]> {
         let bits = prop_oneof![Just(8u8), Just(16), Just(32)];
         let channel = (0u32..=16, 0u8..=33);
@@ -315,7 +321,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn a_pixel_comes_back_as_near_as_its_format_allows(pixel in any::<[u8; 3]>()) {
+        fn a_pixel_round_trips_within_the_precision_of_its_format(pixel in any::<[u8; 3]>()) {
             for format in formats() {
                 let translator = Translator::new(format);
                 let mut values = Vec::new();
@@ -327,14 +333,15 @@ pub(super) mod tests {
                 }
                 let back = Expander::new(&format).pixel(values[0]);
                 let [red, green, blue] = format.channels.map(|channel| 128 / i32::from(channel.max) + 1);
-                for ((was, is), off) in pixel.iter().zip(back).zip([blue, green, red]) {
-                    prop_assert!((i32::from(*was) - i32::from(is)).abs() <= off, "{:?} {:?}", pixel, back);
+                for ((before, after), tolerance) in pixel.iter().zip(back).zip([blue, green, red]) {
+                    let difference = (i32::from(*before) - i32::from(after)).abs();
+                    prop_assert!(difference <= tolerance, "{:?} {:?}", pixel, back);
                 }
             }
         }
 
         #[test]
-        fn any_sixteen_bytes_are_a_format_or_refused(bytes in prop_oneof![any::<[u8; 16]>(), nearly_formats()]) {
+        fn any_sixteen_bytes_are_a_valid_format_or_rejected(bytes in prop_oneof![any::<[u8; 16]>(), nearly_formats()]) {
             if let Ok((format, _)) = PixelFormat::parse(&bytes) {
                 let mut values = Vec::new();
                 Translator::new(format).row(&[1, 2, 3, 4], &mut values);

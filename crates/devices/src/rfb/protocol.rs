@@ -1,21 +1,21 @@
-//! Numbers and small messages of RFB (RFC 6143, and the community's `rfbproto` for what viewers use beyond it).
+//! The numbers and small messages of RFB (RFC 6143), with the extensions of the community's `rfbproto` specification.
 
 use std::fmt;
 use wire::formats::video::Rectangle;
 
-/// The version that both our sides speak.
+/// The version that server and client announce.
 pub(super) const VERSION: &[u8; 12] = b"RFB 003.008\n";
 
-/// Most bytes of a text from a peer: a clipboard, a name, a reason.
+/// The most bytes of a text from a peer: a clipboard, a name, a reason.
 pub(super) const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Most encodings that a viewer may list: more than all that were ever given a number.
+/// The most encodings that a viewer may list. More than this many have never been assigned.
 pub(super) const ENCODINGS_MAX: usize = 256;
 
-/// Most bytes that a fence carries.
+/// The most bytes of a fence's payload.
 pub(super) const FENCE_BYTES_MAX: usize = 64;
 
-/// Largest side of a cursor, in pixels.
+/// The largest side of a cursor, in pixels.
 pub(super) const CURSOR_SIDE_MAX: u32 = 256;
 
 /// Security types (7.1.2).
@@ -24,7 +24,7 @@ pub(super) mod security {
     pub(in super::super) const PASSWORD: u8 = 2;
 }
 
-/// Messages of a viewer (7.5).
+/// Message types from viewer to server (7.5).
 pub(super) mod to_server {
     pub(in super::super) const SET_PIXEL_FORMAT: u8 = 0;
     pub(in super::super) const SET_ENCODINGS: u8 = 2;
@@ -37,7 +37,7 @@ pub(super) mod to_server {
     pub(in super::super) const SET_DESKTOP_SIZE: u8 = 251;
 }
 
-/// Messages of a server (7.6).
+/// Message types from server to viewer (7.6).
 pub(super) mod to_viewer {
     pub(in super::super) const UPDATE: u8 = 0;
     pub(in super::super) const COLOUR_MAP: u8 = 1;
@@ -56,9 +56,9 @@ pub(super) mod encoding {
     pub(in super::super) const DESKTOP_SIZE: i32 = -223;
     pub(in super::super) const LAST_RECT: i32 = -224;
     pub(in super::super) const CURSOR: i32 = -239;
-    /// Of 0 to 9 for the highest ratio; this is 0.
+    /// Compression level 0; levels 1 to 9 have the following numbers.
     pub(in super::super) const COMPRESS_LEVEL_0: i32 = -256;
-    /// Only viewers in a browser name it, and they read no gradients of Tight.
+    /// Only browser viewers list it. They do not support the gradient filter of Tight.
     pub(in super::super) const TIGHT_PNG: i32 = -260;
     pub(in super::super) const DESKTOP_NAME: i32 = -307;
     pub(in super::super) const EXTENDED_DESKTOP_SIZE: i32 = -308;
@@ -68,17 +68,17 @@ pub(super) mod encoding {
     pub(in super::super) const EXTENDED_CLIPBOARD: i32 = 0xc0a1_e5ce_u32 as i32;
 }
 
-/// Flags of a fence.
+/// The flags of a fence.
 pub(super) mod fence {
-    /// Everything before it is done before it is answered.
+    /// The peer must process all earlier messages before it replies.
     pub(in super::super) const BLOCK_BEFORE: u32 = 1;
-    /// Nothing behind it is begun before it is answered.
+    /// The peer must reply before it processes later messages.
     pub(in super::super) const BLOCK_AFTER: u32 = 2;
-    /// It wants an answer.
+    /// The fence is a request: the peer must reply.
     pub(in super::super) const REQUEST: u32 = 1 << 31;
 }
 
-/// A peer broke the protocol, or asks for what there is not: why its connection ends.
+/// A violation of the protocol, or a request that is not supported. It ends the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) String);
 
@@ -96,11 +96,25 @@ impl fmt::Display for Fault {
 
 impl From<bytes::TryGetError> for Fault {
     fn from(error: bytes::TryGetError) -> Fault {
-        Fault(format!("a message is cut short: {error}"))
+        Fault(format!("a message is truncated: {error}"))
     }
 }
 
-/// A rectangle's header in an update (7.6.1).
+/// Returns the minor version to use with a peer that announces `version`: 3, 7 or 8.
+pub(super) fn parse_version(version: &[u8; VERSION.len()]) -> Result<u8, Fault> {
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<u16>().ok();
+    match (&version[..4], number(&version[4..7]), version[7], number(&version[8..11]), version[11]) {
+        (b"RFB ", Some(major), b'.', Some(minor), b'\n') => Ok(match (major, minor) {
+            (..3, _) => return Err(Fault(format!("it speaks version {major}.{minor} of RFB, not 3"))),
+            (3, ..7) => 3,
+            (3, 7) => 7,
+            _ => 8,
+        }),
+        _ => Err(Fault::new("it does not speak RFB")),
+    }
+}
+
+/// Appends the header of a rectangle in an update (7.6.1).
 pub(super) fn emit_rectangle(out: &mut Vec<u8>, rectangle: &Rectangle, encoding: i32) {
     for side in [rectangle.x, rectangle.y, rectangle.width, rectangle.height] {
         out.extend((side as u16).to_be_bytes());
@@ -108,7 +122,7 @@ pub(super) fn emit_rectangle(out: &mut Vec<u8>, rectangle: &Rectangle, encoding:
     out.extend(encoding.to_be_bytes());
 }
 
-/// A fence, which looks alike both ways.
+/// Appends a fence. It has the same layout in both directions.
 pub(super) fn emit_fence(out: &mut Vec<u8>, flags: u32, payload: &[u8]) {
     let payload = &payload[..payload.len().min(FENCE_BYTES_MAX)];
     out.extend([to_viewer::FENCE, 0, 0, 0]);
@@ -117,12 +131,12 @@ pub(super) fn emit_fence(out: &mut Vec<u8>, flags: u32, payload: &[u8]) {
     out.extend(payload);
 }
 
-/// UTF-8 as Latin-1, the text of RFB's old clipboard; what has no place there becomes a question mark.
+/// Converts a text to Latin-1, for the original clipboard messages of RFB. Other characters become question marks.
 pub(super) fn to_latin_1(text: &str) -> Vec<u8> {
     text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap_or(b'?')).collect()
 }
 
-/// The other way round.
+/// Converts a text from Latin-1.
 pub(super) fn from_latin_1(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }

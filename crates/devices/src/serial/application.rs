@@ -1,4 +1,9 @@
-//! The application's side: a pseudo-terminal, whose settings are watched.
+//! The application side: a pseudo-terminal.
+//!
+//! Settings of applications are sent to the port. In packet mode the kernel reports a change at once, but only while
+//! the terminal is in EXTPROC mode (`tty_ioctl(4)`, TIOCPKT). EXTPROC also disables the kernel's input processing, so it
+//! is on only while the terminal is raw ([`is_raw`]). Without it, the settings are read every [`CHECK_INTERVAL`] and
+//! before each piece of data.
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
@@ -6,7 +11,7 @@ use crate::flows::{Flows, OUT};
 use crate::stream::{Channel, now};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -15,11 +20,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sys::tty::{PACKET_DATA, PACKET_SETTINGS};
 
-/// How often the settings are looked at, in case the kernel did not tell.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long there must be nothing left to read before all of it counts as read: what the kernel moves from
-/// one of its buffers to the next is for a moment in neither.
-const READ_OUT: Duration = Duration::from_millis(20);
+/// Interval between regular checks of the settings.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of two checks that must both find the terminal empty at the end. One check is not enough: data that the
+/// kernel moves between its buffers are counted in neither for a moment.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A pseudo-terminal as a partner.
 #[derive(Debug)]
@@ -31,22 +36,29 @@ pub(crate) struct Terminal {
     _link: Option<PathLink>,
     flows: Flows,
     slot: PullSlot,
-    /// How the terminal is set, as far as the device's side knows.
+    /// Settings that the device side knows.
     known: Settings,
-    /// Settings to be said.
+    /// Settings to send.
     change: Option<Settings>,
-    /// Read behind a change of settings.
+    /// Data to send after the settings.
     data: Option<Body>,
-    look_at: Time,
-    /// The terminal is to go, and with it what no application has read: when that is looked at again, and
-    /// whether there was nothing the last time.
-    ending: Option<(Time, bool)>,
-    /// What the last regular look found.
-    last_look: Option<Fingerprint>,
+    check_at: Time,
+    /// Set by [`Ctl::Finish`]: closing the terminal would discard data that no application has read.
+    draining: Option<Draining>,
+    /// Result of the last regular check.
+    last_check: Option<Fingerprint>,
     changes: u64,
 }
 
-/// A link by which applications find the pseudo-terminal; removed when dropped, if it is still ours.
+/// Waits until applications have read all data.
+#[derive(Debug, Clone, Copy)]
+struct Draining {
+    check_at: Time,
+    /// The last check found no data.
+    was_empty: bool,
+}
+
+/// The link by which applications find the pseudo-terminal. Removed on drop, unless another process has replaced it.
 #[derive(Debug)]
 pub(crate) struct PathLink {
     pub(crate) path: PathBuf,
@@ -61,7 +73,7 @@ impl Drop for PathLink {
     }
 }
 
-/// Everything that an application can set, comparable.
+/// All settings of a terminal, for comparison.
 type Fingerprint = ([u32; 4], u32, u32);
 
 fn fingerprint(termios: &Termios) -> Fingerprint {
@@ -74,9 +86,8 @@ fn fingerprint(termios: &Termios) -> Fingerprint {
     (modes, termios.input_speed(), termios.output_speed())
 }
 
-/// Whether EXTPROC changes nothing for the application: it switches off what the kernel would do with what
-/// arrives (`n_tty_receive_buf`), so it may be on only where there is nothing to do. Flow control by XON and
-/// XOFF is the port's business.
+/// Returns true if the kernel has no input processing to do (`n_tty_receive_buf`), so that EXTPROC changes nothing for
+/// the application. XON/XOFF does not count: the port does it.
 fn is_raw(termios: &Termios) -> bool {
     let local = LocalModes::ICANON | LocalModes::ISIG | LocalModes::ECHO | LocalModes::ECHONL;
     let input = InputModes::ISTRIP
@@ -88,7 +99,7 @@ fn is_raw(termios: &Termios) -> bool {
     !termios.local_modes.intersects(local) && !termios.input_modes.intersects(input)
 }
 
-/// Makes a fresh pseudo-terminal raw, set as `settings` says, telling of changes.
+/// Prepares a new pseudo-terminal: raw, with these settings, and in EXTPROC mode.
 pub(crate) fn prepare(slave: &OwnedFd, settings: &Settings) -> rustix::io::Result<()> {
     let mut termios = tcgetattr(slave)?;
     termios.make_raw();
@@ -98,8 +109,8 @@ pub(crate) fn prepare(slave: &OwnedFd, settings: &Settings) -> rustix::io::Resul
 }
 
 impl Terminal {
-    /// `known`: how the terminal was set when nobody had opened it yet. What it is set to by now may be an
-    /// application's doing already, and is to be said then.
+    /// Creates the partner. `known` are the settings from before an application could open the terminal, so that later
+    /// changes are noticed.
     pub(crate) fn new(
         name: String,
         master: Channel,
@@ -116,28 +127,29 @@ impl Terminal {
             known,
             change: None,
             data: None,
-            ending: None,
-            look_at: Time::ZERO,
-            last_look: None,
+            draining: None,
+            check_at: Time::ZERO,
+            last_check: None,
             changes: 0,
         }
     }
 
-    /// Looks at the settings. `is_due`: it is a regular look.
-    fn look(&mut self, is_due: bool) -> Result<(), PartnerError> {
-        let mut termios = tcgetattr(&self.slave).map_err(|error| self.line.error("asking", error))?;
-        let settings = Settings::of_pty(&termios);
+    /// Reads the settings, notes a change, and updates EXTPROC. `is_regular`: a regular check.
+    fn check_settings(&mut self, is_regular: bool) -> Result<(), PartnerError> {
+        let mut termios = self.termios()?;
+        let settings = Settings::from_pty(&termios);
         if settings != self.known {
             self.known = settings;
             self.change = Some(settings);
         }
         let print = fingerprint(&termios);
-        let is_quiet = is_due && self.last_look.replace(print) == Some(print);
+        let is_stable = is_regular && self.last_check.replace(print) == Some(print);
         let extproc = termios.local_modes.contains(LocalModes::EXTPROC);
-        // On only after two looks alike: a program in the midst of setting its terminal must not find its
-        // newest settings replaced by its last but one. Off at once, for what arrives next.
+        // EXTPROC can only be set together with all other settings. It is switched on after two equal checks, because a
+        // program that is just setting its terminal could otherwise lose its newest change. It is switched off at
+        // once, for the next data.
         let wanted = is_raw(&termios);
-        if extproc != wanted && (!wanted || is_quiet) {
+        if extproc != wanted && (!wanted || is_stable) {
             termios.local_modes.set(LocalModes::EXTPROC, wanted);
             tcsetattr(&self.slave, OptionalActions::Now, &termios)
                 .map_err(|error| self.line.error("setting", error))?;
@@ -145,19 +157,23 @@ impl Terminal {
         Ok(())
     }
 
+    fn termios(&self) -> Result<Termios, PartnerError> {
+        tcgetattr(&self.slave).map_err(|error| self.line.error("reading the settings of", error))
+    }
+
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if now >= self.look_at {
-            self.look_at = now.after(LOOK);
-            self.look(true)?;
+        if now >= self.check_at {
+            self.check_at = now.after(CHECK_INTERVAL);
+            self.check_settings(true)?;
         }
-        // A status alone is no message: at most one stands before data, so this ends.
+        // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
         loop {
-            if let Some(settings) = self.change.take().filter(|_| self.line.typed_out) {
+            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
                 self.changes += 1;
                 return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
             }
             if let Some(data) = self.data.take() {
-                return Ok(Next::Message(Message::new(now, self.line.data_out(data))));
+                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
             }
             if !self.read()? {
                 return Ok(Next::Nothing);
@@ -165,7 +181,7 @@ impl Terminal {
         }
     }
 
-    /// Reads once; says whether there was anything.
+    /// Reads once. Returns false if there was nothing.
     fn read(&mut self) -> Result<bool, PartnerError> {
         match self.line.buffer.read(&self.line.channel) {
             Ok(0) => return Err(PartnerError::Gone(self.line.name.clone())),
@@ -179,41 +195,41 @@ impl Terminal {
             self.line.read_bytes += piece.len() as u64;
             self.data = Some(Body::from(piece));
         }
-        // Looked at before every piece of data, too: without EXTPROC the kernel does not tell.
+        // Without EXTPROC the kernel does not report changes, so each piece of data is preceded by a check.
         if status == PACKET_DATA || status & PACKET_SETTINGS != 0 {
-            self.look(false)?;
+            self.check_settings(false)?;
         }
         Ok(true)
     }
 
-    /// The device's side says how its line is set: so the application's terminal shows it.
-    fn show(&mut self, settings: &Settings) -> Result<(), PartnerError> {
-        self.look(false)?;
+    /// Sets the terminal to the port's actual settings.
+    fn show_settings(&mut self, settings: &Settings) -> Result<(), PartnerError> {
+        self.check_settings(false)?;
         if self.change.is_some() {
-            // The application has changed it again since.
+            // The application has made a newer change.
             return Ok(());
         }
-        let mut termios = tcgetattr(&self.slave).map_err(|error| self.line.error("asking", error))?;
-        // Data bits and parity would be forgotten by the kernel anyway.
+        let mut termios = self.termios()?;
+        // The kernel ignores data bits and parity of a pseudo-terminal.
         let settings = Settings { data_bits: None, parity: None, ..*settings };
         settings
             .apply(&mut termios)
             .and_then(|()| tcsetattr(&self.slave, OptionalActions::Now, &termios))
             .and_then(|()| tcgetattr(&self.slave))
-            .map(|termios| self.known = Settings::of_pty(&termios))
+            .map(|termios| self.known = Settings::from_pty(&termios))
             .map_err(|error| self.line.error("setting", error))
     }
 
-    /// Whether the application has read everything, asked every [`READ_OUT`].
-    fn is_read_out(&mut self) -> Result<bool, PartnerError> {
-        let (look_at, was_empty) = self.ending.unwrap_or((Time::ZERO, false));
-        if now() < look_at {
+    /// Returns true if applications have read all data (see [`DRAIN_INTERVAL`]).
+    fn is_drained(&mut self) -> Result<bool, PartnerError> {
+        let last = self.draining.unwrap_or(Draining { check_at: Time::ZERO, was_empty: false });
+        if now() < last.check_at {
             return Ok(false);
         }
         let left = rustix::io::ioctl_fionread(&self.slave)
-            .map_err(|error| PartnerError::os("asking what the terminal holds", error))?;
-        self.ending = Some((now().after(READ_OUT), left == 0));
-        Ok(left == 0 && was_empty)
+            .map_err(|error| PartnerError::os("counting the terminal's unread bytes", error))?;
+        self.draining = Some(Draining { check_at: now().after(DRAIN_INTERVAL), was_empty: left == 0 });
+        Ok(left == 0 && last.was_empty)
     }
 }
 
@@ -232,24 +248,24 @@ impl Partner for Terminal {
             Ok(false) => return Ok(Pushed::Full(message)),
             Err(error) => return Err((error, message)),
         }
-        let done = match self.line.message_in(&message) {
+        let applied = match self.line.decode(&message) {
             Ok(SerialMessage::Data(data)) => {
-                self.line.unwritten.replace(data);
+                self.line.pending.replace(data);
                 self.line.write().map(|_| ())
             }
-            Ok(SerialMessage::Settings(settings)) => self.show(&settings),
+            Ok(SerialMessage::Settings(settings)) => self.show_settings(&settings),
             Err(error) => Err(error),
         };
-        match done {
+        match applied {
             Ok(()) => Ok(Pushed::Taken),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next(now()));
+        let answer = slot.answer(OUT, request, || self.next(now()));
         self.slot = slot;
         answer
     }
@@ -261,20 +277,20 @@ impl Partner for Terminal {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),
             },
-            Ctl::Finish => match self.line.write()? && self.is_read_out()? {
+            Ctl::Finish => match self.line.write()? && self.is_drained()? {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),
             },
-            // A terminal to which nothing arrives is as neutral as it can be.
+            // A terminal without input is neutral.
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.look(false)?;
+                self.check_settings(false)?;
                 self.change = Some(self.known);
                 Ok(CtlReply::Done)
             }
-            Ctl::Partway => Ok(self.line.unwritten.partway()),
-            Ctl::Skip(bytes) => {
-                self.line.unwritten.skip(bytes);
+            Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(self.line.pending.partial_write()),
+            Ctl::Recovery(RecoveryCtl::Skip(bytes)) => {
+                self.line.pending.skip(bytes);
                 Ok(CtlReply::Done)
             }
             Ctl::Report => {
@@ -292,10 +308,12 @@ impl Partner for Terminal {
         }
         match direction {
             Direction::Out if self.slot.is_held() || self.data.is_some() => Readiness::now(),
-            Direction::Out if self.change.is_some() && self.line.typed_out => Readiness::now(),
-            Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.look_at)),
-            Direction::In if self.line.unwritten.left() > 0 => self.line.channel.readiness(Interest::Write),
-            Direction::In => self.ending.map_or_else(Readiness::now, |(at, _)| Readiness::at(at)),
+            Direction::Out if self.change.is_some() && self.line.sends_settings() => Readiness::now(),
+            Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.check_at)),
+            Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
+            Direction::In => {
+                self.draining.map_or_else(Readiness::now, |draining| Readiness::at(draining.check_at))
+            }
         }
     }
 }

@@ -1,4 +1,11 @@
-//! The device's side: a serial port, driven raw.
+//! The device side: a serial port in raw mode.
+//!
+//! Settings take effect between the data before and behind them:
+//!
+//! ```text
+//! push(data) ─► written ─► push(settings) ─► wait until the port has sent all data ─► set ─► push(data) …
+//!                                              while waiting, pushes return Full
+//! ```
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
@@ -6,20 +13,20 @@ use crate::flows::{Flows, OUT};
 use crate::stream::{Channel, now};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use std::time::Duration;
 
-/// How often to look whether the line has sent everything.
-const DRAIN_LOOK: Duration = Duration::from_millis(2);
+/// Interval between checks whether the port has sent all data.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long a line that sends nothing at all (the other side has stopped it) may hold up a change of settings.
-const DRAIN_STUCK: Duration = Duration::from_secs(3);
+/// Time after which settings are set although the port sends nothing: the other end has stopped it by flow control.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Bytes that may be in the hardware's queue of a driver that cannot say whether it is empty: the 64 of a
-/// 16750 and of the usual USB converters.
+/// Assumed size of the hardware FIFO for drivers that cannot report whether it is empty: 64 bytes as in a 16750 and in
+/// common USB converters.
 const FIFO_BYTES: u64 = 64;
 
 /// Bits of the longest character: start, 8 data, parity, 2 stop.
@@ -31,20 +38,21 @@ pub(crate) struct Port {
     line: Line,
     flows: Flows,
     slot: PullSlot,
-    /// Settings that wait until what came before them is sent.
-    change: Option<Change>,
-    /// To be said to the application: how the line is really set.
+    /// Settings that wait until the data before them are sent.
+    pending_change: Option<PendingChange>,
+    /// Actual settings to report to the application.
     actual: Option<Settings>,
     changes: u64,
     refusals: u64,
 }
 
 #[derive(Debug)]
-struct Change {
+struct PendingChange {
     settings: Settings,
-    look_at: Time,
-    /// Bytes queued when last looked at, and since when it has been so many.
+    check_at: Time,
+    /// Bytes in the kernel's output queue at the last check.
     queued: usize,
+    /// The first check with this number of bytes.
     queued_since: Time,
 }
 
@@ -54,39 +62,42 @@ impl Port {
             line: Line::new(name, channel, 0),
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
-            change: None,
+            pending_change: None,
             actual: None,
             changes: 0,
             refusals: 0,
         }
     }
 
-    /// Writes, then changes settings once that is sent; says whether nothing waits any more.
+    /// Writes pending data, then sets pending settings once the data are sent. Returns true if nothing is pending.
     fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
         if !self.line.write()? {
             return Ok(false);
         }
-        let Some(change) = &mut self.change else { return Ok(true) };
-        if now < change.look_at || !is_sent(&self.line.channel, change, now) {
+        let Some(change) = &mut self.pending_change else { return Ok(true) };
+        if now < change.check_at || !is_sent(&self.line.channel, change, now) {
             return Ok(false);
         }
         let settings = change.settings;
-        self.change = None;
+        self.pending_change = None;
         self.set(&settings)?;
         Ok(true)
     }
 
+    /// Sets the port and reads the result back.
     fn set(&mut self, settings: &Settings) -> Result<(), PartnerError> {
-        let mut termios = tcgetattr(&self.line.channel).map_err(|error| self.line.error("asking", error))?;
+        let mut termios = tcgetattr(&self.line.channel)
+            .map_err(|error| self.line.error("reading the settings of", error))?;
         let refused = settings
             .apply(&mut termios)
             .and_then(|()| tcsetattr(&self.line.channel, OptionalActions::Now, &termios))
             .is_err();
-        let actual = tcgetattr(&self.line.channel).map_err(|error| self.line.error("asking", error))?;
-        let actual = Settings::of(&actual).said_by(settings);
+        let actual = tcgetattr(&self.line.channel)
+            .map_err(|error| self.line.error("reading the settings of", error))?;
+        let actual = Settings::from_port(&actual).restricted_to(settings);
         self.changes += 1;
         self.refusals += u64::from(refused);
-        // The port does what it can; the application's node shows what that is.
+        // The application's terminal shows the settings that the port could not take.
         if actual != *settings {
             self.actual = Some(actual);
         }
@@ -94,7 +105,7 @@ impl Port {
     }
 
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if self.line.typed_out
+        if self.line.sends_settings()
             && let Some(settings) = self.actual.take()
         {
             return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
@@ -104,7 +115,7 @@ impl Port {
             Ok(count) => {
                 self.line.read_bytes += count as u64;
                 let data = Body::from(self.line.buffer.take());
-                Ok(Next::Message(Message::new(now, self.line.data_out(data))))
+                Ok(Next::Message(Message::new(now, self.line.encode(data))))
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Nothing),
             Err(error) => Err(self.line.error("reading", error)),
@@ -112,8 +123,8 @@ impl Port {
     }
 }
 
-/// Whether everything written has left the port, or never will.
-fn is_sent(channel: &Channel, change: &mut Change, now: Time) -> bool {
+/// Returns true if the port has sent all data, or the timeout is over.
+fn is_sent(channel: &Channel, change: &mut PendingChange, now: Time) -> bool {
     let queued = sys::tty::output_queued(channel).unwrap_or(0);
     if queued != change.queued {
         (change.queued, change.queued_since) = (queued, now);
@@ -123,17 +134,18 @@ fn is_sent(channel: &Channel, change: &mut Change, now: Time) -> bool {
         match sys::tty::is_transmitter_empty(channel) {
             Ok(true) => return true,
             Ok(false) => {}
+            // The driver cannot report it: wait as long as a full FIFO needs.
             Err(_) => {
                 let baud = tcgetattr(channel).map_or(0, |termios| termios.output_speed());
-                let last_ns = FIFO_BYTES * CHARACTER_BITS * 1_000_000_000 / u64::from(baud.max(1));
-                if waited >= Duration::from_nanos(last_ns) {
+                let fifo_ns = FIFO_BYTES * CHARACTER_BITS * 1_000_000_000 / u64::from(baud.max(1));
+                if waited >= Duration::from_nanos(fifo_ns) {
                     return true;
                 }
             }
         }
     }
-    change.look_at = now.after(DRAIN_LOOK);
-    waited >= DRAIN_STUCK
+    change.check_at = now.after(DRAIN_INTERVAL);
+    waited >= DRAIN_TIMEOUT
 }
 
 impl Partner for Port {
@@ -152,10 +164,11 @@ impl Partner for Port {
             Ok(false) => return Ok(Pushed::Full(message)),
             Err(error) => return Err((error, message)),
         }
-        match self.line.message_in(&message) {
-            Ok(SerialMessage::Data(data)) => self.line.unwritten.replace(data),
+        match self.line.decode(&message) {
+            Ok(SerialMessage::Data(data)) => self.line.pending.replace(data),
             Ok(SerialMessage::Settings(settings)) => {
-                self.change = Some(Change { settings, look_at: now, queued: 0, queued_since: now });
+                let change = PendingChange { settings, check_at: now, queued: 0, queued_since: now };
+                self.pending_change = Some(change);
             }
             Err(error) => return Err((error, message)),
         }
@@ -165,10 +178,10 @@ impl Partner for Port {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next(now()));
+        let answer = slot.answer(OUT, request, || self.next(now()));
         self.slot = slot;
         answer
     }
@@ -181,19 +194,19 @@ impl Partner for Port {
                 false => Ok(CtlReply::Pending),
             },
             Ctl::Neutral => {
-                // A port that knows no breaks sends none.
+                // It fails on ports without breaks, which send none.
                 let _ = sys::tty::clear_break(&self.line.channel);
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                let termios =
-                    tcgetattr(&self.line.channel).map_err(|error| self.line.error("asking", error))?;
-                self.actual = Some(Settings::of(&termios));
+                let termios = tcgetattr(&self.line.channel)
+                    .map_err(|error| self.line.error("reading the settings of", error))?;
+                self.actual = Some(Settings::from_port(&termios));
                 Ok(CtlReply::Done)
             }
-            Ctl::Partway => Ok(self.line.unwritten.partway()),
-            Ctl::Skip(bytes) => {
-                self.line.unwritten.skip(bytes);
+            Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(self.line.pending.partial_write()),
+            Ctl::Recovery(RecoveryCtl::Skip(bytes)) => {
+                self.line.pending.skip(bytes);
                 Ok(CtlReply::Done)
             }
             Ctl::Report => {
@@ -210,12 +223,15 @@ impl Partner for Port {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        let says_settings = self.line.typed_out && self.actual.is_some();
+        let has_settings = self.line.sends_settings() && self.actual.is_some();
         match direction {
-            Direction::Out if self.slot.is_held() || says_settings => Readiness::now(),
+            Direction::Out if self.slot.is_held() || has_settings => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read),
-            Direction::In if self.line.unwritten.left() > 0 => self.line.channel.readiness(Interest::Write),
-            Direction::In => self.change.as_ref().map_or(Readiness::now(), |c| Readiness::at(c.look_at)),
+            Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
+            Direction::In => {
+                let change = self.pending_change.as_ref();
+                change.map_or(Readiness::now(), |change| Readiness::at(change.check_at))
+            }
         }
     }
 }

@@ -1,87 +1,103 @@
-//! What both ends of a serial line do alike: bytes in and out of a descriptor, typed or plain.
+//! The common part of a port and a terminal: reading and writing a descriptor, and encoding messages.
 
 use super::message::SerialMessage;
 use crate::flows::Flows;
-use crate::stream::{Channel, ReadBuffer, Unwritten};
+use crate::stream::{Channel, PendingWrite, ReadBuffer};
 use contract::{Body, Direction, FlowKey, FlowTemplate, Format, Message, PartnerError, Report};
 use rustix::io::Errno;
 
-/// Bytes of a read buffer: what the kernel's line discipline holds (`N_TTY_BUF_SIZE`).
+/// Size of a read buffer: the size of the kernel's line buffer (`N_TTY_BUF_SIZE`).
 const BUFFER_BYTES: usize = 4096;
 
-/// A descriptor of a terminal, and what is on its way through it.
+/// Content of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    /// [`SerialMessage`]s: data and settings.
+    Messages,
+    /// Data only, for a partner of another format.
+    PlainBytes,
+}
+
+/// A terminal descriptor with its buffers.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) channel: Channel,
     pub(crate) buffer: ReadBuffer,
-    pub(crate) unwritten: Unwritten,
-    /// Whether the flow out carries settings, too, or plain bytes.
-    pub(crate) typed_out: bool,
-    typed_in: bool,
+    pub(crate) pending: PendingWrite,
+    out: Encoding,
+    into: Encoding,
     pub(crate) read_bytes: u64,
     written_bytes: u64,
 }
 
 impl Line {
-    /// `status_bytes`: what every read opens with besides data.
+    /// `status_bytes`: size of the status at the front of every read.
     pub(crate) fn new(name: String, channel: Channel, status_bytes: usize) -> Self {
         Line {
             name,
             channel,
             buffer: ReadBuffer::new(BUFFER_BYTES + status_bytes),
-            unwritten: Unwritten::default(),
-            typed_out: true,
-            typed_in: true,
+            pending: PendingWrite::default(),
+            out: Encoding::Messages,
+            into: Encoding::Messages,
             read_bytes: 0,
             written_bytes: 0,
         }
     }
 
-    /// Opens a flow: of data and settings, or, for a partner of another format, of plain bytes.
+    /// Opens a flow in the format of the template.
     pub(crate) fn open(
         &mut self,
         flows: &mut Flows,
         template: &FlowTemplate,
     ) -> Result<FlowKey, PartnerError> {
         let key = flows.open(template, &Format::Bytes)?;
-        let typed = template.format == Format::Serial;
+        let encoding = match template.format {
+            Format::Serial => Encoding::Messages,
+            _ => Encoding::PlainBytes,
+        };
         match template.direction {
-            Direction::Out => self.typed_out = typed,
-            Direction::In => self.typed_in = typed,
+            Direction::Out => self.out = encoding,
+            Direction::In => self.into = encoding,
         }
         Ok(key)
     }
 
-    /// Writes what is unwritten; says whether that was everything.
+    /// Returns true if the flow out can carry settings.
+    pub(crate) fn sends_settings(&self) -> bool {
+        self.out == Encoding::Messages
+    }
+
+    /// Writes as many pending bytes as there is room for. Returns true if none are left.
     pub(crate) fn write(&mut self) -> Result<bool, PartnerError> {
-        match self.unwritten.write(&self.channel) {
+        match self.pending.write(&self.channel) {
             Ok(count) => {
                 self.written_bytes += count as u64;
-                Ok(self.unwritten.left() == 0)
+                Ok(self.pending.left() == 0)
             }
             Err(error) => Err(self.error("writing to", error)),
         }
     }
 
-    /// What a message that was pushed says.
-    pub(crate) fn message_in(&self, message: &Message) -> Result<SerialMessage, PartnerError> {
-        match self.typed_in {
-            true => SerialMessage::parse(&message.body)
+    /// Decodes a pushed message.
+    pub(crate) fn decode(&self, message: &Message) -> Result<SerialMessage, PartnerError> {
+        match self.into {
+            Encoding::Messages => SerialMessage::parse(&message.body)
                 .map_err(|error| PartnerError::Message(format!("for {}: {error}", self.name))),
-            false => Ok(SerialMessage::Data(message.body.clone())),
+            Encoding::PlainBytes => Ok(SerialMessage::Data(message.body.clone())),
         }
     }
 
-    /// The body of a message of data.
-    pub(crate) fn data_out(&self, data: Body) -> Body {
-        match self.typed_out {
-            true => SerialMessage::Data(data).emit(),
-            false => data,
+    /// Encodes data for the flow out.
+    pub(crate) fn encode(&self, data: Body) -> Body {
+        match self.out {
+            Encoding::Messages => SerialMessage::Data(data).emit(),
+            Encoding::PlainBytes => data,
         }
     }
 
-    /// An error of the system; a port that was unplugged is gone.
+    /// Converts an error of the system: an unplugged port is [`PartnerError::Gone`].
     pub(crate) fn error(&self, verb: &str, error: Errno) -> PartnerError {
         match error {
             Errno::IO | Errno::NODEV | Errno::NXIO | Errno::BADF => PartnerError::Gone(self.name.clone()),
@@ -89,7 +105,7 @@ impl Line {
         }
     }
 
-    /// Figures for people and scripts.
+    /// Returns the common figures of [`contract::Ctl::Report`].
     pub(crate) fn report(&self) -> Vec<Report> {
         vec![("read bytes", self.read_bytes as f64), ("written bytes", self.written_bytes as f64)]
     }

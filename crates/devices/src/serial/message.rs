@@ -1,12 +1,12 @@
-//! The bodies of a serial flow: data, and settings in their place among the data.
+//! Messages of a serial flow: data, and settings between them.
 //!
 //! | kind: u8 | then |
 //! |---|---|
 //! | 0 | the bytes of the line |
 //! | 1 | `known: u8`, `input_baud: u32`, `output_baud: u32`, `data_bits: u8`, `parity: u8`, `stop_bits: u8`, `flow: u8` |
 //!
-//! Little-endian. The bits of `known` say which of the settings are meant, in the order above (both speeds share bit 0);
-//! the others are zero.
+//! Little-endian. Each bit of `known` marks a setting as present, in the order above (both speeds share bit 0). Absent
+//! settings are zero.
 
 use contract::Body;
 use rustix::termios::{ControlModes, InputModes, Termios};
@@ -17,7 +17,7 @@ use wire::{Reader, WireError, Writer};
 pub enum SerialMessage {
     /// Bytes of the line.
     Data(Body),
-    /// How the line is set from here on.
+    /// Settings for the following data.
     Settings(Settings),
 }
 
@@ -27,34 +27,34 @@ const DATA: u8 = 0;
 /// Kind byte of settings.
 const SETTINGS: u8 = 1;
 
-/// How a serial line is set. What is `None` is not said: a pseudo-terminal knows neither data bits nor parity.
+/// Settings of a serial line. `None` is unknown: a pseudo-terminal has neither data bits nor parity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Bits a second.
     pub speed: Option<Speed>,
     /// 5 to 8.
     pub data_bits: Option<u8>,
-    /// The bit behind the data bits.
+    /// Parity bit.
     pub parity: Option<Parity>,
     /// 1 or 2.
     pub stop_bits: Option<u8>,
-    /// Who may stop whom, and how.
+    /// Flow control.
     pub flow: Option<FlowControl>,
 }
 
-/// Bits a second, each way; 0 hangs up.
+/// Bits a second in each direction; 0 hangs up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Speed {
-    /// Received.
+    /// Of received data.
     pub input_baud: u32,
-    /// Sent.
+    /// Of sent data.
     pub output_baud: u32,
 }
 
-/// The bit behind the data bits.
+/// The parity bit behind the data bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parity {
-    /// There is none.
+    /// No parity bit.
     None,
     /// An odd number of ones.
     Odd,
@@ -66,21 +66,21 @@ pub enum Parity {
     Space,
 }
 
-/// Flow control, of `termios(3)`.
+/// Flow control (`termios(3)`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlowControl {
-    /// XOFF from the other side stops what we send (IXON).
+    /// XOFF from the other end stops the output (IXON).
     pub xon_output: bool,
-    /// We send XOFF when we have no room (IXOFF).
+    /// A full input sends XOFF to the other end (IXOFF).
     pub xoff_input: bool,
-    /// The lines RTS and CTS do it (CRTSCTS).
+    /// The lines RTS and CTS control both directions (CRTSCTS).
     pub rts_cts: bool,
 }
 
 const PARITIES: [Parity; 5] = [Parity::None, Parity::Odd, Parity::Even, Parity::Mark, Parity::Space];
 
 impl SerialMessage {
-    /// The message as a body.
+    /// Encodes the message.
     pub fn emit(self) -> Body {
         match self {
             SerialMessage::Data(mut body) => {
@@ -96,7 +96,7 @@ impl SerialMessage {
         }
     }
 
-    /// Reads a body, whose data is shared, not copied.
+    /// Decodes a body. Shares its data instead of copying them.
     pub fn parse(body: &Body) -> Result<SerialMessage, WireError> {
         let mut body = body.clone();
         let [kind] = body.take_front().ok_or(WireError::Short { what: "serial kind", needed: 1, left: 0 })?;
@@ -117,10 +117,10 @@ impl SerialMessage {
 }
 
 impl Settings {
-    /// Bytes of [`Settings::emit`].
+    /// Size of encoded settings.
     pub const BYTES: usize = 13;
 
-    /// The settings as bytes.
+    /// Encodes the settings.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let known = [
             self.speed.is_some(),
@@ -129,7 +129,7 @@ impl Settings {
             self.stop_bits.is_some(),
             self.flow.is_some(),
         ];
-        let known = known.iter().enumerate().map(|(bit, said)| u8::from(*said) << bit).sum();
+        let known = known.iter().enumerate().map(|(bit, is_known)| u8::from(*is_known) << bit).sum();
         let speed = self.speed.unwrap_or_default();
         let parity = PARITIES.iter().position(|parity| Some(*parity) == self.parity).unwrap_or(0);
         let flow = self.flow.unwrap_or_default();
@@ -142,48 +142,48 @@ impl Settings {
         bytes
     }
 
-    /// Reads settings, and refuses those that no line has.
+    /// Decodes settings. Refuses values that no line can have.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Settings, WireError> {
         let known = reader.u8("serial settings known")?;
         if known >> 5 != 0 {
             return Err(WireError::Value { what: "serial settings known", value: known.into() });
         }
-        let said = |bit: u8| known >> bit & 1 == 1;
+        let is_known = |bit: u8| known >> bit & 1 == 1;
         let speed = Speed {
             input_baud: reader.u32("serial input baud")?,
             output_baud: reader.u32("serial output baud")?,
         };
         let (data_bits, parity) = (reader.u8("serial data bits")?, reader.u8("serial parity")?);
         let (stop_bits, flow) = (reader.u8("serial stop bits")?, reader.u8("serial flow control")?);
-        let wrong = |what, value: u8| Err(WireError::Value { what, value: value.into() });
-        if !(if said(1) { 5..=8 } else { 0..=0 }).contains(&data_bits) {
+        let wrong = |field, value: u8| Err(WireError::Value { what: field, value: value.into() });
+        if !(if is_known(1) { 5..=8 } else { 0..=0 }).contains(&data_bits) {
             return wrong("serial data bits", data_bits);
         }
-        if parity > if said(2) { 4 } else { 0 } {
+        if parity > if is_known(2) { 4 } else { 0 } {
             return wrong("serial parity", parity);
         }
-        if !(if said(3) { 1..=2 } else { 0..=0 }).contains(&stop_bits) {
+        if !(if is_known(3) { 1..=2 } else { 0..=0 }).contains(&stop_bits) {
             return wrong("serial stop bits", stop_bits);
         }
-        if flow > if said(4) { 7 } else { 0 } {
+        if flow > if is_known(4) { 7 } else { 0 } {
             return wrong("serial flow control", flow);
         }
-        if !said(0) && speed != Speed::default() {
+        if !is_known(0) && speed != Speed::default() {
             return Err(WireError::Value { what: "serial speed", value: speed.output_baud.into() });
         }
         let flow =
             FlowControl { xon_output: flow & 1 != 0, xoff_input: flow & 2 != 0, rts_cts: flow & 4 != 0 };
         Ok(Settings {
-            speed: said(0).then_some(speed),
-            data_bits: said(1).then_some(data_bits),
-            parity: said(2).then(|| PARITIES[usize::from(parity)]),
-            stop_bits: said(3).then_some(stop_bits),
-            flow: said(4).then_some(flow),
+            speed: is_known(0).then_some(speed),
+            data_bits: is_known(1).then_some(data_bits),
+            parity: is_known(2).then(|| PARITIES[usize::from(parity)]),
+            stop_bits: is_known(3).then_some(stop_bits),
+            flow: is_known(4).then_some(flow),
         })
     }
 
-    /// What a terminal is set to.
-    pub(crate) fn of(termios: &Termios) -> Settings {
+    /// Reads the settings of a port.
+    pub(crate) fn from_port(termios: &Termios) -> Settings {
         let (control, input) = (termios.control_modes, termios.input_modes);
         let size = control & ControlModes::CSIZE;
         let data_bits = match size {
@@ -213,16 +213,16 @@ impl Settings {
         }
     }
 
-    /// What a pseudo-terminal is set to: the kernel keeps it at 8 data bits and no parity, whatever an
-    /// application asks (`drivers/tty/pty.c`, `pty_set_termios`), so it says nothing of these.
-    pub(crate) fn of_pty(termios: &Termios) -> Settings {
-        Settings { data_bits: None, parity: None, ..Settings::of(termios) }
+    /// Reads the settings of a pseudo-terminal. The kernel fixes it to 8 data bits without parity
+    /// (`drivers/tty/pty.c`, `pty_set_termios`), so these are unknown.
+    pub(crate) fn from_pty(termios: &Termios) -> Settings {
+        Settings { data_bits: None, parity: None, ..Settings::from_port(termios) }
     }
 
-    /// Sets what is said in `termios`.
+    /// Applies the known settings to `termios`.
     pub(crate) fn apply(&self, termios: &mut Termios) -> rustix::io::Result<()> {
         if let Some(speed) = self.speed {
-            // Left at 0 it follows the output speed, also when a program that knows only one speed sets it.
+            // An input speed of 0 follows the output speed, also when a program sets only that.
             let own_input = speed.input_baud != speed.output_baud;
             termios.set_input_speed(if own_input { speed.input_baud } else { 0 })?;
             termios.set_output_speed(speed.output_baud)?;
@@ -253,8 +253,8 @@ impl Settings {
         Ok(())
     }
 
-    /// These, of what `other` says anything about.
-    pub(crate) fn said_by(self, other: &Settings) -> Settings {
+    /// Removes the settings that are unknown in `other`.
+    pub(crate) fn restricted_to(self, other: &Settings) -> Settings {
         Settings {
             speed: self.speed.filter(|_| other.speed.is_some()),
             data_bits: self.data_bits.filter(|_| other.data_bits.is_some()),

@@ -1,4 +1,5 @@
-//! `serial:PATH` and `pty:PATH`: a serial port here, a terminal there that unmodified programs take for it.
+//! `serial:PATH` and `pty:PATH`: a serial port on the device host, and a pseudo-terminal on the application host that
+//! unmodified programs use like the port.
 
 mod application;
 mod device;
@@ -26,18 +27,18 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use wire::{Reader, Writer};
 
-/// A serial port: the device's side.
+/// The class `serial`, the device side.
 #[derive(Debug)]
 pub struct Serial;
 
-/// A pseudo-terminal: the application's side.
+/// The class `pty`, the application side.
 #[derive(Debug)]
 pub struct Pty;
 
-/// What an option says that leaves a setting as the port has it.
+/// Value of an option that leaves the port's setting.
 const KEEP: &str = "keep";
 
-/// Longest name by which a port is found again.
+/// Longest path by which a port is found again.
 const IDENTITY_BYTES_MAX: usize = 4096;
 
 const fn option(
@@ -54,17 +55,12 @@ const OPTIONS: &[OptionSpec] = &[
         "baud",
         OptionKind::Integer { min: 0, max: u32::MAX as i64 },
         "0",
-        "bits a second to begin with; 0: as the port has it",
+        "initial speed, bits a second; 0 keeps that of the port",
     ),
     option("data", OptionKind::Choice(&[KEEP, "5", "6", "7", "8"]), KEEP, "data bits"),
     option("parity", OptionKind::Choice(&[KEEP, "none", "odd", "even", "mark", "space"]), KEEP, "parity bit"),
     option("stop", OptionKind::Choice(&[KEEP, "1", "2"]), KEEP, "stop bits"),
-    option(
-        "flow",
-        OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]),
-        KEEP,
-        "flow control to begin with",
-    ),
+    option("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
 ];
 
 fn flows() -> Vec<FlowOffer> {
@@ -72,8 +68,8 @@ fn flows() -> Vec<FlowOffer> {
     vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)]
 }
 
-/// What the user sets before anything flows.
-fn first_settings(spec: &DeviceSpec) -> Settings {
+/// Returns the settings of the options.
+fn initial_settings(spec: &DeviceSpec) -> Settings {
     let options = &spec.options;
     let baud = u32::try_from(options.integer("baud")).unwrap_or(0);
     let flow = |xon, rts_cts| Some(FlowControl { xon_output: xon, xoff_input: xon, rts_cts });
@@ -98,7 +94,7 @@ fn first_settings(spec: &DeviceSpec) -> Settings {
     }
 }
 
-/// What a serial port's description says beyond its flows: how it is set, and by what name it is found again.
+/// Encodes the properties of a description: settings, and the path by which the port is found again.
 fn emit_properties(settings: &Settings, identity: &str) -> Vec<u8> {
     Writer::new().raw(&settings.emit()).text(identity).finish()
 }
@@ -116,7 +112,7 @@ fn parse_properties(bytes: &[u8]) -> Result<(Settings, String), DeviceError> {
     })
 }
 
-/// The name that a port keeps wherever it is plugged in, as udev gives it; empty if it gives none.
+/// Returns udev's path for the port, which does not depend on its USB socket; empty if there is none.
 fn identity(path: &Path) -> String {
     let Ok(port) = fs::canonicalize(path) else { return String::new() };
     let names = fs::read_dir("/dev/serial/by-id").into_iter().flatten().flatten();
@@ -129,20 +125,20 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     let port = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
         let advice = match error {
             rustix::io::Errno::ACCESS => "join the group that owns it, usually `dialout`",
-            rustix::io::Errno::BUSY => "another program has it open for itself alone",
-            _ => "`outboard devices` lists the ports there are",
+            rustix::io::Errno::BUSY => "another program has opened it exclusively",
+            _ => "`outboard devices` lists the ports",
         };
         os(format!("opening {path}"), error, Some(advice))
     })?;
-    let asked = |error| os(format!("setting {path}"), error, Some("is it a serial port?"));
-    let mut termios = tcgetattr(&port).map_err(asked)?;
+    let failed = |error| os(format!("setting {path}"), error, Some("is it a serial port?"));
+    let mut termios = tcgetattr(&port).map_err(failed)?;
     termios.make_raw();
-    // Without CREAD nothing is received; without CLOCAL a port with no carrier hangs up.
+    // CREAD enables the receiver; CLOCAL ignores a missing carrier.
     termios.control_modes.insert(ControlModes::CREAD | ControlModes::CLOCAL);
-    first_settings(spec).apply(&mut termios).map_err(asked)?;
-    tcsetattr(&port, OptionalActions::Now, &termios).map_err(asked)?;
-    rustix::termios::ioctl_tiocexcl(&port).map_err(asked)?;
-    let settings = Settings::of(&tcgetattr(&port).map_err(asked)?);
+    initial_settings(spec).apply(&mut termios).map_err(failed)?;
+    tcsetattr(&port, OptionalActions::Now, &termios).map_err(failed)?;
+    rustix::termios::ioctl_tiocexcl(&port).map_err(failed)?;
+    let settings = Settings::from_port(&tcgetattr(&port).map_err(failed)?);
     let baud = settings.speed.unwrap_or_default().output_baud;
     let description = Description {
         class: Serial.name().into(),
@@ -217,11 +213,11 @@ impl DeviceClass for Serial {
     }
 }
 
-/// A port of `/sys/class/tty` that has hardware behind it.
+/// Returns the listing of an entry in `/sys/class/tty`, or `None` if it has no hardware.
 fn listing(port: &Path) -> Option<Listing> {
     let name = port.file_name()?.to_str()?;
     let driver = fs::read_link(port.join("device/driver")).ok()?;
-    // A port of a PC that is not fitted has a device, too, and the type 0 (PORT_UNKNOWN).
+    // A PC's missing ports have a device, too, with the type 0 (PORT_UNKNOWN).
     if fs::read_to_string(port.join("type")).is_ok_and(|kind| kind.trim() == "0") {
         return None;
     }
@@ -243,7 +239,7 @@ impl DeviceClass for Pty {
     }
 
     fn summary(&self) -> &'static str {
-        "a pseudo-terminal that programs open like the serial port elsewhere"
+        "a pseudo-terminal that programs open like the serial port of the device host"
     }
 
     fn doc(&self) -> &'static str {
@@ -271,9 +267,9 @@ impl DeviceClass for Pty {
             None => Settings::default(),
         };
         let (master, slave, pts) = open_pair(&settings)
-            .map_err(|error| os("making a pseudo-terminal".into(), error, Some("is /dev/pts mounted?")))?;
-        // Asked before anyone can find the terminal: a difference from this is an application's doing.
-        let begun_with = Settings::of_pty(&tcgetattr(&slave).map_err(prepared)?);
+            .map_err(|error| os("creating a pseudo-terminal".into(), error, Some("is /dev/pts mounted?")))?;
+        // Read before an application can find the terminal, so that later differences are changes of applications.
+        let initial = Settings::from_pty(&tcgetattr(&slave).map_err(failed_to_prepare)?);
         let mut summary = pts.display().to_string();
         if !spec.target.is_empty() {
             link(Path::new(&spec.target), &pts)?;
@@ -284,7 +280,7 @@ impl DeviceClass for Pty {
             summary: format!("serial terminal {summary}"),
             flows: flows(),
             application: self.name(),
-            properties: emit_properties(&begun_with, ""),
+            properties: emit_properties(&initial, ""),
         };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![master, slave] })
     }
@@ -297,21 +293,20 @@ impl DeviceClass for Pty {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let spec = opened.spec.clone();
-        let (begun_with, _) = parse_properties(&opened.description.properties)?;
+        let (initial, _) = parse_properties(&opened.description.properties)?;
         let [master, slave] = plain::descriptors(opened)?;
-        let pts = pts_path(&master).map_err(prepared)?;
+        let pts = pts_path(&master).map_err(failed_to_prepare)?;
         let link = path_link(&spec, &pts);
-        let channel = Channel::own(master).map_err(prepared)?;
-        Ok(Box::new(Terminal::new(pts.display().to_string(), channel, slave, link, begun_with)))
+        let channel = Channel::own(master).map_err(failed_to_prepare)?;
+        Ok(Box::new(Terminal::new(pts.display().to_string(), channel, slave, link, initial)))
     }
 }
 
-/// A pseudo-terminal that could not be prepared.
-fn prepared(error: rustix::io::Errno) -> DeviceError {
+fn failed_to_prepare(error: rustix::io::Errno) -> DeviceError {
     os("preparing a pseudo-terminal".into(), error, None)
 }
 
-/// The name that applications find a terminal by, if it has one; it goes with this.
+/// Returns the link to the terminal if the specification has a path. Dropping the result removes the link.
 fn path_link(spec: &DeviceSpec, pts: &Path) -> Option<PathLink> {
     let path = Some(&spec.target).filter(|target| !target.is_empty());
     path.map(|path| PathLink { path: path.into(), target: pts.to_path_buf() })
@@ -323,7 +318,7 @@ fn open_pair(settings: &Settings) -> rustix::io::Result<(OwnedFd, OwnedFd, PathB
     unlockpt(&master)?;
     let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     application::prepare(&slave, settings)?;
-    // Only now, so that the application's side does not take these settings for an application's.
+    // After the preparation, so that the kernel does not report it as a change of an application.
     sys::tty::set_packet_mode(&master, true)
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
     let pts = pts_path(&master)?;
@@ -334,7 +329,7 @@ fn pts_path(master: &OwnedFd) -> rustix::io::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsString::from_vec(ptsname(master, Vec::new())?.into_bytes())))
 }
 
-/// Makes `path` a link to the pseudo-terminal. Only a link that an earlier one left is replaced.
+/// Makes `path` a link to the pseudo-terminal. Replaces only a stale link to a pseudo-terminal.
 fn link(path: &Path, pts: &Path) -> Result<(), DeviceError> {
     let refused = |error| os(format!("linking {} to {}", path.display(), pts.display()), error, None);
     match fs::symlink_metadata(path) {
@@ -346,7 +341,7 @@ fn link(path: &Path, pts: &Path) -> Result<(), DeviceError> {
         Ok(_) => {
             return Err(DeviceError::Spec {
                 what: format!("`pty:{}`", path.display()),
-                problem: "it exists and is no link to a pseudo-terminal; remove it or choose another path"
+                problem: "it exists and is not a link to a pseudo-terminal; remove it or choose another path"
                     .into(),
             });
         }

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::partner::{Harness, conforms};
 
-/// A pseudo-terminal as the kernel gives it, but raw: a serial line of the test's own.
+/// Returns a raw pseudo-terminal, which acts as a serial line.
 pub(crate) fn raw_pair() -> (OwnedFd, OwnedFd) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
@@ -79,7 +79,7 @@ fn data_body(bytes: &[u8]) -> Body {
     Body::from(data(bytes))
 }
 
-/// A serial port on a line of the test's own. Not by its class, which would want it for itself alone.
+/// Returns a port on a raw pseudo-terminal. It is not opened by its class, which would open it exclusively.
 fn port() -> FarLine {
     let (master, slave) = raw_pair();
     rustix::io::ioctl_fionbio(&master, true).unwrap();
@@ -88,7 +88,7 @@ fn port() -> FarLine {
     FarLine { partner, far: master.into(), fed: 0, _near: Some(near) }
 }
 
-/// The device's side of a pseudo-terminal, and the path that programs open.
+/// Returns the partner of a pseudo-terminal that programs open by `path`.
 fn terminal_at(path: &str, like: Option<&Description>) -> Box<dyn Partner> {
     let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
     let opened = class.open(&spec, Role::Application, like).unwrap_or_else(|error| panic!("{error}"));
@@ -111,7 +111,7 @@ fn open_flow(partner: &mut dyn Partner, direction: Direction) -> FlowKey {
     partner.open(&serial_template(direction), &Attributes::default()).unwrap()
 }
 
-/// Pulls until there is a message.
+/// Pulls until a message arrives.
 fn pull(partner: &mut dyn Partner, key: FlowKey) -> SerialMessage {
     let start = Instant::now();
     loop {
@@ -120,7 +120,7 @@ fn pull(partner: &mut dyn Partner, key: FlowKey) -> SerialMessage {
             Pulled::Nothing => std::thread::sleep(Duration::from_millis(1)),
             other => panic!("{other:?}"),
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "nothing came");
+        assert!(start.elapsed() < Duration::from_secs(60), "no message arrives");
     }
 }
 
@@ -130,15 +130,15 @@ fn push(partner: &mut dyn Partner, key: FlowKey, body: Body) {
     while let Pushed::Full(back) = partner.push(key, message).unwrap() {
         message = back;
         std::thread::sleep(Duration::from_millis(1));
-        assert!(start.elapsed() < Duration::from_secs(20), "never taken");
+        assert!(start.elapsed() < Duration::from_secs(60), "the partner stays full");
     }
 }
 
-fn settle(partner: &mut dyn Partner) {
+fn flush(partner: &mut dyn Partner) {
     let start = Instant::now();
     while let CtlReply::Pending = partner.ctl(FlowKey::DEFAULT, Ctl::Flush).unwrap() {
         std::thread::sleep(Duration::from_millis(1));
-        assert!(start.elapsed() < Duration::from_secs(20), "never flushed");
+        assert!(start.elapsed() < Duration::from_secs(60), "the flush never ends");
     }
 }
 
@@ -172,7 +172,7 @@ fn a_port_conforms() {
 fn a_terminal_conforms() {
     conforms(|| {
         let (line, scratch) = terminal();
-        // The link is of no more use once the program has it open.
+        // The program has opened the terminal and needs the link no longer.
         drop(scratch);
         line
     });
@@ -192,7 +192,7 @@ fn an_unmodified_stty_sets_the_speed_before_the_data_that_follows() {
 }
 
 #[test]
-fn any_speed_stop_bits_and_flow_control_are_said() {
+fn speed_stop_bits_and_flow_control_are_sent() {
     let (mut line, _scratch) = terminal();
     let key = open_flow(line.partner(), Direction::Out);
     change(&line.far, |termios| {
@@ -222,15 +222,15 @@ fn a_change_without_data_makes_the_terminal_ready() {
     change(&line.far, |termios| termios.set_speed(4800).unwrap());
     let mut poller = sys::poller::Poller::new().unwrap();
     for (descriptor, _) in line.partner().readiness(key, Direction::Out).descriptors.into_iter().flatten() {
-        poller.want(descriptor, true, false);
+        poller.register(descriptor, true, false);
     }
-    assert!(poller.wait(Some(Duration::from_secs(20))).unwrap(), "the kernel did not tell");
+    assert!(poller.wait(Some(Duration::from_secs(60))).unwrap(), "the kernel reports no change");
     assert!(matches!(line.partner().pull(key, Pull::Ask).unwrap(), Pulled::Available(_)));
 }
 
-/// The terminal can be found before anybody watches it.
+/// A program may open the terminal before the worker creates its partner.
 #[test]
-fn what_was_set_before_the_terminal_had_its_partner_is_said() {
+fn settings_from_before_the_partner_are_sent() {
     let scratch = Scratch::new();
     let path = scratch.path("tty");
     let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
@@ -242,7 +242,7 @@ fn what_was_set_before_the_terminal_had_its_partner_is_said() {
 }
 
 #[test]
-fn a_program_that_clears_extproc_is_noticed_and_it_is_set_again() {
+fn extproc_is_set_again_after_a_program_clears_it() {
     let (mut line, _scratch) = terminal();
     let key = open_flow(line.partner(), Direction::Out);
     change(&line.far, |termios| termios.local_modes.remove(LocalModes::EXTPROC));
@@ -251,13 +251,13 @@ fn a_program_that_clears_extproc_is_noticed_and_it_is_set_again() {
     let start = Instant::now();
     while !has_extproc(&line.far) {
         assert!(matches!(line.partner().pull(key, Pull::Ask).unwrap(), Pulled::Nothing));
-        assert!(start.elapsed() < Duration::from_secs(20), "not set again");
+        assert!(start.elapsed() < Duration::from_secs(60), "EXTPROC stays off");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_cooked_program_gets_what_a_local_port_would_give_it() {
+fn a_program_in_cooked_mode_gets_lines_and_echo() {
     let (mut line, _scratch) = terminal();
     let out = open_flow(line.partner(), Direction::Out);
     let into = open_flow(line.partner(), Direction::In);
@@ -267,12 +267,12 @@ fn a_cooked_program_gets_what_a_local_port_would_give_it() {
         termios.set_speed(2400).unwrap();
     });
     assert_eq!(baud_of(pull(line.partner(), out)), 2400);
-    assert!(!has_extproc(&line.far), "EXTPROC would keep the kernel from making lines");
+    assert!(!has_extproc(&line.far), "EXTPROC would disable line editing");
     push(line.partner(), into, data_body(b"hel"));
     push(line.partner(), into, data_body(b"lo\r"));
     let mut echo = Vec::new();
     while echo != b"hello\n" {
-        let SerialMessage::Data(more) = pull(line.partner(), out) else { panic!("settings again") };
+        let SerialMessage::Data(more) = pull(line.partner(), out) else { panic!("unexpected settings") };
         echo.extend_from_slice(&more.into_bytes());
         assert!(b"hello\n".starts_with(&echo), "the echo: {echo:?}");
     }
@@ -283,33 +283,33 @@ fn a_cooked_program_gets_what_a_local_port_would_give_it() {
     let start = Instant::now();
     while !has_extproc(&line.far) {
         let _ = line.partner().pull(out, Pull::Ask).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(20), "EXTPROC does not come back");
+        assert!(start.elapsed() < Duration::from_secs(60), "EXTPROC stays off");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn programs_come_and_go() {
+fn programs_may_close_and_reopen_the_terminal() {
     let (mut line, scratch) = terminal();
     let out = open_flow(line.partner(), Direction::Out);
     let into = open_flow(line.partner(), Direction::In);
     for round in 0..3 {
         line.far = program_opens("/dev/null");
         assert!(matches!(line.partner().pull(out, Pull::Ask).unwrap(), Pulled::Nothing));
-        push(line.partner(), into, data_body(b"while nobody looked"));
+        push(line.partner(), into, data_body(b"while it was closed"));
         line.far = program_opens(&scratch.path("tty"));
-        let expected = b"while nobody looked";
+        let expected = b"while it was closed";
         let (start, mut got) = (Instant::now(), Vec::new());
         while got.len() < expected.len() {
             got.extend(read_available(&mut line.far));
-            assert!(start.elapsed() < Duration::from_secs(20), "round {round}: only {got:?}");
+            assert!(start.elapsed() < Duration::from_secs(60), "round {round}: only {got:?}");
         }
         assert_eq!(got, expected);
     }
 }
 
 #[test]
-fn the_terminal_shows_how_the_port_is_set_and_does_not_say_it_back() {
+fn the_terminal_shows_the_ports_settings_without_sending_them_back() {
     let settings = Settings { stop_bits: Some(2), ..speed(57_600) };
     let like = Description {
         class: "serial".into(),
@@ -336,11 +336,11 @@ fn the_terminal_shows_how_the_port_is_set_and_does_not_say_it_back() {
 }
 
 #[test]
-fn a_port_changes_its_settings_behind_the_data_before_them() {
+fn a_port_changes_its_settings_after_the_data_before_them() {
     let mut line = port();
     let near = line._near.take().unwrap();
     let into = open_flow(line.partner(), Direction::In);
-    // So much that the line cannot take it at once.
+    // More than the line accepts at once.
     let before = vec![b'x'; 200_000];
     push(line.partner(), into, data_body(&before));
     let first = tcgetattr(&near).unwrap().output_speed();
@@ -351,27 +351,27 @@ fn a_port_changes_its_settings_behind_the_data_before_them() {
         assert_eq!(tcgetattr(&near).unwrap().output_speed(), first, "set while data waits");
         got.extend(read_available(&mut line.far));
         message = back;
-        assert!(start.elapsed() < Duration::from_secs(20), "never taken");
+        assert!(start.elapsed() < Duration::from_secs(60), "the partner stays full");
     }
     push(line.partner(), into, data_body(b"after"));
     assert_eq!(tcgetattr(&near).unwrap().output_speed(), 1_000_001);
-    settle(line.partner());
+    flush(line.partner());
     while got.len() < before.len() + 5 {
         got.extend(read_available(&mut line.far));
-        assert!(start.elapsed() < Duration::from_secs(20), "bytes are lost: {}", got.len());
+        assert!(start.elapsed() < Duration::from_secs(60), "bytes are lost: {}", got.len());
     }
     assert_eq!(got, [&before[..], b"after"].concat());
 }
 
 #[test]
-fn a_setting_that_the_port_refuses_comes_back_as_it_is() {
+fn the_actual_value_of_a_refused_setting_is_sent_back() {
     let mut line = port();
     let out = open_flow(line.partner(), Direction::Out);
     let into = open_flow(line.partner(), Direction::In);
-    // A pseudo-terminal stays at 8 data bits and no parity.
-    let wish = Settings { data_bits: Some(7), parity: Some(Parity::Even), ..speed(9600) };
-    push(line.partner(), into, SerialMessage::Settings(wish).emit());
-    settle(line.partner());
+    // A pseudo-terminal stays at 8 data bits without parity.
+    let wanted = Settings { data_bits: Some(7), parity: Some(Parity::Even), ..speed(9600) };
+    push(line.partner(), into, SerialMessage::Settings(wanted).emit());
+    flush(line.partner());
     let actual = Settings { data_bits: Some(8), parity: Some(Parity::None), ..speed(9600) };
     assert_eq!(pull(line.partner(), out), SerialMessage::Settings(actual));
 }
@@ -385,24 +385,25 @@ fn a_port_that_was_unplugged_is_gone() {
     assert!(matches!(answer, Err(contract::PartnerError::Gone(_))), "{answer:?}");
 }
 
-/// Moves messages between two partners until told to stop, both ways.
+/// Carries messages between two partners in both directions until `stop`.
 fn join(mut a: Box<dyn Partner>, mut b: Box<dyn Partner>, stop: std::sync::mpsc::Receiver<()>) {
     let keys = [&mut a, &mut b]
         .map(|p| (open_flow(p.as_mut(), Direction::Out), open_flow(p.as_mut(), Direction::In)));
     let mut held: [Option<Message>; 2] = [None, None];
     while stop.try_recv().is_err() {
         let mut progress = false;
-        for way in 0..2 {
-            let (from, to) = if way == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-            let (from_key, to_key) = (keys[way].0, keys[1 - way].1);
-            let message = held[way].take().or_else(|| match from.pull(from_key, Pull::Yours).unwrap() {
-                Pulled::Message(_, message) => Some(message),
-                _ => None,
-            });
+        for direction in 0..2 {
+            let (from, to) = if direction == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            let (from_key, to_key) = (keys[direction].0, keys[1 - direction].1);
+            let message =
+                held[direction].take().or_else(|| match from.pull(from_key, Pull::Yours).unwrap() {
+                    Pulled::Message(_, message) => Some(message),
+                    _ => None,
+                });
             if let Some(message) = message {
                 match to.push(to_key, message).unwrap() {
                     Pushed::Taken => progress = true,
-                    Pushed::Full(back) => held[way] = Some(back),
+                    Pushed::Full(back) => held[direction] = Some(back),
                 }
             }
             to.ctl(FlowKey::DEFAULT, Ctl::Flush).unwrap();
@@ -419,7 +420,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// Sends `sent` and receives as much, at once; the terminal blocks as terminals do.
+/// Sends `sent` and receives as many bytes at the same time, on a blocking terminal.
 fn exchange(terminal: File, sent: Vec<u8>, expected: usize) -> std::thread::JoinHandle<Vec<u8>> {
     rustix::io::ioctl_fionbio(&terminal, false).unwrap();
     let mut writer = terminal.try_clone().unwrap();
@@ -438,13 +439,13 @@ fn exchange(terminal: File, sent: Vec<u8>, expected: usize) -> std::thread::Join
 }
 
 #[test]
-fn a_megabyte_both_ways_at_once_arrives_byte_for_byte() {
+fn a_megabyte_in_both_directions_arrives_unchanged() {
     const BYTES: usize = 1 << 20;
     let device = port();
     let (application, _scratch) = terminal();
     let (stop, stopped) = std::sync::mpsc::channel();
     let (near, port_partner, far_end) = (device._near, device.partner, device.far);
-    // Whoever is done first must not hang up on the other.
+    // The side that finishes first must not hang up.
     let kept = (far_end.try_clone().unwrap(), application.far.try_clone().unwrap());
     let joining = std::thread::spawn(move || join(port_partner, application.partner, stopped));
     let (down, up) = (noise(1, BYTES), noise(2, BYTES));
@@ -455,7 +456,8 @@ fn a_megabyte_both_ways_at_once_arrives_byte_for_byte() {
         let at_program = exchange(application.far, up, BYTES);
         let _ = done.send((at_program.join(), at_device.join()));
     });
-    let (at_program, at_device) = finished.recv_timeout(Duration::from_secs(60)).expect("it stalls");
+    let (at_program, at_device) =
+        finished.recv_timeout(Duration::from_secs(60)).expect("the exchange stalls");
     assert!(at_program.unwrap() == expected.0, "device to program");
     assert!(at_device.unwrap() == expected.1, "program to device");
     stop.send(()).unwrap();
@@ -464,7 +466,7 @@ fn a_megabyte_both_ways_at_once_arrives_byte_for_byte() {
 }
 
 #[test]
-fn plain_bytes_flow_to_and_from_partners_of_another_format() {
+fn partners_of_another_format_exchange_plain_bytes() {
     let mut line = port();
     let template = crate::stream::tests::template;
     let out = line.partner().open(&template(Direction::Out), &Attributes::default()).unwrap();
@@ -474,7 +476,7 @@ fn plain_bytes_flow_to_and_from_partners_of_another_format() {
     let got = loop {
         match line.partner().pull(out, Pull::Yours).unwrap() {
             Pulled::Message(_, message) => break message.body,
-            _ => assert!(start.elapsed() < Duration::from_secs(20), "nothing came"),
+            _ => assert!(start.elapsed() < Duration::from_secs(60), "nothing came"),
         }
     };
     assert_eq!(got, Body::from(&b"plain"[..]));
@@ -482,22 +484,22 @@ fn plain_bytes_flow_to_and_from_partners_of_another_format() {
     let mut seen = Vec::new();
     while seen.len() < 4 {
         seen.extend(read_available(&mut line.far));
-        assert!(start.elapsed() < Duration::from_secs(20), "only {seen:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "only {seen:?}");
     }
     assert_eq!(seen, b"\x07raw");
 }
 
 #[test]
-fn a_link_replaces_its_like_and_nothing_else_and_goes_with_its_terminal() {
+fn a_link_replaces_only_stale_links_and_is_removed_with_its_terminal() {
     let scratch = Scratch::new();
     let path = scratch.path("tty");
     let first = terminal_at(&path, None);
     let second = terminal_at(&path, None);
     let target = std::fs::read_link(&path).unwrap();
     drop(first);
-    assert_eq!(std::fs::read_link(&path).unwrap(), target, "not the first one's any more");
+    assert_eq!(std::fs::read_link(&path).unwrap(), target, "the link belongs to the second terminal");
     drop(second);
-    assert!(std::fs::symlink_metadata(&path).is_err(), "left behind");
+    assert!(std::fs::symlink_metadata(&path).is_err(), "the link stays");
     for make in [
         |path: &str| std::fs::write(path, "precious"),
         |path: &str| std::os::unix::fs::symlink("/etc/hostname", path),
@@ -518,7 +520,7 @@ fn a_terminal_without_a_path_is_named_in_its_description() {
 }
 
 #[test]
-fn a_port_is_opened_raw_as_the_user_said_and_described() {
+fn a_port_is_opened_raw_with_the_options_and_described() {
     let (master, slave) = raw_pair();
     let path = pts_path(&master).unwrap();
     change(&slave.try_clone().unwrap().into(), |t| {
@@ -537,7 +539,7 @@ fn a_port_is_opened_raw_as_the_user_said_and_described() {
 }
 
 #[test]
-fn what_is_no_serial_port_is_refused_with_advice() {
+fn a_file_that_is_not_a_serial_port_is_refused_with_advice() {
     for (text, expected) in [("serial:/nonexistent", "outboard devices"), ("serial:/dev/null", "serial port")]
     {
         let (class, spec) = crate::spec::parse(text, Role::Device).unwrap();
@@ -547,14 +549,14 @@ fn what_is_no_serial_port_is_refused_with_advice() {
 }
 
 #[test]
-fn listing_the_ports_finds_only_ports() {
+fn the_listing_contains_only_ports() {
     for listing in Serial.list() {
         assert!(listing.spec.starts_with("serial:/dev/tty"), "{listing:?}");
     }
 }
 
 #[test]
-fn messages_have_these_bytes() {
+fn messages_have_the_documented_bytes() {
     let settings = Settings {
         speed: Some(Speed { input_baud: 9600, output_baud: 115_200 }),
         data_bits: Some(7),
@@ -597,13 +599,13 @@ fn any_settings() -> impl Strategy<Value = Settings> {
 
 proptest! {
     #[test]
-    fn settings_come_back(settings in any_settings()) {
+    fn encoded_settings_decode_to_the_same(settings in any_settings()) {
         let body = SerialMessage::Settings(settings).emit();
         prop_assert_eq!(SerialMessage::parse(&body).unwrap(), SerialMessage::Settings(settings));
     }
 
     #[test]
-    fn any_bytes_are_a_message_with_these_bytes_or_an_error(
+    fn any_bytes_that_decode_encode_to_the_same(
         kind in 0u8..3,
         bytes in prop::collection::vec(prop_oneof![0u8..9, any::<u8>()], 0..20),
     ) {
@@ -615,24 +617,24 @@ proptest! {
     }
 
     #[test]
-    fn any_description_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_description_that_decodes_encodes_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         if let Ok((settings, identity)) = parse_properties(&bytes) {
             prop_assert_eq!(emit_properties(&settings, &identity), bytes);
         }
     }
 
     #[test]
-    fn what_is_applied_is_what_is_read(settings in any_settings()) {
+    fn applied_settings_are_read_back(settings in any_settings()) {
         let (_master, slave) = raw_pair();
         let mut termios = tcgetattr(&slave).unwrap();
         settings.apply(&mut termios).unwrap();
         let mut expected = settings;
-        // Equal speeds are written as one.
+        // Equal speeds are stored as one.
         if let Some(speed) = settings.speed
             && speed.input_baud == speed.output_baud
         {
             expected.speed = Some(Speed { input_baud: 0, ..speed });
         }
-        prop_assert_eq!(Settings::of(&termios).said_by(&settings), expected);
+        prop_assert_eq!(Settings::from_port(&termios).restricted_to(&settings), expected);
     }
 }

@@ -1,24 +1,23 @@
-//! `unix:PATH` and `tcp:HOST:PORT`: the bytes of a connection to a server of one's own.
+//! `unix:PATH` and `tcp:HOST:PORT`: the bytes of a connection to any server.
 
 #[cfg(test)]
 mod tests;
 
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner};
+use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use std::io;
-
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A connection to a local socket.
+/// The class `unix`.
 #[derive(Debug)]
 pub struct Unix;
 
-/// A connection over TCP, as it is: no session, no pipeline on the other side.
+/// The class `tcp`.
 #[derive(Debug)]
 pub struct Tcp;
 
@@ -32,7 +31,7 @@ const TCP_OPTIONS: &[OptionSpec] = &[
         kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
         default: "10s",
         scope: Scope::Local,
-        doc: "longest time to connect",
+        doc: "time limit for connecting",
     },
 ];
 
@@ -40,7 +39,7 @@ fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Resu
     Framing::of(spec)?;
     let operation = || format!("connecting to {}:{}", spec.class, spec.target);
     let descriptor =
-        connected.map_err(|error| os(operation(), error, Some("is anything listening there?")))?;
+        connected.map_err(|error| os(operation(), error, Some("is a server listening there?")))?;
     let description = plain::description(spec, plain::both_flows(), "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }
@@ -53,8 +52,8 @@ fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
     let reading =
         Channel::own(socket.try_clone().map_err(refused)?).map_err(|error| refused(error.into()))?;
     let writing = Channel::own(socket).map_err(|error| refused(error.into()))?;
-    let inlet = Inlet::new(name.clone(), writing, framing).with_return();
-    Ok(Box::new(StreamPartner::new(Some(Outlet::new(name, reading, framing)), Some(inlet))))
+    let writer = StreamWriter::new(name.clone(), writing, framing).with_reconnect();
+    Ok(Box::new(StreamPartner::new(Some(StreamReader::new(name, reading, framing)), Some(writer))))
 }
 
 fn connect_tcp(target: &str, timeout: Duration) -> io::Result<OwnedFd> {

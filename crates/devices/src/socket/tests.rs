@@ -9,7 +9,7 @@ use testkit::partner::conforms;
 
 fn both_ways(partner: Box<dyn contract::Partner>, far: OwnedFd, options: bool) -> FarStream {
     let taker = far.try_clone().unwrap();
-    // The far side's two ends are one connection: dropping one does not end it.
+    // Reader and writer of the far side share one connection: dropping one does not end it.
     FarStream { in_containers: options, ends: false, ..FarStream::new(partner, Some(far), Some(taker)) }
 }
 
@@ -35,7 +35,7 @@ fn a_tcp_connection_conforms() {
 }
 
 #[test]
-fn the_servers_end_is_the_flows_end() {
+fn the_flow_ends_when_the_server_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut partner = open(&format!("tcp:{}", listener.local_addr().unwrap()), Role::Device);
     listener.accept().unwrap().0.write_all(b"good bye").unwrap();
@@ -45,7 +45,7 @@ fn the_servers_end_is_the_flows_end() {
 }
 
 #[test]
-fn nobody_listening_is_said_with_the_address() {
+fn a_refused_connection_is_reported_with_the_address() {
     let (class, spec) = crate::spec::parse("unix:/nonexistent/socket", Role::Device).unwrap();
     let error = class.open(&spec, Role::Device, None).unwrap_err().to_string();
     assert!(error.contains("unix:/nonexistent/socket") && error.contains("listening"), "{error}");

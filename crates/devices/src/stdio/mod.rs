@@ -1,26 +1,27 @@
-//! `stdin` and `stdout`: what this program's standard streams carry.
+//! `stdin` and `stdout`: the program's standard streams.
 
 #[cfg(test)]
 mod tests;
 
 use crate::plain::{self, os};
-use crate::stream::{Channel, FRAME_OPTION, Framing, Inlet, MAX_OPTION, Outlet, StreamPartner, reopen};
+use crate::stream::{
+    Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter, reopen,
+};
 use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Standard input, a source.
+/// The class `stdin`.
 #[derive(Debug)]
 pub struct Stdin;
 
-/// Standard output, a sink.
+/// The class `stdout`.
 #[derive(Debug)]
 pub struct Stdout;
 
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 
-/// A second handle on a standard stream: the first stays as the user's shell gave it. A terminal is opened anew, so that
-/// it has flags of its own.
-pub(crate) fn second(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, DeviceError> {
+/// Duplicates a standard stream. A terminal is reopened, so that its file flags are not shared with the shell.
+pub(crate) fn duplicate(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, DeviceError> {
     if rustix::termios::isatty(stream)
         && let Ok(own) = reopen(stream)
     {
@@ -32,7 +33,7 @@ pub(crate) fn second(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, Dev
 
 fn open(spec: &DeviceSpec, role: Role, stream: BorrowedFd<'_>) -> Result<Opened, DeviceError> {
     Framing::of(spec)?;
-    let descriptor = second(stream, &spec.class)?;
+    let descriptor = duplicate(stream, &spec.class)?;
     let description = plain::description(spec, plain::forward_flow(), "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }
@@ -74,7 +75,7 @@ impl DeviceClass for Stdin {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
-        let outlet = Outlet::new("standard input", channel(opened)?, framing);
+        let outlet = StreamReader::new("standard input", channel(opened)?, framing);
         Ok(Box::new(StreamPartner::new(Some(outlet), None)))
     }
 }
@@ -110,7 +111,7 @@ impl DeviceClass for Stdout {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
-        let inlet = Inlet::new("standard output", channel(opened)?, framing);
+        let inlet = StreamWriter::new("standard output", channel(opened)?, framing);
         Ok(Box::new(StreamPartner::new(None, Some(inlet))))
     }
 }

@@ -46,7 +46,7 @@ fn standard_output_to_a_terminal_conforms() {
 }
 
 #[test]
-fn the_streams_flags_stay_as_they_were() {
+fn the_file_flags_of_standard_streams_stay() {
     let (reader, writer) = std::io::pipe().unwrap();
     let (master, slave) = crate::serial::tests::raw_pair();
     let kept =

@@ -1,38 +1,38 @@
-//! Framing: a stream of bytes to messages and back, without I/O.
+//! Framing: converts a byte stream to messages and back. Sans-IO.
 
 use contract::{Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, Scope, Time, Value, parse_value};
 use wire::Container;
 
-/// How a stream of bytes is cut into messages.
+/// Framing of a byte stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// What there is, at most so many bytes at once. Borders mean nothing.
+    /// The available bytes, at most this many. Boundaries have no meaning.
     Chunk(usize),
-    /// A line, its newline included.
+    /// A line with its newline.
     Line,
-    /// A container of `wire`, with its creation time.
+    /// A [`Container`] with its creation time.
     Container,
 }
 
-/// The option that chooses the framing.
+/// The option `frame`.
 pub(crate) const FRAME_OPTION: OptionSpec = OptionSpec {
     name: "frame",
     kind: OptionKind::Text { max: 32 },
     default: "chunk(64KiB)",
     scope: Scope::Local,
-    doc: "how bytes are cut into messages: `chunk(SIZE)`, `line` or `container`",
+    doc: "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`",
 };
 
-/// The option that bounds a message.
+/// The option `max`.
 pub(crate) const MAX_OPTION: OptionSpec = OptionSpec {
     name: "max",
     kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
     default: "1MiB",
     scope: Scope::Local,
-    doc: "largest line or container, in bytes",
+    doc: "largest line or container, bytes",
 };
 
-/// What stands in the parentheses of `chunk`.
+/// The size in `chunk(SIZE)`.
 const CHUNK_SIZE: OptionSpec = OptionSpec {
     name: "chunk",
     kind: OptionKind::Size { min: 1, max: 1 << 20 },
@@ -54,80 +54,79 @@ impl Frame {
         };
         match parse_value(&CHUNK_SIZE, size).map_err(|error| error.problem)? {
             Value::Size(size) => Ok(Frame::Chunk(size as usize)),
-            _ => unreachable!("a size was asked for"),
+            _ => unreachable!("the option has the kind Size"),
         }
     }
 }
 
-/// Cuts a stream of bytes into messages. It holds at most one message that is not whole yet, in the pieces it
-/// came in.
+/// Splits a byte stream into messages. It holds at most one incomplete message, in the pieces in which it arrived.
 #[derive(Debug)]
 pub(crate) struct Deframer {
     frame: Frame,
     max: usize,
     held: Body,
-    /// Bytes of the first message, once it is whole.
-    whole: Option<usize>,
-    /// Why no message follows any more.
+    /// Size of the first message, once it is complete.
+    complete: Option<usize>,
+    /// Permanent error behind the last message.
     fault: Option<String>,
-    /// Bytes at the front of `held` known to hold no newline.
+    /// Bytes at the front of `held` without a newline.
     searched: usize,
 }
 
 impl Deframer {
     pub(crate) fn new(frame: Frame, max: usize) -> Self {
-        Deframer { frame, max, held: Body::new(), whole: None, fault: None, searched: 0 }
+        Deframer { frame, max, held: Body::new(), complete: None, fault: None, searched: 0 }
     }
 
-    /// Whether a message, or an error, is there to take.
+    /// Returns true if [`Deframer::next`] would return a message or an error.
     pub(crate) fn is_ready(&self) -> bool {
-        self.whole.is_some() || self.fault.is_some()
+        self.complete.is_some() || self.fault.is_some()
     }
 
-    /// Bytes that were pushed and not given out.
+    /// Returns the number of bytes that were pushed but not returned.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether a message becomes whole when `gathered` is pushed, of which the last `fresh` bytes are new:
-    /// until then there is no need to.
-    pub(crate) fn is_whole_with(&self, gathered: &[u8], fresh: usize) -> bool {
+    /// Returns true if pushing `filled` completes a message, or shows a fault. Its last `fresh` bytes are new since the
+    /// last call. Pushing only then makes the pieces of a message few and large.
+    pub(crate) fn is_complete_with(&self, filled: &[u8], fresh: usize) -> bool {
         match self.frame {
-            Frame::Chunk(_) => !gathered.is_empty(),
+            Frame::Chunk(_) => !filled.is_empty(),
             Frame::Line => {
-                gathered[gathered.len() - fresh..].contains(&b'\n')
-                    || self.held.len() + gathered.len() > self.max
+                filled[filled.len() - fresh..].contains(&b'\n') || self.held.len() + filled.len() > self.max
             }
             Frame::Container => {
                 let mut header = [0; Container::BYTES];
-                let bytes = self.held.chunks().chain([gathered]).flatten();
-                let filled = header.iter_mut().zip(bytes).map(|(slot, byte)| *slot = *byte).count();
-                filled == header.len()
+                let bytes = self.held.chunks().chain([filled]).flatten();
+                let copied = header.iter_mut().zip(bytes).map(|(slot, byte)| *slot = *byte).count();
+                copied == header.len()
                     && Container::parse(&header, self.max).map_or(true, |container| {
-                        container.length as usize + Container::BYTES <= self.held.len() + gathered.len()
+                        container.length as usize + Container::BYTES <= self.held.len() + filled.len()
                     })
             }
         }
     }
 
-    /// Takes the next bytes of the stream.
+    /// Appends bytes of the stream.
     pub(crate) fn push(&mut self, piece: Bytes) {
         self.held.push(piece);
-        self.look();
+        self.check();
     }
 
-    /// The next message that is whole. `now` is its creation time, unless it brings its own. An error is said
-    /// after the messages before it, and for ever.
+    /// Returns the next complete message. Its creation time is `now` unless the framing carries one. After the last
+    /// message before a fault, returns the fault on every call.
     pub(crate) fn next(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
-        let Some(bytes) = self.whole.take().and_then(|length| self.held.split_off_front(length)) else {
+        let Some(bytes) = self.complete.take().and_then(|length| self.held.split_off_front(length)) else {
             return self.fault.clone().map_or(Ok(None), |fault| Err(PartnerError::Peer(fault)));
         };
         self.searched = 0;
-        self.look();
+        self.check();
         Ok(Some(self.message(bytes, now)))
     }
 
-    /// The stream has ended: the last line may lack its newline, a container may not be cut short.
+    /// Returns the last messages after the end of the stream. The last line may lack its newline; a truncated container
+    /// is an error.
     pub(crate) fn end(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
         match self.next(now)? {
             Some(message) => Ok(Some(message)),
@@ -144,7 +143,7 @@ impl Deframer {
     fn message(&self, mut bytes: Body, now: Time) -> Message {
         let created = match self.frame {
             Frame::Chunk(_) | Frame::Line => now,
-            // Whole means that its header was read before.
+            // The header of a complete container was parsed before.
             Frame::Container => bytes
                 .take_front::<{ Container::BYTES }>()
                 .and_then(|header| Container::parse(&header, self.max).ok())
@@ -153,15 +152,15 @@ impl Deframer {
         Message::new(created, bytes)
     }
 
-    /// Finds out whether the first message is whole, or can never be.
-    fn look(&mut self) {
-        let whole = match self.frame {
+    /// Updates `complete` and `fault`.
+    fn check(&mut self) {
+        let complete = match self.frame {
             Frame::Chunk(size) => Ok(Some(self.held.len().min(size)).filter(|length| *length > 0)),
             Frame::Line => self.find_line(),
             Frame::Container => self.find_container(),
         };
-        match whole {
-            Ok(whole) => self.whole = whole,
+        match complete {
+            Ok(complete) => self.complete = complete,
             Err(fault) => self.fault = Some(fault),
         }
     }
@@ -169,8 +168,8 @@ impl Deframer {
     fn find_container(&self) -> Result<Option<usize>, String> {
         let Some(header) = self.held.peek_front::<{ Container::BYTES }>() else { return Ok(None) };
         let container = Container::parse(&header, self.max)
-            .map_err(|error| format!("no container: {error} (option `max`)"))?;
-        Ok(Some(container.length as usize + header.len()).filter(|whole| *whole <= self.held.len()))
+            .map_err(|error| format!("not a container: {error} (option `max`)"))?;
+        Ok(Some(container.length as usize + header.len()).filter(|bytes| *bytes <= self.held.len()))
     }
 
     fn find_line(&mut self) -> Result<Option<usize>, String> {
@@ -191,7 +190,7 @@ impl Deframer {
     }
 }
 
-/// A message as the bytes of a stream.
+/// Converts a message to the bytes of a stream.
 pub(crate) fn enframe(frame: Frame, message: Message) -> Result<Body, PartnerError> {
     let mut body = message.body;
     match frame {
@@ -203,7 +202,7 @@ pub(crate) fn enframe(frame: Frame, message: Message) -> Result<Body, PartnerErr
         }
         Frame::Container => {
             let length = u32::try_from(body.len())
-                .map_err(|_| PartnerError::Message(format!("{} bytes in one container", body.len())))?;
+                .map_err(|_| PartnerError::Message(format!("{} bytes do not fit a container", body.len())))?;
             body.push_front(&Container { length, created: message.created.0 }.emit());
         }
     }

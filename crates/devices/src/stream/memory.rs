@@ -1,56 +1,56 @@
-//! What a stream holds between two calls: bytes read and not yet a message, a message not yet written.
+//! Memory of a stream between two calls: bytes read that are no message yet, and a message that is not written yet.
 
 use super::Channel;
 use buffers::{Lease, Pool};
 use contract::{Body, Bytes, CtlReply};
 use rustix::io::Errno;
 
-/// Read buffers kept for use again.
+/// Read buffers kept for reuse.
 const BUFFERS_KEPT: usize = 32;
 
-/// What is at most this long is copied out, so that it does not keep a whole read buffer.
+/// Smaller pieces are copied, so that they do not keep a whole read buffer in memory.
 const SMALL_BYTES: usize = 2048;
 
 /// Pooled memory to read into.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     pool: Pool,
-    gathering: Option<Lease>,
-    filled: usize,
+    current: Option<Lease>,
+    filled_bytes: usize,
 }
 
 impl ReadBuffer {
-    /// Buffers of `bytes`.
+    /// Creates a pool of buffers of this size.
     pub(crate) fn new(bytes: usize) -> Self {
-        ReadBuffer { pool: Pool::new(bytes, BUFFERS_KEPT), gathering: None, filled: 0 }
+        ReadBuffer { pool: Pool::new(bytes, BUFFERS_KEPT), current: None, filled_bytes: 0 }
     }
 
-    /// Reads behind what is gathered; says how much. `AGAIN` if there is nothing; 0 at the end.
+    /// Reads into the rest of the buffer. Returns the number of bytes; 0 at the end, `AGAIN` if there are none.
     pub(crate) fn read(&mut self, channel: &Channel) -> rustix::io::Result<usize> {
-        let lease = self.gathering.get_or_insert_with(|| self.pool.take());
-        let fresh = channel.read(&mut lease[self.filled..])?;
-        self.filled += fresh;
+        let lease = self.current.get_or_insert_with(|| self.pool.take());
+        let fresh = channel.read(&mut lease[self.filled_bytes..])?;
+        self.filled_bytes += fresh;
         Ok(fresh)
     }
 
-    /// What was read and not taken.
-    pub(crate) fn gathered(&self) -> &[u8] {
-        self.gathering.as_ref().map_or(&[], |lease| &lease[..self.filled])
+    /// Returns the bytes in the buffer.
+    pub(crate) fn filled(&self) -> &[u8] {
+        self.current.as_ref().map_or(&[], |lease| &lease[..self.filled_bytes])
     }
 
-    /// Whether nothing more fits.
+    /// Returns true if the buffer is full.
     pub(crate) fn is_full(&self) -> bool {
-        self.filled == self.pool.capacity()
+        self.filled_bytes == self.pool.capacity()
     }
 
-    /// Takes what is gathered.
+    /// Removes and returns the bytes in the buffer.
     pub(crate) fn take(&mut self) -> Bytes {
-        let filled = std::mem::take(&mut self.filled);
-        match self.gathering.take() {
+        let filled = std::mem::take(&mut self.filled_bytes);
+        match self.current.take() {
             Some(lease) if filled > SMALL_BYTES => lease.freeze().slice(..filled),
             Some(lease) => {
                 let piece = Bytes::copy_from_slice(&lease[..filled]);
-                self.gathering = Some(lease);
+                self.current = Some(lease);
                 piece
             }
             None => Bytes::new(),
@@ -60,39 +60,39 @@ impl ReadBuffer {
 
 /// A message that is being written.
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten {
+pub(crate) struct PendingWrite {
     body: Body,
     written: usize,
-    /// Bytes of the next that were written by somebody before.
+    /// Bytes of the next message that a previous process has written.
     skip: usize,
 }
 
-impl Unwritten {
-    /// Bytes left.
+impl PendingWrite {
+    /// Returns the number of unwritten bytes.
     pub(crate) fn left(&self) -> usize {
         self.body.len() - self.written
     }
 
-    /// The next to write; nothing may be left of the one before.
+    /// Sets the next message. The previous one must be written completely.
     pub(crate) fn replace(&mut self, body: Body) {
         self.written = std::mem::take(&mut self.skip).min(body.len());
         self.body = body;
     }
 
-    /// What of the last is written, if not all.
-    pub(crate) fn partway(&self) -> CtlReply {
+    /// Performs [`contract::Ctl::Recovery(contract::RecoveryCtl::PartialWrite)`].
+    pub(crate) fn partial_write(&self) -> CtlReply {
         match self.left() {
             0 => CtlReply::Done,
             _ => CtlReply::Count(self.written as u64),
         }
     }
 
-    /// So much of the next was written by somebody before.
+    /// Performs [`contract::Ctl::Recovery(contract::RecoveryCtl::Skip)`].
     pub(crate) fn skip(&mut self, bytes: u64) {
         self.skip = usize::try_from(bytes).unwrap_or(0);
     }
 
-    /// Writes as much as there is room for; says how much that was.
+    /// Writes as many bytes as there is room for. Returns their number.
     pub(crate) fn write(&mut self, channel: &Channel) -> rustix::io::Result<usize> {
         let before = self.written;
         while self.left() > 0 {

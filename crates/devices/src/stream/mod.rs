@@ -1,23 +1,30 @@
-//! Streams: partners on a descriptor that carries bytes, cut into messages by a [`Frame`]. Files, standard
-//! input and output, programs and sockets differ only in where the descriptor comes from.
+//! Partners on a descriptor that carries a byte stream: files, standard input and output, programs and sockets.
+//!
+//! ```text
+//! descriptor ─► Channel ─► ReadBuffer ─► Deframer ─► messages    (StreamReader)
+//! messages ─► enframe ─► PendingWrite ─► Channel ─► descriptor   (StreamWriter)
+//! ```
+//!
+//! [`StreamPartner`] combines a reader and a writer. Classes with a richer format implement [`MessageReader`] and
+//! [`MessageWriter`] themselves.
 
 mod frame;
-mod inlet;
 mod memory;
-mod outlet;
+mod reader;
 #[cfg(test)]
 pub(crate) mod tests;
+mod writer;
 
 use frame::{Deframer, Frame};
 pub(crate) use frame::{FRAME_OPTION, MAX_OPTION};
-pub(crate) use inlet::Inlet;
-pub(crate) use memory::{ReadBuffer, Unwritten};
-pub(crate) use outlet::Outlet;
+pub(crate) use memory::{PendingWrite, ReadBuffer};
+pub(crate) use reader::StreamReader;
+pub(crate) use writer::StreamWriter;
 
 use crate::flows::Flows;
 use contract::{
     Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
-    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -28,68 +35,67 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use sys::poller::can_wait;
 
-/// Bytes that a write of at most this length, after the kernel said that there is room, puts into a pipe or a
-/// terminal without waiting (`PIPE_BUF`, `pipe(7)`).
+/// A write of this size does not block once poll reports a pipe or terminal as writable (`PIPE_BUF`, `pipe(7)`).
 const ATOMIC_BYTES: usize = 4096;
 
-/// Most bytes of one write: while the kernel copies them, it may give the processor to nobody else (`PREEMPT_NONE`).
+/// Largest write. On a kernel without preemption (`PREEMPT_NONE`) no other thread runs on the processor during the copy.
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
-/// Most slices of one gathering write (`UIO_MAXIOV`).
+/// Slices of one gathering write, at most (`UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
 
-/// How a descriptor is kept from blocking.
+/// Method to avoid blocking calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    /// It never waits: non-blocking, or a regular file.
-    Free,
-    /// A socket that others may hold too: every call says for itself that it must not wait.
-    Socket,
-    /// Neither can be had: the kernel is asked before every call.
-    Asked,
+enum NonBlocking {
+    /// Calls never block: the descriptor is non-blocking, or a regular file.
+    Always,
+    /// A socket that other processes may share: each call has the flag `MSG_DONTWAIT`.
+    PerCall,
+    /// A shared descriptor of another kind: each call is preceded by a poll.
+    Poll,
 }
 
-/// A descriptor that never makes its user wait.
+/// A descriptor with non-blocking reads and writes.
 #[derive(Debug)]
 pub(crate) struct Channel {
     descriptor: OwnedFd,
-    manner: Manner,
-    /// Regular files, and devices like `/dev/null`, cannot be waited for: they are always ready.
+    non_blocking: NonBlocking,
+    /// False for regular files and devices like `/dev/null`: they are always ready and cannot be polled.
     can_wait: bool,
     kind: FileType,
 }
 
 impl Channel {
-    /// A descriptor of our own, which is set to be non-blocking.
+    /// Creates a channel on a descriptor that only this process uses, and makes it non-blocking.
     pub(crate) fn own(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
         let flags = rustix::fs::fcntl_getfl(&descriptor)?;
         rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;
-        Channel::new(descriptor, Manner::Free)
+        Channel::new(descriptor, NonBlocking::Always)
     }
 
-    fn new(descriptor: OwnedFd, manner: Manner) -> rustix::io::Result<Channel> {
+    fn new(descriptor: OwnedFd, non_blocking: NonBlocking) -> rustix::io::Result<Channel> {
         let can_wait = can_wait(descriptor.as_fd())?;
         let mode = rustix::fs::fstat(&descriptor)?.st_mode;
-        Ok(Channel { descriptor, manner, can_wait, kind: FileType::from_raw_mode(mode) })
+        Ok(Channel { descriptor, non_blocking, can_wait, kind: FileType::from_raw_mode(mode) })
     }
 
-    /// A descriptor that other processes hold too: its flags are theirs and stay as they are.
+    /// Creates a channel on a descriptor that other processes use too. Its file flags stay unchanged.
     pub(crate) fn shared(descriptor: OwnedFd) -> rustix::io::Result<Channel> {
-        // A terminal takes part of a write and waits with the rest, unless it was opened anew.
+        // A blocking terminal may accept a part of a write and then block, so a poll is not enough. One that was
+        // reopened has its own flags.
         if rustix::termios::isatty(&descriptor)
             && rustix::fs::fcntl_getfl(&descriptor)?.contains(OFlags::NONBLOCK)
         {
             return Channel::own(descriptor);
         }
-        let manner = match rustix::net::sockopt::socket_type(&descriptor) {
-            Ok(_) => Manner::Socket,
-            Err(_) if !can_wait(descriptor.as_fd())? => Manner::Free,
-            Err(_) => Manner::Asked,
+        let non_blocking = match rustix::net::sockopt::socket_type(&descriptor) {
+            Ok(_) => NonBlocking::PerCall,
+            Err(_) if !can_wait(descriptor.as_fd())? => NonBlocking::Always,
+            Err(_) => NonBlocking::Poll,
         };
-        Channel::new(descriptor, manner)
+        Channel::new(descriptor, non_blocking)
     }
 
-    /// When it is ready.
     pub(crate) fn readiness(&self, interest: contract::Interest) -> Readiness<'_> {
         match self.can_wait {
             true => Readiness::descriptor(self.descriptor.as_fd(), interest),
@@ -97,68 +103,72 @@ impl Channel {
         }
     }
 
-    /// Lets the reader see the end.
+    /// Ends the stream for its reader.
     fn end(self) {
-        // A socket of our own may be held elsewhere for reading, so it has to be told; anything else sees
-        // the end when the descriptor goes.
-        if self.manner == Manner::Free {
+        // Another descriptor may keep a socket open for reading, so it needs a shutdown. For other kinds, closing the
+        // descriptor ends the stream.
+        if self.non_blocking == NonBlocking::Always {
             let _ = rustix::net::shutdown(&self.descriptor, rustix::net::Shutdown::Write);
         }
     }
 
-    /// What of `flags`, or of the flags that are always told, holds now.
-    fn state(&self, flags: PollFlags) -> rustix::io::Result<PollFlags> {
+    /// Polls for `flags` without waiting. Returns those that are set, and the error flags.
+    fn poll(&self, flags: PollFlags) -> rustix::io::Result<PollFlags> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut asked = [PollFd::new(&self.descriptor, flags)];
-        poll(&mut asked, Some(&now))?;
-        Ok(asked[0].revents())
+        let mut polled = [PollFd::new(&self.descriptor, flags)];
+        poll(&mut polled, Some(&now))?;
+        Ok(polled[0].revents())
     }
 
-    /// Whether it lies on a disk, which may be full for now.
+    /// Returns true for a regular file: its disk may be full for a while.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.kind == FileType::RegularFile
     }
 
-    /// Whether something was read or written already, through this descriptor or one that it is a copy of. What is no file
-    /// on a disk does not say.
-    pub(crate) fn is_begun(&self) -> bool {
+    /// Returns true if the file position is not 0: this or a duplicated descriptor was read or written. Always false
+    /// for other kinds of files.
+    pub(crate) fn is_in_use(&self) -> bool {
         self.is_on_disk() && rustix::fs::tell(&self.descriptor).is_ok_and(|place| place > 0)
     }
 
-    /// Bytes in a FIFO that this side itself keeps open for reading: nobody else may have taken them yet.
-    pub(crate) fn kept_bytes(&self) -> rustix::io::Result<u64> {
+    /// Returns the unread bytes in a FIFO that only this descriptor may keep open for reading; 0 otherwise.
+    pub(crate) fn unread_bytes(&self) -> rustix::io::Result<u64> {
         let both = rustix::fs::fcntl_getfl(&self.descriptor)? & OFlags::ACCMODE == OFlags::RDWR;
         if self.kind == FileType::Fifo && both { rustix::io::ioctl_fionread(&self.descriptor) } else { Ok(0) }
     }
 
-    /// Reads what there is. `AGAIN` if there is nothing; 0 at the end.
+    /// Reads the available bytes. Returns `AGAIN` if there are none, 0 at the end.
     pub(crate) fn read(&self, into: &mut [u8]) -> rustix::io::Result<usize> {
-        let count = match self.manner {
-            Manner::Socket => rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(n, _)| n),
-            Manner::Asked if self.state(PollFlags::IN)?.is_empty() => Err(Errno::AGAIN),
-            Manner::Asked | Manner::Free => rustix::io::read(&self.descriptor, into),
+        let count = match self.non_blocking {
+            NonBlocking::PerCall => {
+                rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(count, _)| count)
+            }
+            NonBlocking::Poll if self.poll(PollFlags::IN)?.is_empty() => Err(Errno::AGAIN),
+            NonBlocking::Poll | NonBlocking::Always => rustix::io::read(&self.descriptor, into),
         }?;
-        // A FIFO reads like one at its end until its first writer comes; only then it can be hung up.
-        if count == 0 && self.kind == FileType::Fifo && !self.state(PollFlags::IN)?.contains(PollFlags::HUP) {
+        // A read returns 0 also before a FIFO's first writer. Only after a writer has closed it is the hang-up flag set.
+        if count == 0 && self.kind == FileType::Fifo && !self.poll(PollFlags::IN)?.contains(PollFlags::HUP) {
             return Err(Errno::AGAIN);
         }
         Ok(count)
     }
 
-    /// Writes what there is room for. `AGAIN` if there is none.
+    /// Writes as many bytes as there is room for. Returns `AGAIN` if there is none.
     fn write(&self, slices: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
         let first = slices.first().map_or(&[][..], |slice| slice);
-        match self.manner {
-            Manner::Socket => {
+        match self.non_blocking {
+            NonBlocking::PerCall => {
                 rustix::net::send(&self.descriptor, first, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
-            Manner::Asked if self.state(PollFlags::OUT)?.is_empty() => Err(Errno::AGAIN),
-            Manner::Asked => rustix::io::write(&self.descriptor, &first[..first.len().min(ATOMIC_BYTES)]),
-            Manner::Free => rustix::io::writev(&self.descriptor, &slices[..slices.len().min(SLICES_MAX)]),
+            NonBlocking::Poll if self.poll(PollFlags::OUT)?.is_empty() => Err(Errno::AGAIN),
+            NonBlocking::Poll => rustix::io::write(&self.descriptor, &first[..first.len().min(ATOMIC_BYTES)]),
+            NonBlocking::Always => {
+                rustix::io::writev(&self.descriptor, &slices[..slices.len().min(SLICES_MAX)])
+            }
         }
     }
 
-    /// Writes what there is room for of `body`, from `start` on.
+    /// Writes as much of `body` from `start` on as there is room for.
     fn write_from(&self, body: &contract::Body, start: usize) -> rustix::io::Result<usize> {
         let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
         let (mut skip, mut room) = (start, WRITE_BYTES_MAX);
@@ -180,24 +190,23 @@ impl AsFd for Channel {
     }
 }
 
-/// The same file by a descriptor with flags of its own, one of which is that it does not block.
+/// Opens the file of a descriptor again, non-blocking: the new descriptor has its own file flags.
 pub(crate) fn reopen(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let access = rustix::fs::fcntl_getfl(descriptor)? & OFlags::ACCMODE;
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
 }
 
-/// How the user wants a stream cut.
+/// The framing options of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Framing {
-    /// Into what.
     pub(crate) frame: Frame,
-    /// Largest message, in bytes.
+    /// Largest message, bytes.
     pub(crate) max: usize,
 }
 
 impl Framing {
-    /// Messages are written as they are.
+    /// Writes messages unchanged.
     pub(crate) fn none() -> Framing {
         Framing { frame: Frame::Chunk(1), max: wire::BODY_BYTES_MAX }
     }
@@ -211,33 +220,33 @@ impl Framing {
     }
 }
 
-/// The current time of the boot clock.
+/// Returns the current time of the boot clock.
 pub(crate) fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
 /// The half of a partner that messages are pulled out of.
-pub(crate) trait Gives: Send {
-    /// The next message.
+pub(crate) trait MessageReader: Send {
+    /// Returns the next message.
     fn next(&mut self, now: Time) -> Result<Next, PartnerError>;
 
-    /// When there is one, or more of one.
+    /// Returns the readiness for [`MessageReader::next`].
     fn readiness(&self) -> Readiness<'_>;
 
-    /// Bytes read so far.
+    /// Returns the bytes read so far.
     fn bytes(&self) -> u64;
 
-    /// Bytes read and not given out yet.
+    /// Returns the bytes read but not yet returned in a message.
     fn ahead(&self) -> u64;
 
-    /// What another has to know of what was read ([`Ctl::Leave`]).
-    fn leave(&self) -> Result<CtlReply, PartnerError> {
+    /// Performs [`RecoveryCtl::SaveState`].
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         Err(UNSUPPORTED)
     }
 
-    /// Another left this.
-    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
-        let _ = left;
+    /// Performs [`RecoveryCtl::RestoreState`].
+    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
+        let _ = state;
         Err(UNSUPPORTED)
     }
 }
@@ -245,106 +254,106 @@ pub(crate) trait Gives: Send {
 const UNSUPPORTED: PartnerError = PartnerError::Unsupported("this operation");
 
 /// The half of a partner that messages are pushed into.
-pub(crate) trait Takes: Send {
-    /// Takes a message, or gives it back while the one before it does not fit.
+pub(crate) trait MessageWriter: Send {
+    /// Accepts a message, or returns it while the previous one is not written completely.
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
-    /// Writes what is unwritten.
+    /// Writes pending bytes.
     fn flush(&mut self) -> Result<CtlReply, PartnerError>;
 
-    /// What is unwritten, if it can be gone on with by another.
-    fn unwritten(&mut self) -> Option<&mut Unwritten> {
+    /// Returns the pending write, if another process can resume it.
+    fn pending(&mut self) -> Option<&mut PendingWrite> {
         None
     }
 
-    /// [`Ctl::Partway`] and [`Ctl::Skip`].
-    fn go_on(&mut self, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        match (self.unwritten(), operation) {
-            (Some(unwritten), Ctl::Partway) => Ok(unwritten.partway()),
-            (Some(unwritten), Ctl::Skip(bytes)) => {
-                unwritten.skip(bytes);
+    /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
+    fn resume_write(&mut self, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        match (self.pending(), operation) {
+            (Some(pending), Ctl::Recovery(RecoveryCtl::PartialWrite)) => Ok(pending.partial_write()),
+            (Some(pending), Ctl::Recovery(RecoveryCtl::Skip(bytes))) => {
+                pending.skip(bytes);
                 Ok(CtlReply::Done)
             }
             _ => Err(UNSUPPORTED),
         }
     }
 
-    /// Writes what is unwritten and lets the reader see the end.
+    /// Writes pending bytes, then ends the stream for its reader.
     fn finish(&mut self) -> Result<CtlReply, PartnerError>;
 
-    /// Lets go; an error if something stays unwritten.
+    /// Releases the stream. Returns an error if bytes stay unwritten.
     fn close(&mut self) -> Result<(), PartnerError>;
 
-    /// When there is room.
+    /// Returns the readiness for [`MessageWriter::push`].
     fn readiness(&self) -> Readiness<'_>;
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     fn bytes(&self) -> u64;
 
-    /// How often the disk was found full, and what was pushed had to wait for room.
+    /// Returns the number of writes that found the disk full.
     fn disk_full(&self) -> u64;
 
-    /// What another has to know of what was written ([`Ctl::Leave`]).
-    fn leave(&self) -> Result<CtlReply, PartnerError> {
+    /// Performs [`RecoveryCtl::SaveState`].
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         Err(UNSUPPORTED)
     }
 
-    /// Another left this.
-    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
-        let _ = left;
+    /// Performs [`RecoveryCtl::RestoreState`].
+    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
+        let _ = state;
         Err(UNSUPPORTED)
     }
 }
 
-/// A partner on one descriptor each way, or only one way.
+/// A partner with a reader, a writer, or both.
 #[derive(Debug)]
-pub(crate) struct StreamPartner<O = Outlet, I = Inlet> {
-    outlet: Option<O>,
-    inlet: Option<I>,
+pub(crate) struct StreamPartner<R = StreamReader, W = StreamWriter> {
+    reader: Option<R>,
+    writer: Option<W>,
     format: Format,
     flows: Flows,
     slot: PullSlot,
 }
 
 impl StreamPartner {
-    /// Of plain bytes.
-    pub(crate) fn new(outlet: Option<Outlet>, inlet: Option<Inlet>) -> Self {
-        StreamPartner::of(Format::Bytes, outlet, inlet)
+    /// Creates a partner of plain bytes.
+    pub(crate) fn new(reader: Option<StreamReader>, writer: Option<StreamWriter>) -> Self {
+        StreamPartner::of(Format::Bytes, reader, writer)
     }
 }
 
-impl<O: Gives, I: Takes> StreamPartner<O, I> {
-    /// Of messages of this format.
-    pub(crate) fn of(format: Format, outlet: Option<O>, inlet: Option<I>) -> Self {
-        let flows = Flows::new(outlet.is_some(), inlet.is_some());
-        StreamPartner { outlet, inlet, format, flows, slot: PullSlot::default() }
+impl<R: MessageReader, W: MessageWriter> StreamPartner<R, W> {
+    /// Creates a partner for messages of this format.
+    pub(crate) fn of(format: Format, reader: Option<R>, writer: Option<W>) -> Self {
+        let flows = Flows::new(reader.is_some(), writer.is_some());
+        StreamPartner { reader, writer, format, flows, slot: PullSlot::default() }
     }
 }
 
-impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
+impl<R: MessageReader, W: MessageWriter> Partner for StreamPartner<R, W> {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         self.flows.open(template, &self.format)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        match (self.flows.close(flow)?, &mut self.inlet) {
-            (Direction::In, Some(inlet)) => inlet.close(),
+        match (self.flows.close(flow)?, &mut self.writer) {
+            (Direction::In, Some(writer)) => writer.close(),
             _ => Ok(()),
         }
     }
 
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match (self.flows.check(flow, Direction::In), &mut self.inlet) {
-            (Ok(()), Some(inlet)) => inlet.push(message),
+        match (self.flows.check(flow, Direction::In), &mut self.writer) {
+            (Ok(()), Some(writer)) => writer.push(message),
             (Err(error), _) => Err((error, message)),
             (Ok(()), None) => Err((PartnerError::NoFlow(flow), message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
-        match &mut self.outlet {
-            Some(outlet) => self.slot.answer(crate::flows::OUT, want, || outlet.next(now())),
+        match &mut self.reader {
+            Some(reader) => self.slot.answer(crate::flows::OUT, request, || reader.next(now())),
             None => Err(PartnerError::NoFlow(flow)),
         }
     }
@@ -352,31 +361,33 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            Ctl::Flush => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::flush),
-            Ctl::Finish => self.inlet.as_mut().map_or(Ok(CtlReply::Done), I::finish),
+            Ctl::Flush => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::flush),
+            Ctl::Finish => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::finish),
             Ctl::Neutral => Ok(CtlReply::Done),
-            Ctl::Partway | Ctl::Skip(_) => match &mut self.inlet {
-                Some(inlet) => inlet.go_on(operation),
+            Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {
+                match &mut self.writer {
+                    Some(writer) => writer.resume_write(operation),
+                    None => Err(UNSUPPORTED),
+                }
+            }
+            Ctl::Recovery(RecoveryCtl::ReadAhead) => match &self.reader {
+                Some(reader) => Ok(CtlReply::Count(reader.ahead())),
                 None => Err(UNSUPPORTED),
             },
-            Ctl::Ahead => match &self.outlet {
-                Some(outlet) => Ok(CtlReply::Count(outlet.ahead())),
-                None => Err(UNSUPPORTED),
-            },
-            Ctl::Leave => match (&self.outlet, &self.inlet) {
-                (Some(outlet), None) => outlet.leave(),
-                (None, Some(inlet)) => inlet.leave(),
+            Ctl::Recovery(RecoveryCtl::SaveState) => match (&self.reader, &self.writer) {
+                (Some(reader), None) => reader.save_state(),
+                (None, Some(writer)) => writer.save_state(),
                 _ => Err(UNSUPPORTED),
             },
-            Ctl::GoOn(left) => match (&mut self.outlet, &mut self.inlet) {
-                (Some(outlet), None) => outlet.inherit(left),
-                (None, Some(inlet)) => inlet.inherit(left),
+            Ctl::Recovery(RecoveryCtl::RestoreState(state)) => match (&mut self.reader, &mut self.writer) {
+                (Some(reader), None) => reader.restore_state(state),
+                (None, Some(writer)) => writer.restore_state(state),
                 _ => Err(UNSUPPORTED),
             },
             Ctl::Report => {
-                let read = self.outlet.as_ref().map(|outlet| ("read bytes", outlet.bytes() as f64));
-                let written = self.inlet.as_ref().map(|inlet| ("written bytes", inlet.bytes() as f64));
-                let full = self.inlet.as_ref().map(I::disk_full).filter(|full| *full > 0);
+                let read = self.reader.as_ref().map(|reader| ("read bytes", reader.bytes() as f64));
+                let written = self.writer.as_ref().map(|writer| ("written bytes", writer.bytes() as f64));
+                let full = self.writer.as_ref().map(W::disk_full).filter(|full| *full > 0);
                 let full = full.map(|full| ("disk full", full as f64));
                 Ok(CtlReply::Report(read.into_iter().chain(written).chain(full).collect()))
             }
@@ -390,8 +401,8 @@ impl<O: Gives, I: Takes> Partner for StreamPartner<O, I> {
         }
         match direction {
             Direction::Out if self.slot.is_held() => Readiness::now(),
-            Direction::Out => self.outlet.as_ref().map_or(Readiness::never(), O::readiness),
-            Direction::In => self.inlet.as_ref().map_or(Readiness::never(), I::readiness),
+            Direction::Out => self.reader.as_ref().map_or(Readiness::never(), R::readiness),
+            Direction::In => self.writer.as_ref().map_or(Readiness::never(), W::readiness),
         }
     }
 }

@@ -15,9 +15,9 @@ use wire::Container;
 /// A stream partner and the other ends of its descriptors.
 pub(crate) struct FarStream {
     pub(crate) partner: Box<dyn Partner>,
-    /// What is written here is pulled.
+    /// Source of the pulled bytes.
     pub(crate) feeder: Option<File>,
-    /// What is pushed is read here; non-blocking.
+    /// Destination of the pushed bytes; non-blocking.
     pub(crate) taker: Option<File>,
     pub(crate) in_containers: bool,
     pub(crate) ends: bool,
@@ -45,11 +45,11 @@ impl Harness for FarStream {
     }
 
     fn template(&self, direction: Direction) -> Option<FlowTemplate> {
-        let there = match direction {
+        let has_flow = match direction {
             Direction::Out => self.feeder.is_some(),
             Direction::In => self.taker.is_some(),
         };
-        there.then_some(template(direction))
+        has_flow.then_some(template(direction))
     }
 
     fn feed(&mut self) -> Option<Vec<u8>> {
@@ -80,7 +80,7 @@ impl Harness for FarStream {
     }
 }
 
-/// What can be read now.
+/// Reads all available bytes.
 pub(crate) fn read_available(from: &mut File) -> Vec<u8> {
     let (mut got, mut buffer) = (Vec::new(), vec![0; 65536]);
     loop {
@@ -88,7 +88,7 @@ pub(crate) fn read_available(from: &mut File) -> Vec<u8> {
             Ok(0) => return got,
             Ok(count) => got.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return got,
-            // A terminal's master, when its last slave is closed and everything is read.
+            // EIO from a terminal's master: the last slave is closed and everything is read.
             Err(error) if error.raw_os_error() == Some(5) => return got,
             Err(error) => panic!("the far side: {error}"),
         }
@@ -99,21 +99,21 @@ pub(crate) fn template(direction: Direction) -> FlowTemplate {
     FlowTemplate { direction, format: Format::Bytes, class: FlowClass::Reliable }
 }
 
-/// What a user's text opens.
+/// Opens the device with this specification.
 pub(crate) fn open(text: &str, role: Role) -> Box<dyn Partner> {
     let (class, spec) = spec::parse(text, role).unwrap_or_else(|error| panic!("{error}"));
     let opened = class.open(&spec, role, None).unwrap_or_else(|error| panic!("{error}"));
     class.partner(opened).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A partner of the class on a descriptor of the test's own.
+/// Creates a partner with this specification on a descriptor of the test.
 pub(crate) fn partner_on(text: &str, role: Role, descriptor: impl Into<OwnedFd>) -> Box<dyn Partner> {
     let (class, spec) = spec::parse(text, role).unwrap();
     let description = crate::plain::description(&spec, crate::plain::forward_flow(), "stdout");
     class.partner(Opened { spec, role, description, descriptors: vec![descriptor.into()] }).unwrap()
 }
 
-/// Opens the flow out and pulls everything up to the end of a source that is always ready.
+/// Opens the flow out and pulls all messages of a source that is always ready.
 pub(crate) fn pull_all(partner: &mut dyn Partner) -> Result<Vec<Message>, contract::PartnerError> {
     let key = partner.open(&template(Direction::Out), &Attributes::default())?;
     let mut messages = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn pull_all(partner: &mut dyn Partner) -> Result<Vec<Message>, contra
     }
 }
 
-/// Opens the flow in and pushes everything at a sink that is always ready.
+/// Opens the flow in and pushes the messages into a sink that is always ready.
 pub(crate) fn push_all(partner: &mut dyn Partner, messages: &[Message]) -> FlowKey {
     let key = partner.open(&template(Direction::In), &Attributes::default()).unwrap();
     for message in messages {
@@ -155,7 +155,7 @@ fn deframe(frame: Frame, max: usize, pieces: &[&[u8]]) -> Result<Vec<Message>, S
     Ok(messages)
 }
 
-/// The bytes cut at the given places.
+/// Splits the bytes at these places.
 fn cut<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<_> = at.iter().map(|at| at.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
@@ -168,7 +168,7 @@ fn joined(messages: &[Message]) -> Vec<u8> {
 }
 
 #[test]
-fn frame_names_are_read_and_others_refused() {
+fn frame_names_are_parsed_and_others_refused() {
     assert_eq!(Frame::parse("chunk"), Ok(Frame::Chunk(65536)));
     assert_eq!(Frame::parse("chunk(512)"), Ok(Frame::Chunk(512)));
     assert_eq!(Frame::parse("line"), Ok(Frame::Line));
@@ -188,13 +188,13 @@ fn a_container_over_the_limit_is_an_error_before_it_is_read() {
 }
 
 #[test]
-fn a_line_over_the_limit_is_an_error_behind_the_lines_before_it() {
+fn a_line_over_the_limit_is_an_error_after_the_lines_before_it() {
     let mut deframer = Deframer::new(Frame::Line, 4);
     deframer.push(Bytes::from_static(b"abc\nabcdef\nx\n"));
     assert_eq!(deframer.next(Time(1)).unwrap().unwrap().body, Body::from(&b"abc\n"[..]));
     assert!(deframer.is_ready());
     assert!(deframer.next(Time(1)).is_err());
-    assert!(deframer.next(Time(1)).is_err(), "for ever");
+    assert!(deframer.next(Time(1)).is_err(), "the error is permanent");
 }
 
 proptest! {
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn containers_come_back_with_their_times_wherever_the_stream_is_cut(
+    fn containers_keep_their_times_wherever_the_stream_is_cut(
         sent in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..100)), 0..8),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_lose_nothing_and_are_no_larger_than_said(
+    fn chunks_lose_nothing_and_keep_their_limit(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
         size in 1usize..64,
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn gathering_stops_exactly_when_a_message_is_whole(
+    fn is_complete_with_predicts_a_complete_message(
         bytes in prop::collection::vec(prop_oneof![Just(b'\n'), Just(0), any::<u8>()], 1..100),
         held in any::<prop::sample::Index>(),
         frame in prop_oneof![Just(Frame::Line), Just(Frame::Container)],
@@ -254,14 +254,14 @@ proptest! {
         let mut deframer = Deframer::new(frame, 1 << 16);
         deframer.push(Bytes::copy_from_slice(held));
         prop_assume!(!deframer.is_ready());
-        let said = deframer.is_whole_with(gathered, gathered.len());
+        let predicted = deframer.is_complete_with(gathered, gathered.len());
         deframer.push(Bytes::copy_from_slice(gathered));
-        prop_assert_eq!(said, deframer.is_ready());
+        prop_assert_eq!(predicted, deframer.is_ready());
     }
 }
 
 #[test]
-fn a_message_of_many_reads_is_not_copied_into_one() {
+fn a_message_of_many_reads_is_not_copied() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut partner = partner_on("stdin:frame=container", Role::Device, reader);
     let key = partner.open(&template(Direction::Out), &Attributes::default()).unwrap();
@@ -273,14 +273,14 @@ fn a_message_of_many_reads_is_not_copied_into_one() {
         match partner.pull(key, Pull::Yours).unwrap() {
             Pulled::Message(_, message) => {
                 assert_eq!((message.created, message.body.len()), (Time(7), body.len()));
-                assert!(message.body.chunks().count() < 300, "small pieces would cost more than they hold");
+                assert!(message.body.chunks().count() < 300, "the pieces are too small");
                 assert_eq!(message.body, Body::from(body));
                 break;
             }
             Pulled::Nothing => std::thread::yield_now(),
             other => panic!("{other:?}"),
         }
-        assert!(now().0 < deadline_ns, "the message never became whole");
+        assert!(now().0 < deadline_ns, "the message is never complete");
     }
     feeding.join().unwrap();
 }

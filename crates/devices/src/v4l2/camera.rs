@@ -1,7 +1,13 @@
-//! The device's side: a camera as a partner. Out of it come frames, read in the buffers that the driver filled; into
-//! it go settings of its controls.
+//! The device side: a camera as a partner. Pulls return frames, without a copy from the driver's buffers; pushes take
+//! settings of its controls.
+//!
+//! | state | fields | next state |
+//! |---|---|---|
+//! | off: no open flow, or no reader | neither `queue` nor `busy` | at a pull: on or busy |
+//! | busy: another program uses the camera | `busy` | at a retry: on; after `BUSY_MAX`: gone |
+//! | on | `queue` | off; after an error: on again, up to `RESTARTS_MAX` times |
 
-use super::negotiate::{self, Wanted};
+use super::negotiate::{self, PictureOptions};
 use super::properties::Properties;
 use crate::flows::{Flows, OUT};
 use crate::stream::now;
@@ -20,41 +26,48 @@ use sys::v4l2::{Event, next_event, subscribe};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-/// Buffers that the driver always has to write to: with fewer a frame is copied, so that the camera goes on.
+/// The number of buffers that the driver needs to continue. If it has fewer, frames are copied.
 const FREE_MIN: usize = 2;
-/// Pictures' worth of memory kept for use again.
+/// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 8;
-/// How long a camera may be in use by another program, or by frames under way, before it counts as gone.
+/// The time that a camera may be in use by another program, or by lent frames, before it counts as gone.
 const BUSY_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked whether it is free.
-const BUSY_LOOK: Duration = Duration::from_millis(20);
-/// Times that frames may stop without one in between before the camera counts as gone.
-const STOPS_MAX: u32 = 5;
+/// The interval at which a busy camera is tried again.
+const BUSY_INTERVAL: Duration = Duration::from_millis(20);
+/// The most restarts after errors without a frame in between before the camera counts as gone.
+const RESTARTS_MAX: u32 = 5;
+
+/// A camera that is in use by another program.
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    since: Time,
+    retry_at: Time,
+}
 
 /// A camera as a partner.
 pub(super) struct Camera {
     name: String,
     node: OwnedFd,
     properties: Properties,
-    wanted: Wanted,
+    options: PictureOptions,
     buffers: u32,
     is_private: bool,
     flows: Flows,
     slot: PullSlot,
     geometry: Geometry,
-    /// While frames flow.
+    /// The queue of buffers, while the camera is on.
     queue: Option<Queue>,
-    /// Since when frames ought to flow and cannot, and when to try again.
-    busy: Option<(Time, Time)>,
-    stops: u32,
-    /// The other side says that nobody looks.
+    busy: Option<Busy>,
+    /// Restarts since the last frame.
+    restarts: u32,
+    /// The application side has no reader.
     is_idle: bool,
     last_sequence: Option<u32>,
     pool: Pool,
     figures: Figures,
 }
 
-/// What [`Ctl::Report`] tells.
+/// The figures of [`Ctl::Report`].
 #[derive(Debug, Default)]
 struct Figures {
     frames: u64,
@@ -67,12 +80,12 @@ struct Figures {
 }
 
 impl Camera {
-    /// A partner on a camera that was opened without blocking, in `buffers` of its driver.
+    /// Makes a partner from a camera that was opened non-blocking. `buffers` is the number of driver buffers.
     pub(super) fn new(
         name: String,
         node: OwnedFd,
         properties: Properties,
-        wanted: Wanted,
+        options: PictureOptions,
         buffers: u32,
         is_private: bool,
     ) -> Self {
@@ -83,12 +96,12 @@ impl Camera {
             slot: PullSlot::default(),
             geometry: properties.geometry,
             properties,
-            wanted,
+            options,
             buffers,
             is_private,
             queue: None,
             busy: None,
-            stops: 0,
+            restarts: 0,
             is_idle: false,
             last_sequence: None,
             pool: Pool::new(0, 0),
@@ -96,24 +109,24 @@ impl Camera {
         }
     }
 
-    fn gone(&self, why: &str) -> PartnerError {
-        PartnerError::Gone(format!("{} ({why})", self.name))
+    fn gone(&self, reason: &str) -> PartnerError {
+        PartnerError::Gone(format!("{} ({reason})", self.name))
     }
 
-    fn failed(&self, operation: &str, error: io::Error) -> PartnerError {
+    fn error(&self, operation: &str, error: io::Error) -> PartnerError {
         match is(&error, Errno::NODEV) {
             true => self.gone("unplugged"),
             false => PartnerError::os(format!("{operation} {}", self.name), error),
         }
     }
 
-    /// Lets frames flow; says whether they do.
+    /// Turns the camera on. Returns `false` if it is busy.
     fn start(&mut self, now: Time) -> Result<bool, PartnerError> {
-        if self.busy.is_some_and(|(_, look_at)| now < look_at) {
+        if self.busy.is_some_and(|busy| now < busy.retry_at) {
             return Ok(false);
         }
         let started = match self.try_start() {
-            // A worker that was killed left its frames flowing.
+            // A worker that was killed may have left the camera on.
             Err(error) if is(&error, Errno::BUSY) => {
                 end_former(self.node.as_fd()).and_then(|()| self.try_start())
             }
@@ -125,25 +138,25 @@ impl Camera {
                 Ok(true)
             }
             Err(error) if is(&error, Errno::BUSY) => {
-                let (since, _) = self.busy.unwrap_or((now, now));
+                let since = self.busy.map_or(now, |busy| busy.since);
                 if now.since(since) >= BUSY_MAX {
-                    return Err(self.gone("another program has it"));
+                    return Err(self.gone("in use by another program"));
                 }
-                self.busy = Some((since, now.after(BUSY_LOOK)));
+                self.busy = Some(Busy { since, retry_at: now.after(BUSY_INTERVAL) });
                 Ok(false)
             }
-            Err(error) => Err(self.failed("starting", error)),
+            Err(error) => Err(self.error("starting", error)),
         }
     }
 
     fn try_start(&mut self) -> io::Result<()> {
-        // Another program may have chosen other pictures since this one looked.
-        self.geometry = match negotiate::camera(self.node.as_fd(), &self.name, &self.wanted) {
+        // Another program may have changed the format in the meantime.
+        self.geometry = match negotiate::camera(self.node.as_fd(), &self.name, &self.options) {
             Ok(geometry) => geometry,
             Err(contract::DeviceError::Os { error, .. }) => return Err(error),
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
-        // A driver that does not tell of another size stops the frames all the same.
+        // Optional: a driver without this event stops the frames when the size of its source changes.
         let _ = subscribe(self.node.as_fd(), Event::SourceChange);
         let queue = Queue::new(self.node.try_clone()?, self.buffers, self.is_private)?;
         queue.start()?;
@@ -153,21 +166,21 @@ impl Camera {
         Ok(())
     }
 
-    /// Stops the frames, and lets other programs have the camera.
+    /// Turns the camera off, so that other programs can use it.
     fn stop(&mut self) {
         if let Some(queue) = self.queue.take() {
-            // A camera that went away has stopped by itself.
+            // An error means that the camera is gone.
             let _ = queue.end();
         }
         self.busy = None;
     }
 
-    fn is_flowing(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         self.flows.is_open(Direction::Out) && !self.is_idle
     }
 
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if !self.is_flowing() || self.queue.is_none() && !self.start(now)? {
+        if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
             return Ok(Next::Nothing);
         }
         while let Some(queue) = &self.queue {
@@ -175,29 +188,29 @@ impl Camera {
                 Ok(None) => return Ok(Next::Nothing),
                 Ok(Some(frame)) => {
                     if let Some(message) = self.message(frame) {
-                        self.stops = 0;
+                        self.restarts = 0;
                         return Ok(Next::Message(message));
                     }
                 }
                 Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
-                Err(error) => self.begin_anew(error)?,
+                Err(error) => self.restart(error)?,
             }
         }
         Ok(Next::Nothing)
     }
 
-    /// The frames stopped by themselves: the pictures have another size, or the driver has some trouble.
-    fn begin_anew(&mut self, error: io::Error) -> Result<(), PartnerError> {
-        self.stops += 1;
-        if self.stops > STOPS_MAX {
-            return Err(self.failed("reading", error));
+    /// Restarts the camera after the driver stopped it: the source has a new size, or there was an error.
+    fn restart(&mut self, error: io::Error) -> Result<(), PartnerError> {
+        self.restarts += 1;
+        if self.restarts > RESTARTS_MAX {
+            return Err(self.error("reading", error));
         }
         self.stop();
         while let Ok(Some(_)) = next_event(self.node.as_fd()) {}
         self.start(now()).map(|_| ())
     }
 
-    /// The message of a frame; `None` if the frame is not whole.
+    /// Converts a frame to a message. Returns `None` if the frame is damaged.
     fn message(&mut self, frame: Frame) -> Option<Message> {
         let expected = self.last_sequence.map(|last| last.wrapping_add(1));
         self.figures.missed += expected.map_or(0, |next| frame.sequence.wrapping_sub(next).into());
@@ -218,7 +231,7 @@ impl Camera {
         Some(Message::new(created, body))
     }
 
-    /// The first `bytes` of a frame: where they are, if the driver has buffers enough without this one.
+    /// Returns the first `bytes` of a frame: in the driver's buffer if the driver has enough others, else copied.
     fn pixels(&mut self, frame: Frame, bytes: usize) -> Bytes {
         match self.queue.as_ref().is_some_and(|queue| queue.queued() >= FREE_MIN) {
             false => self.copy(frame, bytes),
@@ -241,18 +254,18 @@ impl Camera {
 
     fn set(&mut self, settings: &[Setting]) -> Result<(), PartnerError> {
         for Setting { id, value } in settings {
-            let knob = self.properties.knobs.iter().find(|knob| knob.control.id == *id);
-            let answer = match knob {
-                Some(knob) => {
-                    sys::v4l2::controls::set_value(self.node.as_fd(), *id, knob.control.kind, *value)
+            let control = self.properties.controls.iter().find(|control| control.info.id == *id);
+            let result = match control {
+                Some(control) => {
+                    sys::v4l2::controls::set_value(self.node.as_fd(), *id, control.info.kind, *value)
                 }
                 None => Err(Errno::INVAL.into()),
             };
             self.figures.settings += 1;
-            match answer {
+            match result {
                 Ok(()) => {}
                 Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
-                // Not in this mode, or not this value: the camera goes on as it is.
+                // The camera does not accept the setting in its present mode, and keeps its value.
                 Err(_) => self.figures.refused += 1,
             }
         }
@@ -306,7 +319,7 @@ impl Partner for Camera {
         if let Err(error) = self.flows.check(flow, Direction::In) {
             return Err((error, message));
         }
-        let done = match Update::parse(message.body.as_slice()) {
+        let result = match Update::parse(message.body.as_slice()) {
             Ok(Update::Settings(settings)) => self.set(&settings),
             Ok(Update::Wanted(wanted)) => {
                 self.is_idle = !wanted;
@@ -317,16 +330,16 @@ impl Partner for Camera {
             }
             Err(error) => Err(PartnerError::Message(error.to_string())),
         };
-        match done {
+        match result {
             Ok(()) => Ok(Pushed::Taken),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next(now()));
+        let answer = slot.answer(OUT, request, || self.next(now()));
         self.slot = slot;
         answer
     }
@@ -334,7 +347,7 @@ impl Partner for Camera {
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
-            // A camera stays as it was set.
+            // The neutral state of a camera keeps its settings.
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(self.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
@@ -352,9 +365,9 @@ impl Partner for Camera {
                 ..Readiness::descriptor(self.node.as_fd(), Interest::Read)
             },
             (Direction::Out, None) if self.slot.is_held() => Readiness::now(),
-            (Direction::Out, None) if !self.is_flowing() => Readiness::never(),
+            (Direction::Out, None) if !self.is_wanted() => Readiness::never(),
             (Direction::Out, None) => match self.busy {
-                Some((_, look_at)) => Readiness::at(look_at),
+                Some(busy) => Readiness::at(busy.retry_at),
                 None => Readiness::now(),
             },
         }

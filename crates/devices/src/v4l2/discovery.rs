@@ -1,4 +1,5 @@
-//! Finding video nodes: all cameras, the one a user means, the same one again, and a free node for pictures.
+//! Finds video nodes: all cameras, the camera of a target, the same camera after it was unplugged, and a node for
+//! pictures.
 
 use super::properties::Properties;
 use crate::plain::os;
@@ -12,10 +13,10 @@ use std::path::{Path, PathBuf};
 use sys::v4l2::{self, CAPTURE, Capability, Direction, OUTPUT, STREAMING};
 
 const NODES: &str = "/dev";
-/// How v4l2loopback calls itself.
+/// The driver name of v4l2loopback.
 pub(super) const LOOPBACK: &str = "v4l2 loopback";
 
-/// A video node that is open.
+/// An open video node.
 pub(super) struct Node {
     pub(super) path: PathBuf,
     pub(super) descriptor: OwnedFd,
@@ -28,8 +29,8 @@ impl Node {
         self.capability.capabilities & wanted == wanted
     }
 
-    /// Whether it takes pictures.
-    fn takes(&self) -> bool {
+    /// Returns whether pictures can be written to the node.
+    fn is_output(&self) -> bool {
         self.capability.capabilities & OUTPUT != 0
     }
 
@@ -37,13 +38,13 @@ impl Node {
         self.capability.driver == LOOPBACK
     }
 
-    /// Whether somebody already puts pictures into it: only then its readers are told of a format.
-    pub(super) fn is_taken(&self) -> bool {
+    /// Returns whether a program already writes pictures to the node. Only then it has a capture format.
+    pub(super) fn has_writer(&self) -> bool {
         self.is_loopback() && v4l2::format(self.descriptor.as_fd(), Direction::Capture).is_ok()
     }
 }
 
-/// The video nodes there are, smallest number first.
+/// Returns the paths of all video nodes, sorted by number.
 fn paths() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(NODES) else {
         return Vec::new();
@@ -56,7 +57,7 @@ fn paths() -> Vec<PathBuf> {
     numbers.into_iter().map(|number| Path::new(NODES).join(format!("video{number}"))).collect()
 }
 
-/// Opens a node and asks what it is.
+/// Opens a node and queries its capabilities.
 pub(super) fn open(path: &Path) -> Result<Node, DeviceError> {
     let refused = |error: io::Error| {
         let advice = match Errno::from_io_error(&error) {
@@ -64,10 +65,10 @@ pub(super) fn open(path: &Path) -> Result<Node, DeviceError> {
                 Some("add yourself to the group `video`: sudo usermod -aG video $USER, then log in again")
             }
             Some(Errno::NOTTY | Errno::INVAL | Errno::ISDIR) => {
-                Some("it is no video node; `outboard devices` lists the cameras there are")
+                Some("it is not a video node; `outboard devices` lists the cameras")
             }
             Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
-                Some("it is not plugged in; `outboard devices` lists what is")
+                Some("it is not plugged in; `outboard devices` lists the cameras")
             }
             _ => None,
         };
@@ -79,7 +80,7 @@ pub(super) fn open(path: &Path) -> Result<Node, DeviceError> {
     Ok(Node { path: path.into(), descriptor, capability })
 }
 
-/// Every camera, and what looks like one and cannot be opened.
+/// Lists all cameras, and nodes that cannot be opened.
 pub(super) fn list() -> Vec<Listing> {
     let listing = |path: PathBuf| {
         let spec = format!("v4l2:{}", path.display());
@@ -100,7 +101,7 @@ pub(super) fn list() -> Vec<Listing> {
     paths().into_iter().filter_map(listing).collect()
 }
 
-/// The nodes that a target may stand for: a path, those of a name, or any.
+/// Returns the nodes that match a target: the one with this path, those with this name, or all.
 fn candidates(target: &str) -> Result<Vec<Node>, DeviceError> {
     let named = target.strip_prefix("name=");
     match (target, named) {
@@ -110,7 +111,7 @@ fn candidates(target: &str) -> Result<Vec<Node>, DeviceError> {
             let open = paths().into_iter().filter_map(|path| open(&path).ok());
             Ok(open.filter(|node| node.capability.card == name).collect())
         }
-        _ => Err(wrong(target, "write a path that begins with /, or name=NAME, or nothing".into())),
+        _ => Err(wrong(target, "write a path that begins with /, name=NAME, or nothing".into())),
     }
 }
 
@@ -118,13 +119,13 @@ fn wrong(target: &str, problem: String) -> DeviceError {
     DeviceError::Spec { what: format!("`v4l2:{target}`"), problem }
 }
 
-/// The camera that a target stands for; without one, the first there is.
+/// Returns the camera of a target; the first camera if the target is empty.
 pub(super) fn camera(target: &str) -> Result<Node, DeviceError> {
     let found = candidates(target)?.into_iter().find(Node::is_camera);
-    found.ok_or_else(|| wrong(target, "it is no camera; `outboard devices` lists those there are".into()))
+    found.ok_or_else(|| wrong(target, "it is not a camera; `outboard devices` lists the cameras".into()))
 }
 
-/// The same camera after it went away: where it was, or by its name and place.
+/// Returns the same camera after it was unplugged, by its name and place. Tries the path of the target first.
 pub(super) fn camera_again(target: &str, known: &Properties) -> Result<Node, DeviceError> {
     let is_it =
         |node: &Node| node.is_camera() && known.is_same_camera(&node.capability.card, &node.capability.bus);
@@ -135,20 +136,20 @@ pub(super) fn camera_again(target: &str, known: &Properties) -> Result<Node, Dev
     found.ok_or_else(|| wrong(target, format!("{} is not plugged in", known.card)))
 }
 
-/// The node that pictures go into; without a target, the first of v4l2loopback's that nobody uses.
+/// Returns the output node of a target; the first unused node of v4l2loopback if the target is empty.
 pub(super) fn sink(target: &str) -> Result<Node, DeviceError> {
     let is_free =
-        |node: &Node| node.takes() && (!target.is_empty() || node.is_loopback() && !node.is_taken());
+        |node: &Node| node.is_output() && (!target.is_empty() || node.is_loopback() && !node.has_writer());
     if let Some(node) = candidates(target)?.into_iter().find(is_free) {
         return Ok(node);
     }
     Err(wrong(
         target,
         match target.is_empty() {
-            true => "no free node takes pictures: make one with v4l2loopback (Debian: apt install v4l2loopback-dkms; \
+            true => "there is no unused output node: make one with v4l2loopback (Debian: apt install v4l2loopback-dkms; \
                      modprobe v4l2loopback exclusive_caps=1)"
                 .into(),
-            false => "it takes no pictures: it is a camera, or another program puts pictures into it already".into(),
+            false => "it takes no pictures: it is a camera, or another program already writes to it".into(),
         },
     ))
 }

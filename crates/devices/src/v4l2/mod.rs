@@ -1,4 +1,5 @@
-//! Cameras (`v4l2:/dev/video0`): a camera here, a node of v4l2loopback there, which any program takes for one.
+//! Cameras (`v4l2:/dev/video0`). The device side is a camera; the application side is a node of v4l2loopback, which
+//! programs use like a camera.
 
 mod camera;
 mod discovery;
@@ -7,7 +8,7 @@ mod node;
 mod properties;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod watcher;
 
 pub use properties::Properties;
 
@@ -18,14 +19,14 @@ use contract::{
     Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use discovery::Node;
-use negotiate::Wanted;
+use negotiate::PictureOptions;
 use node::{NodePartner, Parts};
 use std::os::fd::{AsFd, OwnedFd};
-use watch::Watch;
+use watcher::WatcherClient;
 use wire::formats::controls::Setting;
 use wire::formats::video::Geometry;
 
-/// The class.
+/// The device class `v4l2`.
 #[derive(Debug)]
 pub struct V4l2;
 
@@ -49,31 +50,31 @@ const OPTIONS: &[OptionSpec] = &[
         "rate",
         OptionKind::OrAuto(&OptionKind::Number { min: 0.001, max: 10_000.0 }),
         "auto",
-        "frames a second; auto: as the camera is set",
+        "frames per second; auto: as the camera is set",
     ),
     option(
         "pixels",
         OptionKind::OrAuto(&OptionKind::Choice(&["YUYV", "YU12", "422P", "RGB3", "XR24", "GREY", "MJPG"])),
         "auto",
-        "what a pixel is; auto: as the camera is set, or the first of these that it has",
+        "pixel format; auto: as the camera is set, or the first of these that it supports",
     ),
     option(
         "buffers",
         OptionKind::Integer { min: 3, max: 32 },
         "6",
-        "as a device: frames that the driver can hold",
+        "as a device: number of frame buffers in the driver",
     ),
     option(
         "set",
         OptionKind::Text { max: 4096 },
         "",
-        "as an application: what the camera is set to at first: brightness=128, or (brightness=128, hue=0)",
+        "as an application: initial settings of the camera: brightness=128, or (brightness=128, hue=0)",
     ),
     option(
         "start",
         OptionKind::Choice(&["demand", "always"]),
         "demand",
-        "as an application: the camera is on while a program has the node open, or all the time",
+        "as an application: the camera is on while a program has the node open (demand), or always",
     ),
 ];
 
@@ -83,7 +84,7 @@ impl DeviceClass for V4l2 {
     }
 
     fn summary(&self) -> &'static str {
-        "a camera; as an application a node (v4l2loopback) that programs take for one"
+        "a camera; as an application a v4l2loopback node that programs use like a camera"
     }
 
     fn doc(&self) -> &'static str {
@@ -115,10 +116,10 @@ impl DeviceClass for V4l2 {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
-        let wanted = wanted(spec)?;
+        let options = picture_options(spec)?;
         match role {
-            Role::Device => open_camera(spec, discovery::camera(&spec.target)?, &wanted),
-            Role::Application => open_node(spec, like, &wanted),
+            Role::Device => open_camera(spec, discovery::camera(&spec.target)?, &options),
+            Role::Application => open_node(spec, like, &options),
         }
     }
 
@@ -128,67 +129,73 @@ impl DeviceClass for V4l2 {
             Role::Device => {
                 let properties = parse_properties(known)?.ok_or_else(|| DeviceError::Spec {
                     what: known.summary.clone(),
-                    problem: "it was no camera".into(),
+                    problem: "its description has no camera properties".into(),
                 })?;
-                open_camera(spec, discovery::camera_again(&spec.target, &properties)?, &wanted(spec)?)
+                let camera = discovery::camera_again(&spec.target, &properties)?;
+                open_camera(spec, camera, &picture_options(spec)?)
             }
         }
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let Opened { spec, role, description, descriptors } = opened;
-        let (wanted, properties) = (wanted(&spec)?, parse_properties(&description)?);
+        let (options, properties) = (picture_options(&spec)?, parse_properties(&description)?);
         let mut descriptors = descriptors.into_iter();
-        let lacking = |what: &str| DeviceError::Spec {
+        let missing = |part: &str| DeviceError::Spec {
             what: description.summary.clone(),
-            problem: format!("it came without {what}"),
+            problem: format!("the broker passed no {part}"),
         };
-        let node = descriptors.next().ok_or_else(|| lacking("an open descriptor"))?;
+        let node = descriptors.next().ok_or_else(|| missing("descriptor"))?;
         match role {
             Role::Device => {
-                let properties = properties.ok_or_else(|| lacking("properties"))?;
+                let properties = properties.ok_or_else(|| missing("properties"))?;
                 let capability = sys::v4l2::capability(node.as_fd())
-                    .map_err(|error| os(format!("asking {}", description.summary), error, None))?;
-                // Who writes into a loopback's buffers is another program.
+                    .map_err(|error| os(format!("querying {}", description.summary), error, None))?;
+                // Another program writes to the buffers of a loopback node.
                 let is_private = capability.driver != discovery::LOOPBACK;
                 let buffers = spec.options.integer("buffers") as u32;
                 let name = capability.card;
-                Ok(Box::new(Camera::new(name, node, properties, wanted, buffers, is_private)))
+                Ok(Box::new(Camera::new(name, node, properties, options, buffers, is_private)))
             }
             Role::Application => {
                 let pictures = properties.as_ref().map(|properties| properties.geometry);
-                let knobs = properties.map(|properties| properties.knobs).unwrap_or_default();
-                let settings = first_settings(&spec, &knobs)?;
+                let controls = properties.map(|properties| properties.controls).unwrap_or_default();
+                let settings = initial_settings(&spec, &controls)?;
                 let name = description.summary;
-                let watch = descriptors.next().map(Watch::new).transpose();
-                let watch = watch.map_err(|error| os(format!("asking who reads {name}"), error, None))?;
-                Ok(Box::new(NodePartner::new(Parts { name, node, pictures, wanted, knobs, settings, watch })))
+                let watcher = descriptors.next().map(WatcherClient::new).transpose();
+                let watcher =
+                    watcher.map_err(|error| os(format!("querying the readers of {name}"), error, None))?;
+                let parts = Parts { name, node, pictures, options, controls, settings, watcher };
+                Ok(Box::new(NodePartner::new(parts)))
             }
         }
     }
 }
 
-fn wanted(spec: &DeviceSpec) -> Result<Wanted, DeviceError> {
-    Wanted::of(&spec.options).map_err(|problem| wrong(spec, problem))
+fn picture_options(spec: &DeviceSpec) -> Result<PictureOptions, DeviceError> {
+    PictureOptions::parse(&spec.options).map_err(|problem| wrong(spec, problem))
 }
 
 fn wrong(spec: &DeviceSpec, problem: String) -> DeviceError {
     DeviceError::Spec { what: format!("`v4l2:{}`", spec.target), problem }
 }
 
-fn first_settings(spec: &DeviceSpec, knobs: &[properties::Knob]) -> Result<Vec<Setting>, DeviceError> {
-    properties::settings(knobs, spec.options.text("set"))
+fn initial_settings(
+    spec: &DeviceSpec,
+    controls: &[properties::CameraControl],
+) -> Result<Vec<Setting>, DeviceError> {
+    properties::settings(controls, spec.options.text("set"))
         .map_err(|problem| wrong(spec, format!("option `set`: {problem}")))
 }
 
-fn open_camera(spec: &DeviceSpec, node: Node, wanted: &Wanted) -> Result<Opened, DeviceError> {
+fn open_camera(spec: &DeviceSpec, node: Node, options: &PictureOptions) -> Result<Opened, DeviceError> {
     let capability = &node.capability;
-    let geometry = negotiate::camera(node.descriptor.as_fd(), &capability.card, wanted)?;
-    let properties = Properties::of(node.descriptor.as_fd(), &capability.card, &capability.bus, geometry)
-        .map_err(|error| os(format!("asking {} what it is", capability.card), error, None))?;
+    let geometry = negotiate::camera(node.descriptor.as_fd(), &capability.card, options)?;
+    let properties = Properties::query(node.descriptor.as_fd(), &capability.card, &capability.bus, geometry)
+        .map_err(|error| os(format!("querying the controls of {}", capability.card), error, None))?;
     let offer = |direction, format, class| FlowOffer { direction, format, class };
     let mut flows = vec![offer(FlowDirection::DeviceToApplication, Format::Video, FlowClass::Timely)];
-    // Without controls there is still to be told whether anybody looks.
+    // Also for a camera without controls: this flow turns the camera on and off.
     flows.push(offer(FlowDirection::ApplicationToDevice, Format::Controls, FlowClass::State));
     let description = Description {
         class: "v4l2".into(),
@@ -200,28 +207,32 @@ fn open_camera(spec: &DeviceSpec, node: Node, wanted: &Wanted) -> Result<Opened,
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: vec![node.descriptor] })
 }
 
-fn open_node(spec: &DeviceSpec, like: Option<&Description>, wanted: &Wanted) -> Result<Opened, DeviceError> {
+fn open_node(
+    spec: &DeviceSpec,
+    like: Option<&Description>,
+    options: &PictureOptions,
+) -> Result<Opened, DeviceError> {
     let properties = like.map(parse_properties).transpose()?.flatten();
-    let knobs = properties.as_ref().map_or(&[][..], |properties| &properties.knobs);
-    first_settings(spec, knobs)?;
+    let controls = properties.as_ref().map_or(&[][..], |properties| &properties.controls);
+    initial_settings(spec, controls)?;
     let node = discovery::sink(&spec.target)?;
-    let mut shown = String::new();
+    let mut format = String::new();
     if let Some(properties) = &properties {
-        let taken = negotiate::sink(node.descriptor.as_fd(), &properties.geometry, wanted)
+        let accepted = negotiate::sink(node.descriptor.as_fd(), &properties.geometry, options)
             .map_err(|problem| wrong(spec, problem))?;
-        shown = format!(" ({})", describe(&taken));
+        format = format!(" ({})", describe(&accepted));
     }
     let is_loopback = node.is_loopback();
     let mut descriptors: Vec<OwnedFd> = vec![node.descriptor];
-    let takes_words = like.is_some_and(|like| {
+    let has_control_flow = like.is_some_and(|like| {
         like.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice)
     });
-    if takes_words && spec.options.text("start") == "demand" && is_loopback {
-        let watch = watch::start(&node.path, descriptors[0].as_fd())
+    if has_control_flow && spec.options.text("start") == "demand" && is_loopback {
+        let watcher = watcher::start(&node.path, descriptors[0].as_fd())
             .map_err(|error| os(format!("watching {}", node.path.display()), error, None))?;
-        descriptors.push(watch);
+        descriptors.push(watcher);
     }
-    let summary = format!("{} at {}{shown}", node.capability.card, node.path.display());
+    let summary = format!("{} at {}{format}", node.capability.card, node.path.display());
     let description = Description {
         summary,
         ..like.cloned().unwrap_or_else(|| crate::plain::description(spec, crate::plain::video_flow(), "v4l2"))
@@ -229,7 +240,7 @@ fn open_node(spec: &DeviceSpec, like: Option<&Description>, wanted: &Wanted) -> 
     Ok(Opened { spec: spec.clone(), role: Role::Application, description, descriptors })
 }
 
-/// The properties of a camera; none of another device.
+/// Parses the properties of a camera. Returns `None` for another device.
 fn parse_properties(description: &Description) -> Result<Option<Properties>, DeviceError> {
     if description.class != "v4l2" || description.properties.is_empty() {
         return Ok(None);

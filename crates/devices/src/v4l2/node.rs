@@ -1,9 +1,10 @@
-//! The application's side: a node of v4l2loopback as a partner. Into it go frames, made into what its readers were told
-//! of; out of it come the settings that this host's user asks of the camera, and whether anybody reads.
+//! The application side: a node of v4l2loopback as a partner. Pushes take frames, which are converted to the format
+//! that the node's readers know. Pulls return the settings of this host's user for the camera, and whether the camera
+//! is wanted.
 
-use super::negotiate::{self, Wanted};
-use super::properties::{Knob, settings};
-use super::watch::Watch;
+use super::negotiate::{self, PictureOptions};
+use super::properties::{CameraControl, settings};
+use super::watcher::WatcherClient;
 use crate::flows::{Flows, OUT};
 use crate::pixels;
 use crate::stream::now;
@@ -19,7 +20,7 @@ use sys::v4l2::controls::{Kind, named, set_value};
 use wire::formats::controls::{SETTINGS_MAX, Setting, Update};
 use wire::formats::video::{Geometry, PixelFormat};
 
-/// Pictures' worth of memory kept for use again.
+/// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 2;
 /// The control of v4l2loopback that repeats the last picture at the rate of the node.
 const SUSTAIN: &str = "sustain_framerate";
@@ -28,27 +29,27 @@ const SUSTAIN: &str = "sustain_framerate";
 pub(super) struct NodePartner {
     name: String,
     node: OwnedFd,
-    wanted: Wanted,
+    options: PictureOptions,
     flows: Flows,
     slot: PullSlot,
-    /// What the node takes, once it is settled.
+    /// The format of the node, once it is negotiated.
     target: Option<Geometry>,
     pool: Pool,
-    /// The node repeats its last picture: this is its control, and whether it is on.
+    /// The control [`SUSTAIN`] and its value; `None` if the node lacks it.
     sustain: Option<(u32, bool)>,
-    knobs: Vec<Knob>,
-    /// Where each control was asked to stand.
-    asked: BTreeMap<u32, i64>,
-    /// To be said to the camera.
-    waiting: VecDeque<Update>,
-    /// Who reads; none if the camera is always on.
-    watch: Option<Watch>,
-    /// Whether the camera was told that it is wanted.
-    told: Option<bool>,
+    controls: Vec<CameraControl>,
+    /// The value that the user has set for each control.
+    settings: BTreeMap<u32, i64>,
+    /// Updates that wait for a pull.
+    updates: VecDeque<Update>,
+    /// Reports the node's readers; `None` if the camera is always on.
+    watcher: Option<WatcherClient>,
+    /// The last value of [`Update::Wanted`] that was queued.
+    announced: Option<bool>,
     figures: Figures,
 }
 
-/// What [`Ctl::Report`] tells.
+/// The figures of [`Ctl::Report`].
 #[derive(Debug, Default)]
 struct Figures {
     frames: u64,
@@ -57,64 +58,64 @@ struct Figures {
     settings: u64,
 }
 
-/// What a node is made of.
+/// The parameters of [`NodePartner::new`].
 pub(super) struct Parts {
     pub(super) name: String,
-    /// Opened without blocking.
+    /// The node, opened non-blocking.
     pub(super) node: OwnedFd,
-    /// Pictures that are known to come, for which the node is made ready at once.
+    /// The format of the expected pictures, if it is known.
     pub(super) pictures: Option<Geometry>,
-    /// What the user asks of the node's own pictures.
-    pub(super) wanted: Wanted,
+    /// The user's options for the node's own pictures.
+    pub(super) options: PictureOptions,
     /// The camera's controls.
-    pub(super) knobs: Vec<Knob>,
-    /// What they are to be set to at first.
+    pub(super) controls: Vec<CameraControl>,
+    /// The initial settings of the controls.
     pub(super) settings: Vec<Setting>,
-    /// Who reads, if the camera is to be on only then.
-    pub(super) watch: Option<Watch>,
+    /// Reports the node's readers, if the camera is on only while there are some.
+    pub(super) watcher: Option<WatcherClient>,
 }
 
 impl NodePartner {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { name, node, pictures, wanted, knobs, settings, watch } = parts;
+        let Parts { name, node, pictures, options, controls, settings, watcher } = parts;
         let sustain = named(node.as_fd(), SUSTAIN).ok().flatten().map(|control| (control.id, false));
-        let flows = Flows::new(!knobs.is_empty() || watch.is_some(), true);
+        let flows = Flows::new(!controls.is_empty() || watcher.is_some(), true);
         let mut partner = NodePartner {
             name,
             node,
-            wanted,
+            options,
             flows,
             slot: PullSlot::default(),
             target: None,
             pool: Pool::new(0, 0),
             sustain,
-            knobs,
-            asked: settings.iter().map(|setting| (setting.id, setting.value)).collect(),
-            waiting: VecDeque::new(),
-            watch,
-            told: None,
+            controls,
+            settings: settings.iter().map(|setting| (setting.id, setting.value)).collect(),
+            updates: VecDeque::new(),
+            watcher,
+            announced: None,
             figures: Figures::default(),
         };
-        // v4l2loopback tells its readers of pictures once somebody gave some: a worker that was killed.
-        let goes_on = sys::v4l2::format(partner.node.as_fd(), sys::v4l2::Direction::Capture).is_ok();
-        // Who opens the node before anything came sees black, and does not wait; who reads already sees no black between
-        // pictures. If that fails, so will the first picture, and say why.
-        if let Some(target) = pictures.and_then(|pictures| partner.settle(&pictures).ok()) {
-            if !goes_on && pixels::is_convertible(target.pixels()) {
+        // The node has a capture format only if pictures were written to it: by a worker that was killed.
+        let is_resumed = sys::v4l2::format(partner.node.as_fd(), sys::v4l2::Direction::Capture).is_ok();
+        // Write a black picture, so that a program that opens the node early does not wait. After a restart, readers
+        // keep the last picture instead. On an error here the first picture fails, too, and reports it.
+        if let Some(target) = pictures.and_then(|pictures| partner.negotiate(&pictures).ok()) {
+            if !is_resumed && pixels::is_convertible(target.pixels()) {
                 let mut memory = partner.memory(target.bytes());
                 pixels::black(&target, &mut memory);
                 let _ = rustix::io::write(&partner.node, &memory);
             }
-            partner.repeat(true);
+            partner.set_repeat(true);
         }
         partner
     }
 
-    /// Decides what the node takes for pictures like these, and tells its readers.
-    fn settle(&mut self, pictures: &Geometry) -> Result<Geometry, String> {
-        let target = negotiate::sink(self.node.as_fd(), pictures, &self.wanted)?;
-        // Makes it a camera to others (v4l2loopback with exclusive_caps, which else does so at the first picture, and
-        // is no output any more once this closes); what has no use for that refuses.
+    /// Negotiates the node's format for pictures of this format, and makes it known to readers.
+    fn negotiate(&mut self, pictures: &Geometry) -> Result<Geometry, String> {
+        let target = negotiate::sink(self.node.as_fd(), pictures, &self.options)?;
+        // With exclusive_caps, v4l2loopback presents the node as a camera from here on, not only from the first
+        // picture. Other drivers may refuse this.
         let _ = sys::v4l2::stream(self.node.as_fd(), sys::v4l2::Direction::Output, true);
         self.target = Some(target);
         Ok(target)
@@ -127,8 +128,8 @@ impl NodePartner {
         self.pool.take()
     }
 
-    /// Has the node repeat its last picture, or not, so that who reads does not hang while none comes.
-    fn repeat(&mut self, on: bool) {
+    /// Sets whether the node repeats its last picture, so that readers do not hang while no picture arrives.
+    fn set_repeat(&mut self, on: bool) {
         if let Some((id, is_on)) = &mut self.sustain
             && *is_on != on
             && set_value(self.node.as_fd(), *id, Kind::Boolean, on.into()).is_ok()
@@ -137,18 +138,18 @@ impl NodePartner {
         }
     }
 
-    /// Shows a picture; says whether the node took it.
-    fn show(&mut self, body: &Body) -> Result<bool, PartnerError> {
+    /// Writes a picture to the node. Returns `false` if the node is busy.
+    fn write_picture(&mut self, body: &Body) -> Result<bool, PartnerError> {
         let (pictures, bytes) = pixels::picture(body).map_err(PartnerError::Message)?;
         let target = match self.target {
             Some(target) => target,
-            None => self.settle(&pictures).map_err(|problem| self.wrong(&problem))?,
+            None => self.negotiate(&pictures).map_err(|problem| self.wrong(&problem))?,
         };
         let bytes = self.fitted(&pictures, bytes, &target)?;
         match rustix::io::write(&self.node, &bytes) {
             Ok(_) => {
                 self.figures.frames += 1;
-                self.repeat(false);
+                self.set_repeat(false);
                 Ok(true)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
@@ -161,18 +162,19 @@ impl NodePartner {
         PartnerError::Message(format!("{}: {problem}", self.name))
     }
 
-    /// The picture as the node takes it: the same bytes, if they lie so already.
+    /// Returns the picture in the node's format; the same bytes, if it has that format already.
     fn fitted(&mut self, from: &Geometry, bytes: Bytes, to: &Geometry) -> Result<Bytes, PartnerError> {
-        let lies =
+        let layout =
             |geometry: &Geometry| (geometry.pixels(), geometry.width(), geometry.height(), geometry.stride());
-        if lies(from) == lies(to) {
+        if layout(from) == layout(to) {
             return Ok(bytes);
         }
         if from.pixels() == PixelFormat::Mjpeg || to.pixels() == PixelFormat::Mjpeg {
-            let (theirs, size) = (from.pixels().fourcc(), (from.width(), from.height()));
-            let theirs = String::from_utf8_lossy(&theirs);
+            let (fourcc, width, height) = (from.pixels().fourcc(), from.width(), from.height());
+            let fourcc = String::from_utf8_lossy(&fourcc);
             return Err(self.wrong(&format!(
-                "pictures of {theirs}, {size:?}, come now, which cannot be made into what its readers were told of: attach again"
+                "the pictures are {fourcc} of {width}x{height} now, and cannot be converted to the format that its readers \
+                 expect: attach again"
             )));
         }
         let mut memory = self.memory(to.bytes());
@@ -182,60 +184,64 @@ impl NodePartner {
     }
 
     fn next(&mut self, now: Time) -> Next {
-        self.tell_wanted();
-        match self.waiting.pop_front() {
+        self.queue_wanted();
+        match self.updates.pop_front() {
             Some(update) => Next::Message(Message::new(now, update.to_bytes())),
             None => Next::Nothing,
         }
     }
 
-    /// Tells the camera if somebody comes to read, or the last one left a while ago.
-    fn tell_wanted(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        let wanted = watch.look();
-        if self.told.is_some_and(|told| told != wanted) {
-            self.told = Some(wanted);
-            self.waiting.push_back(Update::Wanted(wanted));
+    /// Queues an update if the camera has become wanted or unwanted.
+    fn queue_wanted(&mut self) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let wanted = watcher.is_wanted();
+        if self.announced.is_some_and(|announced| announced != wanted) {
+            self.announced = Some(wanted);
+            self.updates.push_back(Update::Wanted(wanted));
         }
-        // While the camera rests, who has the node open all the same sees its last picture.
+        // A reader that the watcher has missed gets the last picture while the camera is off.
         if !wanted {
-            self.repeat(true);
+            self.set_repeat(true);
         }
     }
 
-    /// Says everything anew.
-    fn say_all(&mut self) {
-        self.waiting.clear();
+    /// Replaces the queue by the current state: all settings, and whether the camera is wanted.
+    fn queue_state(&mut self) {
+        self.updates.clear();
         self.slot = PullSlot::default();
-        let settings = self.asked.iter().map(|(id, value)| Setting { id: *id, value: *value }).collect();
-        self.waiting.push_back(Update::Settings(settings));
-        if let Some(watch) = &mut self.watch {
-            let wanted = watch.look();
-            self.told = Some(wanted);
-            self.waiting.push_back(Update::Wanted(wanted));
+        self.queue_settings();
+        if let Some(watcher) = &mut self.watcher {
+            let wanted = watcher.is_wanted();
+            self.announced = Some(wanted);
+            self.updates.push_back(Update::Wanted(wanted));
         }
     }
 
-    /// What the user says: settings, or nothing, to be told what there is.
-    fn hear(&mut self, words: &str) -> Result<String, String> {
-        let new = settings(&self.knobs, words)?;
+    fn queue_settings(&mut self) {
+        let settings = self.settings.iter().map(|(id, value)| Setting { id: *id, value: *value });
+        self.updates.push_back(Update::Settings(settings.collect()));
+    }
+
+    /// Applies settings from the user and describes these controls. Without settings, describes all controls.
+    fn handle_command(&mut self, text: &str) -> Result<String, String> {
+        let new = settings(&self.controls, text)?;
         if new.len() > SETTINGS_MAX {
             return Err(format!("at most {SETTINGS_MAX} settings at once"));
         }
         if !new.is_empty() {
-            self.asked.extend(new.iter().map(|setting| (setting.id, setting.value)));
+            self.settings.extend(new.iter().map(|setting| (setting.id, setting.value)));
             self.figures.settings += new.len() as u64;
-            // What is not said yet is said with it: nothing waits without bound.
-            self.waiting.retain(|update| !matches!(update, Update::Settings(_)));
-            let all = self.asked.iter().map(|(id, value)| Setting { id: *id, value: *value });
-            self.waiting.push_back(Update::Settings(all.collect()));
+            // One update has all settings, so the queue stays short.
+            self.updates.retain(|update| !matches!(update, Update::Settings(_)));
+            self.queue_settings();
         }
-        let shown = self
-            .knobs
+        let described = self
+            .controls
             .iter()
-            .filter(|knob| new.is_empty() || new.iter().any(|setting| setting.id == knob.control.id));
-        let stands = |knob: &Knob| self.asked.get(&knob.control.id).copied().unwrap_or(knob.value);
-        Ok(shown.map(|knob| knob.describe(stands(knob))).collect::<Vec<_>>().join("\n"))
+            .filter(|control| new.is_empty() || new.iter().any(|setting| setting.id == control.info.id));
+        let value =
+            |control: &CameraControl| self.settings.get(&control.info.id).copied().unwrap_or(control.value);
+        Ok(described.map(|control| control.describe(value(control))).collect::<Vec<_>>().join("\n"))
     }
 
     fn report(&self) -> Vec<Report> {
@@ -245,14 +251,14 @@ impl NodePartner {
             ("neutral", self.figures.neutrals as f64),
             ("settings", self.figures.settings as f64),
         ];
-        report.extend(self.watch.as_ref().map(|watch| ("readers", watch.readers() as f64)));
+        report.extend(self.watcher.as_ref().map(|watcher| ("readers", watcher.readers() as f64)));
         report
     }
 }
 
 impl Drop for NodePartner {
     fn drop(&mut self) {
-        self.repeat(false);
+        self.set_repeat(false);
     }
 }
 
@@ -264,30 +270,30 @@ impl Partner for NodePartner {
         };
         let flow = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
-            self.say_all();
+            self.queue_state();
         }
         Ok(flow)
     }
 
     fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         if self.flows.close(flow)? == Direction::In {
-            self.repeat(true);
+            self.set_repeat(true);
         }
         Ok(())
     }
 
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In).and_then(|()| self.show(&message.body)) {
+        match self.flows.check(flow, Direction::In).and_then(|()| self.write_picture(&message.body)) {
             Ok(true) => Ok(Pushed::Taken),
             Ok(false) => Ok(Pushed::Full(message)),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || Ok(self.next(now())));
+        let answer = slot.answer(OUT, request, || Ok(self.next(now())));
         self.slot = slot;
         answer
     }
@@ -298,14 +304,14 @@ impl Partner for NodePartner {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {
                 self.figures.neutrals += 1;
-                self.repeat(true);
+                self.set_repeat(true);
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                self.say_all();
+                self.queue_state();
                 Ok(CtlReply::Done)
             }
-            Ctl::Say(words) => match self.hear(words) {
+            Ctl::Command(text) => match self.handle_command(text) {
                 Ok(answer) => Ok(CtlReply::Bytes(answer.into_bytes())),
                 Err(problem) => Err(PartnerError::Message(problem)),
             },
@@ -318,16 +324,16 @@ impl Partner for NodePartner {
         if !self.flows.names(flow, direction) {
             return Readiness::never();
         }
-        let has_one = self.slot.is_held() || !self.waiting.is_empty();
-        match (direction, &self.watch) {
-            (Direction::Out, Some(watch)) => Readiness {
-                now: has_one,
-                descriptors: [watch.descriptor().map(|news| (news, Interest::Read)), None],
+        let has_update = self.slot.is_held() || !self.updates.is_empty();
+        match (direction, &self.watcher) {
+            (Direction::Out, Some(watcher)) => Readiness {
+                now: has_update,
+                descriptors: [watcher.descriptor().map(|socket| (socket, Interest::Read)), None],
                 ..Readiness::never()
             },
-            (Direction::Out, None) if has_one => Readiness::now(),
+            (Direction::Out, None) if has_update => Readiness::now(),
             (Direction::Out, None) => Readiness::never(),
-            // v4l2loopback takes a picture at any time; what is slower says when it does.
+            // v4l2loopback is always writable; other drivers block until they have room.
             (Direction::In, _) => Readiness::descriptor(self.node.as_fd(), Interest::Write),
         }
     }

@@ -1,7 +1,9 @@
+//! Tests without a kernel driver: properties, settings, options, and the partners on /dev/null.
+
 use super::camera::Camera;
-use super::negotiate::Wanted;
+use super::negotiate::PictureOptions;
 use super::node::{NodePartner, Parts};
-use super::properties::{Knob, Properties, settings};
+use super::properties::{CameraControl, Properties, settings};
 use crate::spec;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
@@ -14,37 +16,34 @@ use sys::v4l2::controls::{Control, Kind};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
-fn knob(id: u32, kind: Kind, name: &str, range: (i64, i64), menu: &[(i64, &str)]) -> Knob {
+fn control(id: u32, kind: Kind, name: &str, range: (i64, i64), menu: &[(i64, &str)]) -> CameraControl {
     let (minimum, maximum) = range;
-    let control = Control { id, kind, name: name.into(), minimum, maximum, step: 1, default: minimum };
-    Knob {
-        control,
-        value: minimum,
-        menu: menu.iter().map(|(value, word)| (*value, word.to_string())).collect(),
-    }
+    let info = Control { id, kind, name: name.into(), minimum, maximum, step: 1, default: minimum };
+    let menu = menu.iter().map(|(value, text)| (*value, text.to_string())).collect();
+    CameraControl { info, value: minimum, menu }
 }
 
-fn knobs() -> Vec<Knob> {
+fn controls() -> Vec<CameraControl> {
     vec![
-        knob(1, Kind::Integer, "Brightness", (0, 255), &[]),
-        knob(2, Kind::Boolean, "White Balance, Automatic", (0, 1), &[]),
-        knob(3, Kind::Menu, "Power Line Frequency", (0, 2), &[(0, "Disabled"), (2, "60 Hz")]),
-        knob(4, Kind::Wide, "Far", (-1 << 40, 1 << 40), &[]),
-        knob(5, Kind::Bitmask, "Bits", (0, 0xffff), &[]),
+        control(1, Kind::Integer, "Brightness", (0, 255), &[]),
+        control(2, Kind::Boolean, "White Balance, Automatic", (0, 1), &[]),
+        control(3, Kind::Menu, "Power Line Frequency", (0, 2), &[(0, "Disabled"), (2, "60 Hz")]),
+        control(4, Kind::Wide, "Far", (-1 << 40, 1 << 40), &[]),
+        control(5, Kind::Bitmask, "Bits", (0, 0xffff), &[]),
     ]
 }
 
 fn properties() -> Properties {
     let geometry = Geometry::new(PixelFormat::Yuyv, 640, 480).unwrap().with_rate(30, 1);
-    Properties { card: "Lab".into(), bus: "usb-1".into(), geometry, knobs: knobs() }
+    Properties { card: "Lab".into(), bus: "usb-1".into(), geometry, controls: controls() }
 }
 
-fn nowhere() -> OwnedFd {
+fn null() -> OwnedFd {
     File::options().read(true).write(true).open("/dev/null").unwrap().into()
 }
 
-fn wanted() -> Wanted {
-    Wanted { size: None, rate_hz: None, pixels: None }
+fn no_options() -> PictureOptions {
+    PictureOptions { size: None, rate_hz: None, pixels: None }
 }
 
 fn template(direction: Direction, format: Format) -> FlowTemplate {
@@ -52,19 +51,19 @@ fn template(direction: Direction, format: Format) -> FlowTemplate {
 }
 
 #[test]
-fn properties_survive_their_bytes() {
+fn properties_round_trip() {
     let properties = properties();
     assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties.clone()));
     assert!(properties.is_same_camera("Lab", "usb-1") && !properties.is_same_camera("Lab", "usb-2"));
-    let twice = Properties { knobs: [knobs(), knobs()].concat(), ..properties.clone() };
+    let twice = Properties { controls: [controls(), controls()].concat(), ..properties.clone() };
     assert!(Properties::parse(&twice.to_bytes()).is_err(), "the same control twice");
-    let mut upside_down = properties;
-    upside_down.knobs[0].control.minimum = 256;
-    assert!(Properties::parse(&upside_down.to_bytes()).is_err(), "a range without a value");
+    let mut empty_range = properties;
+    empty_range.controls[0].info.minimum = 256;
+    assert!(Properties::parse(&empty_range.to_bytes()).is_err(), "a range without a value");
 }
 
 #[test]
-fn settings_are_read_as_people_write_them() {
+fn settings_are_parsed_in_all_their_forms() {
     let set = |id, value| Setting { id, value };
     for (words, expected) in [
         ("brightness=128", vec![set(1, 128)]),
@@ -73,28 +72,29 @@ fn settings_are_read_as_people_write_them() {
         ("power_line_frequency=2,bits=0xf", vec![set(3, 2), set(5, 15)]),
         ("", vec![]),
     ] {
-        assert_eq!(settings(&knobs(), words), Ok(expected), "{words}");
+        assert_eq!(settings(&controls(), words), Ok(expected), "{words}");
     }
     for (words, part) in [
         ("brightness=256", "takes 0 to 255"),
-        ("brightnes=1", "there is: brightness, white_balance_automatic"),
+        ("brightnes=1", "its controls are: brightness, white_balance_automatic"),
         ("brightness", "write NAME=VALUE"),
         ("power_line_frequency=1", "0 (Disabled), 2 (60 Hz)"),
         ("white_balance_automatic=maybe", "on or off"),
         ("bits=-1", "bits"),
     ] {
-        let refusal = settings(&knobs(), words).unwrap_err();
+        let refusal = settings(&controls(), words).unwrap_err();
         assert!(refusal.contains(part), "{words}: {refusal}");
     }
     assert_eq!(settings(&[], "brightness=1").unwrap_err(), "this camera has no controls");
 }
 
 #[test]
-fn options_say_what_is_wanted() {
-    let of = |text: &str| Wanted::of(&spec::parse(text, Role::Device).unwrap().1.options);
-    assert_eq!(of("v4l2:/dev/video0"), Ok(wanted()));
-    let asked = Wanted { size: Some((1280, 720)), rate_hz: Some(30.0), pixels: Some(PixelFormat::Mjpeg) };
-    assert_eq!(of("v4l2:/dev/video0,size=1280x720,rate=30,pixels=MJPG"), Ok(asked));
+fn picture_options_are_parsed() {
+    let of = |text: &str| PictureOptions::parse(&spec::parse(text, Role::Device).unwrap().1.options);
+    assert_eq!(of("v4l2:/dev/video0"), Ok(no_options()));
+    let expected =
+        PictureOptions { size: Some((1280, 720)), rate_hz: Some(30.0), pixels: Some(PixelFormat::Mjpeg) };
+    assert_eq!(of("v4l2:/dev/video0,size=1280x720,rate=30,pixels=MJPG"), Ok(expected));
     for size in ["1280", "0x5", "99999x2", "ax2"] {
         assert!(of(&format!("v4l2:/dev/video0,size={size}")).unwrap_err().contains("WIDTHxHEIGHT"), "{size}");
     }
@@ -110,31 +110,33 @@ fn next(partner: &mut dyn Partner) -> Option<Update> {
 }
 
 #[test]
-fn what_a_user_says_goes_to_the_camera_and_is_said_again() {
+fn settings_are_sent_to_the_camera_and_repeated_in_a_snapshot() {
     let mut node = NodePartner::new(Parts {
         name: "Lab at /dev/video10".into(),
-        node: nowhere(),
+        node: null(),
         pictures: None,
-        wanted: wanted(),
-        knobs: knobs(),
+        options: no_options(),
+        controls: controls(),
         settings: vec![Setting { id: 2, value: 1 }],
-        watch: None,
+        watcher: None,
     });
     let flow = node.open(&template(Direction::Out, Format::Controls), &Attributes::default()).unwrap();
     assert_eq!(next(&mut node), Some(Update::Settings(vec![Setting { id: 2, value: 1 }])));
     assert_eq!(next(&mut node), None);
     assert!(!node.readiness(flow, Direction::Out).now);
 
-    let CtlReply::Bytes(all) = node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("")).unwrap() else { panic!() };
+    let CtlReply::Bytes(all) = node.ctl(contract::FlowKey::DEFAULT, Ctl::Command("")).unwrap() else {
+        panic!()
+    };
     let all = String::from_utf8(all).unwrap();
-    assert_eq!(all.lines().count(), knobs().len(), "{all}");
+    assert_eq!(all.lines().count(), controls().len(), "{all}");
     assert!(all.contains("white_balance_automatic=1"), "{all}");
-    node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=7")).unwrap();
-    node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=9")).unwrap();
+    node.ctl(contract::FlowKey::DEFAULT, Ctl::Command("brightness=7")).unwrap();
+    node.ctl(contract::FlowKey::DEFAULT, Ctl::Command("brightness=9")).unwrap();
     assert!(node.readiness(flow, Direction::Out).now);
     let both = Update::Settings(vec![Setting { id: 1, value: 9 }, Setting { id: 2, value: 1 }]);
     assert_eq!(next(&mut node), Some(both.clone()));
-    let refusal = node.ctl(contract::FlowKey::DEFAULT, Ctl::Say("brightness=900"));
+    let refusal = node.ctl(contract::FlowKey::DEFAULT, Ctl::Command("brightness=900"));
     assert!(matches!(refusal, Err(PartnerError::Message(_))), "{refusal:?}");
     assert_eq!(next(&mut node), None);
     node.ctl(flow, Ctl::Snapshot).unwrap();
@@ -142,23 +144,25 @@ fn what_a_user_says_goes_to_the_camera_and_is_said_again() {
 }
 
 #[test]
-fn a_node_refuses_what_it_cannot_show_and_says_why() {
+fn a_node_refuses_unsupported_pictures_with_a_reason() {
     let mut node = NodePartner::new(Parts {
         name: "Lab".into(),
-        node: nowhere(),
+        node: null(),
         pictures: Some(properties().geometry),
-        wanted: wanted(),
-        knobs: Vec::new(),
+        options: no_options(),
+        controls: Vec::new(),
         settings: Vec::new(),
-        watch: None,
+        watcher: None,
     });
     let flow = node.open(&template(Direction::In, Format::Video), &Attributes::default()).unwrap();
     assert!(node.open(&template(Direction::Out, Format::Controls), &Attributes::default()).is_err());
     let mut frame = Body::from(vec![0; 4]);
     frame.push_front(&Header::frame(Geometry::new(PixelFormat::Gray8, 2, 2).unwrap()).emit());
-    for (body, part) in
-        [(Body::new(), "shorter"), (Body::from(vec![9; 99]), "no picture"), (frame, "takes no pictures")]
-    {
+    for (body, part) in [
+        (Body::new(), "shorter"),
+        (Body::from(vec![9; 99]), "not a picture"),
+        (frame, "takes neither GREY pictures"),
+    ] {
         match node.push(flow, Message::new(Time(1), body)) {
             Err((PartnerError::Message(problem), _)) => assert!(problem.contains(part), "{problem}"),
             other => panic!("{other:?}"),
@@ -167,14 +171,14 @@ fn a_node_refuses_what_it_cannot_show_and_says_why() {
 }
 
 #[test]
-fn a_camera_takes_what_it_knows_and_rests_when_nobody_looks() {
-    let mut camera = Camera::new("Lab".into(), nowhere(), properties(), wanted(), 4, true);
+fn a_camera_is_off_without_readers_and_counts_refused_settings() {
+    let mut camera = Camera::new("Lab".into(), null(), properties(), no_options(), 4, true);
     let out = camera.open(&template(Direction::Out, Format::Video), &Attributes::default()).unwrap();
     let back = camera.open(&template(Direction::In, Format::Controls), &Attributes::default()).unwrap();
     let push = |camera: &mut Camera, bytes: Vec<u8>| {
         camera.push(back, Message::new(Time(1), bytes)).map_err(|(error, _)| error)
     };
-    assert!(camera.readiness(out, Direction::Out).now, "it is wanted until somebody says otherwise");
+    assert!(camera.readiness(out, Direction::Out).now, "wanted by default");
     assert!(matches!(push(&mut camera, Update::Wanted(false).to_bytes()), Ok(Pushed::Taken)));
     let readiness = camera.readiness(out, Direction::Out);
     assert!(!readiness.now && readiness.at.is_none() && readiness.descriptors.iter().all(Option::is_none));
@@ -185,15 +189,15 @@ fn a_camera_takes_what_it_knows_and_rests_when_nobody_looks() {
     let Ok(CtlReply::Report(report)) = camera.ctl(out, Ctl::Report) else { panic!() };
     assert!(report.contains(&("settings refused", 1.0)), "{report:?}");
     push(&mut camera, Update::Wanted(true).to_bytes()).unwrap();
-    assert!(camera.pull(out, Pull::Yours).is_err(), "what is no camera gives no frames");
+    assert!(camera.pull(out, Pull::Yours).is_err(), "/dev/null is not a camera");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes of a stranger mean one thing or nothing.
+    /// Corrupted bytes are rejected, or are the encoding of other properties. Truncated bytes are rejected.
     #[test]
-    fn any_properties_are_answered(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn any_properties_are_parsed_or_rejected(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut bytes = properties().to_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;
@@ -204,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn any_words_are_answered(words in "\\PC{0,60}") {
-        let _ = settings(&knobs(), &words);
+    fn any_settings_are_parsed_or_rejected(text in "\\PC{0,60}") {
+        let _ = settings(&controls(), &text);
     }
 }

@@ -1,11 +1,11 @@
-//! The application's side: a window as a partner. Into it go pictures and pointers; out of it comes what somebody
-//! does with keyboard and mouse while the window has them.
+//! The application side: a window as a partner. Pushes take pictures and pointer shapes. Pulls return the user's input
+//! while the window has the keyboard or the pointer.
 
 use super::client::{Client, PACKET_BYTES, Packet};
-use super::display::{Extensions, PATIENCE, parse};
+use super::display::{Extensions, SETUP_TIMEOUT, parse};
+use super::errors::{device_error, partner_error};
 use super::layout::{Layout, LayoutQuery};
-use super::window::{Handled, Outcome, Window};
-use super::{failed, io_error};
+use super::window::{PacketOutcome, ShowOutcome, Window};
 use crate::flows::{Flows, OUT};
 use contract::{
     Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
@@ -20,7 +20,7 @@ use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{BUTTONS, Event};
 use x11rb_protocol::protocol::xproto::{self, ConfigureNotifyEvent, KeyPressEvent};
 
-/// Events that wait for the path; of more, only where things stand is kept.
+/// The most events that wait for the path. If there are more, the current state replaces them.
 const EVENTS_MAX: usize = 1024;
 
 /// A window as a partner.
@@ -30,14 +30,14 @@ pub(super) struct WindowPartner {
     window: Window,
     layout: Layout,
     query: LayoutQuery,
-    /// Keys that are down, and what each stood for when it went down.
+    /// The keys that are down, with their keysyms at the time of the press.
     keys: BTreeMap<u8, u32>,
     pointer: (u32, u32),
     buttons: u16,
     size: Option<(u32, u32)>,
     events: VecDeque<Event>,
-    /// What hands did while it is not known what keys stand for.
-    unread: VecDeque<[u8; PACKET_BYTES]>,
+    /// Input that waits for the new layout, while a layout query is pending.
+    deferred: VecDeque<[u8; PACKET_BYTES]>,
     is_closed: bool,
     flows: Flows,
     slot: PullSlot,
@@ -46,21 +46,22 @@ pub(super) struct WindowPartner {
 }
 
 impl WindowPartner {
-    /// A partner on a connection that was accepted, with memory to share with its server.
+    /// Makes a partner from an accepted connection and a memory file to share with its server.
     pub(super) fn new(
         name: String,
         title: String,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
     ) -> Result<Self, DeviceError> {
-        let deadline = Instant::now() + PATIENCE;
-        let begun = io_error(&name);
-        let mut client = Client::new(socket, deadline).map_err(&begun)?;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
+        let to_device_error = device_error(&name);
+        let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
         let screen = super::display::screen(&client, screen)
             .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
-        let extensions = Extensions::find(&mut client, deadline).map_err(&begun)?;
-        let layout = LayoutQuery::wait(&mut client, deadline).map_err(&begun)?;
-        let window = Window::new(&mut client, extensions, screen, title, memory, deadline).map_err(&begun)?;
+        let extensions = Extensions::query(&mut client, deadline).map_err(&to_device_error)?;
+        let layout = LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?;
+        let window = Window::new(&mut client, extensions, screen, title, memory, deadline)
+            .map_err(&to_device_error)?;
         Ok(WindowPartner {
             name,
             client,
@@ -72,7 +73,7 @@ impl WindowPartner {
             buttons: 0,
             size: None,
             events: VecDeque::new(),
-            unread: VecDeque::new(),
+            deferred: VecDeque::new(),
             is_closed: false,
             flows: Flows::new(true, true),
             slot: PullSlot::default(),
@@ -85,21 +86,21 @@ impl WindowPartner {
         PartnerError::Gone(format!("the window on {}", self.name))
     }
 
-    /// Hears what the server says, and hands it what waits for it.
-    fn serve(&mut self) -> io::Result<()> {
-        self.client.fill()?;
-        while let Some(packet) = self.client.take()? {
+    /// Processes the packets that have arrived, and sends queued requests.
+    fn exchange_packets(&mut self) -> io::Result<()> {
+        self.client.receive()?;
+        while let Some(packet) = self.client.next_packet()? {
             if let Some(layout) = self.query.handle(&mut self.client, &packet)? {
                 self.layout = layout;
             }
             match (self.window.handle(&mut self.client, &packet)?, packet) {
-                (Handled::Closed, _) => self.is_closed = true,
-                (Handled::Lost, _) => self.tell(Event::Refresh),
-                (Handled::Not, Packet::Event(event)) => self.unread.push_back(event),
+                (PacketOutcome::Closed, _) => self.is_closed = true,
+                (PacketOutcome::PictureLost, _) => self.emit(Event::Refresh),
+                (PacketOutcome::Unrelated, Packet::Event(event)) => self.deferred.push_back(event),
                 _ => {}
             }
-            while !self.query.is_asking() || self.unread.len() > EVENTS_MAX {
-                let Some(event) = self.unread.pop_front() else { break };
+            while !self.query.is_pending() || self.deferred.len() > EVENTS_MAX {
+                let Some(event) = self.deferred.pop_front() else { break };
                 self.handle_event(&event)?;
             }
         }
@@ -112,14 +113,14 @@ impl WindowPartner {
                 let event: KeyPressEvent = parse(event)?;
                 self.handle_key(event.detail, event.state.into(), kind == xproto::KEY_PRESS_EVENT);
             }
-            // Motion and buttons are laid out as keys are.
+            // Motion and button events have the same layout as key events.
             kind @ (xproto::BUTTON_PRESS_EVENT
             | xproto::BUTTON_RELEASE_EVENT
             | xproto::MOTION_NOTIFY_EVENT) => {
                 let event: KeyPressEvent = parse(event)?;
                 let bit = match kind {
                     xproto::MOTION_NOTIFY_EVENT => 0,
-                    // Buttons count from 1, in the order of the bits.
+                    // Bit 0 is button 1.
                     _ if (1..=BUTTONS).contains(&event.detail.into()) => 1 << (event.detail - 1),
                     _ => return Ok(()),
                 };
@@ -131,7 +132,7 @@ impl WindowPartner {
             }
             xproto::FOCUS_OUT_EVENT => {
                 for keysym in std::mem::take(&mut self.keys).into_values() {
-                    self.tell(Event::Key { keysym, pressed: false });
+                    self.emit(Event::Key { keysym, pressed: false });
                 }
             }
             xproto::CONFIGURE_NOTIFY_EVENT => {
@@ -139,7 +140,7 @@ impl WindowPartner {
                 let size =
                     (u32::from(event.width).clamp(1, SIDE_MAX), u32::from(event.height).clamp(1, SIDE_MAX));
                 if event.window == self.window.number && self.size.replace(size) != Some(size) {
-                    self.tell(Event::Size { width: size.0, height: size.1 });
+                    self.emit(Event::Size { width: size.0, height: size.1 });
                 }
             }
             _ => {}
@@ -148,7 +149,7 @@ impl WindowPartner {
     }
 
     fn handle_key(&mut self, key: u8, state: u16, pressed: bool) {
-        // A key comes up as what it went down as, whatever became of the modifiers.
+        // A release has the keysym of the press, even if the modifiers have changed since.
         let keysym = match pressed {
             true => self.keys.get(&key).copied().or_else(|| match self.layout.keysym(key, state) {
                 0 => None,
@@ -160,61 +161,61 @@ impl WindowPartner {
         if pressed {
             self.keys.insert(key, keysym);
         }
-        self.tell(Event::Key { keysym, pressed });
+        self.emit(Event::Key { keysym, pressed });
     }
 
     fn handle_pointer(&mut self, x: i16, y: i16) {
         let (width, height) = self.window.size().unwrap_or((1, 1));
-        let inside = |place: i16, side: u32| u32::try_from(place).unwrap_or(0).min(side - 1);
+        let inside = |position: i16, side: u32| u32::try_from(position).unwrap_or(0).min(side - 1);
         self.pointer = (inside(x, width), inside(y, height));
-        let event = self.pointed();
-        // Where the pointer was on its way does not count, what its buttons did does.
-        if let [.., Event::Pointer { buttons: before, .. }, Event::Pointer { buttons, .. }] =
+        let event = self.pointer_event();
+        // Drop an intermediate position, unless a button changed there.
+        if let [.., Event::Pointer { buttons: prev, .. }, Event::Pointer { buttons, .. }] =
             self.events.make_contiguous()
-            && *before == self.buttons
+            && *prev == self.buttons
             && *buttons == self.buttons
         {
             self.events.pop_back();
         }
-        self.tell(event);
+        self.emit(event);
     }
 
-    fn pointed(&self) -> Event {
+    fn pointer_event(&self) -> Event {
         let ((x, y), buttons) = (self.pointer, self.buttons);
         Event::Pointer { x, y, buttons }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         if !self.flows.is_open(Direction::Out) {
             return;
         }
         if self.events.len() >= EVENTS_MAX {
-            self.tell_all();
+            self.emit_state();
         }
         self.events.push_back(event);
     }
 
-    /// Says where things stand, instead of how they came there.
-    fn tell_all(&mut self) {
+    /// Replaces the waiting events by the current state: keys, pointer, buttons and size.
+    fn emit_state(&mut self) {
         self.slot = PullSlot::default();
         let released = self.events.iter().filter_map(|event| match event {
             Event::Key { keysym, pressed: false } => Some(*keysym),
             _ => None,
         });
         let held: Vec<u32> = self.keys.values().copied().collect();
-        let is_whole_wanted = self.events.contains(&Event::Refresh);
+        let needs_refresh = self.events.contains(&Event::Refresh);
         let released: Vec<u32> = released.filter(|keysym| !held.contains(keysym)).collect();
         self.events.clear();
         self.events.extend(released.into_iter().map(|keysym| Event::Key { keysym, pressed: false }));
         self.events.truncate(EVENTS_MAX / 2);
         self.events.extend(held.into_iter().map(|keysym| Event::Key { keysym, pressed: true }));
-        self.events.push_back(self.pointed());
-        self.events.extend(is_whole_wanted.then_some(Event::Refresh));
+        self.events.push_back(self.pointer_event());
+        self.events.extend(needs_refresh.then_some(Event::Refresh));
         self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
     }
 
     fn next(&mut self) -> io::Result<Next> {
-        self.serve()?;
+        self.exchange_packets()?;
         Ok(match self.events.pop_front() {
             Some(event) => Next::Message(Message::new(Time(boot_ns()), event.to_bytes())),
             None if self.is_closed => Next::End,
@@ -226,11 +227,11 @@ impl WindowPartner {
         let shown = self.window.show(&mut self.client, &message.body)?;
         self.client.flush()?;
         Ok(shown.map(|outcome| match outcome {
-            Outcome::Shown => self.pictures += 1,
-            Outcome::Nothing => self.unusable += 1,
-            Outcome::NeedsWhole => {
+            ShowOutcome::Displayed => self.pictures += 1,
+            ShowOutcome::Ignored => self.unusable += 1,
+            ShowOutcome::NeedsWhole => {
                 self.unusable += 1;
-                self.tell(Event::Refresh);
+                self.emit(Event::Refresh);
             }
         }))
     }
@@ -257,8 +258,8 @@ impl Partner for WindowPartner {
         if let Err(error) = self.flows.check(flow, Direction::In) {
             return Err((error, message));
         }
-        if let Err(error) = self.serve() {
-            return Err((failed(&self.name, error), message));
+        if let Err(error) = self.exchange_packets() {
+            return Err((partner_error(&self.name, error), message));
         }
         if self.is_closed {
             return Err((self.gone(), message));
@@ -269,27 +270,27 @@ impl Partner for WindowPartner {
         match self.show(&message) {
             Ok(Ok(())) => Ok(Pushed::Taken),
             Ok(Err(problem)) => Err((PartnerError::Message(problem), message)),
-            Err(error) => Err((failed(&self.name, error), message)),
+            Err(error) => Err((partner_error(&self.name, error), message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next());
+        let answer = slot.answer(OUT, request, || self.next());
         self.slot = slot;
-        answer.map_err(|error| failed(&self.name, error))
+        answer.map_err(|error| partner_error(&self.name, error))
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => {}
-            Ctl::Snapshot => self.tell_all(),
+            Ctl::Snapshot => self.emit_state(),
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
                 self.window.set_stale(&mut self.client, true);
-                self.client.flush().map_err(|error| failed(&self.name, error))?;
+                self.client.flush().map_err(|error| partner_error(&self.name, error))?;
             }
             Ctl::Report => {
                 let figures = vec![("pictures", self.pictures as f64), ("unusable", self.unusable as f64)];

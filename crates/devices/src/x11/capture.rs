@@ -1,22 +1,33 @@
-//! What a screen shows, taken from it: first all of it, then what changed, each time somebody takes a message.
+//! Captures a screen: first a whole picture, then the damaged rectangles, one message for each pull.
 //!
-//! A state machine that asks the server and is told its answers. While nobody takes anything, nothing is asked:
-//! the server adds up what changes meanwhile (DAMAGE), and pictures that nobody saw are never made.
+//! The capture is a state machine driven by pulls and by the server's packets. It sends no request before the path
+//! pulls. Until then the server accumulates the damage (DAMAGE), so no picture is captured that the path does not take.
+//!
+//! | phase | outstanding requests | event | next phase |
+//! |---|---|---|---|
+//! | `Idle` | none | pull, and a whole picture is due | `Pixels` |
+//! | | | pull, and damage is due | `Region` |
+//! | `Region` | the damaged region; perhaps the whole picture, as a prediction | reply, something to send | `Pixels` |
+//! | | | reply, nothing to send | `Idle` |
+//! | | | error | `Idle`; a whole picture becomes due |
+//! | `Pixels` | the pixels of some rectangles | the last reply | `Idle`; the message is complete |
+//! | | | the last reply, after an error or a resize | `Idle`; a whole picture becomes due |
+//!
+//! The pointer shape is requested independently of the phase (`CursorCapture`).
 
+use super::backlog::{Backlog, RECTANGLES_MAX, area};
 use super::client::{Client, Sequence};
-use super::display::{Extension, Extensions, parse};
+use super::cursor::{self, CursorCapture};
+use super::display::{Extension, Extensions, parse, wait_reply};
 use super::portion::Portion;
 use super::slots::{Slot, Slots};
-use crate::damage::{self as tiles, TILE};
-use contract::{Attributes, Body, Bytes, Message, Options, Time};
+use contract::{Body, Bytes, Message, Options, Time};
 use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use wire::formats::video::{
-    CURSOR_SIDE_MAX, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles,
-};
-use x11rb_protocol::protocol::xfixes::{CursorNotifyMask, FetchRegionReply, GetCursorImageReply};
+use wire::formats::video::{Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
+use x11rb_protocol::protocol::xfixes::{CursorNotifyMask, FetchRegionReply};
 use x11rb_protocol::protocol::xproto::{
     self, ChangeWindowAttributesAux, ChangeWindowAttributesRequest, ConfigureNotifyEvent, EventMask,
     GetGeometryReply, GetGeometryRequest, GetImageRequest, ImageFormat,
@@ -25,79 +36,58 @@ use x11rb_protocol::protocol::{damage, shm, xfixes};
 
 /// No region, no resource (`None`).
 const NONE: u32 = 0;
-/// Rectangles asked for one by one; of more, the one around them all is.
-const RECTANGLES_MAX: usize = 64;
-/// What is no more than so many portions is told at once.
+/// Damage of up to this many portions is sent in one message.
 const PORTIONS_AT_ONCE: u64 = 2;
-/// So much of a picture that all of it is taken as well.
-const MOST: (usize, usize) = (7, 8);
-/// The pointer's shape in a flow, where pictures have no key.
-const CURSOR_KEY: u64 = 1;
-/// Side of the pieces, in pixels across, that what waits to be told is taken in; down it is a tile.
-const PIECE: u32 = 16 * TILE;
-/// Bytes of an answer before the pixels it brings (`GetImage`).
+/// The fraction of damaged bytes from which the next picture is predicted to be whole: numerator and denominator.
+const MOSTLY_DAMAGED: (usize, usize) = (7, 8);
+/// Bytes of a `GetImage` reply before its pixels.
 const IMAGE_HEADER_BYTES: usize = 32;
 
-/// What is asked of the server.
+/// The phase of the state machine; see the table above.
 #[derive(Debug)]
-enum Stage {
+enum Phase {
     Idle,
-    /// What changed; and all pixels, where most of them are likely to have.
-    Region(Sequence, Option<Shot>),
-    /// Pixels.
-    Pixels(Shot),
+    /// The request for the region, and the predicted request for the whole picture.
+    Region(Sequence, Option<PixelRequest>),
+    Pixels(PixelRequest),
 }
 
-/// A picture, or parts of one, on its way.
+/// Outstanding requests for the pixels of one message.
 #[derive(Debug)]
-struct Shot {
+struct PixelRequest {
     created: Time,
     is_whole: bool,
     parts: Vec<Rectangle>,
-    /// The last that was asked for.
+    /// The last of the requests; there is one for each part.
     last: Sequence,
-    /// Where they are written, if they are lent from there.
+    /// The slot that the server writes to, if the message borrows it.
     slot: Option<Slot>,
-    /// Pixels that came in answers instead of shared memory.
+    /// Pixels from replies, if there is no shared memory.
     pieces: Body,
     has_failed: bool,
 }
 
-/// What a pull finds when it looks.
-pub(super) struct Capture {
-    root: xproto::Window,
-    extensions: Extensions,
-    geometry: Geometry,
-    memory: OwnedFd,
-    slots: Option<(Slots, Extension)>,
-    attaching: Option<Sequence>,
-    damage: Option<Damage>,
-    /// What changed, the whole picture is sent.
-    sends_whole: bool,
-    /// Most of the picture changed the last time.
-    expects_whole: bool,
-    /// The pointer's shape is told.
-    has_cursor: bool,
+/// The user's options.
+#[derive(Debug)]
+struct Settings {
+    /// Any damage causes a whole picture.
+    always_whole: bool,
+    /// The shortest time between pictures.
     period: Duration,
+    /// The time from the first damage to its capture.
     delay: Duration,
-    portion: Portion,
-    /// What changed and was more than a message may tell, and the piece of it that is next.
-    waiting: tiles::Damage,
-    next_piece: u32,
-    /// The last message told what had just changed, and nothing that waits.
-    told_new: bool,
-    stage: Stage,
-    cursor: Option<Sequence>,
-    is_cursor_due: bool,
-    is_whole_due: bool,
-    /// When something changed that was not taken yet.
-    damaged_at: Option<Time>,
-    /// Not before.
-    next_at: Time,
-    pub(super) figures: Figures,
 }
 
-/// The extension DAMAGE at work.
+/// Memory shared with the server.
+struct SharedMemory {
+    memory: OwnedFd,
+    /// `None` if the server does not support shared memory.
+    slots: Option<(Slots, Extension)>,
+    /// The request to attach new slots; it may fail.
+    attaching: Option<Sequence>,
+}
+
+/// The DAMAGE extension's resources.
 #[derive(Debug, Clone, Copy)]
 struct Damage {
     extension: Extension,
@@ -106,7 +96,7 @@ struct Damage {
     region: xfixes::Region,
 }
 
-/// What is reported.
+/// The figures that the partner reports.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) frames: u64,
@@ -117,15 +107,37 @@ pub(super) struct Figures {
     pub(super) sizes: u64,
 }
 
+/// The capture of one screen.
+pub(super) struct Capture {
+    root: xproto::Window,
+    extensions: Extensions,
+    geometry: Geometry,
+    settings: Settings,
+    shared: SharedMemory,
+    damage: Option<Damage>,
+    cursor: CursorCapture,
+    portion: Portion,
+    backlog: Backlog,
+    phase: Phase,
+    is_whole_due: bool,
+    /// Most of the picture was damaged the last time, so the next one is predicted to be whole.
+    predicts_whole: bool,
+    /// The time of the first damage since the last request.
+    damaged_at: Option<Time>,
+    /// The earliest time of the next request.
+    next_at: Time,
+    pub(super) figures: Figures,
+}
+
 fn geometry(width: u16, height: u16, rate_hz: f64) -> io::Result<Geometry> {
     let geometry = Geometry::new(PixelFormat::Bgrx32, width.into(), height.into());
     Ok(geometry
-        .map_err(|error| io::Error::other(format!("the screen is no picture: {error}")))?
+        .map_err(|error| io::Error::other(format!("the screen has an unsupported size: {error}")))?
         .with_rate_hz(rate_hz))
 }
 
 impl Capture {
-    /// Begins to watch a screen, with memory to share with its server.
+    /// Starts to watch a screen. `memory` is shared with its server.
     pub(super) fn new(
         client: &mut Client,
         extensions: Extensions,
@@ -137,205 +149,174 @@ impl Capture {
         let events = ChangeWindowAttributesAux::new().event_mask(EventMask::STRUCTURE_NOTIFY);
         let watch = ChangeWindowAttributesRequest { window: root, value_list: Cow::Owned(events) };
         client.send(watch.serialize());
-        let request = client.ask(GetGeometryRequest { drawable: root }.serialize());
-        let size: GetGeometryReply = super::display::answer(client, request, deadline)?;
+        let request = client.query(GetGeometryRequest { drawable: root }.serialize());
+        let size: GetGeometryReply = wait_reply(client, request, deadline)?;
         let rate_hz = options.number("rate");
         let mode = options.text("damage");
         let mut capture = Capture {
             root,
             extensions,
             geometry: geometry(size.width, size.height, rate_hz)?,
-            portion: Portion::new(options.duration("portion")),
-            waiting: tiles::Damage::none(size.width.into(), size.height.into()),
-            next_piece: 0,
-            told_new: false,
-            memory,
-            slots: None,
-            attaching: None,
+            settings: Settings {
+                always_whole: mode == "whole",
+                period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
+                delay: options.duration("delay"),
+            },
+            shared: SharedMemory { memory, slots: None, attaching: None },
             damage: None,
-            sends_whole: mode == "whole",
-            expects_whole: false,
-            has_cursor: options.flag("cursor"),
-            period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
-            delay: options.duration("delay"),
-            stage: Stage::Idle,
-            cursor: None,
-            is_cursor_due: false,
+            cursor: CursorCapture::new(extensions.xfixes.filter(|_| options.flag("cursor"))),
+            portion: Portion::new(options.duration("portion")),
+            backlog: Backlog::new(size.width.into(), size.height.into()),
+            phase: Phase::Idle,
             is_whole_due: false,
+            predicts_whole: false,
             damaged_at: None,
             next_at: Time::ZERO,
             figures: Figures::default(),
         };
-        if let (true, Some(extension), Some(xfixes)) = (mode != "false", extensions.damage, extensions.xfixes)
-        {
-            let (number, region) = (client.resource(), client.resource());
-            let level = damage::ReportLevel::NON_EMPTY;
-            let create = damage::CreateRequest { damage: number, drawable: root, level };
-            client.send(create.serialize(extension.opcode));
-            let create = xfixes::CreateRegionRequest { region, rectangles: (&[]).into() };
-            client.send(create.serialize(xfixes.opcode));
-            capture.damage = Some(Damage { extension, xfixes, number, region });
+        if mode != "false" {
+            capture.watch_damage(client);
         }
-        if let Some(xfixes) = extensions.xfixes.filter(|_| capture.has_cursor) {
+        if let Some(xfixes) = extensions.xfixes.filter(|_| options.flag("cursor")) {
             let event_mask = CursorNotifyMask::DISPLAY_CURSOR;
             let select = xfixes::SelectCursorInputRequest { window: root, event_mask };
             client.send(select.serialize(xfixes.opcode));
         }
         capture.attach(client)?;
-        if let Some(request) = capture.attaching.take()
+        if let Some(request) = capture.shared.attaching.take()
             && client.wait_done(request, deadline)?.is_err()
         {
-            capture.slots = None;
+            capture.shared.slots = None;
         }
         Ok(capture)
     }
 
-    /// Shares memory for pictures with the server, instead of what was shared before.
+    fn watch_damage(&mut self, client: &mut Client) {
+        let (Some(extension), Some(xfixes)) = (self.extensions.damage, self.extensions.xfixes) else {
+            return;
+        };
+        let (number, region) = (client.resource(), client.resource());
+        let level = damage::ReportLevel::NON_EMPTY;
+        let create = damage::CreateRequest { damage: number, drawable: self.root, level };
+        client.send(create.serialize(extension.opcode));
+        let create = xfixes::CreateRegionRequest { region, rectangles: (&[]).into() };
+        client.send(create.serialize(xfixes.opcode));
+        self.damage = Some(Damage { extension, xfixes, number, region });
+    }
+
+    /// Shares slots that fit the screen's size with the server, in place of the previous ones.
     fn attach(&mut self, client: &mut Client) -> io::Result<()> {
         let bytes = self.geometry.bytes();
         let Some(shm) = self.extensions.shm else { return Ok(()) };
-        let before = self.slots.as_ref().map(|(slots, _)| slots);
-        if before.is_some_and(|slots| slots.slot_bytes() >= bytes) {
+        let prev = self.shared.slots.as_ref().map(|(slots, _)| slots);
+        if prev.is_some_and(|slots| slots.slot_bytes() >= bytes) {
             return Ok(());
         }
-        let (slots, request) = Slots::attach(client, shm, &self.memory, bytes, before)?;
-        if let Some((before, shm)) = self.slots.replace((slots, shm)) {
-            before.detach(client, shm);
+        let (slots, request) = Slots::attach(client, shm, &self.shared.memory, bytes, prev)?;
+        if let Some((prev, shm)) = self.shared.slots.replace((slots, shm)) {
+            prev.detach(client, shm);
         }
-        self.attaching = Some(request);
+        self.shared.attaching = Some(request);
         Ok(())
     }
 
-    /// The next picture shall be whole, and the pointer's shape told again.
-    pub(super) fn want_whole(&mut self) {
+    /// Makes a whole picture and the pointer shape due.
+    pub(super) fn request_whole(&mut self) {
         self.is_whole_due = true;
-        self.is_cursor_due = self.has_cursor && self.extensions.xfixes.is_some();
+        self.cursor.mark_due();
     }
 
-    /// When there is something to ask for.
+    /// Returns the time at which the next request is due; `None` while nothing is known to have changed.
     pub(super) fn due(&self) -> Option<Time> {
-        if self.is_cursor_due && self.cursor.is_none() {
+        if self.cursor.is_ready() {
             return Some(Time::ZERO);
         }
-        if !matches!(self.stage, Stage::Idle) {
+        if !matches!(self.phase, Phase::Idle) {
             return None;
         }
         let at = match (self.is_whole_due || self.damage.is_none(), self.damaged_at) {
             (true, _) => Time::ZERO,
-            (false, _) if !self.waiting.is_empty() => return Some(Time::ZERO),
-            (false, damaged_at) => damaged_at?.after(self.delay),
+            (false, _) if !self.backlog.is_empty() => return Some(Time::ZERO),
+            (false, damaged_at) => damaged_at?.after(self.settings.delay),
         };
         Some(at.max(self.next_at))
     }
 
-    /// Asks for what is due.
-    pub(super) fn ask(&mut self, client: &mut Client, now: Time) {
-        if self.is_cursor_due
-            && self.cursor.is_none()
-            && let Some(xfixes) = self.extensions.xfixes
-        {
-            self.is_cursor_due = false;
-            self.cursor = Some(client.ask(xfixes::GetCursorImageRequest.serialize(xfixes.opcode)));
-        }
+    /// Sends the requests that are due.
+    pub(super) fn send_due(&mut self, client: &mut Client, now: Time) {
+        self.cursor.query(client);
         if self.due().is_none_or(|due| due > now) {
             return;
         }
         if now >= self.next_at {
-            // From the time it was due: what is a little late one time is not late ever after.
-            let is_late = now.since(self.next_at) > self.period;
-            self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+            // The period counts from the due time, so that small delays do not add up.
+            let is_late = now.since(self.next_at) > self.settings.period;
+            self.next_at = if is_late { now } else { self.next_at }.after(self.settings.period);
         }
         self.damaged_at = None;
-        let is_whole = std::mem::take(&mut self.is_whole_due) || self.damage.is_none() || self.sends_whole;
+        let is_whole =
+            std::mem::take(&mut self.is_whole_due) || self.damage.is_none() || self.settings.always_whole;
         if let Some(Damage { extension, xfixes, number, region }) = self.damage {
-            // Whatever changes from here on is told anew.
+            // Subtracting resets the damage at the server: later damage causes a new event.
             let parts = if is_whole { NONE } else { region };
             let subtract = damage::SubtractRequest { damage: number, repair: NONE, parts };
             client.send(subtract.serialize(extension.opcode));
             if !is_whole {
                 let fetch = xfixes::FetchRegionRequest { region };
-                let asked = client.ask(fetch.serialize(xfixes.opcode));
-                // A film or a game: what the answer will be is known, and not waited for.
-                let expects_whole =
-                    self.expects_whole && self.slots.is_some() && self.may_tell_all(area(&self.whole()));
-                let guess = expects_whole.then(|| self.ask_pixels(client, vec![self.whole()], now));
-                self.stage = Stage::Region(asked, guess);
+                let request = client.query(fetch.serialize(xfixes.opcode));
+                // A film or a game damages the whole screen every time: request its pixels together with the region.
+                let predicts_whole = self.predicts_whole
+                    && self.shared.slots.is_some()
+                    && self.fits_one_message(area(&self.whole()));
+                let predicted = predicts_whole.then(|| self.query_pixels(client, vec![self.whole()], now));
+                self.phase = Phase::Region(request, predicted);
                 return;
             }
         }
-        self.waiting.clear();
-        self.stage = Stage::Pixels(self.ask_pixels(client, vec![self.whole()], now));
+        self.backlog.clear();
+        self.phase = Phase::Pixels(self.query_pixels(client, vec![self.whole()], now));
     }
 
-    /// Whether a message may tell so many pixels, and nothing waits to be told.
-    fn may_tell_all(&self, pixels: u64) -> bool {
-        self.waiting.is_empty() && self.portion.most().saturating_mul(PORTIONS_AT_ONCE) >= pixels
+    /// Returns whether a message may have this many pixels. Never while there is a backlog.
+    fn fits_one_message(&self, pixels: u64) -> bool {
+        self.backlog.is_empty() && self.portion.pixels_max().saturating_mul(PORTIONS_AT_ONCE) >= pixels
     }
 
-    /// The path asks for a message.
-    pub(super) fn handle_wanted(&mut self, now: Time) {
-        self.portion.handle_wanted(now);
+    /// The path pulls a message.
+    pub(super) fn handle_pull(&mut self, now: Time) {
+        self.portion.handle_pull(now);
     }
 
     /// The path has taken a message.
-    pub(super) fn handle_given(&mut self, message: &Message, now: Time) {
-        if message.attributes.key != Some(CURSOR_KEY) {
-            self.portion.handle_given((message.body.len() / PixelFormat::Bgrx32.pixel_bytes()) as u64, now);
+    pub(super) fn handle_taken(&mut self, message: &Message, now: Time) {
+        if !cursor::is_cursor(message) {
+            self.portion.handle_taken((message.body.len() / PixelFormat::Bgrx32.pixel_bytes()) as u64, now);
         }
     }
 
-    /// Of what changed, what the next message tells: what is small first and alone, for that is what a hand did, and it is
-    /// seen when all of its message is there. Of the rest a piece has its turn after the other, each as it looks then.
-    fn choose(&mut self, mut parts: Vec<Rectangle>) -> Vec<Rectangle> {
-        if self.may_tell_all(parts.iter().map(area).sum()) {
-            return parts;
+    /// Chooses the rectangles of the next message from new damage and the backlog.
+    fn choose(&mut self, parts: Vec<Rectangle>) -> Vec<Rectangle> {
+        match self.fits_one_message(parts.iter().map(area).sum()) {
+            true => parts,
+            false => self.backlog.choose(parts, self.portion.pixels_max()),
         }
-        let mut room = self.portion.most();
-        parts.sort_by_key(area);
-        // What waits has its share, however much that is small comes.
-        let mut room_for_new = if self.waiting.is_empty() { room } else { room / 2 };
-        let mut chosen = Vec::new();
-        for part in parts {
-            match room_for_new.checked_sub(area(&part)) {
-                Some(rest) => {
-                    (room_for_new, room) = (rest, room - area(&part));
-                    chosen.push(part);
-                }
-                None => self.waiting.add(&part),
-            }
-        }
-        self.told_new = !self.told_new && !chosen.is_empty();
-        if self.told_new {
-            return chosen;
-        }
-        let (across, down) = (self.geometry.width().div_ceil(PIECE), self.geometry.height().div_ceil(TILE));
-        for _ in 0..across * down {
-            if room == 0 || chosen.len() >= RECTANGLES_MAX {
-                break;
-            }
-            let (x, y) = (self.next_piece % across * PIECE, self.next_piece / across * TILE);
-            let before = chosen.len();
-            self.waiting.take(&Rectangle { x, y, width: PIECE, height: TILE }, &mut chosen);
-            room = room.saturating_sub(chosen[before..].iter().map(area).sum());
-            self.next_piece = (self.next_piece + 1) % (across * down);
-        }
-        chosen
     }
 
     fn whole(&self) -> Rectangle {
         Rectangle { x: 0, y: 0, width: self.geometry.width(), height: self.geometry.height() }
     }
 
-    fn ask_pixels(&self, client: &mut Client, parts: Vec<Rectangle>, now: Time) -> Shot {
-        let slot = self.slots.as_ref().and_then(|(slots, _)| slots.slot());
-        let mut offset = self.slots.as_ref().map_or(0, |(slots, _)| slots.offset(slot.as_ref())) as u32;
+    fn query_pixels(&self, client: &mut Client, parts: Vec<Rectangle>, now: Time) -> PixelRequest {
+        let slots = self.shared.slots.as_ref();
+        let slot = slots.and_then(|(slots, _)| slots.slot());
+        let mut offset = slots.map_or(0, |(slots, _)| slots.offset(slot.as_ref())) as u32;
         let mut last = 0;
         for part in &parts {
-            // Sides of a picture fit: they came from 16 bits.
+            // The screen's sides have 16 bits, so these casts lose nothing.
             let (x, y) = (part.x as i16, part.y as i16);
             let (width, height) = (part.width as u16, part.height as u16);
             let (drawable, plane_mask) = (self.root, !0);
-            last = match &self.slots {
+            last = match slots {
                 Some((slots, shm)) => {
                     let (format, shmseg) = (ImageFormat::Z_PIXMAP.into(), slots.number());
                     let get = shm::GetImageRequest {
@@ -349,11 +330,11 @@ impl Capture {
                         shmseg,
                         offset,
                     };
-                    client.ask(get.serialize(shm.opcode))
+                    client.query(get.serialize(shm.opcode))
                 }
                 None => {
                     let format = ImageFormat::Z_PIXMAP;
-                    client.ask(
+                    client.query(
                         GetImageRequest { format, drawable, x, y, width, height, plane_mask }.serialize(),
                     )
                 }
@@ -362,10 +343,10 @@ impl Capture {
         }
         let is_whole = parts == [self.whole()];
         let (pieces, has_failed) = (Body::new(), false);
-        Shot { created: now, is_whole, parts, last, slot, pieces, has_failed }
+        PixelRequest { created: now, is_whole, parts, last, slot, pieces, has_failed }
     }
 
-    /// Takes an answer to one of our questions; gives the message it completes.
+    /// Processes a reply. Returns the message that it completes.
     pub(super) fn handle_reply(
         &mut self,
         client: &mut Client,
@@ -373,67 +354,80 @@ impl Capture {
         bytes: Vec<u8>,
         now: Time,
     ) -> io::Result<Option<Message>> {
-        if self.cursor == Some(request) {
-            self.cursor = None;
-            return self.cursor_message(&parse(&bytes)?, now).map(Some);
+        if self.cursor.complete(request) {
+            let message = cursor::message(&parse(&bytes)?, self.geometry, now);
+            self.figures.cursors += 1;
+            return Ok(Some(message));
         }
-        match &mut self.stage {
-            Stage::Region(asked, guess) if *asked == request => {
-                let (guess, region) = (guess.take(), parse(&bytes)?);
-                let parts = self.clipped(&region);
-                let changed: usize = parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
-                self.expects_whole = changed >= self.geometry.bytes() / MOST.1 * MOST.0;
-                self.stage = match guess.filter(|_| self.expects_whole) {
-                    Some(guess) => Stage::Pixels(guess),
-                    None => match self.choose(parts) {
-                        none if none.is_empty() => Stage::Idle,
-                        parts => Stage::Pixels(self.ask_pixels(client, parts, now)),
-                    },
-                };
+        match &mut self.phase {
+            Phase::Region(region_request, predicted) if *region_request == request => {
+                let (predicted, region) = (predicted.take(), parse(&bytes)?);
+                self.handle_region(client, predicted, &region, now);
                 Ok(None)
             }
-            Stage::Pixels(shot) => {
-                if self.slots.is_none() {
-                    let pixels = Bytes::from(bytes).slice(IMAGE_HEADER_BYTES..);
-                    shot.pieces.push(pixels);
+            Phase::Pixels(pixels) => {
+                if self.shared.slots.is_none() {
+                    pixels.pieces.push(Bytes::from(bytes).slice(IMAGE_HEADER_BYTES..));
                 }
-                self.settle(request)
+                self.complete_pixels(request)
             }
             _ => Ok(None),
         }
     }
 
-    /// One of our questions has no answer: what it was about is no longer so.
+    /// Continues with the predicted request if most of the screen is damaged; else requests the damaged rectangles.
+    ///
+    /// If the prediction was wrong, its slot is free again at once. The server executes requests in order, so it cannot
+    /// overwrite a later picture. The reply is ignored: its number is below that of any later request.
+    fn handle_region(
+        &mut self,
+        client: &mut Client,
+        predicted: Option<PixelRequest>,
+        region: &FetchRegionReply,
+        now: Time,
+    ) {
+        let parts = self.clipped(region);
+        let damaged_bytes: usize = parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
+        self.predicts_whole = damaged_bytes >= self.geometry.bytes() / MOSTLY_DAMAGED.1 * MOSTLY_DAMAGED.0;
+        self.phase = match predicted.filter(|_| self.predicts_whole) {
+            Some(predicted) => Phase::Pixels(predicted),
+            None => match self.choose(parts) {
+                none if none.is_empty() => Phase::Idle,
+                parts => Phase::Pixels(self.query_pixels(client, parts, now)),
+            },
+        };
+    }
+
+    /// Processes an error: the state that the request relied on has changed.
     pub(super) fn handle_error(&mut self, request: Sequence) -> io::Result<()> {
-        if self.cursor == Some(request) {
-            self.cursor = None;
+        self.cursor.complete(request);
+        if self.shared.attaching == Some(request) {
+            self.shared.slots = None;
         }
-        if self.attaching == Some(request) {
-            self.slots = None;
-        }
-        match &mut self.stage {
-            Stage::Region(asked, _) if *asked == request => {
-                self.stage = Stage::Idle;
+        match &mut self.phase {
+            Phase::Region(region_request, _) if *region_request == request => {
+                self.phase = Phase::Idle;
                 self.is_whole_due = true;
                 Ok(())
             }
-            Stage::Pixels(shot) if request <= shot.last => {
-                shot.has_failed = true;
-                self.settle(request).map(drop)
+            Phase::Pixels(pixels) if request <= pixels.last => {
+                pixels.has_failed = true;
+                self.complete_pixels(request).map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether and how the screen changed.
+    /// Processes an event: damage, a new pointer shape or a new size.
     pub(super) fn handle_event(&mut self, client: &mut Client, event: &[u8], now: Time) -> io::Result<()> {
         let code = event[0] & 0x7f;
-        let of =
-            |extension: Option<Extension>, number| extension.is_some_and(|one| code == one.event + number);
-        if of(self.damage.map(|damage| damage.extension), damage::NOTIFY_EVENT) {
+        let is_event = |extension: Option<Extension>, number| {
+            extension.is_some_and(|extension| code == extension.event + number)
+        };
+        if is_event(self.damage.map(|damage| damage.extension), damage::NOTIFY_EVENT) {
             self.damaged_at.get_or_insert(now);
-        } else if of(self.extensions.xfixes, xfixes::CURSOR_NOTIFY_EVENT) {
-            self.is_cursor_due = self.has_cursor;
+        } else if is_event(self.extensions.xfixes, xfixes::CURSOR_NOTIFY_EVENT) {
+            self.cursor.mark_due();
         } else if code == xproto::CONFIGURE_NOTIFY_EVENT {
             let event: ConfigureNotifyEvent = parse(event)?;
             let size = (u32::from(event.width), u32::from(event.height));
@@ -442,10 +436,9 @@ impl Capture {
                 self.geometry = geometry(event.width, event.height, 0.0)?.with_rate(numerator, denominator);
                 self.figures.sizes += 1;
                 self.is_whole_due = true;
-                self.waiting = tiles::Damage::none(size.0, size.1);
-                self.next_piece = 0;
-                if let Stage::Pixels(shot) | Stage::Region(_, Some(shot)) = &mut self.stage {
-                    shot.has_failed = true;
+                self.backlog.resize(size.0, size.1);
+                if let Phase::Pixels(pixels) | Phase::Region(_, Some(pixels)) = &mut self.phase {
+                    pixels.has_failed = true;
                 }
                 self.attach(client)?;
             }
@@ -453,13 +446,13 @@ impl Capture {
         Ok(())
     }
 
-    /// What lies on the screen of what changed.
+    /// Returns the rectangles of a region, clipped to the screen; one around them all if they are too many.
     fn clipped(&self, region: &FetchRegionReply) -> Vec<Rectangle> {
-        let clip = |one: &xproto::Rectangle| {
-            let (x, y) = (u32::try_from(one.x).unwrap_or(0), u32::try_from(one.y).unwrap_or(0));
+        let clip = |part: &xproto::Rectangle| {
+            let (x, y) = (u32::try_from(part.x).unwrap_or(0), u32::try_from(part.y).unwrap_or(0));
             let end = |start: i16, length: u16| (i32::from(start) + i32::from(length)).max(0) as u32;
             let (width, height) =
-                (end(one.x, one.width).saturating_sub(x), end(one.y, one.height).saturating_sub(y));
+                (end(part.x, part.width).saturating_sub(x), end(part.y, part.height).saturating_sub(y));
             Rectangle { x, y, width, height }.intersection(&self.whole())
         };
         match region.rectangles.len() {
@@ -468,94 +461,39 @@ impl Capture {
         }
     }
 
-    /// An answer for pixels is there, or will never be: with the last, the message is.
-    fn settle(&mut self, request: Sequence) -> io::Result<Option<Message>> {
-        let shot = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Pixels(shot) if shot.last <= request => shot,
+    /// A request for pixels has succeeded or failed. Returns the message if it was the last request.
+    fn complete_pixels(&mut self, request: Sequence) -> io::Result<Option<Message>> {
+        let pixels = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Pixels(pixels) if pixels.last <= request => pixels,
             other => {
-                self.stage = other;
+                self.phase = other;
                 return Ok(None);
             }
         };
-        let wanted: usize = shot.parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
-        let pixels = match &self.slots {
-            _ if shot.has_failed => None,
-            Some((slots, _)) => Some(Body::from(slots.take(shot.slot, wanted)?)),
-            None => Some(shot.pieces).filter(|pieces| pieces.len() == wanted),
+        let bytes: usize = pixels.parts.iter().map(|part| part.bytes(PixelFormat::Bgrx32)).sum();
+        let body = match &self.shared.slots {
+            _ if pixels.has_failed => None,
+            Some((slots, _)) => Some(Body::from(slots.take(pixels.slot, bytes)?)),
+            None => Some(pixels.pieces).filter(|pieces| pieces.len() == bytes),
         };
-        let Some(mut body) = pixels else {
+        let Some(mut body) = body else {
             self.figures.failed += 1;
             self.is_whole_due = true;
             return Ok(None);
         };
         let geometry = self.geometry;
-        match shot.is_whole {
+        match pixels.is_whole {
             true => {
                 self.figures.frames += 1;
                 body.push_front(&Header::frame(geometry).emit());
             }
             false => {
                 self.figures.partial += 1;
-                self.figures.rectangles += shot.parts.len() as u64;
-                body.push_front(&emit_rectangles(&shot.parts));
+                self.figures.rectangles += pixels.parts.len() as u64;
+                body.push_front(&emit_rectangles(&pixels.parts));
                 body.push_front(&Header { kind: Kind::Rectangles, geometry }.emit());
             }
         }
-        Ok(Some(Message::new(shot.created, body)))
-    }
-
-    /// The pointer's shape, its largest part if it is larger than any may be.
-    fn cursor_message(&mut self, image: &GetCursorImageReply, now: Time) -> io::Result<Message> {
-        let (width, height) = (usize::from(image.width), usize::from(image.height));
-        let most = CURSOR_SIDE_MAX as usize;
-        let (hot_x, hot_y) = (usize::from(image.xhot), usize::from(image.yhot));
-        let start = |hot: usize, side: usize| hot.saturating_sub(most / 2).min(side.saturating_sub(most));
-        let (left, top) = (start(hot_x, width), start(hot_y, height));
-        let (across, down) = (width.min(most), height.min(most));
-        let inside =
-            |hot: usize, start: usize, side: usize| (hot.saturating_sub(start)).min(side.max(1) - 1) as u32;
-        let is_seen = across > 0 && down > 0;
-        let cursor = match is_seen {
-            true => Cursor {
-                width: across as u32,
-                height: down as u32,
-                hot_x: inside(hot_x, left, across),
-                hot_y: inside(hot_y, top, down),
-            },
-            false => Cursor::default(),
-        };
-        let rows = image.cursor_image.chunks_exact(width.max(1)).skip(top).take(down).filter(|_| is_seen);
-        let pixels: Vec<u8> =
-            rows.flat_map(|row| &row[left..left + across]).flat_map(|pixel| straight(*pixel)).collect();
-        self.figures.cursors += 1;
-        let mut body = Body::from(pixels);
-        body.push_front(&cursor.emit());
-        body.push_front(&Header { kind: Kind::Cursor, geometry: self.geometry }.emit());
-        let attributes = Attributes { key: Some(CURSOR_KEY), ..Attributes::default() };
-        Ok(Message { attributes, ..Message::new(now, body) })
-    }
-}
-
-fn area(rectangle: &Rectangle) -> u64 {
-    u64::from(rectangle.width) * u64::from(rectangle.height)
-}
-
-/// Blue, green, red and opacity, of a pixel whose colours were multiplied by its opacity.
-fn straight(pixel: u32) -> [u8; 4] {
-    let [blue, green, red, opacity] = pixel.to_le_bytes();
-    let whole = u32::from(opacity).max(1);
-    let divided = |colour: u8| ((u32::from(colour) * 255 + whole / 2) / whole).min(255) as u8;
-    [divided(blue), divided(green), divided(red), opacity]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::straight;
-
-    #[test]
-    fn colours_of_a_pointer_are_told_without_its_opacity() {
-        assert_eq!(straight(0), [0; 4]);
-        assert_eq!(straight(0xff10_2030), [0x30, 0x20, 0x10, 0xff]);
-        assert_eq!(straight(0x8040_0080), [255, 0, 128, 128]);
+        Ok(Some(Message::new(pixels.created, body)))
     }
 }

@@ -1,7 +1,6 @@
-//! A client of an X server, without waiting: requests go into a queue, answers and events come out of one.
+//! A non-blocking X11 client: a queue of requests to the server, and a stream of replies, errors and events from it.
 //!
-//! What an X server sends is not believed: a packet of any length, an answer to nothing that was asked, end the
-//! connection.
+//! The server is not trusted. A packet that is too long, or a reply that no request awaits, ends the connection.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -17,59 +16,60 @@ use wire::BODY_BYTES_MAX;
 use x11rb_protocol::protocol::xproto::{GetInputFocusRequest, Setup};
 use x11rb_protocol::x11_utils::TryParse;
 
-/// Bytes of an event, an error, and the start of a reply (X11 protocol, section 8).
+/// Bytes of an event, of an error and of the start of a reply (X11 protocol, section 8).
 pub(super) const PACKET_BYTES: usize = 32;
-/// The largest reply is a picture.
+/// The most bytes of a reply. The largest is a picture.
 const REPLY_BYTES_MAX: usize = BODY_BYTES_MAX;
-/// Bytes received at a time.
+/// The most bytes received at a time, unless one packet is longer.
 const BUFFER_BYTES: usize = 1 << 16;
-/// The server numbers what it says with the lower 16 bits of the request it follows: it must say something
-/// before that is ambiguous.
+/// The most requests in a row without a reply. A packet holds only the lower 16 bits of a request's number, so the
+/// server must send a packet before these bits become ambiguous.
 const SILENT_REQUESTS_MAX: u64 = 1 << 15;
-/// Bytes of requests that wait for the server; more is not taken on.
+/// Bytes of queued requests above which `Client::is_full` reports backpressure.
 const QUEUE_BYTES_MAX: usize = 1 << 18;
 
-/// What an extension's request, or one of the protocol itself, is as bytes and descriptors.
+/// A serialized request: its bytes and its descriptors.
 pub(super) type Request<'a, const PARTS: usize> = ([Cow<'a, [u8]>; PARTS], Vec<OwnedFd>);
 
-/// Number of a request, from 1.
+/// The number of a request, from 1.
 pub(super) type Sequence = u64;
 
-/// What the server says.
+/// A packet from the server.
 #[derive(Debug)]
 pub(super) enum Packet {
-    /// The answer to a request.
+    /// The reply to a request.
     Reply(Sequence, Vec<u8>),
-    /// A request failed, for this reason.
+    /// A request failed with this error code.
     Error(Sequence, u8),
-    /// Something happened.
+    /// An event.
     Event([u8; PACKET_BYTES]),
 }
 
-/// A connection that was accepted.
+/// A connection that the server has accepted.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: OwnedFd,
     setup: Setup,
-    /// Resources made so far.
+    /// The number of resource identifiers allocated so far.
     resources: u32,
     queue: Vec<u8>,
-    /// Those of requests in the queue.
+    /// The descriptors of the requests in the queue.
     descriptors: Vec<OwnedFd>,
-    received: Received,
-    /// Told while something else was waited for.
-    early: VecDeque<Packet>,
-    /// The last request, and the last the server was heard to have reached.
+    received: ReceiveBuffer,
+    /// Packets that arrived during a wait for another packet.
+    deferred: VecDeque<Packet>,
+    /// The number of the last request in the queue or sent.
     sent: Sequence,
-    heard: Sequence,
-    /// Requests that have an answer, and whether anybody wants it.
+    /// The number of the last request that the server is known to have processed.
+    processed: Sequence,
+    /// Requests that have a reply, and whether the caller wants it.
     awaited: VecDeque<(Sequence, bool)>,
 }
 
 impl Client {
-    /// A client on a connection whose setup was asked for; the server's answer is waited for until `deadline`.
+    /// Makes a client of a connection that has sent its setup request. Waits until `deadline` for the server's setup.
     pub(super) fn new(socket: OwnedFd, deadline: Instant) -> io::Result<Client> {
-        let mut received = Received::default();
+        let mut received = ReceiveBuffer::default();
         let length = |bytes: &[u8]| setup_bytes(bytes);
         let bytes = loop {
             if let Some(bytes) = received.take(length)? {
@@ -78,9 +78,9 @@ impl Client {
             wait(socket.as_fd(), PollFlags::IN, deadline)?;
             received.fill(socket.as_fd())?;
         };
-        let (setup, _) = Setup::try_parse(&bytes).map_err(|_| broken("its setup makes no sense"))?;
+        let (setup, _) = Setup::try_parse(&bytes).map_err(|_| protocol_error("the setup is malformed"))?;
         if setup.roots.is_empty() || setup.resource_id_mask == 0 {
-            return Err(broken("it has no screen"));
+            return Err(protocol_error("the setup names no screen"));
         }
         Ok(Client {
             socket,
@@ -89,24 +89,24 @@ impl Client {
             queue: Vec::new(),
             descriptors: Vec::new(),
             received,
-            early: VecDeque::new(),
+            deferred: VecDeque::new(),
             sent: 0,
-            heard: 0,
+            processed: 0,
             awaited: VecDeque::new(),
         })
     }
 
-    /// What the server is.
+    /// Returns the server's setup: its screens, formats and limits.
     pub(super) fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// To wait for what the server says.
+    /// Returns the socket, to poll it.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// A number for a resource that the server is asked to make. A client makes few: they never run out.
+    /// Allocates an identifier for a new resource. A client makes few, so the identifiers never run out.
     pub(super) fn resource(&mut self) -> u32 {
         let mask = self.setup.resource_id_mask;
         // The lowest bit of the mask is the step from one number to the next.
@@ -115,36 +115,36 @@ impl Client {
         self.setup.resource_id_base | (self.resources.wrapping_mul(step) & mask)
     }
 
-    /// Whether requests wait for the server.
+    /// Returns whether requests are queued.
     pub(super) fn is_writing(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether too many requests wait for the server.
+    /// Returns whether too many requests are queued: the caller must not add more.
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() > QUEUE_BYTES_MAX
     }
 
-    /// Queues a request that has no answer, or none but an error.
+    /// Queues a request that has no reply. The server sends an error if the request fails.
     pub(super) fn send<const PARTS: usize>(&mut self, request: Request<'_, PARTS>) -> Sequence {
         let (parts, descriptors) = request;
         parts.iter().for_each(|part| self.queue.extend_from_slice(part));
         self.descriptors.extend(descriptors);
         self.sent += 1;
         let request = self.sent;
-        let told = self.awaited.back().map_or(self.heard, |(awaited, _)| *awaited);
-        if self.sent - told > SILENT_REQUESTS_MAX {
+        let last_numbered = self.awaited.back().map_or(self.processed, |(awaited, _)| *awaited);
+        if self.sent - last_numbered > SILENT_REQUESTS_MAX {
             self.sync(false);
         }
         request
     }
 
-    /// Queues a request that has an answer.
-    pub(super) fn ask<const PARTS: usize>(&mut self, request: Request<'_, PARTS>) -> Sequence {
-        self.ask_if(request, true)
+    /// Queues a request that has a reply.
+    pub(super) fn query<const PARTS: usize>(&mut self, request: Request<'_, PARTS>) -> Sequence {
+        self.queue_query(request, true)
     }
 
-    fn ask_if<const PARTS: usize>(&mut self, request: Request<'_, PARTS>, is_wanted: bool) -> Sequence {
+    fn queue_query<const PARTS: usize>(&mut self, request: Request<'_, PARTS>, is_wanted: bool) -> Sequence {
         let (parts, _) = request;
         parts.iter().for_each(|part| self.queue.extend_from_slice(part));
         self.sent += 1;
@@ -152,18 +152,18 @@ impl Client {
         self.sent
     }
 
-    /// Has the server say something, so that all before is known to be done.
+    /// Queues a request only for its reply: the reply shows that the server has processed all earlier requests.
     fn sync(&mut self, is_wanted: bool) -> Sequence {
-        self.ask_if(GetInputFocusRequest.serialize(), is_wanted)
+        self.queue_query(GetInputFocusRequest.serialize(), is_wanted)
     }
 
-    /// Hands the server what it takes now.
+    /// Sends queued requests, as many as the socket takes without blocking.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut done = 0;
         while done < self.queue.len() {
             match self.write(done) {
                 Ok(written) => {
-                    // All descriptors went with the first of these bytes.
+                    // `sendmsg` passes all descriptors with the first byte it sends.
                     self.descriptors.clear();
                     done += written;
                 }
@@ -190,14 +190,14 @@ impl Client {
         sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)
     }
 
-    /// Receives what the server has said so far.
-    pub(super) fn fill(&mut self) -> io::Result<()> {
+    /// Receives the bytes that wait in the socket.
+    pub(super) fn receive(&mut self) -> io::Result<()> {
         self.received.fill(self.socket.as_fd())
     }
 
-    /// The next of what was received.
-    pub(super) fn take(&mut self) -> io::Result<Option<Packet>> {
-        match self.early.pop_front() {
+    /// Returns the next packet, if a whole one was received.
+    pub(super) fn next_packet(&mut self) -> io::Result<Option<Packet>> {
+        match self.deferred.pop_front() {
             Some(packet) => Ok(Some(packet)),
             None => self.parse(),
         }
@@ -206,44 +206,49 @@ impl Client {
     fn parse(&mut self) -> io::Result<Option<Packet>> {
         loop {
             let Some(bytes) = self.received.take(packet_bytes)? else { return Ok(None) };
+            // Every packet but this event has the lower 16 bits of the number of the last processed request.
             let is_unnumbered = bytes[0] & 0x7f == x11rb_protocol::protocol::xproto::KEYMAP_NOTIFY_EVENT;
-            let reached = match is_unnumbered {
-                true => self.heard,
+            let processed = match is_unnumbered {
+                true => self.processed,
                 false => {
-                    self.heard
-                        + u64::from(u16::from_ne_bytes([bytes[2], bytes[3]]).wrapping_sub(self.heard as u16))
+                    self.processed
+                        + u64::from(
+                            u16::from_ne_bytes([bytes[2], bytes[3]]).wrapping_sub(self.processed as u16),
+                        )
                 }
             };
-            if reached > self.sent {
-                return Err(broken("it answers what was not asked"));
+            if processed > self.sent {
+                return Err(protocol_error("a packet names a request that was not sent"));
             }
-            self.heard = reached;
+            self.processed = processed;
             match bytes[0] {
                 0 => {
-                    let awaited = self.awaited.front().copied().filter(|(awaited, _)| *awaited == reached);
+                    let awaited = self.awaited.front().copied().filter(|(awaited, _)| *awaited == processed);
                     if awaited.is_some() {
                         self.awaited.pop_front();
                     }
                     if awaited.is_none_or(|(_, is_wanted)| is_wanted) {
-                        return Ok(Some(Packet::Error(reached, bytes[1])));
+                        return Ok(Some(Packet::Error(processed, bytes[1])));
                     }
                 }
                 1 => match self.awaited.pop_front() {
-                    Some((awaited, true)) if awaited == reached => {
-                        return Ok(Some(Packet::Reply(reached, bytes)));
+                    Some((awaited, true)) if awaited == processed => {
+                        return Ok(Some(Packet::Reply(processed, bytes)));
                     }
-                    Some((awaited, false)) if awaited == reached => {}
-                    _ => return Err(broken("it answers what was not asked")),
+                    Some((awaited, false)) if awaited == processed => {}
+                    _ => return Err(protocol_error("a reply arrived that no request awaits")),
                 },
                 _ => {
-                    let event = bytes[..].first_chunk().ok_or_else(|| broken("an event is too short"))?;
+                    let event =
+                        bytes[..].first_chunk().ok_or_else(|| protocol_error("an event is too short"))?;
                     return Ok(Some(Packet::Event(*event)));
                 }
             }
         }
     }
 
-    /// Waits until `deadline` for the answer to a request; what else is told meanwhile is kept for later.
+    /// Waits until `deadline` for the reply to a request, or for its error code. `next_packet` returns the other
+    /// packets that arrive until then.
     pub(super) fn wait_for(
         &mut self,
         request: Sequence,
@@ -254,22 +259,22 @@ impl Client {
                 match packet {
                     Packet::Reply(of, bytes) if of == request => return Ok(Ok(bytes)),
                     Packet::Error(of, code) if of == request => return Ok(Err(code)),
-                    other => self.early.push_back(other),
+                    other => self.deferred.push_back(other),
                 }
             }
             self.flush()?;
             let writes = if self.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
             wait(self.socket.as_fd(), PollFlags::IN | writes, deadline)?;
-            self.fill()?;
+            self.receive()?;
         }
     }
 
-    /// Waits until `deadline` for a request without an answer to be done; the code of its error if it failed.
+    /// Waits until `deadline` for the server to process a request without a reply. Returns its error code if it failed.
     pub(super) fn wait_done(&mut self, request: Sequence, deadline: Instant) -> io::Result<Result<(), u8>> {
         let sync = self.sync(true);
         let _ = self.wait_for(sync, deadline)?;
         let of_request = |packet: &Packet| matches!(packet, Packet::Error(of, _) if *of == request);
-        let failed = self.early.iter().position(of_request).and_then(|at| self.early.remove(at));
+        let failed = self.deferred.iter().position(of_request).and_then(|at| self.deferred.remove(at));
         Ok(match failed {
             Some(Packet::Error(_, code)) => Err(code),
             _ => Ok(()),
@@ -277,30 +282,30 @@ impl Client {
     }
 }
 
-/// Bytes that were received and not taken yet.
+/// Received bytes that no packet has consumed yet: `buffer[consumed..filled]`.
 #[derive(Debug, Default)]
-struct Received {
+struct ReceiveBuffer {
     buffer: Vec<u8>,
-    taken: usize,
+    consumed: usize,
     filled: usize,
-    /// Bytes of the packet that is not whole yet.
-    wanted: usize,
+    /// The length of the incomplete packet at `consumed`, once known.
+    needed: usize,
 }
 
-impl Received {
-    /// Receives what there is, up to a whole packet or what the buffer holds.
+impl ReceiveBuffer {
+    /// Receives bytes until the needed packet is whole, the buffer is full or the socket is empty.
     fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        if self.taken > 0 {
-            self.buffer.copy_within(self.taken..self.filled, 0);
-            (self.filled, self.taken) = (self.filled - self.taken, 0);
+        if self.consumed > 0 {
+            self.buffer.copy_within(self.consumed..self.filled, 0);
+            (self.filled, self.consumed) = (self.filled - self.consumed, 0);
         }
-        self.buffer.resize(self.wanted.max(BUFFER_BYTES), 0);
+        self.buffer.resize(self.needed.max(BUFFER_BYTES), 0);
         while self.filled < self.buffer.len() {
             match recv(socket, &mut self.buffer[self.filled..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok((_, received)) => {
                     self.filled += received;
-                    if self.filled >= self.wanted {
+                    if self.filled >= self.needed {
                         break;
                     }
                 }
@@ -312,23 +317,25 @@ impl Received {
         Ok(())
     }
 
-    /// The next packet, if it is whole. `length` says from its start how long it is.
+    /// Returns the next packet, if it is whole. `length` computes the length of a packet from its first bytes.
     fn take(&mut self, length: impl Fn(&[u8]) -> io::Result<Option<usize>>) -> io::Result<Option<Vec<u8>>> {
-        let waiting = &self.buffer[self.taken..self.filled];
-        let Some(length) = length(waiting)? else { return Ok(None) };
-        if waiting.len() < length {
-            self.wanted = length;
+        let pending = &self.buffer[self.consumed..self.filled];
+        let Some(length) = length(pending)? else { return Ok(None) };
+        if pending.len() < length {
+            self.needed = length;
             return Ok(None);
         }
-        let packet = waiting[..length].to_vec();
-        self.taken += length;
-        self.wanted = 0;
+        let packet = pending[..length].to_vec();
+        self.consumed += length;
+        self.needed = 0;
         Ok(Some(packet))
     }
 }
 
+/// Returns the length of the packet that begins with `start`, if `start` is long enough to tell.
 fn packet_bytes(start: &[u8]) -> io::Result<Option<usize>> {
     let Some(start) = start.first_chunk::<PACKET_BYTES>() else { return Ok(None) };
+    // Only replies and generic events are longer than 32 bytes. Bit 7 marks an event sent by another client.
     let more = match start[0] & 0x7f {
         1 | x11rb_protocol::protocol::xproto::GE_GENERIC_EVENT => {
             u32::from_ne_bytes([start[4], start[5], start[6], start[7]]) as usize
@@ -337,16 +344,17 @@ fn packet_bytes(start: &[u8]) -> io::Result<Option<usize>> {
     };
     match more.checked_mul(4).and_then(|more| more.checked_add(PACKET_BYTES)) {
         Some(length) if length <= REPLY_BYTES_MAX => Ok(Some(length)),
-        _ => Err(broken("an answer is larger than any")),
+        _ => Err(protocol_error("a reply is too large")),
     }
 }
 
+/// Returns the length of the setup that begins with `start`, if `start` is long enough to tell.
 fn setup_bytes(start: &[u8]) -> io::Result<Option<usize>> {
     let Some(start) = start.first_chunk::<8>() else { return Ok(None) };
     Ok(Some(8 + 4 * usize::from(u16::from_ne_bytes([start[6], start[7]]))))
 }
 
-/// Waits until `deadline` for a descriptor.
+/// Polls a descriptor until `deadline`.
 fn wait(descriptor: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left == Duration::ZERO {
@@ -360,7 +368,7 @@ fn wait(descriptor: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> io::
     }
 }
 
-/// The server says what makes no sense.
-pub(super) fn broken(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the X server breaks its protocol: {what}"))
+/// Returns the error for a packet that violates the X11 protocol.
+pub(super) fn protocol_error(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the X server violates the X11 protocol: {problem}"))
 }

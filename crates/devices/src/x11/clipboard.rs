@@ -1,7 +1,7 @@
-//! Text that was put on a clipboard elsewhere, offered to the programs of a display (ICCCM, section 2).
+//! Offers text from a viewer's clipboard to the programs of a display (ICCCM, section 2).
 
 use super::client::Client;
-use super::display::{answer, parse};
+use super::display::{parse, wait_reply};
 use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
@@ -11,14 +11,14 @@ use x11rb_protocol::protocol::xproto::{
     SelectionRequestEvent, SendEventRequest, SetSelectionOwnerRequest, WindowClass,
 };
 
-/// Bytes of a request that brings text, before the text.
-const REQUEST_BYTES: usize = 24;
-/// Of the server's own clock.
+/// Bytes of a `ChangeProperty` request before its data.
+const HEADER_BYTES: usize = 24;
+/// The current time of the server (`CurrentTime`).
 const CURRENT_TIME: u32 = 0;
-/// As its parent has it.
+/// The parent's visual (`CopyFromParent`).
 const COPY_FROM_PARENT: u32 = 0;
 
-/// What is offered, and by whom.
+/// The offered text and the window that owns the clipboard.
 pub(super) struct Clipboard {
     window: xproto::Window,
     clipboard: Atom,
@@ -28,7 +28,7 @@ pub(super) struct Clipboard {
 }
 
 impl Clipboard {
-    /// A window that nobody sees, to own the clipboard.
+    /// Makes an invisible window to own the clipboard.
     pub(super) fn new(
         client: &mut Client,
         parent: xproto::Window,
@@ -36,8 +36,8 @@ impl Clipboard {
     ) -> io::Result<Clipboard> {
         let mut atom = |name: &[u8]| -> io::Result<Atom> {
             let request =
-                client.ask(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
-            answer(client, request, deadline).map(|reply: InternAtomReply| reply.atom)
+                client.query(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
+            wait_reply(client, request, deadline).map(|reply: InternAtomReply| reply.atom)
         };
         let (clipboard, targets, utf8) = (atom(b"CLIPBOARD")?, atom(b"TARGETS")?, atom(b"UTF8_STRING")?);
         let window = client.resource();
@@ -58,7 +58,7 @@ impl Clipboard {
         Ok(Clipboard { window, clipboard, targets, utf8, text: String::new() })
     }
 
-    /// Offers a text instead of whatever is offered now.
+    /// Offers a text on the clipboard and to the middle button (the primary selection).
     pub(super) fn offer(&mut self, client: &mut Client, text: String) {
         self.text = text;
         for selection in [self.clipboard, AtomEnum::PRIMARY.into()] {
@@ -67,19 +67,19 @@ impl Clipboard {
         }
     }
 
-    /// Gives the text to who asks for it; `false` if the event is about something else.
+    /// Answers a request for the text. Returns `false` if the event does not concern the clipboard.
     pub(super) fn handle_event(&self, client: &mut Client, event: &[u8]) -> io::Result<bool> {
         match event[0] & 0x7f {
             xproto::SELECTION_REQUEST_EVENT => {}
-            // Somebody else has it now: nobody asks here any more.
+            // Another client owns the selection now: no more requests arrive here.
             code => return Ok(code == xproto::SELECTION_CLEAR_EVENT),
         }
-        let asked: SelectionRequestEvent = parse(event)?;
-        // Old programs leave the choice to us.
-        let property = if asked.property == 0 { asked.target } else { asked.property };
+        let request: SelectionRequestEvent = parse(event)?;
+        // Obsolete clients name no property; ICCCM then prescribes the target.
+        let property = if request.property == 0 { request.target } else { request.property };
         let string = Atom::from(AtomEnum::STRING);
         let latin = || self.text.chars().map(|letter| u8::try_from(letter).unwrap_or(b'?')).collect();
-        let (type_, format, data): (Atom, u8, Vec<u8>) = match asked.target {
+        let (type_, format, data): (Atom, u8, Vec<u8>) = match request.target {
             target if target == self.targets => {
                 let targets = [self.targets, self.utf8, string];
                 (AtomEnum::ATOM.into(), 32, targets.iter().flat_map(|atom| atom.to_ne_bytes()).collect())
@@ -88,22 +88,22 @@ impl Clipboard {
             target if target == string => (string, 8, latin()),
             _ => (0, 0, Vec::new()),
         };
-        // Whoever asks again and again, faster than the server takes it, gets nothing.
-        let is_given = format > 0 && !client.is_full();
-        if is_given {
-            // A request takes so much; what is longer is added to it by the next.
-            let most = usize::from(client.setup().maximum_request_length) * 4 - REQUEST_BYTES;
+        // Under backpressure the request is refused, so a client cannot fill the queue with repeated requests.
+        let is_granted = format > 0 && !client.is_full();
+        if is_granted {
+            // The length of a request is limited: later ones append the rest.
+            let bytes_max = usize::from(client.setup().maximum_request_length) * 4 - HEADER_BYTES;
             let mut mode = PropMode::REPLACE;
             let mut rest = &data[..];
             loop {
-                let (piece, behind) = rest.split_at(rest.len().min(most));
+                let (piece, remaining) = rest.split_at(rest.len().min(bytes_max));
                 let data_len = (piece.len() / usize::from(format / 8)) as u32;
-                let (window, data) = (asked.requestor, piece.into());
+                let (window, data) = (request.requestor, piece.into());
                 client.send(
                     ChangePropertyRequest { mode, window, property, type_, format, data_len, data }
                         .serialize(),
                 );
-                (mode, rest) = (PropMode::APPEND, behind);
+                (mode, rest) = (PropMode::APPEND, remaining);
                 if rest.is_empty() {
                     break;
                 }
@@ -112,13 +112,13 @@ impl Clipboard {
         let notify = SelectionNotifyEvent {
             response_type: SELECTION_NOTIFY_EVENT,
             sequence: 0,
-            time: asked.time,
-            requestor: asked.requestor,
-            selection: asked.selection,
-            target: asked.target,
-            property: if is_given { property } else { 0 },
+            time: request.time,
+            requestor: request.requestor,
+            selection: request.selection,
+            target: request.target,
+            property: if is_granted { property } else { 0 },
         };
-        let (propagate, destination, event) = (false, asked.requestor, Cow::Owned(notify.into()));
+        let (propagate, destination, event) = (false, request.requestor, Cow::Owned(notify.into()));
         client.send(
             SendEventRequest { propagate, destination, event_mask: EventMask::NO_EVENT, event }.serialize(),
         );

@@ -1,13 +1,13 @@
-//! The device's side: a screen as a partner. Out of it come pictures, what changes in them, and the pointer's
-//! shape; into it goes what somebody does elsewhere, as if at its own keyboard and mouse (XTEST).
+//! The device side: a screen as a partner. Pulls return pictures, damaged rectangles and the pointer shape. Pushes take
+//! the viewer's input, which the server processes like input from its own keyboard and mouse (XTEST).
 
 use super::capture::Capture;
 use super::client::{Client, Packet};
 use super::clipboard::Clipboard;
-use super::display::{Extensions, PATIENCE};
-use super::keyboard::{Act, Keyboard};
+use super::display::{Extensions, SETUP_TIMEOUT};
+use super::errors::{device_error, partner_error};
+use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
-use super::{failed, io_error};
 use crate::flows::{Flows, OUT};
 use contract::{
     Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
@@ -32,10 +32,12 @@ pub(super) struct DevicePartner {
     clipboard: Clipboard,
     keyboard: Keyboard,
     layout: LayoutQuery,
-    /// Where the pointer was put, and its buttons that are down.
+    /// The pointer's position, as set by the viewer.
     pointer: (u32, u32),
+    /// The mouse buttons that are down, as set by the viewer.
     buttons: u16,
     flows: Flows,
+    /// Complete messages that wait for a pull.
     ready: VecDeque<Message>,
     slot: PullSlot,
     inputs: u64,
@@ -47,24 +49,24 @@ fn now() -> Time {
 }
 
 impl DevicePartner {
-    /// A partner on a connection that was accepted, with memory to share with its server.
+    /// Makes a partner from an accepted connection and a memory file to share with its server.
     pub(super) fn new(
         name: String,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
         options: &Options,
     ) -> Result<Self, DeviceError> {
-        let deadline = Instant::now() + PATIENCE;
-        let begun = io_error(&name);
-        let mut client = Client::new(socket, deadline).map_err(&begun)?;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
+        let to_device_error = device_error(&name);
+        let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
         let screen = super::display::screen(&client, screen)
             .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
-        let extensions = Extensions::find(&mut client, deadline).map_err(&begun)?;
-        let capture =
-            Capture::new(&mut client, extensions, screen.root, memory, options, deadline).map_err(&begun)?;
-        let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&begun)?;
+        let extensions = Extensions::query(&mut client, deadline).map_err(&to_device_error)?;
+        let capture = Capture::new(&mut client, extensions, screen.root, memory, options, deadline)
+            .map_err(&to_device_error)?;
+        let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&to_device_error)?;
         let mut keyboard = Keyboard::default();
-        keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&begun)?);
+        keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
         Ok(DevicePartner {
             name,
             client,
@@ -84,10 +86,10 @@ impl DevicePartner {
         })
     }
 
-    /// Hears what the server says, and hands it what waits for it.
-    fn serve(&mut self) -> io::Result<()> {
-        self.client.fill()?;
-        while let Some(packet) = self.client.take()? {
+    /// Processes the packets that have arrived, and sends queued requests.
+    fn exchange_packets(&mut self) -> io::Result<()> {
+        self.client.receive()?;
+        while let Some(packet) = self.client.next_packet()? {
             if let Some(layout) = self.layout.handle(&mut self.client, &packet)? {
                 self.keyboard.set_layout(layout);
             }
@@ -108,43 +110,43 @@ impl DevicePartner {
     }
 
     fn next(&mut self) -> io::Result<Next> {
-        self.capture.handle_wanted(now());
-        self.serve()?;
+        self.capture.handle_pull(now());
+        self.exchange_packets()?;
         if self.ready.is_empty() {
-            self.capture.ask(&mut self.client, now());
+            self.capture.send_due(&mut self.client, now());
             self.client.flush()?;
         }
         let Some(message) = self.ready.pop_front() else { return Ok(Next::Nothing) };
-        self.capture.handle_given(&message, now());
+        self.capture.handle_taken(&message, now());
         Ok(Next::Message(message))
     }
 
-    /// Does what somebody did. What this server cannot do is counted.
-    fn take(&mut self, event: Event) {
+    /// Applies an input event of the viewer. Counts events that this server cannot apply.
+    fn apply(&mut self, event: Event) {
         self.inputs += 1;
         match event {
-            Event::Refresh => self.capture.want_whole(),
+            Event::Refresh => self.capture.request_whole(),
             Event::Text(text) => self.clipboard.offer(&mut self.client, text),
             _ if self.extensions.xtest.is_none() => self.refused += 1,
             Event::Key { keysym, pressed: true } => match self.keyboard.press(keysym) {
-                Some(acts) => self.act(acts),
+                Some(actions) => self.change_keys(actions),
                 None => self.refused += 1,
             },
             Event::Key { keysym, pressed: false } => {
-                let acts = self.keyboard.release(keysym);
-                self.act(acts);
+                let actions = self.keyboard.release(keysym);
+                self.change_keys(actions);
             }
-            Event::Pointer { x, y, buttons } => self.point((x, y), buttons),
+            Event::Pointer { x, y, buttons } => self.change_pointer((x, y), buttons),
             Event::Size { .. } => self.refused += 1,
         }
     }
 
-    fn act(&mut self, acts: Vec<Act>) {
-        for act in acts {
-            match act {
-                Act::Key(key, true) => self.fake(xproto::KEY_PRESS_EVENT, key, (0, 0)),
-                Act::Key(key, false) => self.fake(xproto::KEY_RELEASE_EVENT, key, (0, 0)),
-                Act::Bind(key, keysym) => {
+    fn change_keys(&mut self, actions: Vec<KeyAction>) {
+        for action in actions {
+            match action {
+                KeyAction::Key(key, true) => self.send_input(xproto::KEY_PRESS_EVENT, key, (0, 0)),
+                KeyAction::Key(key, false) => self.send_input(xproto::KEY_RELEASE_EVENT, key, (0, 0)),
+                KeyAction::Bind(key, keysym) => {
                     let keysyms = [keysym, keysym];
                     let (keycode_count, first_keycode, keysyms_per_keycode) = (1, key, 2);
                     let keysyms = (&keysyms[..]).into();
@@ -160,10 +162,10 @@ impl DevicePartner {
         }
     }
 
-    fn point(&mut self, pointer: (u32, u32), buttons: u16) {
+    fn change_pointer(&mut self, pointer: (u32, u32), buttons: u16) {
         if self.pointer != pointer {
             self.pointer = pointer;
-            self.fake(xproto::MOTION_NOTIFY_EVENT, 0, pointer);
+            self.send_input(xproto::MOTION_NOTIFY_EVENT, 0, pointer);
         }
         let changed = self.buttons ^ buttons;
         for bit in (0..u16::BITS as u8).filter(|bit| changed >> bit & 1 != 0) {
@@ -171,13 +173,13 @@ impl DevicePartner {
                 1 => xproto::BUTTON_PRESS_EVENT,
                 _ => xproto::BUTTON_RELEASE_EVENT,
             };
-            // The bits are in the order of the server's buttons, from 1.
-            self.fake(kind, bit + 1, (0, 0));
+            // Bit 0 is button 1.
+            self.send_input(kind, bit + 1, (0, 0));
         }
         self.buttons = buttons;
     }
 
-    fn fake(&mut self, type_: u8, detail: u8, (x, y): (u32, u32)) {
+    fn send_input(&mut self, type_: u8, detail: u8, (x, y): (u32, u32)) {
         let Some(xtest) = self.extensions.xtest else { return };
         let (root_x, root_y) = (x.min(i16::MAX as u32) as i16, y.min(i16::MAX as u32) as i16);
         let (root, time, deviceid) = (self.root, 0, 0);
@@ -185,11 +187,11 @@ impl DevicePartner {
         self.client.send(input.serialize(xtest.opcode));
     }
 
-    /// Lets go of all keys and buttons.
-    fn rest(&mut self) {
-        let acts = self.keyboard.release_all();
-        self.act(acts);
-        self.point(self.pointer, 0);
+    /// Releases all keys and buttons.
+    fn release_all(&mut self) {
+        let actions = self.keyboard.release_all();
+        self.change_keys(actions);
+        self.change_pointer(self.pointer, 0);
     }
 
     fn report(&self) -> Vec<Report> {
@@ -208,12 +210,12 @@ impl DevicePartner {
 }
 
 impl Drop for DevicePartner {
-    /// The connection may live on in the broker: nothing may stay held, nor any key changed.
+    /// Restores the keyboard and the buttons: the broker may keep the connection open.
     fn drop(&mut self) {
-        self.rest();
-        let acts = self.keyboard.unbind_all();
-        self.act(acts);
-        // If the server does not take this now, it is not there.
+        self.release_all();
+        let actions = self.keyboard.unbind_all();
+        self.change_keys(actions);
+        // An error means that the server is gone, and its state with it.
         let _ = self.client.flush();
     }
 }
@@ -226,7 +228,7 @@ impl Partner for DevicePartner {
         };
         let flow = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
-            self.capture.want_whole();
+            self.capture.request_whole();
         }
         Ok(flow)
     }
@@ -238,8 +240,8 @@ impl Partner for DevicePartner {
                 self.slot = PullSlot::default();
             }
             Direction::In => {
-                self.rest();
-                self.client.flush().map_err(|error| failed(&self.name, error))?;
+                self.release_all();
+                self.client.flush().map_err(|error| partner_error(&self.name, error))?;
             }
         }
         Ok(())
@@ -249,29 +251,29 @@ impl Partner for DevicePartner {
         if let Err(error) = self.flows.check(flow, Direction::In) {
             return Err((error, message));
         }
-        let served = if self.client.is_writing() { self.serve() } else { Ok(()) };
-        if let Err(error) = served {
-            return Err((failed(&self.name, error), message));
+        let exchanged = if self.client.is_writing() { self.exchange_packets() } else { Ok(()) };
+        if let Err(error) = exchanged {
+            return Err((partner_error(&self.name, error), message));
         }
         if self.client.is_full() {
             return Ok(Pushed::Full(message));
         }
         match Event::parse(message.body.as_slice()) {
-            Ok(event) => self.take(event),
+            Ok(event) => self.apply(event),
             Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
         }
         match self.client.flush() {
             Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((failed(&self.name, error), message)),
+            Err(error) => Err((partner_error(&self.name, error), message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.flows.check(flow, Direction::Out)?;
         let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, want, || self.next());
+        let answer = slot.answer(OUT, request, || self.next());
         self.slot = slot;
-        answer.map_err(|error| failed(&self.name, error))
+        answer.map_err(|error| partner_error(&self.name, error))
     }
 
     fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
@@ -281,12 +283,12 @@ impl Partner for DevicePartner {
             Ctl::Snapshot => {
                 self.ready.clear();
                 self.slot = PullSlot::default();
-                self.capture.want_whole();
+                self.capture.request_whole();
             }
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
-                self.rest();
-                self.client.flush().map_err(|error| failed(&self.name, error))?;
+                self.release_all();
+                self.client.flush().map_err(|error| partner_error(&self.name, error))?;
             }
             Ctl::Report => return Ok(CtlReply::Report(self.report())),
             _ => return Err(PartnerError::Unsupported("this control operation")),

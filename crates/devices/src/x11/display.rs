@@ -1,6 +1,6 @@
-//! What a client finds out about a display before it begins: extensions, the screen, how pixels lie.
+//! The setup of a client: queries the extensions, checks the pixel format of the screen, shares memory with the server.
 
-use super::client::{Client, Sequence, broken};
+use super::client::{Client, Sequence, protocol_error};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,22 +12,22 @@ use x11rb_protocol::protocol::xproto::{
 use x11rb_protocol::protocol::{damage, render, shm, xfixes, xtest};
 use x11rb_protocol::x11_utils::TryParse;
 
-/// The longest that a server which has accepted us may take for its first answers.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit for connecting to a server and for its replies during setup.
+pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the requests and events of an extension are numbered here.
+/// The numbers that the server has assigned to an extension.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
-    /// First byte of its requests.
+    /// The first byte of its requests.
     pub(super) opcode: u8,
-    /// First byte of its first event.
+    /// The first byte of its first event.
     pub(super) event: u8,
 }
 
-/// The extensions in use, those that the server has.
+/// The extensions that this client uses; `None` for those that the server lacks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extensions {
-    /// MIT-SHM, if descriptors of memory may be handed to the server (1.2).
+    /// MIT-SHM, if the server takes memory as a descriptor (version 1.2, on this host).
     pub(super) shm: Option<Extension>,
     pub(super) damage: Option<Extension>,
     pub(super) xfixes: Option<Extension>,
@@ -36,8 +36,8 @@ pub(super) struct Extensions {
 }
 
 impl Extensions {
-    /// Asks for all, and says which version of each is spoken.
-    pub(super) fn find(client: &mut Client, deadline: Instant) -> io::Result<Extensions> {
+    /// Queries all extensions and negotiates their versions.
+    pub(super) fn query(client: &mut Client, deadline: Instant) -> io::Result<Extensions> {
         let names = [
             shm::X11_EXTENSION_NAME,
             damage::X11_EXTENSION_NAME,
@@ -45,11 +45,11 @@ impl Extensions {
             xtest::X11_EXTENSION_NAME,
             render::X11_EXTENSION_NAME,
         ];
-        let asked =
-            names.map(|name| client.ask(QueryExtensionRequest { name: name.as_bytes().into() }.serialize()));
+        let requests = names
+            .map(|name| client.query(QueryExtensionRequest { name: name.as_bytes().into() }.serialize()));
         let mut found = [None; 5];
-        for (into, request) in found.iter_mut().zip(asked) {
-            let reply: QueryExtensionReply = answer(client, request, deadline)?;
+        for (into, request) in found.iter_mut().zip(requests) {
+            let reply: QueryExtensionReply = wait_reply(client, request, deadline)?;
             *into =
                 reply.present.then_some(Extension { opcode: reply.major_opcode, event: reply.first_event });
         }
@@ -58,29 +58,29 @@ impl Extensions {
         let is_local =
             rustix::net::getsockname(client.socket())?.address_family() == rustix::net::AddressFamily::UNIX;
         if let Some(shm) = shm.filter(|_| is_local) {
-            let request = client.ask(shm::QueryVersionRequest.serialize(shm.opcode));
-            let reply: shm::QueryVersionReply = answer(client, request, deadline)?;
+            let request = client.query(shm::QueryVersionRequest.serialize(shm.opcode));
+            let reply: shm::QueryVersionReply = wait_reply(client, request, deadline)?;
             let version = (reply.major_version, reply.minor_version);
             extensions.shm = (version >= (1, 2)).then_some(shm);
         }
         if let Some(damage) = damage {
             let request = damage::QueryVersionRequest { client_major_version: 1, client_minor_version: 1 };
-            let request = client.ask(request.serialize(damage.opcode));
-            let _: damage::QueryVersionReply = answer(client, request, deadline)?;
+            let request = client.query(request.serialize(damage.opcode));
+            let _: damage::QueryVersionReply = wait_reply(client, request, deadline)?;
         }
         if let Some(xfixes) = xfixes {
             let request = xfixes::QueryVersionRequest { client_major_version: 5, client_minor_version: 0 };
-            let request = client.ask(request.serialize(xfixes.opcode));
-            let _: xfixes::QueryVersionReply = answer(client, request, deadline)?;
+            let request = client.query(request.serialize(xfixes.opcode));
+            let _: xfixes::QueryVersionReply = wait_reply(client, request, deadline)?;
         }
-        // Regions are how damage is told.
+        // Damage is read as a region of XFIXES.
         extensions.damage = extensions.damage.filter(|_| xfixes.is_some());
         Ok(extensions)
     }
 }
 
-/// Waits for an answer and reads it.
-pub(super) fn answer<T: TryParse>(
+/// Waits for the reply to a request and parses it.
+pub(super) fn wait_reply<T: TryParse>(
     client: &mut Client,
     request: Sequence,
     deadline: Instant,
@@ -91,17 +91,19 @@ pub(super) fn answer<T: TryParse>(
     parse(&bytes)
 }
 
-/// Reads an answer or an event.
+/// Parses a reply or an event.
 pub(super) fn parse<T: TryParse>(bytes: &[u8]) -> io::Result<T> {
-    T::try_parse(bytes).map(|(parsed, _)| parsed).map_err(|_| broken("an answer makes no sense"))
+    T::try_parse(bytes).map(|(parsed, _)| parsed).map_err(|_| protocol_error("a reply is malformed"))
 }
 
-/// The screen of this number, if its pixels are blue, green, red and a fourth byte: those of `XR24`.
+/// Returns the screen with this number if its pixels are `XR24`: blue, green, red and an unused byte.
 pub(super) fn screen(client: &Client, number: usize) -> Result<Screen, String> {
     let setup = client.setup();
     let count = setup.roots.len();
-    let screen =
-        setup.roots.get(number).ok_or_else(|| format!("there is no screen {number} on it, but {count}"))?;
+    let screen = setup
+        .roots
+        .get(number)
+        .ok_or_else(|| format!("it has no screen {number}; the number of its screens is {count}"))?;
     let visual = screen
         .allowed_depths
         .iter()
@@ -121,32 +123,32 @@ pub(super) fn screen(client: &Client, number: usize) -> Result<Screen, String> {
     match fits {
         true => Ok(screen.clone()),
         false => Err(format!(
-            "its pixels have {} bits; only 8 each of red, green and blue in 32 are understood: run it with a \
-             depth of 24",
+            "its pixels have a depth of {}; only 8 bits each of red, green and blue in 32 are supported: run it \
+             with a depth of 24",
             screen.root_depth
         )),
     }
 }
 
-/// Memory shared with the server.
+/// Memory shared with the server (MIT-SHM).
 #[derive(Debug)]
 pub(super) struct Segment {
     memory: Shared,
-    /// Its number with the server.
+    /// Its identifier at the server.
     pub(super) number: u32,
     bytes: usize,
 }
 
 impl Segment {
-    /// Memory for a server to be told of, empty.
+    /// Makes an empty memory file to share with a server.
     pub(super) fn memory() -> io::Result<OwnedFd> {
         let memory = memfd_create("outboard-x11", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // It is mapped: nobody may take it away.
+        // A mapping of a file that shrinks would fault: the seal forbids to shrink it.
         fcntl_add_seals(&memory, SealFlags::SHRINK)?;
         Ok(memory)
     }
 
-    /// Makes memory this large and has the server attach it; the request fails if it cannot.
+    /// Grows the memory to `bytes` and asks the server to attach it. The request fails if the server cannot.
     pub(super) fn attach(
         client: &mut Client,
         shm: Extension,
@@ -162,29 +164,29 @@ impl Segment {
         Ok((Segment { memory: Shared::map(memory, Access::Write)?, number, bytes }, request))
     }
 
-    /// Has the server let go of it.
+    /// Asks the server to detach the memory.
     pub(super) fn detach(self, client: &mut Client, shm: Extension) {
         client.send(shm::DetachRequest { shmseg: self.number }.serialize(shm.opcode));
     }
 
-    /// How large it is.
+    /// Returns the size that the server may use.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies bytes out, from `at` on.
+    /// Copies bytes out, from offset `at`.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
         match self.memory.copy_out(at, into) {
             true => Ok(()),
-            false => Err(io::Error::other("more is wanted than memory is shared")),
+            false => Err(io::Error::other("a read exceeds the shared memory")),
         }
     }
 
-    /// Copies bytes into it, from `at` on; they fit.
+    /// Copies bytes in, from offset `at`.
     pub(super) fn write<'a>(&self, chunks: impl Iterator<Item = &'a [u8]>, mut at: usize) -> io::Result<()> {
         for chunk in chunks {
             if !self.memory.copy_in(at, chunk) {
-                return Err(io::Error::other("more is shown than memory is shared"));
+                return Err(io::Error::other("a picture exceeds the shared memory"));
             }
             at += chunk.len();
         }

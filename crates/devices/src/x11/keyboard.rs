@@ -1,45 +1,45 @@
-//! Typing on a server's keyboard: a keysym becomes the key that gives it, with the modifiers that it needs.
+//! Types keysyms on a server's keyboard: finds the key that gives a keysym, and the modifiers that it needs.
 
 use super::layout::{LEVEL3S, Layout, NONE};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Keys whose state stays where the hand is: what comes of them says all.
+/// Lock keys. They are not forwarded: the viewer's own locks already determine the keysyms that arrive.
 const LOCKS: [u32; 3] = [0xff7f, 0xffe5, 0xffe6];
 const SHIFTS: [u32; 2] = [0xffe1, 0xffe2];
-/// Keysyms from here on are no characters (`ISO_Lock`, and up).
+/// Keysyms of function keys, which give no character (from `ISO_Lock`).
 const FUNCTIONS: std::ops::RangeInclusive<u32> = 0xfe00..=0xffff;
-/// Most keys that are held at a time.
+/// The most keys that may be held at a time.
 const HELD_MAX: usize = 64;
 
-/// One thing to do to the server's keyboard.
+/// A change to the server's keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum KeyAction {
     /// A key goes down or up.
     Key(u8, bool),
-    /// A key without a symbol gets one.
+    /// A key gets a keysym.
     Bind(u8, u32),
 }
 
-impl Act {
+impl KeyAction {
     fn key(self) -> u8 {
         match self {
-            Act::Key(key, _) | Act::Bind(key, _) => key,
+            KeyAction::Key(key, _) | KeyAction::Bind(key, _) => key,
         }
     }
 }
 
-/// A server's keyboard, typed on by somebody elsewhere.
+/// A server's keyboard, driven by keysyms from a viewer.
 #[derive(Debug, Default)]
 pub(super) struct Keyboard {
     layout: Layout,
-    /// What is held down, and by which key.
+    /// The keysyms that are down, and the key of each.
     held: BTreeMap<u32, u8>,
-    /// Keys that had no symbol and were given one, the latest last.
+    /// Unused keys that were bound to a keysym, the latest last.
     bound: VecDeque<(u8, u32)>,
 }
 
 impl Keyboard {
-    /// The layout is this now.
+    /// Replaces the layout.
     pub(super) fn set_layout(&mut self, layout: Layout) {
         self.layout = layout;
     }
@@ -48,80 +48,84 @@ impl Keyboard {
         self.held.values().any(|held| *held == key)
     }
 
-    /// What to do so that a key goes down that gives `keysym`. Nothing if it is down: the server repeats keys by
-    /// itself. `None` if it has none to give.
-    pub(super) fn press(&mut self, keysym: u32) -> Option<Vec<Act>> {
+    /// Returns the actions that press the key for `keysym`; `None` if no key can give it.
+    ///
+    /// There are no actions if the keysym is down already, because the server repeats keys on its own.
+    pub(super) fn press(&mut self, keysym: u32) -> Option<Vec<KeyAction>> {
         if LOCKS.contains(&keysym) || self.held.contains_key(&keysym) {
             return Some(Vec::new());
         }
         if keysym == NONE || self.held.len() >= HELD_MAX {
             return None;
         }
-        let mut acts = Vec::new();
-        let (key, level) = match self.layout.place(keysym) {
-            Some(place) if !self.layout.needs_num_lock(place.0) => place,
-            _ => (self.bind(keysym, &mut acts)?, 0),
+        let mut actions = Vec::new();
+        let (key, level) = match self.layout.find_key(keysym) {
+            Some(found) if !self.layout.depends_on_num_lock(found.0) => found,
+            _ => (self.bind(keysym, &mut actions)?, 0),
         };
         if self.is_down(key) {
             self.held.retain(|_, held| *held != key);
-            acts.push(Act::Key(key, false));
+            actions.push(KeyAction::Key(key, false));
         }
-        let around = self.around(keysym, key, level);
-        acts.extend(&around);
-        acts.push(Act::Key(key, true));
-        acts.extend(around.iter().rev().map(|act| match act {
-            Act::Key(key, down) => Act::Key(*key, !down),
+        // Change the modifiers, press the key, undo the changes in reverse order.
+        let changes = self.modifier_changes(keysym, key, level);
+        actions.extend(&changes);
+        actions.push(KeyAction::Key(key, true));
+        actions.extend(changes.iter().rev().map(|action| match action {
+            KeyAction::Key(key, down) => KeyAction::Key(*key, !down),
             bind => *bind,
         }));
         self.held.insert(keysym, key);
-        Some(acts)
+        Some(actions)
     }
 
-    /// Modifiers that must change while a key goes down, so that it gives this symbol and no other.
-    fn around(&self, keysym: u32, key: u8, level: usize) -> Vec<Act> {
-        let mut acts: Vec<Act> = Vec::new();
-        // What is no character means the same with any modifier: Shift and an arrow is for the application.
+    /// Returns the modifier changes that make `key` give `keysym` at `level`.
+    fn modifier_changes(&self, keysym: u32, key: u8, level: usize) -> Vec<KeyAction> {
+        let mut actions: Vec<KeyAction> = Vec::new();
+        // A modifier does not change a function key's keysym: the application interprets Shift with an arrow.
         let is_character = !FUNCTIONS.contains(&keysym);
         for (symbols, bit) in [(&SHIFTS, 1), (&LEVEL3S, 2)] {
-            // On an odd keyboard one key may be both, or the very key that goes down.
-            let is_other = |other: &u8| *other != key && !acts.iter().any(|act| act.key() == *other);
-            let keys: Vec<u8> = self.layout.with(symbols).into_iter().filter(is_other).collect();
+            // On an unusual keyboard one key may be both modifiers, or may be `key` itself.
+            let is_other = |other: &u8| *other != key && !actions.iter().any(|action| action.key() == *other);
+            let keys: Vec<u8> = self.layout.keys_with(symbols).into_iter().filter(is_other).collect();
             let down: Vec<u8> = keys.iter().copied().filter(|key| self.is_down(*key)).collect();
-            let matters = is_character && !(bit == 1 && self.layout.is_single(key));
+            let matters = is_character && !(bit == 1 && self.layout.ignores_shift(key));
             match (level & bit != 0, down.is_empty()) {
-                (true, true) => acts.extend(keys.first().map(|key| Act::Key(*key, true))),
-                (false, false) if matters => acts.extend(down.into_iter().map(|key| Act::Key(key, false))),
+                (true, true) => actions.extend(keys.first().map(|key| KeyAction::Key(*key, true))),
+                (false, false) if matters => {
+                    actions.extend(down.into_iter().map(|key| KeyAction::Key(key, false)))
+                }
                 _ => {}
             }
         }
-        acts
+        actions
     }
 
-    /// What to do so that the key that gave `keysym` comes up.
-    pub(super) fn release(&mut self, keysym: u32) -> Vec<Act> {
+    /// Returns the actions that release the key that was pressed for `keysym`.
+    pub(super) fn release(&mut self, keysym: u32) -> Vec<KeyAction> {
         let key = self.held.remove(&keysym).or_else(|| {
-            // It went down as another symbol of its key, before Shift came up.
-            let (key, _) = self.layout.place(keysym)?;
-            let is_of = |other: u32| self.layout.place(other).is_some_and(|(place, _)| place == key);
-            let other = self.held.iter().find(|(other, held)| **held == key || is_of(**other));
+            // The key was pressed for another of its keysyms: Shift has changed since then.
+            let (key, _) = self.layout.find_key(keysym)?;
+            let is_on_key = |other: u32| self.layout.find_key(other).is_some_and(|(found, _)| found == key);
+            let other = self.held.iter().find(|(other, held)| **held == key || is_on_key(**other));
             let other = other.map(|(other, _)| *other)?;
             self.held.remove(&other)
         });
-        key.map(|key| Act::Key(key, false)).into_iter().collect()
+        key.map(|key| KeyAction::Key(key, false)).into_iter().collect()
     }
 
-    /// What to do so that all keys come up.
-    pub(super) fn release_all(&mut self) -> Vec<Act> {
-        std::mem::take(&mut self.held).into_values().map(|key| Act::Key(key, false)).collect()
+    /// Returns the actions that release all keys.
+    pub(super) fn release_all(&mut self) -> Vec<KeyAction> {
+        std::mem::take(&mut self.held).into_values().map(|key| KeyAction::Key(key, false)).collect()
     }
 
-    /// What to do so that keys without a symbol have none again.
-    pub(super) fn unbind_all(&mut self) -> Vec<Act> {
-        std::mem::take(&mut self.bound).into_iter().map(|(key, _)| Act::Bind(key, NONE)).collect()
+    /// Returns the actions that remove the keysyms of all bound keys.
+    pub(super) fn unbind_all(&mut self) -> Vec<KeyAction> {
+        std::mem::take(&mut self.bound).into_iter().map(|(key, _)| KeyAction::Bind(key, NONE)).collect()
     }
 
-    /// Gives a key without a symbol this one: a free one, or the one that was given one longest ago.
-    fn bind(&mut self, keysym: u32, acts: &mut Vec<Act>) -> Option<u8> {
+    /// Binds `keysym` to an unused key: one that was never bound, else the one that was bound the longest ago.
+    fn bind(&mut self, keysym: u32, actions: &mut Vec<KeyAction>) -> Option<u8> {
         if let Some((key, _)) = self.bound.iter().find(|(_, bound)| *bound == keysym) {
             return Some(*key);
         }
@@ -137,7 +141,7 @@ impl Keyboard {
             }
         };
         self.bound.push_back((key, keysym));
-        acts.push(Act::Bind(key, keysym));
+        actions.push(KeyAction::Bind(key, keysym));
         Some(key)
     }
 }
@@ -146,14 +150,14 @@ impl Keyboard {
 mod tests {
     use super::super::layout::{LOCK_BIT, SHIFT_BIT, UNICODE};
     use super::*;
-    use Act::{Bind, Key};
+    use KeyAction::{Bind, Key};
     use proptest::prelude::*;
 
     const SHIFT: u32 = 0xffe1;
     const ALT_GR: u32 = 0xfe03;
 
-    /// Keys 8 to 16: a letter, a digit, a letter without its capital, Shift, AltGr, the space, an arrow, and two
-    /// without symbols.
+    /// Keys 8 to 16: a letter, a digit, a letter without its capital, Shift, AltGr, the space, an arrow, and two unused
+    /// keys.
     fn layout() -> Layout {
         let rows: [[u32; 6]; 9] = [
             [0x61, 0x41, 0, 0, 0xe4, 0],
@@ -176,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn modifiers_are_as_a_symbol_needs_them_while_its_key_goes_down() {
+    fn modifiers_change_around_a_key_press() {
         let mut keys = keyboard();
         assert_eq!(keys.press(0x61), Some(vec![Key(8, true)]));
-        assert_eq!(keys.press(0x61), Some(vec![]), "the server repeats by itself");
+        assert_eq!(keys.press(0x61), Some(vec![]), "the server repeats keys on its own");
         assert_eq!(keys.release(0x61), [Key(8, false)]);
         assert_eq!(keys.press(0x41), Some(vec![Key(11, true), Key(8, true), Key(11, false)]));
         assert_eq!(keys.release(0x41), [Key(8, false)]);
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(keys.press(0x40), Some(vec![Key(9, true)]), "Shift is down already");
         assert_eq!(keys.press(0x62), Some(vec![Key(11, false), Key(10, true), Key(11, true)]));
         assert_eq!(keys.press(0x20), Some(vec![Key(13, true)]), "Shift makes no difference");
-        assert_eq!(keys.press(0xff51), Some(vec![Key(14, true)]), "Shift is for the application");
+        assert_eq!(keys.press(0xff51), Some(vec![Key(14, true)]), "the application interprets Shift");
         let third = keys.press(0xb2).unwrap();
         assert_eq!(
             third,
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_up_by_whatever_it_is_called_by_then() {
+    fn a_key_is_released_under_another_of_its_keysyms() {
         let mut keys = keyboard();
         keys.press(SHIFT);
         keys.press(0x41);
@@ -209,41 +213,41 @@ mod tests {
     }
 
     #[test]
-    fn the_two_numbers_of_a_character_are_one_and_a_letter_has_two_cases() {
+    fn both_keysyms_of_a_character_match_and_a_letter_has_two_cases() {
         let mut keys = keyboard();
         assert_eq!(keys.press(UNICODE + 0x61), Some(vec![Key(8, true)]));
         assert_eq!(keys.press(0x42), Some(vec![Key(11, true), Key(10, true), Key(11, false)]));
-        assert_eq!(keys.press(0xffe5), Some(vec![]), "Caps Lock stays where the hand is");
+        assert_eq!(keys.press(0xffe5), Some(vec![]), "Caps Lock stays at the viewer");
     }
 
     #[test]
-    fn keys_of_the_keypad_mean_the_same_with_and_without_num_lock() {
+    fn keypad_keysyms_do_not_depend_on_num_lock() {
         let (five, begin) = (0xffb5, 0xff9d);
         let layout = Layout::new(8, 2, vec![begin, five, 0xffab, 0xffab, 0, 0, 0, 0], &[0; 8]);
         let mut keys = Keyboard { layout, ..Keyboard::default() };
-        assert_eq!(keys.press(0xffab), Some(vec![Key(9, true)]), "plus is always plus");
+        assert_eq!(keys.press(0xffab), Some(vec![Key(9, true)]), "Num Lock does not change plus");
         assert_eq!(keys.press(five), Some(vec![Bind(11, five), Key(11, true)]));
-        assert_eq!(keys.release(begin), [Key(11, false)], "Num Lock went on or off meanwhile");
+        assert_eq!(keys.release(begin), [Key(11, false)], "the viewer's Num Lock has changed");
         assert_eq!(keys.press(begin), Some(vec![Bind(10, begin), Key(10, true)]));
         assert_eq!(keys.release(begin), [Key(10, false)]);
     }
 
     #[test]
-    fn what_no_key_gives_is_given_to_a_free_one() {
+    fn a_keysym_without_a_key_is_bound_to_an_unused_key() {
         let mut keys = keyboard();
         let euro = UNICODE + 0x20ac;
         assert_eq!(keys.press(euro), Some(vec![Bind(16, euro), Key(16, true)]));
         assert_eq!(keys.press(0x3c0), Some(vec![Bind(15, 0x3c0), Key(15, true)]));
-        assert_eq!(keys.press(0x3c1), None, "both are held");
+        assert_eq!(keys.press(0x3c1), None, "both unused keys are down");
         keys.release(0x3c0);
         assert_eq!(keys.press(0x3c1), Some(vec![Bind(15, 0x3c1), Key(15, true)]));
         keys.release(euro);
-        assert_eq!(keys.press(euro), Some(vec![Key(16, true)]), "it still has it");
+        assert_eq!(keys.press(euro), Some(vec![Key(16, true)]), "it is still bound");
         assert_eq!(keys.unbind_all().len(), 2);
     }
 
     #[test]
-    fn a_key_that_is_hit_gives_what_the_layout_says() {
+    fn the_state_selects_the_keysym_of_a_key() {
         let layout = layout();
         for (key, state, keysym) in [
             (8, 0, 0x61),
@@ -264,9 +268,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// However somebody types, on whatever keyboard, every key that went down comes up, and none twice.
+        /// For any layout and any input, each key that goes down comes up exactly once.
         #[test]
-        fn all_that_goes_down_comes_up(
+        fn every_pressed_key_is_released(
             keysyms in prop::collection::vec(prop_oneof![0..0x80u32, Just(SHIFT), Just(ALT_GR)], 0..90),
             columns in 0..7usize,
             modifiers in prop::collection::vec(any::<u8>(), 0..20),
@@ -275,16 +279,16 @@ mod tests {
             let layout = Layout::new(8, columns, keysyms, &modifiers);
             let mut keys = Keyboard { layout, ..Keyboard::default() };
             let mut down = std::collections::BTreeSet::new();
-            let mut follow = |acts: Vec<Act>| {
-                acts.into_iter().all(|act| match act {
+            let mut follow = |actions: Vec<KeyAction>| {
+                actions.into_iter().all(|action| match action {
                     Key(key, true) => down.insert(key),
                     Key(key, false) => down.remove(&key),
                     Bind(..) => true,
                 })
             };
             for (keysym, pressed) in typed {
-                let acts = if pressed { keys.press(keysym).unwrap_or_default() } else { keys.release(keysym) };
-                prop_assert!(follow(acts));
+                let actions = if pressed { keys.press(keysym).unwrap_or_default() } else { keys.release(keysym) };
+                prop_assert!(follow(actions));
             }
             prop_assert!(follow(keys.release_all()));
             prop_assert!(down.is_empty());

@@ -1,7 +1,7 @@
-//! What the keys of a server's keyboard stand for, and the question that finds it out.
+//! The keyboard layout of a server: the keysyms of each key, and the query that reads them.
 
 use super::client::{Client, Packet, Sequence};
-use super::display::{answer, parse};
+use super::display::{parse, wait_reply};
 use std::io;
 use std::time::Instant;
 use x11rb_protocol::protocol::xproto::{
@@ -9,33 +9,35 @@ use x11rb_protocol::protocol::xproto::{
     MAPPING_NOTIFY_EVENT,
 };
 
-/// No symbol (`NoSymbol`).
+/// No keysym (`NoSymbol`).
 pub(super) const NONE: u32 = 0;
-/// `Mode_switch`, `ISO_Level3_Shift`.
+/// The keysyms that select the third level: `Mode_switch`, `ISO_Level3_Shift`.
 pub(super) const LEVEL3S: [u32; 2] = [0xff7e, 0xfe03];
 const NUM_LOCK: u32 = 0xff7f;
-/// Keysyms of the keypad that depend on Num Lock.
+/// The keypad's keysyms; Num Lock selects between two of them.
 const KEYPAD: std::ops::RangeInclusive<u32> = 0xff80..=0xffbd;
-/// Unicode characters as keysyms begin here.
+/// The offset of keysyms that are Unicode characters.
 pub(super) const UNICODE: u32 = 0x0100_0000;
-/// Bits of a key's modifiers (X11 protocol, appendix B: KEYBUTMASK).
+/// Modifier bits in the state of a key event (X11 protocol, appendix B: KEYBUTMASK).
 pub(super) const SHIFT_BIT: u16 = 1 << 0;
 pub(super) const LOCK_BIT: u16 = 1 << 1;
 
-/// What the keys of a keyboard stand for (`GetKeyboardMapping`, `GetModifierMapping`).
+/// The keysyms of a keyboard's keys (`GetKeyboardMapping`, `GetModifierMapping`).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layout {
     first: u8,
-    /// Columns: without and with Shift, of the first group; of the second; then of the first group's third level.
+    /// Keysyms in a row. Columns 0 and 1 are the first group without and with Shift, 2 and 3 the second group, 4 and 5
+    /// the third level of the first group.
     columns: usize,
     keysyms: Vec<u32>,
-    /// Modifier bits that lead to the third level, and that make digits of the keypad.
+    /// The modifier bits that select the third level.
     level3_bits: u16,
+    /// The modifier bits of Num Lock.
     num_lock_bits: u16,
 }
 
 impl Layout {
-    /// `modifiers`: eight rows of keys.
+    /// Makes a layout. `modifiers` has eight rows of keys, one for each modifier bit.
     pub(super) fn new(first: u8, columns: usize, keysyms: Vec<u32>, modifiers: &[u8]) -> Layout {
         let mut layout = Layout { first, columns: columns.max(1), keysyms, level3_bits: 0, num_lock_bits: 0 };
         let width = modifiers.len() / 8;
@@ -50,22 +52,24 @@ impl Layout {
         layout
     }
 
+    /// Returns the keysyms of a key.
     pub(super) fn row(&self, key: u8) -> &[u32] {
         let row = usize::from(key).checked_sub(self.first.into());
         row.and_then(|row| self.keysyms.get(row * self.columns..(row + 1) * self.columns)).unwrap_or_default()
     }
 
+    /// Returns the keys that the layout has a row for.
     pub(super) fn keys(&self) -> impl DoubleEndedIterator<Item = u8> + use<'_> {
         (self.first..=u8::MAX).filter(|key| !self.row(*key).is_empty())
     }
 
-    /// What a key gives at a level: bit 0 is Shift, bit 1 the third level.
-    fn at(&self, key: u8, level: usize) -> u32 {
+    /// Returns the keysym of a key at a level. Bit 0 of the level is Shift, bit 1 the third level.
+    fn keysym_at(&self, key: u8, level: usize) -> u32 {
         let column = if level < 2 { level } else { level + 2 };
         let row = self.row(key);
         let found = row.get(column).copied().unwrap_or(NONE);
         let plain = row.get(column & !1).copied().unwrap_or(NONE);
-        // A letter alone stands for both of its cases.
+        // A row with only one case of a letter stands for both cases.
         match (found, level & 1) {
             (NONE, 1) => upper(plain),
             _ if level & 1 == 0 && found == row.get(column + 1).copied().unwrap_or(NONE) => lower(found),
@@ -73,27 +77,29 @@ impl Layout {
         }
     }
 
-    /// The key that gives a symbol, at the lowest level that does.
-    pub(super) fn place(&self, keysym: u32) -> Option<(u8, usize)> {
+    /// Returns the key that gives `keysym`, and the lowest level at which it does.
+    pub(super) fn find_key(&self, keysym: u32) -> Option<(u8, usize)> {
         (0..4).find_map(|level| {
-            let key = self.keys().find(|key| same(self.at(*key, level), keysym))?;
+            let key = self.keys().find(|key| is_same_character(self.keysym_at(*key, level), keysym))?;
             Some((key, level))
         })
     }
 
-    /// Whether Shift makes no difference to a key.
-    pub(super) fn is_single(&self, key: u8) -> bool {
-        let (plain, shifted) = (self.at(key, 0), self.at(key, 1));
+    /// Returns whether a key has the same keysym with and without Shift.
+    pub(super) fn ignores_shift(&self, key: u8) -> bool {
+        let (plain, shifted) = (self.keysym_at(key, 0), self.keysym_at(key, 1));
         shifted == NONE || shifted == plain
     }
 
-    /// Whether Num Lock, which stays where the hand is, decides what a key gives; with it Shift says nothing, or the opposite.
-    pub(super) fn needs_num_lock(&self, key: u8) -> bool {
-        KEYPAD.contains(&self.at(key, 1)) && !self.is_single(key)
+    /// Returns whether Num Lock selects the keysym of a key. Num Lock inverts Shift for such a key, and the state of
+    /// Num Lock at the server is unknown, so Shift cannot select the keysym.
+    pub(super) fn depends_on_num_lock(&self, key: u8) -> bool {
+        KEYPAD.contains(&self.keysym_at(key, 1)) && !self.ignores_shift(key)
     }
 
-    /// The keysym of a key that was hit while modifiers were down.
+    /// Returns the keysym of a key that is pressed while the modifiers in `state` are down.
     pub(super) fn keysym(&self, key: u8, state: u16) -> u32 {
+        // Bits 13 and 14 of the state are the keyboard group (XKB protocol).
         let group = usize::from(state >> 13 & 3);
         let is_shifted = state & SHIFT_BIT != 0;
         let level3 = if state & self.level3_bits != 0 { 2 } else { 0 };
@@ -105,13 +111,16 @@ impl Layout {
                 return self.with_lock(found, state);
             }
         }
-        let is_keypad = KEYPAD.contains(&self.at(key, 1)) && state & self.num_lock_bits != 0;
+        let is_keypad = KEYPAD.contains(&self.keysym_at(key, 1)) && state & self.num_lock_bits != 0;
         let level = level3 + usize::from(is_shifted != is_keypad);
-        let found =
-            [level, level & 1, 0].map(|level| self.at(key, level)).into_iter().find(|one| *one != NONE);
+        let found = [level, level & 1, 0]
+            .map(|level| self.keysym_at(key, level))
+            .into_iter()
+            .find(|one| *one != NONE);
         self.with_lock(found.unwrap_or(NONE), state)
     }
 
+    /// Inverts the case of a letter while Caps Lock is on.
     fn with_lock(&self, keysym: u32, state: u16) -> u32 {
         match state & LOCK_BIT != 0 {
             true if lower(keysym) == keysym => upper(keysym),
@@ -120,13 +129,15 @@ impl Layout {
         }
     }
 
-    pub(super) fn with(&self, symbols: &[u32]) -> Vec<u8> {
+    /// Returns the keys that have one of `symbols`.
+    pub(super) fn keys_with(&self, symbols: &[u32]) -> Vec<u8> {
         self.keys().filter(|key| self.row(*key).iter().any(|one| symbols.contains(one))).collect()
     }
 }
 
-/// The two numbers of a Latin-1 character are one.
-fn same(one: u32, other: u32) -> bool {
+/// Returns whether two keysyms mean the same character. A Latin-1 character has two keysyms: a legacy one and a Unicode
+/// one.
+fn is_same_character(one: u32, other: u32) -> bool {
     let legacy = |keysym: u32| match keysym.checked_sub(UNICODE) {
         Some(character @ 0x20..=0xff) => character,
         _ => keysym,
@@ -148,40 +159,42 @@ fn upper(keysym: u32) -> u32 {
     }
 }
 
-/// The question what keys stand for, asked again whenever that changes.
+/// A query for the layout, repeated whenever the layout changes.
 #[derive(Debug, Default)]
 pub(super) struct LayoutQuery {
-    asked: Option<Sequence>,
+    /// The second request of the query; the first has the number before it.
+    request: Option<Sequence>,
+    /// The reply to the first request.
     keys: Option<GetKeyboardMappingReply>,
 }
 
 impl LayoutQuery {
-    /// Asks and waits for the answer.
+    /// Queries the layout and waits for the replies.
     pub(super) fn wait(client: &mut Client, deadline: Instant) -> io::Result<Layout> {
-        let asked = ask(client);
-        let keys = answer(client, asked - 1, deadline)?;
-        let modifiers = answer(client, asked, deadline)?;
+        let request = query(client);
+        let keys = wait_reply(client, request - 1, deadline)?;
+        let modifiers = wait_reply(client, request, deadline)?;
         Ok(layout(client, keys, &modifiers))
     }
 
-    /// Whether the answer is still to come: what keys stand for is not known.
-    pub(super) fn is_asking(&self) -> bool {
-        self.asked.is_some()
+    /// Returns whether a query is outstanding: the layout has changed and the new one is unknown.
+    pub(super) fn is_pending(&self) -> bool {
+        self.request.is_some()
     }
 
-    /// Takes what the server says; gives the new layout when it is known.
+    /// Processes a packet. Returns the new layout when the query is complete.
     pub(super) fn handle(&mut self, client: &mut Client, packet: &Packet) -> io::Result<Option<Layout>> {
         match packet {
             Packet::Event(event) if event[0] & 0x7f == MAPPING_NOTIFY_EVENT => {
-                // One that is under way may be answered already, with what was so before.
+                // The server may have answered an outstanding query with the old layout: forget that query.
                 self.keys = None;
-                self.asked = Some(ask(client));
+                self.request = Some(query(client));
             }
-            Packet::Reply(request, bytes) if self.asked == Some(request + 1) => {
+            Packet::Reply(request, bytes) if self.request == Some(request + 1) => {
                 self.keys = Some(parse(bytes)?)
             }
-            Packet::Reply(request, bytes) if self.asked == Some(*request) => {
-                self.asked = None;
+            Packet::Reply(request, bytes) if self.request == Some(*request) => {
+                self.request = None;
                 let modifiers = parse(bytes)?;
                 return Ok(self.keys.take().map(|keys| layout(client, keys, &modifiers)));
             }
@@ -191,12 +204,12 @@ impl LayoutQuery {
     }
 }
 
-/// Asks for keys, then modifiers; the answer to the second completes it.
-fn ask(client: &mut Client) -> Sequence {
+/// Queues the requests for keys and for modifiers, in this order. Returns the number of the second.
+fn query(client: &mut Client) -> Sequence {
     let (first, last) = (client.setup().min_keycode, client.setup().max_keycode);
     let count = last.saturating_sub(first).saturating_add(1);
-    client.ask(GetKeyboardMappingRequest { first_keycode: first, count }.serialize());
-    client.ask(GetModifierMappingRequest.serialize())
+    client.query(GetKeyboardMappingRequest { first_keycode: first, count }.serialize());
+    client.query(GetModifierMappingRequest.serialize())
 }
 
 fn layout(client: &Client, keys: GetKeyboardMappingReply, modifiers: &GetModifierMappingReply) -> Layout {

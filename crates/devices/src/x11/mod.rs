@@ -1,12 +1,20 @@
-//! X11: the screen of a display as a device (`x11`), a window on one as the application's side (`window`).
+//! X11: the screen of a display as a device (`x11`), and a window on a display as the application side (`window`).
+//!
+//! Both partners are X11 clients without Xlib. `client` sends requests and receives packets; `display` prepares
+//! extensions and shared memory. `device` combines `capture` (pictures), `keyboard` and `clipboard` (input);
+//! `application` combines `window` (pictures) and `layout` (input).
 
 mod application;
+mod backlog;
 mod capture;
 mod client;
 mod clipboard;
+mod connect;
+mod cursor;
 mod device;
-mod dial;
 mod display;
+mod errors;
+mod image;
 mod keyboard;
 mod layout;
 mod pointer;
@@ -20,11 +28,10 @@ use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, PartnerError, Role, Scope,
+    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::DevicePartner;
-use display::{PATIENCE, Segment};
-use std::io;
+use display::{SETUP_TIMEOUT, Segment};
 use std::time::Duration;
 
 /// The screen of a display.
@@ -41,46 +48,46 @@ static X11_OPTIONS: [OptionSpec; 5] = [
         kind: OptionKind::Number { min: 0.0, max: 1000.0 },
         default: "60",
         scope: Scope::Local,
-        doc: "pictures a second, at most; 0: as many as are taken",
+        doc: "most pictures per second; 0: as many as the path takes",
     },
     OptionSpec {
         name: "damage",
         kind: OptionKind::Choice(&["true", "whole", "false"]),
         default: "true",
         scope: Scope::Local,
-        doc: "true: what changed; whole: all of it, when something changed; false: all of it, at the rate",
+        doc: "true: damaged parts; whole: whole pictures, when something changed; false: whole pictures, at the rate",
     },
     OptionSpec {
         name: "delay",
         kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(1) },
         default: "2ms",
         scope: Scope::Local,
-        doc: "time from the first change to the picture, so that what is drawn together is seen together",
+        doc: "time from the first change to its picture; later changes in this time are in the same picture",
     },
     OptionSpec {
         name: "portion",
         kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
         default: "4ms",
         scope: Scope::Local,
-        doc: "of what changed, a message tells what is taken in this time, the rest follows; 0: all of it at once",
+        doc: "a message has as many pixels as the path takes in this time, the rest follows; 0: no limit",
     },
     OptionSpec {
         name: "cursor",
         kind: OptionKind::Flag,
         default: "true",
         scope: Scope::Local,
-        doc: "tell the pointer's shape, to be drawn at the viewer's side",
+        doc: "send the pointer shape, for the viewer to draw",
     },
 ];
 
-/// How long a display may take to be listed.
-const LIST_PATIENCE: Duration = Duration::from_millis(300);
+/// The time limit for connecting to a display that is listed.
+const LIST_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Most characters of a window's title.
+/// The most characters of a window's title.
 const TITLE_MAX: usize = 80;
 
-/// The flows of a screen: pictures to the application, and back what somebody does there. Both say where
-/// things stand, so that what is late is made up for by a whole picture, and by keys that are let go.
+/// The flows of a screen: pictures to the application, and the viewer's input to the device. Both have class state:
+/// after an interruption a whole picture and the release of all keys restore the state.
 fn flows() -> Vec<FlowOffer> {
     let flow = |direction, format| FlowOffer { direction, format, class: FlowClass::State };
     vec![
@@ -89,38 +96,20 @@ fn flows() -> Vec<FlowOffer> {
     ]
 }
 
-/// What happened to the connection with the server of display `name`.
-fn failed(name: &str, error: io::Error) -> PartnerError {
-    use io::ErrorKind as Kind;
-    match error.kind() {
-        Kind::UnexpectedEof | Kind::ConnectionReset | Kind::BrokenPipe => {
-            PartnerError::Gone(format!("the X server at {name}"))
-        }
-        Kind::InvalidData => PartnerError::Peer(error.to_string()),
-        _ => PartnerError::os(format!("speaking with the X server at {name}"), error),
-    }
-}
-
-/// The same, before there is a partner.
-fn io_error(name: &str) -> impl Fn(io::Error) -> DeviceError + use<> {
-    let operation = format!("speaking with the X server at {name}");
-    move |error| os(operation.clone(), error, None)
-}
-
-/// Connects to the display that a spec names; its real name becomes the target.
+/// Connects to the display in a spec. An empty target is replaced by the name in the environment.
 fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened, DeviceError> {
-    let target = dial::name(&spec.target)?;
+    let target = connect::display_name(&spec.target)?;
     let spec = DeviceSpec { target, ..spec.clone() };
-    let socket = dial::dial(&spec.target, PATIENCE)?;
+    let socket = connect::connect(&spec.target, SETUP_TIMEOUT)?;
     let memory = Segment::memory().map_err(|error| os("making shared memory".into(), error, None))?;
     let mut description = plain::description(&spec, flows(), "window");
     description.summary = summary.unwrap_or(description.summary);
     Ok(Opened { spec, role, description, descriptors: vec![socket, memory] })
 }
 
-/// A display of this host, and whether we may use it.
+/// Lists a display of this host. The problem says why a connection fails.
 fn listing(display: String) -> Listing {
-    let problem = dial::dial(&display, LIST_PATIENCE).err().map(|error| error.to_string());
+    let problem = connect::connect(&display, LIST_TIMEOUT).err().map(|error| error.to_string());
     Listing {
         spec: format!("x11:{display}"),
         summary: format!("the screen of display {display}"),
@@ -135,7 +124,7 @@ impl DeviceClass for X11 {
     }
 
     fn summary(&self) -> &'static str {
-        "the screen of an X11 display, its keyboard and mouse"
+        "the screen, keyboard and mouse of an X11 display"
     }
 
     fn doc(&self) -> &'static str {
@@ -163,7 +152,7 @@ impl DeviceClass for X11 {
     }
 
     fn list(&self) -> Vec<Listing> {
-        dial::local_displays().into_iter().map(listing).collect()
+        connect::local_displays().into_iter().map(listing).collect()
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -172,7 +161,7 @@ impl DeviceClass for X11 {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let (name, options) = (opened.spec.target.clone(), opened.spec.options.clone());
-        let screen = dial::screen(&name)?;
+        let screen = connect::screen_number(&name)?;
         Ok(Box::new(DevicePartner::new(name, screen, plain::descriptors(opened)?, &options)?))
     }
 }
@@ -183,7 +172,7 @@ impl DeviceClass for Window {
     }
 
     fn summary(&self) -> &'static str {
-        "a window on an X11 display that shows pictures and takes keys and the mouse"
+        "a window on an X11 display for pictures, keyboard and mouse"
     }
 
     fn doc(&self) -> &'static str {
@@ -203,7 +192,7 @@ impl DeviceClass for Window {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
-        // A stranger's words, on our screen: no more than a line of plain letters.
+        // The peer is not trusted with this screen: the title is one short line of printable ASCII.
         let title = like.map_or("Outboard".into(), |like| {
             like.summary.chars().filter(|letter| matches!(letter, ' '..='~')).take(TITLE_MAX).collect()
         });
@@ -212,7 +201,7 @@ impl DeviceClass for Window {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let (name, title) = (opened.spec.target.clone(), opened.description.summary.clone());
-        let screen = dial::screen(&name)?;
+        let screen = connect::screen_number(&name)?;
         Ok(Box::new(WindowPartner::new(name, title, screen, plain::descriptors(opened)?)?))
     }
 }

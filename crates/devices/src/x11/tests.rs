@@ -1,8 +1,8 @@
-//! Against a real server (Xvfb), with a client that paints and programs that know nothing of Outboard.
+//! Tests with a real server (Xvfb), a client that paints on the screen, and unmodified X11 programs.
 
 use super::client::{Client, Packet};
-use super::dial;
-use super::display::PATIENCE;
+use super::connect;
+use super::display::{SETUP_TIMEOUT, wait_reply};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pull, Pulled, Pushed, Role, Time,
@@ -15,10 +15,10 @@ use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat,
 use wire::formats::viewer::{Event, button};
 use x11rb_protocol::protocol::xproto::*;
 
-/// Nothing here takes that long, on any machine.
-const WATCHDOG: Duration = Duration::from_secs(30);
+/// The time limit of every wait, long enough for a slow machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A program of our own, ended when nobody needs it any more.
+/// A child process, killed when dropped.
 struct Program(Child);
 
 impl Drop for Program {
@@ -28,32 +28,30 @@ impl Drop for Program {
     }
 }
 
-/// Starts a program, if there is one; its standard output is a pipe.
-fn start(command: &mut Command) -> Option<Program> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
-        Ok(child) => Some(Program(child)),
-        Err(error) => {
-            eprintln!("SKIPPED: {program}: {error}; scripts/test says of which package it is");
-            None
-        }
+/// Starts a program of a Debian package with a pipe as standard output. Returns `None` if the program is not installed;
+/// the test is then skipped.
+fn start(command: &mut Command, package: &str) -> Option<Program> {
+    if !testkit::skip::has_program(&command.get_program().to_string_lossy(), package) {
+        return None;
     }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    Some(Program(child.expect("an installed program starts")))
 }
 
-/// The next line that a program prints, which it does soon, or the rest of one; empty if it ended.
+/// Returns the next line that a program prints; empty if it has exited.
 fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     if output.buffer().is_empty() {
         let timeout = Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
         let ready = poll(&mut [PollFd::new(output.get_ref(), PollFlags::IN)], Some(&timeout));
-        assert!(ready.unwrap() > 0, "it says nothing");
+        assert!(ready.unwrap() > 0, "no output");
     }
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     line
 }
 
-/// A server without a screen of glass.
+/// An X server with a virtual screen.
 struct Server {
     program: Program,
     display: String,
@@ -66,7 +64,7 @@ impl Server {
 
     fn start_with(size: &str, more: &[&str]) -> Option<Server> {
         let arguments = ["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", size];
-        let mut program = start(Command::new("Xvfb").args(arguments).args(more))?;
+        let mut program = start(Command::new("Xvfb").args(arguments).args(more), "xvfb")?;
         let output = program.0.stdout.take().expect("it is a pipe");
         let number = next_line(&mut BufReader::new(output));
         Some(Server { program, display: format!(":{}", number.trim()) })
@@ -99,13 +97,13 @@ impl Server {
             partner.open(&template, &Attributes::default()).unwrap()
         };
         let pictures = open(Direction::In, Format::Video);
-        let hands = open(Direction::Out, Format::Viewer);
-        Viewer { partner, pictures, hands }
+        let inputs = open(Direction::Out, Format::Viewer);
+        Viewer { partner, pictures, inputs }
     }
 
     fn painter(&self) -> Painter {
-        let socket = dial::dial(&self.display, PATIENCE).unwrap();
-        let mut client = Client::new(socket, Instant::now() + PATIENCE).unwrap();
+        let socket = connect::connect(&self.display, SETUP_TIMEOUT).unwrap();
+        let mut client = Client::new(socket, Instant::now() + SETUP_TIMEOUT).unwrap();
         let root = client.setup().roots[0].root;
         let gc = client.resource();
         client.send(CreateGCRequest { cid: gc, drawable: root, value_list: Default::default() }.serialize());
@@ -121,7 +119,7 @@ struct Painter {
 }
 
 impl Painter {
-    /// Puts pixels of the screen's own format; the server has them when this returns.
+    /// Paints pixels and waits until the server has processed them.
     fn put(&mut self, place: Rectangle, pixels: &[u8]) {
         let (width, height) = (place.width as u16, place.height as u16);
         let (dst_x, dst_y) = (place.x as i16, place.y as i16);
@@ -137,18 +135,17 @@ impl Painter {
         assert_eq!(self.client.wait_done(request, Instant::now() + WATCHDOG).unwrap(), Ok(()));
     }
 
-    /// Gives the screen another size, at most the one it began with.
+    /// Changes the size of the screen, to at most its initial size.
     fn resize(&mut self, width: u16, height: u16) {
         use x11rb_protocol::protocol::randr;
         let deadline = Instant::now() + WATCHDOG;
         let client = &mut self.client;
         let name = randr::X11_EXTENSION_NAME.as_bytes().into();
-        let request = client.ask(QueryExtensionRequest { name }.serialize());
-        let extension: QueryExtensionReply = super::display::answer(client, request, deadline).unwrap();
+        let request = client.query(QueryExtensionRequest { name }.serialize());
+        let extension: QueryExtensionReply = wait_reply(client, request, deadline).unwrap();
         let (opcode, window) = (extension.major_opcode, self.root);
-        let request = client.ask(randr::GetScreenResourcesCurrentRequest { window }.serialize(opcode));
-        let resources: randr::GetScreenResourcesCurrentReply =
-            super::display::answer(client, request, deadline).unwrap();
+        let request = client.query(randr::GetScreenResourcesCurrentRequest { window }.serialize(opcode));
+        let resources: randr::GetScreenResourcesCurrentReply = wait_reply(client, request, deadline).unwrap();
         for crtc in resources.crtcs {
             let off = randr::SetCrtcConfigRequest {
                 crtc,
@@ -160,8 +157,8 @@ impl Painter {
                 rotation: randr::Rotation::ROTATE0,
                 outputs: (&[]).into(),
             };
-            let request = client.ask(off.serialize(opcode));
-            let _: randr::SetCrtcConfigReply = super::display::answer(client, request, deadline).unwrap();
+            let request = client.query(off.serialize(opcode));
+            let _: randr::SetCrtcConfigReply = wait_reply(client, request, deadline).unwrap();
         }
         let (mm_width, mm_height) = (width.into(), height.into());
         let size = randr::SetScreenSizeRequest { window, width, height, mm_width, mm_height };
@@ -169,13 +166,12 @@ impl Painter {
         self.done(request);
     }
 
-    /// Waits until the pointer is there, with these buttons and modifiers down.
+    /// Waits until the pointer is at `place` and exactly these buttons and modifiers are down.
     fn until_pointer(&mut self, place: (i16, i16), mask: KeyButMask) {
         let deadline = Instant::now() + WATCHDOG;
         loop {
-            let request = self.client.ask(QueryPointerRequest { window: self.root }.serialize());
-            let pointer: QueryPointerReply =
-                super::display::answer(&mut self.client, request, deadline).unwrap();
+            let request = self.client.query(QueryPointerRequest { window: self.root }.serialize());
+            let pointer: QueryPointerReply = wait_reply(&mut self.client, request, deadline).unwrap();
             if (pointer.root_x, pointer.root_y) == place && pointer.mask == mask {
                 return;
             }
@@ -188,41 +184,41 @@ impl Painter {
 struct Viewer {
     partner: Box<dyn Partner>,
     pictures: FlowKey,
-    hands: FlowKey,
+    inputs: FlowKey,
 }
 
 impl Viewer {
-    /// Shows a message, as soon as there is room for it.
+    /// Pushes a message, as soon as the partner has room for it.
     fn show(&mut self, body: Vec<u8>) -> Result<(), PartnerError> {
         let deadline = Instant::now() + WATCHDOG;
         let mut message = Message::new(Time(1), body);
         loop {
             match self.partner.push(self.pictures, message) {
                 Ok(Pushed::Taken) => return Ok(()),
-                Ok(Pushed::Full(again)) => message = again,
+                Ok(Pushed::Full(returned)) => message = returned,
                 Err((error, _)) => return Err(error),
             }
-            assert!(Instant::now() < deadline, "it never has room");
+            assert!(Instant::now() < deadline, "the partner stays full");
             std::thread::yield_now();
         }
     }
 
-    /// What somebody did next; `None` if the window was closed.
+    /// Returns the next input event; `None` if the window was closed.
     fn event(&mut self) -> Option<Event> {
         let deadline = Instant::now() + WATCHDOG;
         loop {
-            match self.partner.pull(self.hands, Pull::Yours).unwrap() {
+            match self.partner.pull(self.inputs, Pull::Yours).unwrap() {
                 Pulled::Message(_, message) => {
                     return Some(Event::parse(&message.body.into_bytes()).unwrap());
                 }
                 Pulled::End => return None,
-                _ => assert!(Instant::now() < deadline, "nothing is done"),
+                _ => assert!(Instant::now() < deadline, "no event"),
             }
             std::thread::yield_now();
         }
     }
 
-    /// The same, until one is `wanted`.
+    /// Skips input events up to `wanted`.
     fn until(&mut self, wanted: &Event) {
         while self.event().as_ref().unwrap() != wanted {}
     }
@@ -232,7 +228,7 @@ fn picture(geometry: Geometry, pixels: &[u8]) -> Vec<u8> {
     [&Header::frame(geometry).emit()[..], pixels].concat()
 }
 
-/// What messages of `video` come to.
+/// The picture that results from the messages of a `video` flow.
 #[derive(Default)]
 struct Screen {
     geometry: Option<Geometry>,
@@ -240,7 +236,7 @@ struct Screen {
     cursor: Option<(Cursor, Vec<u8>)>,
     frames: usize,
     parts: Vec<Rectangle>,
-    /// Messages that are held, and what they said when they came.
+    /// Messages that the test holds, with a copy of their bytes on arrival.
     held: Option<Vec<(Body, Vec<u8>)>>,
 }
 
@@ -259,9 +255,9 @@ impl Screen {
             Content::Rectangles(parts, mut pixels) => {
                 assert_eq!(self.geometry, Some(geometry), "a part of another picture");
                 for part in &parts {
-                    let (own, rest) = pixels.split_at(part.bytes(PixelFormat::Bgrx32));
-                    pixels = rest;
-                    for (y, row) in own.chunks_exact(part.width as usize * 4).enumerate() {
+                    let (part_pixels, remaining) = pixels.split_at(part.bytes(PixelFormat::Bgrx32));
+                    pixels = remaining;
+                    for (y, row) in part_pixels.chunks_exact(part.width as usize * 4).enumerate() {
                         let at = ((part.y as usize + y) * geometry.width() as usize + part.x as usize) * 4;
                         self.pixels[at..at + row.len()].copy_from_slice(row);
                     }
@@ -269,11 +265,11 @@ impl Screen {
                 self.parts.extend(parts);
             }
             Content::Cursor(cursor, pixels) => self.cursor = Some((cursor, pixels.to_vec())),
-            Content::Boxes(_) => panic!("a screen finds nothing"),
+            Content::Boxes(_) => panic!("a screen sends no boxes"),
         }
     }
 
-    /// The pixels of a place, without the byte that means nothing.
+    /// Returns the pixels of a place, without their unused byte.
     fn at(&self, place: Rectangle) -> Vec<[u8; 3]> {
         let width = self.geometry.map_or(0, |geometry| geometry.width()) as usize;
         let rows = self.pixels.chunks_exact(width.max(1) * 4);
@@ -298,7 +294,7 @@ fn noise(bytes: usize, seed: u32) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A device under test, and what became of what it gave.
+/// A device under test, and the screen that results from its messages.
 struct Device {
     partner: Box<dyn Partner>,
     out: FlowKey,
@@ -308,16 +304,16 @@ struct Device {
 }
 
 impl Device {
-    /// Takes messages until `done`, waiting as the path does.
-    fn until(&mut self, what: &str, done: impl Fn(&Screen) -> bool) {
+    /// Pulls messages until `done`, and waits between them as the path does.
+    fn until(&mut self, expected: &str, done: impl Fn(&Screen) -> bool) {
         let deadline = Instant::now() + WATCHDOG;
         while !done(&self.screen) {
-            assert!(Instant::now() < deadline, "{what}: it never came");
+            assert!(Instant::now() < deadline, "{expected}: it does not arrive");
             self.step().unwrap();
         }
     }
 
-    /// Takes a message, or waits for one.
+    /// Pulls a message, or waits for one.
     fn step(&mut self) -> Result<(), PartnerError> {
         if let Pulled::Message(_, message) = self.partner.pull(self.out, Pull::Yours)? {
             self.screen.take(message);
@@ -330,7 +326,7 @@ impl Device {
         }
         for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
             let reads = interest == contract::Interest::Read;
-            self.poller.want(descriptor, reads, !reads);
+            self.poller.register(descriptor, reads, !reads);
         }
         if !readiness.now {
             self.poller.wait(Some(wait)).unwrap();
@@ -338,15 +334,15 @@ impl Device {
         Ok(())
     }
 
-    fn say(&mut self, event: Event) {
+    fn push(&mut self, event: Event) {
         let message = Message::new(Time(1), event.to_bytes());
         let pushed = self.partner.push(self.back, message);
         assert!(matches!(pushed, Ok(Pushed::Taken)), "{event:?}: {pushed:?}");
     }
 
     fn type_key(&mut self, keysym: u32) {
-        self.say(Event::Key { keysym, pressed: true });
-        self.say(Event::Key { keysym, pressed: false });
+        self.push(Event::Key { keysym, pressed: true });
+        self.push(Event::Key { keysym, pressed: false });
     }
 
     fn figure(&mut self, name: &str) -> f64 {
@@ -358,12 +354,12 @@ impl Device {
 const PLACE: Rectangle = Rectangle { x: 30, y: 7, width: 61, height: 20 };
 
 #[test]
-fn what_is_painted_arrives_bit_for_bit_and_only_that() {
+fn painted_pixels_and_no_others_arrive_exactly() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut painter = server.painter();
     let mut device = server.device("");
     device.until("the first picture", |screen| screen.frames == 1);
-    device.until("the pointer's shape", |screen| screen.cursor.is_some());
+    device.until("the pointer shape", |screen| screen.cursor.is_some());
     let spec = format!("x11:{}", server.display);
     let listed = crate::find("x11").unwrap().list().into_iter().find(|listing| listing.spec == spec);
     assert_eq!(listed.map(|listing| listing.problem), Some(None));
@@ -372,19 +368,19 @@ fn what_is_painted_arrives_bit_for_bit_and_only_that() {
     for seed in 1..4 {
         let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), seed);
         painter.put(PLACE, &pixels);
-        device.until("what was painted", |screen| screen.at(PLACE) == colours(&pixels));
+        device.until("the painted pixels", |screen| screen.at(PLACE) == colours(&pixels));
     }
-    assert_eq!(device.screen.frames, 1, "what changed came in parts");
+    assert_eq!(device.screen.frames, 1, "damage arrives in parts");
     let inside = |part: &Rectangle| part.intersection(&PLACE) == Some(*part);
     assert!(device.screen.parts.iter().all(inside), "{:?}", device.screen.parts);
     device.screen.pixels.fill(0);
-    device.say(Event::Refresh);
+    device.push(Event::Refresh);
     device.until("a whole picture", |screen| screen.frames == 2);
     assert_eq!(device.screen.at(PLACE), colours(&noise(PLACE.bytes(PixelFormat::Bgrx32), 3)));
 }
 
 #[test]
-fn however_it_is_captured_it_is_the_same() {
+fn every_capture_mode_gives_the_same_picture() {
     let Some(server) = Server::start("97x33x24") else { return };
     let all = Rectangle { x: 0, y: 0, width: 97, height: 33 };
     for (number, options) in [",damage=whole", ",damage=false", ",rate=0,delay=0ms"].into_iter().enumerate() {
@@ -396,9 +392,9 @@ fn however_it_is_captured_it_is_the_same() {
     }
 }
 
-/// While nobody takes anything, nothing piles up: what changed meanwhile is one message.
+/// Without a pull no messages are made: all damage until the next pull is in one message.
 #[test]
-fn what_nobody_takes_is_added_up() {
+fn damage_accumulates_until_a_pull() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut painter = server.painter();
     let mut device = server.device(",rate=0,delay=0ms,cursor=false");
@@ -408,13 +404,13 @@ fn what_nobody_takes_is_added_up() {
         painter.put(Rectangle { x: number % 200, ..PLACE }, &pixels);
     }
     let last = Rectangle { x: 499 % 200, ..PLACE };
-    device.until("the last", |screen| screen.at(last) == colours(&pixels));
+    device.until("the last rectangle", |screen| screen.at(last) == colours(&pixels));
     assert!(device.figure("partial") < 5.0, "{} messages", device.figure("partial"));
 }
 
-/// The screen becomes smaller and larger again while it is captured (RandR).
+/// The size changes during the capture (RandR).
 #[test]
-fn a_screen_of_another_size_is_another_picture() {
+fn a_resized_screen_gives_pictures_of_the_new_size() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut painter = server.painter();
     let mut device = server.device(",rate=0,delay=0ms");
@@ -432,10 +428,10 @@ fn a_screen_of_another_size_is_another_picture() {
     assert_eq!(device.figure("sizes"), 3.0);
 }
 
-/// Pictures lie where the server writes them: those that somebody holds stay as they are while others follow, more than
-/// there is room for, and while the screen grows.
+/// Messages borrow the memory that the server writes to. The test holds more messages than there are slots, also across
+/// a resize.
 #[test]
-fn pictures_that_are_held_stay_as_they_are() {
+fn held_pictures_are_not_overwritten() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut painter = server.painter();
     painter.resize(160, 100);
@@ -447,7 +443,7 @@ fn pictures_that_are_held_stay_as_they_are() {
         for seed in 1..6 {
             let pixels = noise(all.bytes(PixelFormat::Bgrx32), u32::from(width) + seed);
             painter.put(all, &pixels);
-            device.until("what was painted", |screen| {
+            device.until("the painted pixels", |screen| {
                 screen.geometry.map(|geometry| geometry.width()) == Some(width.into())
                     && screen.at(all) == colours(&pixels)
             });
@@ -455,14 +451,14 @@ fn pictures_that_are_held_stay_as_they_are() {
     }
     let held = device.screen.held.take().unwrap();
     assert!(held.len() >= 10);
-    for (number, (body, said)) in held.into_iter().enumerate() {
-        assert!(body.into_bytes() == said, "message {number} was written over");
+    for (number, (body, copy)) in held.into_iter().enumerate() {
+        assert!(body.into_bytes() == copy, "message {number} was overwritten");
     }
 }
 
-/// Without shared memory pixels come through the connection, and are the same.
+/// Without shared memory the pixels pass through the connection.
 #[test]
-fn a_server_without_shared_memory_is_seen_all_the_same() {
+fn capture_and_window_work_without_shared_memory() {
     let Some(server) = Server::start_with("97x33x24", &["-extension", "MIT-SHM"]) else { return };
     let mut device = server.device(",rate=0,delay=0ms");
     let mut viewer = server.window();
@@ -476,7 +472,7 @@ fn a_server_without_shared_memory_is_seen_all_the_same() {
 }
 
 #[test]
-fn the_file_of_a_screen_is_that_screen() {
+fn the_fb_device_reads_the_file_of_an_xvfb_screen() {
     let directory = std::env::temp_dir().join(format!("outboard-fbdir-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let Some(server) = Server::start_with("160x120x24", &["-fbdir", &directory.to_string_lossy()]) else {
@@ -488,48 +484,48 @@ fn the_file_of_a_screen_is_that_screen() {
     for seed in 1..4 {
         let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), seed);
         painter.put(PLACE, &pixels);
-        device.until("what was painted", |screen| screen.at(PLACE) == colours(&pixels));
+        device.until("the painted pixels", |screen| screen.at(PLACE) == colours(&pixels));
     }
     drop(server);
     let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[test]
-fn the_pointer_goes_where_it_is_put_and_lets_go_when_all_rests() {
+fn the_pointer_follows_events_and_neutral_releases_everything() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut painter = server.painter();
     let mut device = server.device("");
-    device.say(Event::Pointer { x: 123, y: 45, buttons: button::LEFT | button::RIGHT });
+    device.push(Event::Pointer { x: 123, y: 45, buttons: button::LEFT | button::RIGHT });
     let pressed = KeyButMask::BUTTON1 | KeyButMask::BUTTON3;
     painter.until_pointer((123, 45), pressed);
-    device.say(Event::Pointer { x: 124, y: 45, buttons: button::LEFT });
+    device.push(Event::Pointer { x: 124, y: 45, buttons: button::LEFT });
     painter.until_pointer((124, 45), KeyButMask::BUTTON1);
-    device.say(Event::Key { keysym: 0xffe1, pressed: true });
+    device.push(Event::Key { keysym: 0xffe1, pressed: true });
     painter.until_pointer((124, 45), KeyButMask::BUTTON1 | KeyButMask::SHIFT);
     device.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
     painter.until_pointer((124, 45), KeyButMask::default());
 }
 
-/// What `xev` prints of keys that are typed, one line each.
+/// Reads the keysyms that `xev` prints.
 #[test]
-fn an_unmodified_program_gets_what_is_typed_even_what_no_key_has() {
+fn an_unmodified_program_gets_every_typed_keysym() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut xev = Command::new("xev");
     xev.args(["-display", &server.display, "-geometry", "200x100+0+0", "-event", "keyboard"]);
-    let Some(mut xev) = start(&mut xev) else { return };
+    let Some(mut xev) = start(&mut xev, "x11-utils") else { return };
     let mut output = BufReader::new(xev.0.stdout.take().unwrap());
     let mut device = server.device("");
     device.until("its window", |screen| !screen.parts.is_empty());
-    device.say(Event::Pointer { x: 100, y: 50, buttons: 0 });
+    device.push(Event::Pointer { x: 100, y: 50, buttons: 0 });
     let mut is_press = false;
     let is_modifier = |keysym: &u32| (0xffe1..=0xffee).contains(keysym) || *keysym == 0xfe03;
-    // One after the other: a program that is still starting might miss what becomes of its keyboard meanwhile.
+    // One at a time: a program that is still starting might miss a change of the layout.
     for typed in [0x61, 0x41, 0x21, 0x7b, 0xe9, 0x0100_20ac, 0x0100_03c0, 0xff0d, 0xff51, 0xff9d, 0xffb5] {
         device.type_key(typed);
         let got = loop {
             let line = next_line(&mut output);
             assert!(!line.is_empty(), "xev ended before {typed:#x}");
-            // "KeyPress event, serial 28, ...", and below "    state 0x0, keycode 38 (keysym 0x61, a), same_screen YES,".
+            // "KeyPress event, serial 28, ...", then "    state 0x0, keycode 38 (keysym 0x61, a), same_screen YES,".
             if !line.starts_with(' ') {
                 is_press = line.starts_with("KeyPress");
             }
@@ -549,14 +545,15 @@ fn text_is_offered_on_the_clipboard() {
     let Some(server) = Server::start("64x48x24") else { return };
     let (mut painter, mut device) = (server.painter(), server.device(""));
     device.until("the first picture", |screen| screen.frames == 1);
-    device.say(Event::Text("déjà vu".into()));
-    device.say(Event::Refresh);
-    device.until("that is done", |screen| screen.frames == 2);
+    device.push(Event::Text("déjà vu".into()));
+    device.push(Event::Refresh);
+    device.until("the refresh", |screen| screen.frames == 2);
     let deadline = Instant::now() + WATCHDOG;
     let client = &mut painter.client;
     let mut atom = |name: &[u8]| {
-        let request = client.ask(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
-        super::display::answer::<InternAtomReply>(client, request, deadline).unwrap().atom
+        let request =
+            client.query(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
+        wait_reply::<InternAtomReply>(client, request, deadline).unwrap().atom
     };
     let (clipboard, utf8, property) = (atom(b"CLIPBOARD"), atom(b"UTF8_STRING"), atom(b"HERE"));
     for (selection, target, expected) in [
@@ -570,9 +567,8 @@ fn text_is_offered_on_the_clipboard() {
         let got = loop {
             let (window, type_, delete) = (painter.root, 0, true);
             let get = GetPropertyRequest { delete, window, property, type_, long_offset: 0, long_length: 99 };
-            let request = painter.client.ask(get.serialize());
-            let reply: GetPropertyReply =
-                super::display::answer(&mut painter.client, request, deadline).unwrap();
+            let request = painter.client.query(get.serialize());
+            let reply: GetPropertyReply = wait_reply(&mut painter.client, request, deadline).unwrap();
             if reply.type_ == target {
                 break reply.value;
             }
@@ -582,19 +578,19 @@ fn text_is_offered_on_the_clipboard() {
     }
 }
 
-/// A text that is longer than a request may be.
+/// The text is longer than one request may be.
 #[test]
-fn an_unmodified_program_pastes_a_text_of_any_length() {
+fn an_unmodified_program_pastes_a_long_text() {
     let Some(server) = Server::start("64x48x24") else { return };
     let mut device = server.device("");
     device.until("the first picture", |screen| screen.frames == 1);
     let text = "Grüße, 世界 🦀\n".repeat(wire::formats::viewer::TEXT_BYTES_MAX / 22);
-    device.say(Event::Text(text.clone()));
-    device.say(Event::Refresh);
-    device.until("that is done", |screen| screen.frames == 2);
+    device.push(Event::Text(text.clone()));
+    device.push(Event::Refresh);
+    device.until("the refresh", |screen| screen.frames == 2);
     let mut xclip = Command::new("xclip");
     xclip.args(["-display", &server.display, "-selection", "clipboard", "-target", "UTF8_STRING", "-out"]);
-    let Some(mut xclip) = start(&mut xclip) else { return };
+    let Some(mut xclip) = start(&mut xclip, "xclip") else { return };
     let mut output = xclip.0.stdout.take().unwrap();
     let pasted = std::thread::spawn(move || {
         let mut pasted = String::new();
@@ -608,7 +604,7 @@ fn an_unmodified_program_pastes_a_text_of_any_length() {
 }
 
 #[test]
-fn a_server_that_dies_is_gone_and_says_so() {
+fn a_killed_server_is_reported_as_gone() {
     let Some(mut server) = Server::start("64x48x24") else { return };
     let mut device = server.device("");
     device.until("the first picture", |screen| screen.frames == 1);
@@ -620,13 +616,16 @@ fn a_server_that_dies_is_gone_and_says_so() {
             break error;
         }
     };
-    assert!(matches!(&error, PartnerError::Gone(what) if what.contains(&server.display)), "{error}");
+    assert!(
+        matches!(&error, PartnerError::Gone(server_name) if server_name.contains(&server.display)),
+        "{error}"
+    );
     let message = Message::new(Time(1), Event::Key { keysym: 0x61, pressed: true }.to_bytes());
     assert!(matches!(device.partner.push(device.back, message), Err((PartnerError::Gone(_), _))));
 }
 
 #[test]
-fn what_is_no_display_is_refused_with_advice() {
+fn an_invalid_display_is_rejected_with_advice() {
     for (target, expected) in
         [("nonsense", "write [HOST]:NUMBER"), (":7999", "is it running"), (":65535", "write [HOST]:NUMBER")]
     {
@@ -637,7 +636,7 @@ fn what_is_no_display_is_refused_with_advice() {
 }
 
 #[test]
-fn a_window_shows_pictures_of_every_kind_and_what_changed_in_them() {
+fn a_window_displays_whole_pictures_and_parts_of_every_format() {
     let Some(server) = Server::start("320x200x24") else { return };
     let mut glass = server.device(",rate=0,delay=0ms");
     let mut viewer = server.window();
@@ -651,7 +650,7 @@ fn a_window_shows_pictures_of_every_kind_and_what_changed_in_them() {
     }
     let padded = screen.with_stride(screen.stride() + 4).unwrap();
     viewer.show(picture(padded, &vec![77; padded.bytes()])).unwrap();
-    glass.until("rows that are filled up", |screen| screen.at(place) == vec![[77; 3]; 6000]);
+    glass.until("a picture with padded rows", |screen| screen.at(place) == vec![[77; 3]; 6000]);
     let red = vec![81; 6000].into_iter().chain(vec![90; 1500]).chain(vec![240; 1500]).collect::<Vec<u8>>();
     viewer.show(picture(geometry(PixelFormat::I420), &red)).unwrap();
     glass.until("a picture in planes", |screen| screen.at(place) == vec![[0, 0, 255]; 6000]);
@@ -661,7 +660,7 @@ fn a_window_shows_pictures_of_every_kind_and_what_changed_in_them() {
     let header = Header { kind: Kind::Rectangles, geometry: screen }.emit();
     let changed = [&header[..], &wire::formats::video::emit_rectangles(&parts), &pixels].concat();
     viewer.show(changed.clone()).unwrap();
-    glass.until("what changed", |screen| {
+    glass.until("the changed parts", |screen| {
         screen.at(parts[0]) == colours(&pixels[..48]) && screen.at(parts[1]) == colours(&pixels[48..])
     });
     let larger = Geometry::new(PixelFormat::Gray8, 150, 90).unwrap();
@@ -676,9 +675,9 @@ fn a_window_shows_pictures_of_every_kind_and_what_changed_in_them() {
     }
 }
 
-/// Two displays: what is painted on one is seen in a window on the other, and what is done there happens here.
+/// Two displays: a window on one shows the screen of the other, and input to the window reaches that screen.
 #[test]
-fn a_screen_is_seen_and_worked_with_on_another() {
+fn a_window_shows_and_controls_another_screen() {
     let (Some(here), Some(there)) = (Server::start("160x120x24"), Server::start("320x200x24")) else {
         return;
     };
@@ -687,30 +686,31 @@ fn a_screen_is_seen_and_worked_with_on_another() {
     let all = Rectangle { x: 0, y: 0, width: 160, height: 120 };
     let pixels = noise(all.bytes(PixelFormat::Bgrx32), 3);
     painter.put(all, &pixels);
-    device.until("what was painted", |screen| screen.at(all) == colours(&pixels) && screen.cursor.is_some());
+    device
+        .until("the painted pixels", |screen| screen.at(all) == colours(&pixels) && screen.cursor.is_some());
     let (cursor, shape) = device.screen.cursor.clone().unwrap();
     let geometry = device.screen.geometry.unwrap();
     let header = Header { kind: Kind::Cursor, geometry }.emit();
     viewer.show([&header[..], &cursor.emit(), &shape].concat()).unwrap();
     viewer.show(picture(geometry, &device.screen.pixels)).unwrap();
-    glass.until("the same", |screen| screen.at(all) == colours(&pixels));
-    // Somebody's hand, there. Without a window manager a window has the keyboard when the pointer is on it.
+    glass.until("the same pixels", |screen| screen.at(all) == colours(&pixels));
+    // Input to the window. Without a window manager a window has the keyboard while the pointer is over it.
     let buttons = button::LEFT;
-    glass.say(Event::Pointer { x: 70, y: 30, buttons });
+    glass.push(Event::Pointer { x: 70, y: 30, buttons });
     viewer.until(&Event::Pointer { x: 70, y: 30, buttons });
-    glass.until("the pointer's shape", |screen| screen.cursor.as_ref() == Some(&(cursor, shape.clone())));
-    glass.say(Event::Pointer { x: 70, y: 30, buttons: 0 });
+    glass.until("the pointer shape", |screen| screen.cursor.as_ref() == Some(&(cursor, shape.clone())));
+    glass.push(Event::Pointer { x: 70, y: 30, buttons: 0 });
     for keysym in [0x51, 0xff0d, 0x0100_20ac] {
         glass.type_key(keysym);
         viewer.until(&Event::Key { keysym, pressed: true });
         viewer.until(&Event::Key { keysym, pressed: false });
     }
-    device.say(Event::Pointer { x: 70, y: 30, buttons });
+    device.push(Event::Pointer { x: 70, y: 30, buttons });
     painter.until_pointer((70, 30), KeyButMask::BUTTON1);
 }
 
 #[test]
-fn a_window_that_is_closed_ends_its_flow() {
+fn closing_the_window_ends_the_flow() {
     let Some(server) = Server::start("160x120x24") else { return };
     let mut viewer = server.window();
     let geometry = Geometry::new(PixelFormat::Gray8, 16, 8).unwrap();
@@ -718,8 +718,8 @@ fn a_window_that_is_closed_ends_its_flow() {
     let mut painter = server.painter();
     let deadline = Instant::now() + WATCHDOG;
     let window = loop {
-        let request = painter.client.ask(QueryTreeRequest { window: painter.root }.serialize());
-        let tree: QueryTreeReply = super::display::answer(&mut painter.client, request, deadline).unwrap();
+        let request = painter.client.query(QueryTreeRequest { window: painter.root }.serialize());
+        let tree: QueryTreeReply = wait_reply(&mut painter.client, request, deadline).unwrap();
         if let [window] = tree.children[..] {
             break window;
         }
@@ -731,13 +731,13 @@ fn a_window_that_is_closed_ends_its_flow() {
     assert!(matches!(viewer.show(picture(geometry, &[0; 128])), Err(PartnerError::Gone(_))));
 }
 
-/// What an X server might say that is none.
+/// Random bytes instead of packets, some after a valid setup.
 #[test]
-fn a_server_that_says_anything_at_all_is_an_error() {
+fn random_bytes_from_a_server_are_an_error() {
     use std::io::Write;
     let setup = {
         let Some(server) = Server::start("64x48x24") else { return };
-        let socket = dial::dial(&server.display, PATIENCE).unwrap();
+        let socket = connect::connect(&server.display, SETUP_TIMEOUT).unwrap();
         let mut bytes = vec![0; 65536];
         let (length, _) =
             rustix::net::recv(&socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
@@ -746,15 +746,15 @@ fn a_server_that_says_anything_at_all_is_an_error() {
     };
     for seed in 0..200u32 {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let said = noise(96, seed);
-        theirs.write_all(if seed % 8 == 0 { &said } else { &setup }).unwrap();
-        theirs.write_all(&said).unwrap();
+        let random = noise(96, seed);
+        theirs.write_all(if seed % 8 == 0 { &random } else { &setup }).unwrap();
+        theirs.write_all(&random).unwrap();
         drop(theirs);
-        let Ok(mut client) = Client::new(ours.into(), Instant::now() + PATIENCE) else { continue };
-        client.ask(GetInputFocusRequest.serialize());
+        let Ok(mut client) = Client::new(ours.into(), Instant::now() + SETUP_TIMEOUT) else { continue };
+        client.query(GetInputFocusRequest.serialize());
         let mut packets = 0;
-        while client.fill().is_ok() {
-            match client.take() {
+        while client.receive().is_ok() {
+            match client.next_packet() {
                 Ok(Some(packet)) => packets += usize::from(!matches!(packet, Packet::Reply(..))),
                 Ok(None) => {}
                 Err(_) => break,

@@ -1,12 +1,13 @@
-//! A window: pictures into it, and what somebody does there out of it.
+//! A window that displays pictures.
 //!
-//! The server keeps the picture (a pixmap), so that what is uncovered it can show by itself. New pixels get there
-//! through shared memory, in two halves: while the server copies out of one, the next picture goes into the other.
+//! The server stores the picture in a pixmap, and uncovered parts of the window are copied from it. New pixels pass
+//! through shared memory with two buffers: while the server reads one, the next picture is written to the other.
 
 use super::client::{Client, Packet, Sequence};
-use super::display::{Extension, Extensions, Segment, parse};
+use super::display::{Extension, Extensions, Segment, parse, wait_reply};
+use super::image::put_image;
 use super::pointer::Pointer;
-use crate::bgrx::{self, PIXEL_BYTES, Shown};
+use crate::bgrx::{self, PIXEL_BYTES, Update};
 use contract::{Body, Bytes};
 use std::borrow::Cow;
 use std::io;
@@ -18,15 +19,13 @@ use x11rb_protocol::protocol::xproto::{
     self, AtomEnum, ChangePropertyRequest, ClientMessageEvent, ConfigureWindowAux, ConfigureWindowRequest,
     CopyAreaRequest, CreateGCRequest, CreatePixmapRequest, CreateWindowAux, CreateWindowRequest, EventMask,
     ExposeEvent, FreePixmapRequest, ImageFormat, InternAtomReply, InternAtomRequest, MapWindowRequest,
-    PropMode, PutImageRequest, Screen, WindowClass,
+    PropMode, Screen, WindowClass,
 };
 
-/// Pictures under way to the server.
-const HALVES: usize = 2;
-/// Bytes of a request before the pixels it brings (`PutImage`).
-const PUT_HEADER_BYTES: usize = 24;
+/// The number of buffers in the shared memory.
+const BUFFERS: usize = 2;
 
-/// What is said of the picture while nothing comes.
+/// The suffix of the title while the peer is unreachable.
 const STALE: &str = " (not connected)";
 
 /// A window that shows a picture.
@@ -35,37 +34,38 @@ pub(super) struct Window {
     extensions: Extensions,
     title: String,
     is_stale: bool,
-    /// The request to close it.
+    /// The type and the value of the window manager's request to close the window.
     delete: (xproto::Atom, xproto::Atom),
     pub(super) number: xproto::Window,
     gc: xproto::Gcontext,
     pixmap: xproto::Pixmap,
-    /// Of what is shown: none before the first picture.
+    /// The size of the picture; `None` before the first one.
     size: Option<(u32, u32)>,
     pointer: Option<Pointer>,
-    /// The pointer's shape, told before there was a window.
+    /// A pointer shape that arrived before the first picture.
     shape: Option<(Cursor, Bytes)>,
     memory: OwnedFd,
     segment: Option<(Segment, Extension)>,
     attaching: Option<Sequence>,
-    /// Halves of the memory that the server reads, and the next to be written.
-    under_way: usize,
-    half: usize,
+    /// The number of buffers that the server reads now.
+    in_flight: usize,
+    /// The buffer for the next picture.
+    next_buffer: usize,
 }
 
-/// What became of a message.
+/// The result of `Window::show`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It is on its way to the glass.
-    Shown,
-    /// It says nothing that can be shown.
-    Nothing,
-    /// It is a part of a picture that is not there.
+pub(super) enum ShowOutcome {
+    /// The server has the picture or the pointer shape.
+    Displayed,
+    /// The message has nothing that the window can display.
+    Ignored,
+    /// The message has parts of a picture that the window does not have.
     NeedsWhole,
 }
 
 impl Window {
-    /// A window that appears with the first picture.
+    /// Prepares a window. It appears with the first picture.
     pub(super) fn new(
         client: &mut Client,
         extensions: Extensions,
@@ -76,8 +76,8 @@ impl Window {
     ) -> io::Result<Window> {
         let mut atom = |name: &[u8]| -> io::Result<xproto::Atom> {
             let request =
-                client.ask(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
-            super::display::answer(client, request, deadline).map(|reply: InternAtomReply| reply.atom)
+                client.query(InternAtomRequest { only_if_exists: false, name: name.into() }.serialize());
+            wait_reply(client, request, deadline).map(|reply: InternAtomReply| reply.atom)
         };
         let delete = (atom(b"WM_PROTOCOLS")?, atom(b"WM_DELETE_WINDOW")?);
         let (number, gc, pixmap) = (client.resource(), client.resource(), client.resource());
@@ -97,47 +97,51 @@ impl Window {
             memory,
             segment: None,
             attaching: None,
-            under_way: 0,
-            half: 0,
+            in_flight: 0,
+            next_buffer: 0,
         })
     }
 
-    /// The size of what is shown.
+    /// Returns the size of the picture.
     pub(super) fn size(&self) -> Option<(u32, u32)> {
         self.size
     }
 
-    /// Whether the server has not caught up with what it was given.
+    /// Returns whether the server still reads both buffers.
     pub(super) fn is_busy(&self) -> bool {
-        self.under_way >= HALVES
+        self.in_flight >= BUFFERS
     }
 
-    /// Shows what a message says; the error says what is wrong with it.
-    pub(super) fn show(&mut self, client: &mut Client, body: &Body) -> io::Result<Result<Outcome, String>> {
-        let (shown, pixels) = match bgrx::read(body) {
+    /// Displays a message. The inner error names the problem with the message.
+    pub(super) fn show(
+        &mut self,
+        client: &mut Client,
+        body: &Body,
+    ) -> io::Result<Result<ShowOutcome, String>> {
+        let (update, pixels) = match bgrx::read(body) {
             Ok(read) => read,
             Err(problem) => return Ok(Err(problem)),
         };
-        match shown {
-            Shown::Frame(width, height) => {
+        match update {
+            Update::Frame(width, height) => {
                 self.fit(client, (width, height))?;
                 self.put(client, &[Rectangle { x: 0, y: 0, width, height }], &pixels)?;
             }
-            Shown::Parts(width, height, _) if self.size != Some((width, height)) => {
-                return Ok(Ok(Outcome::NeedsWhole));
+            Update::Parts(width, height, _) if self.size != Some((width, height)) => {
+                return Ok(Ok(ShowOutcome::NeedsWhole));
             }
-            Shown::Parts(_, _, parts) => self.put(client, &parts, &pixels)?,
-            Shown::Cursor(cursor) => match (&mut self.pointer, self.size) {
-                (None, _) => return Ok(Ok(Outcome::Nothing)),
+            Update::Parts(_, _, parts) => self.put(client, &parts, &pixels)?,
+            Update::Cursor(cursor) => match (&mut self.pointer, self.size) {
+                (None, _) => return Ok(Ok(ShowOutcome::Ignored)),
                 (Some(pointer), Some(_)) => pointer.set(client, &cursor, &pixels.into_bytes()),
                 (Some(_), None) => self.shape = Some((cursor, pixels.into_bytes())),
             },
-            Shown::Nothing => return Ok(Ok(Outcome::Nothing)),
+            Update::Nothing => return Ok(Ok(ShowOutcome::Ignored)),
         }
-        Ok(Ok(Outcome::Shown))
+        Ok(Ok(ShowOutcome::Displayed))
     }
 
-    /// Makes window, pixmap and memory of the size of a picture.
+    /// Makes the window, the pixmap and the shared memory fit the size of a picture.
     fn fit(&mut self, client: &mut Client, size: (u32, u32)) -> io::Result<()> {
         self.set_stale(client, false);
         if self.size == Some(size) {
@@ -155,13 +159,13 @@ impl Window {
         }
         let (depth, pid, drawable) = (self.screen.root_depth, self.pixmap, self.number);
         client.send(CreatePixmapRequest { depth, pid, drawable, width, height }.serialize());
-        let bytes = HALVES * size.0 as usize * size.1 as usize * PIXEL_BYTES;
+        let bytes = BUFFERS * size.0 as usize * size.1 as usize * PIXEL_BYTES;
         if let Some(shm) = self.extensions.shm
             && self.segment.as_ref().is_none_or(|(segment, _)| segment.bytes() < bytes)
         {
             let (segment, request) = Segment::attach(client, shm, &self.memory, bytes)?;
-            if let Some((before, shm)) = self.segment.replace((segment, shm)) {
-                before.detach(client, shm);
+            if let Some((prev, shm)) = self.segment.replace((segment, shm)) {
+                prev.detach(client, shm);
             }
             self.attaching = Some(request);
         }
@@ -227,19 +231,19 @@ impl Window {
         self.set_property(client, property, AtomEnum::STRING, (8, title.len() as u32), &title);
     }
 
-    /// Says on the window whether what it shows is how things stand.
+    /// Marks the picture in the title as stale or current.
     pub(super) fn set_stale(&mut self, client: &mut Client, is_stale: bool) {
         if std::mem::replace(&mut self.is_stale, is_stale) != is_stale && self.size.is_some() {
             self.set_title(client);
         }
     }
 
-    /// Gives the server pixels of parts of the picture, one behind the other, and has it show them.
+    /// Sends the pixels of parts of the picture to the server and displays them. The parts' pixels follow each other.
     fn put(&mut self, client: &mut Client, parts: &[Rectangle], pixels: &Body) -> io::Result<()> {
         let (drawable, gc, depth) = (self.pixmap, self.gc, self.screen.root_depth);
         match &self.segment {
             Some((segment, shm)) => {
-                let start = self.half * (segment.bytes() / HALVES);
+                let start = self.next_buffer * (segment.bytes() / BUFFERS);
                 segment.write(pixels.chunks(), start)?;
                 let mut offset = start as u32;
                 for (number, part) in parts.iter().enumerate() {
@@ -265,17 +269,17 @@ impl Window {
                     offset += part.bytes(PixelFormat::Bgrx32) as u32;
                 }
                 if !parts.is_empty() {
-                    self.under_way += 1;
-                    self.half = (self.half + 1) % HALVES;
+                    self.in_flight += 1;
+                    self.next_buffer = (self.next_buffer + 1) % BUFFERS;
                 }
             }
             None => {
                 let pixels = pixels.clone().into_bytes();
                 let mut rest = &pixels[..];
                 for part in parts {
-                    let (own, others) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
-                    rest = others;
-                    put_image(client, (drawable, gc, depth), part, own);
+                    let (part_pixels, remaining) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
+                    rest = remaining;
+                    put_image(client, (drawable, gc, depth), part, part_pixels);
                 }
             }
         }
@@ -283,7 +287,7 @@ impl Window {
         Ok(())
     }
 
-    /// Shows a part of the picture.
+    /// Copies a part of the picture from the pixmap to the window.
     fn copy(&self, client: &mut Client, part: &Rectangle) {
         let (src_drawable, dst_drawable, gc) = (self.pixmap, self.number, self.gc);
         let (src_x, src_y, dst_x, dst_y) = (part.x as i16, part.y as i16, part.x as i16, part.y as i16);
@@ -293,75 +297,54 @@ impl Window {
         client.send(copy.serialize());
     }
 
-    /// Takes what the server says of the window itself; what it says of hands is left.
-    pub(super) fn handle(&mut self, client: &mut Client, packet: &Packet) -> io::Result<Handled> {
+    /// Processes a packet about the window itself. Input events are left to the caller.
+    pub(super) fn handle(&mut self, client: &mut Client, packet: &Packet) -> io::Result<PacketOutcome> {
         let event = match packet {
             Packet::Event(event) => event,
             Packet::Error(request, _) if self.attaching == Some(*request) => {
-                // It shares no memory after all: what was put there is lost.
+                // The server cannot attach the memory: pixels written there are lost.
                 (self.extensions.shm, self.segment, self.attaching) = (None, None, None);
-                self.under_way = 0;
-                return Ok(Handled::Lost);
+                self.in_flight = 0;
+                return Ok(PacketOutcome::PictureLost);
             }
-            _ => return Ok(Handled::Not),
+            _ => return Ok(PacketOutcome::Unrelated),
         };
         let code = event[0] & 0x7f;
         if self.extensions.shm.is_some_and(|shm| code == shm.event + shm::COMPLETION_EVENT) {
-            self.under_way = self.under_way.saturating_sub(1);
-            return Ok(Handled::Yes);
+            self.in_flight = self.in_flight.saturating_sub(1);
+            return Ok(PacketOutcome::Processed);
         }
         match code {
             xproto::EXPOSE_EVENT => {
                 let event: ExposeEvent = parse(event)?;
                 let whole = self.size.map(|(width, height)| Rectangle { x: 0, y: 0, width, height });
                 let (x, y) = (event.x.into(), event.y.into());
-                let seen = Rectangle { x, y, width: event.width.into(), height: event.height.into() };
-                if let Some(part) = whole.and_then(|whole| seen.intersection(&whole)) {
+                let exposed = Rectangle { x, y, width: event.width.into(), height: event.height.into() };
+                if let Some(part) = whole.and_then(|whole| exposed.intersection(&whole)) {
                     self.copy(client, &part);
                 }
-                Ok(Handled::Yes)
+                Ok(PacketOutcome::Processed)
             }
             xproto::CLIENT_MESSAGE_EVENT => {
                 let event: ClientMessageEvent = parse(event)?;
                 let (protocols, delete) = self.delete;
                 let is_delete = event.type_ == protocols && event.data.as_data32()[0] == delete;
-                Ok(if is_delete { Handled::Closed } else { Handled::Yes })
+                Ok(if is_delete { PacketOutcome::Closed } else { PacketOutcome::Processed })
             }
-            xproto::DESTROY_NOTIFY_EVENT => Ok(Handled::Closed),
-            _ => Ok(Handled::Not),
+            xproto::DESTROY_NOTIFY_EVENT => Ok(PacketOutcome::Closed),
+            _ => Ok(PacketOutcome::Unrelated),
         }
     }
 }
 
-/// Whether something that a server said was about the window.
+/// The result of `Window::handle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handled {
-    Not,
-    Yes,
-    /// A picture was lost on the way.
-    Lost,
-    /// Somebody closed it.
+pub(super) enum PacketOutcome {
+    /// The packet does not concern the window itself.
+    Unrelated,
+    Processed,
+    /// A picture was lost; a whole one is needed.
+    PictureLost,
+    /// The window was closed.
     Closed,
-}
-
-/// Gives the server pixels with the request itself, in as many as it takes.
-pub(super) fn put_image(
-    client: &mut Client,
-    (drawable, gc, depth): (xproto::Drawable, xproto::Gcontext, u8),
-    part: &Rectangle,
-    pixels: &[u8],
-) {
-    let request_bytes = usize::from(client.setup().maximum_request_length) * 4;
-    let row_bytes = part.width as usize * PIXEL_BYTES;
-    let rows = (request_bytes.saturating_sub(PUT_HEADER_BYTES) / row_bytes.max(1)).max(1);
-    let mut y = part.y as i16;
-    for strip in pixels.chunks(rows * row_bytes.max(1)) {
-        let (width, height) = (part.width as u16, (strip.len() / row_bytes) as u16);
-        let (format, dst_x, dst_y, left_pad) = (ImageFormat::Z_PIXMAP, part.x as i16, y, 0);
-        let data = strip.into();
-        let put =
-            PutImageRequest { format, drawable, gc, width, height, dst_x, dst_y, left_pad, depth, data };
-        client.send(put.serialize());
-        y += height as i16;
-    }
 }

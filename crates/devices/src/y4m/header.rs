@@ -1,13 +1,13 @@
-//! The line that a YUV4MPEG2 stream opens with, without I/O (yuv4mpeg(5) of the mjpegtools).
+//! The first line of a YUV4MPEG2 stream, without I/O (yuv4mpeg(5) of the mjpegtools).
 
 use wire::formats::video::{Geometry, PixelFormat};
 
-/// What a stream opens with.
+/// The first word of a stream.
 const MAGIC: &[u8] = b"YUV4MPEG2";
-/// The line that every frame opens with, where it says no more.
+/// The line before each frame, without parameters.
 pub(super) const FRAME_LINE: &[u8] = b"FRAME\n";
 
-/// How the stream calls what we have, the common name first.
+/// The stream's names of the pixel formats, the common name first.
 const COLOURS: &[(&str, PixelFormat)] = &[
     ("420jpeg", PixelFormat::I420),
     ("420", PixelFormat::I420),
@@ -18,20 +18,20 @@ const COLOURS: &[(&str, PixelFormat)] = &[
     ("mono", PixelFormat::Gray8),
 ];
 
-/// Reads the line, without its newline. Parameters that say nothing of where pixels lie are not looked at.
+/// Parses the first line, without its newline. Ignores parameters that do not concern size, rate and pixel format.
 pub(super) fn parse(line: &[u8]) -> Result<Geometry, String> {
-    let no_beginning = || {
-        "it does not begin with YUV4MPEG2 (ffmpeg writes it with `-f yuv4mpegpipe`); where another has read the beginning, \
-         start again what writes it"
+    let wrong_magic = || {
+        "it does not begin with YUV4MPEG2 (ffmpeg: `-f yuv4mpegpipe`); if another program has read the beginning, restart \
+         the program that writes it"
     };
-    let text = std::str::from_utf8(line).map_err(|_| no_beginning())?;
+    let text = std::str::from_utf8(line).map_err(|_| wrong_magic())?;
     let mut words = text.split(' ');
     if words.next().map(str::as_bytes) != Some(MAGIC) {
-        return Err(no_beginning().into());
+        return Err(wrong_magic().into());
     }
     let (mut width, mut height, mut rate, mut pixels) = (None, None, (0, 1), PixelFormat::I420);
     for word in words.filter(|word| !word.is_empty()) {
-        let wrong = || format!("`{word}` in its first line has no meaning");
+        let wrong = || format!("`{word}` in its first line is invalid");
         let Some((tag, value)) = word.split_at_checked(1) else { return Err(wrong()) };
         match tag {
             "W" => width = Some(value.parse().map_err(|_| wrong())?),
@@ -43,14 +43,16 @@ pub(super) fn parse(line: &[u8]) -> Result<Geometry, String> {
             "C" => {
                 let known = COLOURS.iter().find(|(name, _)| *name == value);
                 pixels = known.map(|(_, pixels)| *pixels).ok_or_else(|| {
-                    format!("its colours are `{value}`: have them written as 420, 422, 444 or mono (ffmpeg: -pix_fmt yuv420p)")
+                    format!(
+                        "its colours are `{value}`; supported are 420, 422, 444 and mono of 8 bits (ffmpeg: -pix_fmt yuv420p)"
+                    )
                 })?;
             }
             _ => {}
         }
     }
     let (Some(width), Some(height)) = (width, height) else {
-        return Err("its first line says no width or no height".into());
+        return Err("its first line has no width or no height".into());
     };
     let geometry = Geometry::new(pixels, width, height).map_err(|error| error.to_string())?;
     Ok(match rate {
@@ -59,7 +61,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Geometry, String> {
     })
 }
 
-/// The line for pictures of this geometry, with its newline; `None` if such pixels have no name there.
+/// Returns the first line for pictures of this geometry, with its newline; `None` if the format does not support them.
 pub(super) fn emit(geometry: &Geometry) -> Option<String> {
     let colour = COLOURS.iter().find(|(_, pixels)| *pixels == geometry.pixels())?.0;
     let (width, height) = (geometry.width(), geometry.height());

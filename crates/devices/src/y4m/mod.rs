@@ -1,4 +1,5 @@
-//! `y4m:PATH`: pictures as YUV4MPEG2, which ffmpeg, mpv and many others read and write.
+//! `y4m:PATH`: a stream of uncompressed pictures as YUV4MPEG2, which ffmpeg, mpv and many other programs read and
+//! write.
 
 mod header;
 mod reader;
@@ -18,20 +19,20 @@ use rustix::fs::FileType;
 use std::os::fd::OwnedFd;
 use writer::Writer;
 
-/// The class.
+/// The device class `y4m`.
 #[derive(Debug)]
 pub struct Y4m;
 
-/// What a pipe that carries a film is asked to hold: as much as a program may ask for (`pipe(7)`).
+/// The requested capacity of a pipe: the most that an unprivileged program may set (`pipe(7)`).
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Of all films.
+/// The option `loop` of all classes that read films.
 pub(crate) const LOOP_OPTION: OptionSpec = OptionSpec {
     name: "loop",
     kind: OptionKind::Flag,
     default: "false",
     scope: Scope::Local,
-    doc: "as a device: begins again at the end of the file",
+    doc: "as a device: start again at the end of the file",
 };
 
 const OPTIONS: &[OptionSpec] = &[
@@ -40,7 +41,7 @@ const OPTIONS: &[OptionSpec] = &[
         kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
         default: "auto",
         scope: Scope::Local,
-        doc: "as a device: frames a second; auto: as the file says; 0: as fast as they are taken",
+        doc: "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
     },
     LOOP_OPTION,
 ];
@@ -51,7 +52,7 @@ impl DeviceClass for Y4m {
     }
 
     fn summary(&self) -> &'static str {
-        "pictures as YUV4MPEG2, in a file, a FIFO or a pipe, which ffmpeg and mpv read and write"
+        "a stream of YUV4MPEG2 pictures in a file, a FIFO or a pipe, as ffmpeg and mpv use it"
     }
 
     fn doc(&self) -> &'static str {
@@ -92,7 +93,7 @@ impl DeviceClass for Y4m {
     }
 }
 
-/// What errors call the stream.
+/// Returns the name of the stream in errors.
 fn name(spec: &DeviceSpec, role: Role) -> String {
     match (spec.target.as_str(), role) {
         ("", Role::Device) => "standard input".into(),
@@ -104,8 +105,8 @@ fn name(spec: &DeviceSpec, role: Role) -> String {
 /// Opens a film: a file, a FIFO, or standard input or output.
 pub(crate) fn open_film(spec: &DeviceSpec, role: Role) -> Result<OwnedFd, DeviceError> {
     let descriptor = match (spec.target.as_str(), role) {
-        ("", Role::Device) => stdio::second(rustix::stdio::stdin(), &spec.class)?,
-        ("", Role::Application) => stdio::second(rustix::stdio::stdout(), &spec.class)?,
+        ("", Role::Device) => stdio::duplicate(rustix::stdio::stdin(), &spec.class)?,
+        ("", Role::Application) => stdio::duplicate(rustix::stdio::stdout(), &spec.class)?,
         (path, role) => file::open(path, role, false)?,
     };
     if role == Role::Device && spec.options.flag("loop") {
@@ -114,14 +115,14 @@ pub(crate) fn open_film(spec: &DeviceSpec, role: Role) -> Result<OwnedFd, Device
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
             return Err(DeviceError::Spec {
                 what: format!("`{}:{}`", spec.class, spec.target),
-                problem: "only a file can begin again: leave out `loop`".into(),
+                problem: "only a file can start again: omit `loop`".into(),
             });
         }
     }
     Ok(descriptor)
 }
 
-/// The film that was opened, and what errors call it.
+/// Returns the channel of an opened film, and its name in errors.
 pub(crate) fn film_channel(opened: Opened) -> Result<(String, Channel), DeviceError> {
     let spec = opened.spec.clone();
     let name = name(&spec, opened.role);
@@ -131,7 +132,7 @@ pub(crate) fn film_channel(opened: Opened) -> Result<(String, Channel), DeviceEr
         _ => Channel::own(descriptor),
     };
     let channel = channel.map_err(|error| os(format!("preparing {name}"), error, None))?;
-    // So that a picture fits in whole, and nobody is woken for each part of it. A smaller pipe does, too.
+    // A larger pipe holds a whole picture, which saves wakeups. An error is harmless.
     let _ = rustix::pipe::fcntl_setpipe_size(&channel, PIPE_BYTES);
     Ok((name, channel))
 }

@@ -1,30 +1,40 @@
-//! The device: a stream of YUV4MPEG2 to pictures, at its own pace or another.
+//! The device side: reads pictures from a YUV4MPEG2 stream and paces them.
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | `Header` (initial) | the first line is complete | `FrameLine` |
+//! | `FrameLine` | the line before a frame is complete | `Pixels` |
+//! | | the stream ends | `Ended`; with `loop`, back to the start of the file and `Header` |
+//! | `Pixels` | all bytes of the frame are read | `Due` |
+//! | `Due` | its time has come | `FrameLine` |
+//! | `Lost`: resumed within a frame | a line before a frame is found | `FrameLine` |
+//! | | the stream ends | `Ended` |
 
 use super::header::{self, FRAME_LINE};
 use crate::pace::{Pace, RATE_DEFAULT};
-use crate::stream::{Channel, Gives};
+use crate::stream::{Channel, MessageReader};
 use buffers::{Lease, Pool};
 use contract::{Body, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header};
 
-/// Longest line of the stream, and what is read at once in search of its end.
+/// The most bytes of a line, and of a read in search of its end.
 const LINE_BYTES_MAX: usize = 4096;
-/// Reads of one search for a picture, so that a slow stream does not hold up its thread.
-const READS_MAX: usize = 64;
-/// Pictures' worth of memory kept for use again.
+/// The most steps in one pull, so that a stream of small pieces does not occupy the thread.
+const STEPS_MAX: usize = 64;
+/// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 8;
 
-/// Reads pictures into pooled memory, without a copy but for the little that came with a line.
+/// Reads pictures into pooled memory. Only bytes that were read together with a line are copied.
 pub(super) struct Reader {
     name: String,
     channel: Channel,
-    /// Frames a second that the user asked for; 0: as fast as they are taken.
+    /// The user's frames per second; 0: frames are due at once.
     rate_hz: Option<f64>,
     loops: bool,
     state: State,
-    line: Line,
+    lines: LineBuffer,
     geometry: Option<Geometry>,
     pool: Pool,
     pace: Pace,
@@ -32,17 +42,14 @@ pub(super) struct Reader {
     bytes: u64,
 }
 
+/// The state of the reader; see the table above.
 enum State {
-    /// In the first line.
     Header,
-    /// Another read part of a frame, which is lost: before the next.
     Lost,
-    /// In the line before a frame.
-    Frame,
-    /// So many bytes of a frame are there.
+    FrameLine,
+    /// The memory of the frame, and the number of bytes that are filled.
     Pixels(Lease, usize),
-    /// A frame is there, until its time comes.
-    Whole(Body, Time),
+    Due(Body, Time),
     Ended,
 }
 
@@ -54,7 +61,7 @@ impl Reader {
             rate_hz,
             loops,
             state: State::Header,
-            line: Line::default(),
+            lines: LineBuffer::default(),
             geometry: None,
             pool: Pool::new(0, 0),
             pace: Pace::default(),
@@ -67,10 +74,10 @@ impl Reader {
         PartnerError::Peer(format!("{}: {problem}", self.name))
     }
 
-    /// Reads the first line.
-    fn begin(&mut self, line: &[u8]) -> Result<(), PartnerError> {
+    /// Processes the first line.
+    fn handle_header(&mut self, line: &[u8]) -> Result<(), PartnerError> {
         let geometry = header::parse(line).map_err(|problem| self.wrong(problem))?;
-        // What goes on at another rate is told so.
+        // The header of each picture has the actual rate.
         let geometry = match self.rate_hz.filter(|rate_hz| *rate_hz > 0.0) {
             Some(rate_hz) => geometry.with_rate_hz(rate_hz),
             None => geometry,
@@ -89,34 +96,23 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on from `state` as far as one read gets; says whether there may be more at once.
+    /// Advances from `state` by one step, with at most one read. Returns `false` if the stream has no bytes now.
     fn advance(&mut self, state: State, now: Time) -> Result<bool, PartnerError> {
         match state {
-            State::Whole(..) | State::Ended => self.state = state,
-            State::Lost => {
-                if self.line.skip_to_frame() {
-                    self.state = State::Frame;
-                    return Ok(true);
-                }
-                self.state = State::Lost;
-                let read = self.line.read(&self.channel);
-                if read == Ok(0) {
-                    self.state = State::Ended;
-                }
-                return self.gone_on(read);
-            }
-            State::Header | State::Frame => {
+            State::Due(..) | State::Ended => self.state = state,
+            State::Lost => return self.search_frame(),
+            State::Header | State::FrameLine => {
                 let is_header = matches!(state, State::Header);
-                match self.line.take().map_err(|problem| self.wrong(problem))? {
+                match self.lines.take().map_err(|problem| self.wrong(problem))? {
                     Some(line) if is_header => {
-                        self.begin(&line)?;
-                        self.state = State::Frame;
+                        self.handle_header(&line)?;
+                        self.state = State::FrameLine;
                     }
                     Some(line)
                         if line.split(|byte| *byte == b' ').next() == Some(FRAME_LINE.trim_ascii_end()) =>
                     {
                         let mut picture = self.pool.take();
-                        let filled = self.line.take_bytes(&mut picture);
+                        let filled = self.lines.take_bytes(&mut picture);
                         self.state = State::Pixels(picture, filled);
                     }
                     Some(_) => {
@@ -128,18 +124,8 @@ impl Reader {
                     }
                 }
             }
-            State::Pixels(mut picture, filled) if filled < picture.len() => {
-                let read = self.channel.read(&mut picture[filled..]);
-                let count = match read {
-                    Ok(0) => {
-                        let of = picture.len();
-                        return Err(self.wrong(format!("it ends {filled} bytes into a frame of {of}")));
-                    }
-                    Ok(count) => count,
-                    Err(_) => 0,
-                };
-                self.state = State::Pixels(picture, filled + count);
-                return self.gone_on(read);
+            State::Pixels(picture, filled) if filled < picture.len() => {
+                return self.read_pixels(picture, filled);
             }
             State::Pixels(picture, _) => {
                 let mut body = Body::from(picture.freeze());
@@ -147,26 +133,54 @@ impl Reader {
                     body.push_front(&Header::frame(geometry).emit());
                 }
                 self.frames += 1;
-                self.state = State::Whole(body, self.pace.next(now));
+                self.state = State::Due(body, self.pace.next(now));
             }
         }
         Ok(true)
     }
 
-    /// Reads on in search of a line's end. The stream may end where a frame would begin.
-    fn read_line(&mut self, is_header: bool) -> Result<bool, PartnerError> {
-        let read = self.line.read(&self.channel);
-        if read != Ok(0) {
-            return self.gone_on(read);
+    /// Searches for the next frame after a restart within a frame.
+    fn search_frame(&mut self) -> Result<bool, PartnerError> {
+        if self.lines.skip_to_frame() {
+            self.state = State::FrameLine;
+            return Ok(true);
         }
-        match (is_header, self.line.is_empty()) {
-            (true, _) => Err(self.wrong("it ends before its first line does")),
-            (false, false) => Err(self.wrong("it ends in the line before a frame")),
+        self.state = State::Lost;
+        let read = self.lines.read(&self.channel);
+        if read == Ok(0) {
+            self.state = State::Ended;
+        }
+        self.count_read(read)
+    }
+
+    fn read_pixels(&mut self, mut picture: Lease, filled: usize) -> Result<bool, PartnerError> {
+        let read = self.channel.read(&mut picture[filled..]);
+        let count = match read {
+            Ok(0) => {
+                let frame_bytes = picture.len();
+                return Err(self.wrong(format!("it ends {filled} bytes into a frame of {frame_bytes}")));
+            }
+            Ok(count) => count,
+            Err(_) => 0,
+        };
+        self.state = State::Pixels(picture, filled + count);
+        self.count_read(read)
+    }
+
+    /// Reads in search of a line's end. The stream may end only where the line before a frame would begin.
+    fn read_line(&mut self, is_header: bool) -> Result<bool, PartnerError> {
+        let read = self.lines.read(&self.channel);
+        if read != Ok(0) {
+            return self.count_read(read);
+        }
+        match (is_header, self.lines.is_empty()) {
+            (true, _) => Err(self.wrong("it ends within its first line")),
+            (false, false) => Err(self.wrong("it ends within the line before a frame")),
             (false, true) if self.loops && self.frames > 0 => {
                 rustix::fs::seek(&self.channel, SeekFrom::Start(0)).map_err(|error| {
                     PartnerError::os(format!("going back to the start of {}", self.name), error)
                 })?;
-                // A file without a single frame would be read for ever.
+                // If no frame follows, the file has none: without this reset it would be read forever.
                 self.frames = 0;
                 self.state = State::Header;
                 Ok(true)
@@ -178,7 +192,8 @@ impl Reader {
         }
     }
 
-    fn gone_on(&mut self, read: rustix::io::Result<usize>) -> Result<bool, PartnerError> {
+    /// Counts the bytes of a read. Returns `false` if there were none.
+    fn count_read(&mut self, read: rustix::io::Result<usize>) -> Result<bool, PartnerError> {
         match read {
             Ok(count) => {
                 self.bytes += count as u64;
@@ -190,17 +205,17 @@ impl Reader {
     }
 }
 
-impl Gives for Reader {
+impl MessageReader for Reader {
     fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        for _ in 0..READS_MAX {
+        for _ in 0..STEPS_MAX {
             match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => return Ok(Next::End),
-                State::Whole(body, due) if due <= now => {
-                    self.state = State::Frame;
+                State::Due(body, due) if due <= now => {
+                    self.state = State::FrameLine;
                     return Ok(Next::Message(Message::new(due, body)));
                 }
-                whole @ State::Whole(..) => {
-                    self.state = whole;
+                due @ State::Due(..) => {
+                    self.state = due;
                     return Ok(Next::Nothing);
                 }
                 state => {
@@ -216,9 +231,9 @@ impl Gives for Reader {
     fn readiness(&self) -> Readiness<'_> {
         match &self.state {
             State::Ended => Readiness::never(),
-            State::Whole(_, due) => Readiness::at(*due),
+            State::Due(_, due) => Readiness::at(*due),
             State::Pixels(picture, filled) if *filled == picture.len() => Readiness::now(),
-            _ if self.line.is_whole() => Readiness::now(),
+            _ if self.lines.has_line() => Readiness::now(),
             _ => self.channel.readiness(Interest::Read),
         }
     }
@@ -230,92 +245,93 @@ impl Gives for Reader {
     fn ahead(&self) -> u64 {
         let picture = match &self.state {
             State::Pixels(_, filled) => FRAME_LINE.len() + filled,
-            State::Whole(body, _) => body.len(),
+            State::Due(body, _) => body.len(),
             _ => 0,
         };
-        (picture + self.line.held().len()) as u64
+        (picture + self.lines.pending().len()) as u64
     }
 
-    /// The first line, which cannot be read twice of a FIFO.
-    fn leave(&self) -> Result<CtlReply, PartnerError> {
+    /// Saves the first line, which cannot be read again from a FIFO.
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         let line = self.geometry.as_ref().and_then(header::emit);
         Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
     }
 
-    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
-        self.begin(left.trim_ascii_end())?;
+    fn restore_state(&mut self, saved: &[u8]) -> Result<CtlReply, PartnerError> {
+        self.handle_header(saved.trim_ascii_end())?;
         self.state = State::Lost;
         Ok(CtlReply::Done)
     }
 }
 
-/// What was read in search of a line's end.
+/// A buffer for lines. A read may also return pixels after the line.
 #[derive(Default)]
-struct Line {
-    held: Vec<u8>,
+struct LineBuffer {
+    bytes: Vec<u8>,
     start: usize,
 }
 
-impl Line {
-    fn held(&self) -> &[u8] {
-        &self.held[self.start..]
+impl LineBuffer {
+    /// Returns the bytes that are not consumed.
+    fn pending(&self) -> &[u8] {
+        &self.bytes[self.start..]
     }
 
     fn is_empty(&self) -> bool {
-        self.held().is_empty()
+        self.pending().is_empty()
     }
 
-    fn is_whole(&self) -> bool {
-        self.held().contains(&b'\n')
+    fn has_line(&self) -> bool {
+        self.pending().contains(&b'\n')
     }
 
-    /// The line, if it is whole, without its newline.
+    /// Takes a line without its newline, if there is a whole one.
     fn take(&mut self) -> Result<Option<Vec<u8>>, String> {
-        match self.held().iter().position(|byte| *byte == b'\n') {
+        match self.pending().iter().position(|byte| *byte == b'\n') {
             Some(end) => {
-                let line = self.held()[..end].to_vec();
+                let line = self.pending()[..end].to_vec();
                 self.start += end + 1;
                 Ok(Some(line))
             }
-            None if self.held().len() >= LINE_BYTES_MAX => Err(format!(
-                "no line ends within {LINE_BYTES_MAX} bytes: it is no YUV4MPEG2 (ffmpeg writes it with `-f yuv4mpegpipe`)"
+            None if self.pending().len() >= LINE_BYTES_MAX => Err(format!(
+                "no line ends within {LINE_BYTES_MAX} bytes: it is not YUV4MPEG2 (ffmpeg: `-f yuv4mpegpipe`)"
             )),
             None => Ok(None),
         }
     }
 
-    /// Moves what was read behind the line into `into`; says how much that was.
+    /// Moves the bytes after a line to `into`. Returns their number.
     fn take_bytes(&mut self, into: &mut [u8]) -> usize {
-        let count = self.held().len().min(into.len());
-        into[..count].copy_from_slice(&self.held()[..count]);
+        let count = self.pending().len().min(into.len());
+        into[..count].copy_from_slice(&self.pending()[..count]);
         self.start += count;
         count
     }
 
-    /// Drops what is before the line of a frame; whether there is one.
+    /// Drops the bytes before the line of a frame. Returns whether there is such a line.
     fn skip_to_frame(&mut self) -> bool {
-        let is_frame = |at: &[u8]| at == FRAME_LINE;
-        match self.held().windows(FRAME_LINE.len()).position(is_frame) {
-            Some(place) => {
-                self.start += place;
+        let is_frame = |bytes: &[u8]| bytes == FRAME_LINE;
+        match self.pending().windows(FRAME_LINE.len()).position(is_frame) {
+            Some(at) => {
+                self.start += at;
                 true
             }
             None => {
-                // A line may be cut in two.
-                self.start = self.held.len().saturating_sub(FRAME_LINE.len() - 1).max(self.start);
+                // Keep the end: it may be the first part of a line.
+                self.start = self.bytes.len().saturating_sub(FRAME_LINE.len() - 1).max(self.start);
                 false
             }
         }
     }
 
-    /// Reads on; 0 at the end.
+    /// Reads once. Returns the number of bytes; 0 at the end of the stream.
     fn read(&mut self, channel: &Channel) -> rustix::io::Result<usize> {
-        self.held.drain(..self.start);
+        self.bytes.drain(..self.start);
         self.start = 0;
-        let before = self.held.len();
-        self.held.resize(LINE_BYTES_MAX.max(before), 0);
-        let read = channel.read(&mut self.held[before..]);
-        self.held.truncate(before + read.unwrap_or(0));
+        let prev_len = self.bytes.len();
+        self.bytes.resize(LINE_BYTES_MAX.max(prev_len), 0);
+        let read = channel.read(&mut self.bytes[prev_len..]);
+        self.bytes.truncate(prev_len + read.unwrap_or(0));
         read
     }
 }

@@ -1,10 +1,12 @@
+//! Tests of both partners on files and FIFOs.
+
 use super::header;
 use crate::file::tests::Scratch;
 use crate::stream::now;
 use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
     Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message,
-    Partner, PartnerError, Pull, Pulled, Pushed, Role, Time,
+    Partner, PartnerError, Pull, Pulled, Pushed, RecoveryCtl, Role, Time,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -19,7 +21,7 @@ fn geometry() -> Geometry {
     Geometry::new(PixelFormat::I420, 6, 2).unwrap().with_rate(30, 1)
 }
 
-/// The pixels of frame `number`: 12 of Y, 3 of Cb, 3 of Cr.
+/// Returns the pixels of frame `number`: 12 bytes of Y, 3 of Cb, 3 of Cr.
 fn pixels(number: u64) -> Vec<u8> {
     (0..18).map(|i| (i * 7) as u8 ^ number as u8 ^ (number >> 8) as u8).collect()
 }
@@ -34,7 +36,7 @@ fn template(direction: Direction) -> FlowTemplate {
     FlowTemplate { direction, format: Format::Video, class: FlowClass::Reliable }
 }
 
-/// A stream in a FIFO, at one end or the other.
+/// A partner at one end of a FIFO, and the test at the other.
 struct Stream {
     _scratch: Scratch,
     partner: Box<dyn Partner>,
@@ -106,7 +108,7 @@ fn an_application_conforms() {
     conforms(|| Stream::new(Role::Application));
 }
 
-/// Everything that a device on a file gives, up to its end.
+/// Returns all messages of a device that reads a file.
 fn read(spec: &str) -> Result<Vec<Message>, PartnerError> {
     let mut partner = open(spec, Role::Device);
     let key = partner.open(&template(Direction::Out), &Attributes::default())?;
@@ -151,9 +153,9 @@ fn a_file_is_read_and_written_byte_by_byte() {
     assert_eq!(std::fs::read(&to).unwrap(), film(LINE, 20));
 }
 
-/// Another process goes on with the descriptor of one that is gone.
+/// Another process continues with the same descriptor.
 #[test]
-fn who_goes_on_with_a_file_writes_no_second_first_line() {
+fn a_resumed_writer_of_a_file_does_not_repeat_the_first_line() {
     let scratch = Scratch::new();
     let file = File::create(scratch.path("film")).unwrap();
     for number in 0..2 {
@@ -165,14 +167,14 @@ fn who_goes_on_with_a_file_writes_no_second_first_line() {
     assert_eq!(std::fs::read(scratch.path("film")).unwrap(), film(LINE, 2));
 }
 
-/// Who reads a FIFO on behind one that was killed amid a frame loses that frame, and no more.
+/// A worker is killed within a frame of a FIFO. Its successor loses that frame and no other.
 #[test]
-fn who_goes_on_amid_a_frame_finds_the_next() {
+fn a_reader_resumed_within_a_frame_finds_the_next() {
     let scratch = Scratch::new();
     let (path, far) = scratch.fifo("film");
     let mut far = File::from(far);
     let film = film(LINE, 4);
-    // Wherever in the second frame: 18 bytes behind its line of 6.
+    // Cut at every byte of the second frame: a line of 6 bytes and 18 bytes of pixels.
     let second = LINE.len() + 24;
     let mut cut = 0;
     for read in second..=second + 24 {
@@ -183,20 +185,24 @@ fn who_goes_on_amid_a_frame_finds_the_next() {
             (partner, key)
         };
         let (mut first, key) = reader();
-        assert!(matches!(first.ctl(key, Ctl::Leave), Ok(CtlReply::Pending)));
+        assert!(matches!(first.ctl(key, Ctl::Recovery(RecoveryCtl::SaveState)), Ok(CtlReply::Pending)));
         far.write_all(&film[..read]).unwrap();
         assert!(matches!(first.pull(key, Pull::Yours), Ok(Pulled::Message(..))));
         let _ = first.pull(key, Pull::Yours).unwrap();
-        let Ok(CtlReply::Bytes(left)) = first.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
-        let Ok(CtlReply::Count(ahead)) = first.ctl(key, Ctl::Ahead) else { panic!("nothing is said") };
+        let Ok(CtlReply::Bytes(saved)) = first.ctl(key, Ctl::Recovery(RecoveryCtl::SaveState)) else {
+            panic!("no saved state")
+        };
+        let Ok(CtlReply::Count(ahead)) = first.ctl(key, Ctl::Recovery(RecoveryCtl::ReadAhead)) else {
+            panic!("no count")
+        };
         let (mut next, key) = reader();
-        next.ctl(key, Ctl::GoOn(&left)).unwrap();
+        next.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(&saved))).unwrap();
         far.write_all(&film[read..]).unwrap();
         let mut found = Vec::new();
         while let Pulled::Message(_, message) = next.pull(key, Pull::Yours).unwrap() {
             found.push((1..4).find(|number| message.body == body(geometry(), pixels(*number))).unwrap());
         }
-        // Nothing of it was read by then, or all, or part.
+        // The second frame is complete only if no byte of it was read before.
         let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
         assert_eq!(found, whole, "{read} bytes were read, {ahead} ahead");
         assert_eq!(ahead > 0, read > second && read < second + 24);
@@ -204,34 +210,36 @@ fn who_goes_on_amid_a_frame_finds_the_next() {
     }
     assert_eq!(cut, 23);
     let (mut sink, key) = (open(&format!("y4m:{path}"), Role::Device), FlowKey::DEFAULT);
-    assert!(sink.ctl(key, Ctl::GoOn(b"no film")).is_err());
+    assert!(sink.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(b"no film"))).is_err());
 }
 
-/// What goes into a FIFO does not say whether it has begun.
+/// A FIFO has no position, so the saved state tells that the first line was written.
 #[test]
-fn who_goes_on_with_a_fifo_writes_no_second_first_line() {
+fn a_resumed_writer_of_a_fifo_does_not_repeat_the_first_line() {
     let scratch = Scratch::new();
     let (path, far) = scratch.fifo("film");
     let mut far = File::from(far);
-    let mut left: Option<Vec<u8>> = None;
+    let mut saved: Option<Vec<u8>> = None;
     for number in 0..2 {
         let node = File::options().read(true).write(true).open(&path).unwrap();
         let mut sink = partner_on(&format!("y4m:{path}"), Role::Application, node);
         let key = sink.open(&template(Direction::In), &Attributes::default()).unwrap();
-        if let Some(left) = &left {
-            sink.ctl(key, Ctl::GoOn(left)).unwrap();
+        if let Some(saved) = &saved {
+            sink.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(saved))).unwrap();
         }
         let message = Message::new(Time(1), body(geometry(), pixels(number)));
         assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
-        assert!(matches!(sink.ctl(key, Ctl::Partway), Ok(CtlReply::Done)));
-        let Ok(CtlReply::Bytes(bytes)) = sink.ctl(key, Ctl::Leave) else { panic!("nothing is left") };
-        left = Some(bytes);
+        assert!(matches!(sink.ctl(key, Ctl::Recovery(RecoveryCtl::PartialWrite)), Ok(CtlReply::Done)));
+        let Ok(CtlReply::Bytes(bytes)) = sink.ctl(key, Ctl::Recovery(RecoveryCtl::SaveState)) else {
+            panic!("no saved state")
+        };
+        saved = Some(bytes);
     }
     assert_eq!(read_available(&mut far), film(LINE, 2));
 }
 
 #[test]
-fn frames_are_a_period_apart_and_say_their_rate() {
+fn frames_are_a_period_apart_and_carry_their_rate() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     std::fs::write(&path, film("YUV4MPEG2 W6 H2 F200:1\n", 8)).unwrap();
@@ -254,7 +262,7 @@ fn frames_are_a_period_apart_and_say_their_rate() {
 }
 
 #[test]
-fn a_loop_begins_again_and_a_pipe_cannot() {
+fn a_file_can_loop_and_a_pipe_cannot() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     std::fs::write(&path, film(LINE, 3)).unwrap();
@@ -272,20 +280,20 @@ fn a_loop_begins_again_and_a_pipe_cannot() {
     let (fifo, _held) = scratch.fifo("fifo");
     let (class, spec) = crate::spec::parse(&format!("y4m:{fifo},loop=true"), Role::Device).unwrap();
     let error = class.open(&spec, Role::Device, None).unwrap_err();
-    assert!(error.to_string().contains("only a file can begin again"), "{error}");
+    assert!(error.to_string().contains("only a file can start again"), "{error}");
 }
 
 #[test]
-fn what_is_no_stream_of_pictures_is_an_error_that_says_why() {
+fn invalid_streams_are_rejected_with_a_reason() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     let whole = film(LINE, 2);
     let cases: [(&[u8], &str); 9] = [
-        (b"", "ends before its first line"),
+        (b"", "ends within its first line"),
         (b"RIFF\n", "does not begin with YUV4MPEG2"),
         (&[b'x'; 5000], "no line ends within 4096 bytes"),
         (b"YUV4MPEG2 W6 F30:1\n", "no width or no height"),
-        (b"YUV4MPEG2 Wx H2\n", "`Wx` in its first line has no meaning"),
+        (b"YUV4MPEG2 Wx H2\n", "`Wx` in its first line is invalid"),
         (b"YUV4MPEG2 W99999 H2\n", "over the limit of 16384"),
         (b"YUV4MPEG2 W6 H2 C420p10\n", "its colours are `420p10`"),
         (b"YUV4MPEG2 W6 H2\nFRAMES\n", "frame 0 does not begin with FRAME"),
@@ -298,12 +306,15 @@ fn what_is_no_stream_of_pictures_is_an_error_that_says_why() {
     }
     std::fs::write(&path, [&whole[..], b"FRA"].concat()).unwrap();
     assert!(
-        read(&format!("y4m:{path},rate=0")).unwrap_err().to_string().contains("in the line before a frame")
+        read(&format!("y4m:{path},rate=0"))
+            .unwrap_err()
+            .to_string()
+            .contains("within the line before a frame")
     );
 }
 
 #[test]
-fn parameters_of_frames_and_unknown_ones_are_passed_over() {
+fn frame_parameters_and_unknown_parameters_are_ignored() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     let line = "YUV4MPEG2 W6 H2 F0:0 Ib A1:1 C420mpeg2 XYSCSS=420MPEG2 XCOLORRANGE=LIMITED\n";
@@ -314,7 +325,7 @@ fn parameters_of_frames_and_unknown_ones_are_passed_over() {
 }
 
 #[test]
-fn pixels_of_screens_and_cameras_are_written_in_planes() {
+fn packed_pixels_are_written_in_planes() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     let written = |geometry: Geometry, pixels: &[u8]| {
@@ -326,7 +337,7 @@ fn pixels_of_screens_and_cameras_are_written_in_planes() {
         (line, bytes[end + 1..].strip_prefix(b"FRAME\n").unwrap().to_vec())
     };
     let screen = Geometry::new(PixelFormat::Bgrx32, 2, 2).unwrap().with_stride(10).unwrap();
-    // White, red; green, black; rows of ten bytes.
+    // White, red; green, black; a stride of ten bytes.
     let colours = [[255, 255, 255, 9], [0, 0, 255, 9], [0, 255, 0, 9], [0, 0, 0, 9]];
     let rows = [colours[..2].concat(), vec![7; 2], colours[2..].concat(), vec![7; 2]].concat();
     let (line, planes) = written(screen, &rows);
@@ -344,7 +355,7 @@ fn pixels_of_screens_and_cameras_are_written_in_planes() {
 }
 
 #[test]
-fn what_a_stream_cannot_hold_is_refused_and_the_stream_goes_on() {
+fn unsupported_pictures_are_refused_and_the_stream_continues() {
     let scratch = Scratch::new();
     let path = scratch.path("film");
     let larger = Geometry::new(PixelFormat::I420, 8, 2).unwrap().with_rate(30, 1);
@@ -362,12 +373,12 @@ fn what_a_stream_cannot_hold_is_refused_and_the_stream_goes_on() {
     ];
     let expected = [
         "",
-        "is YU12 of 8x2 at 30/1 Hz now and was YU12 of 6x2",
+        "is YU12 of 8x2 at 30/1 Hz and the first one was YU12 of 6x2",
         "no compressed pictures",
-        "whole pictures only",
-        "is not whole",
-        "shorter than the header",
-        "shorter than the header",
+        "only whole pictures",
+        "is incomplete",
+        "shorter than a picture header",
+        "shorter than a picture header",
         "",
     ];
     let answers = write(&format!("y4m:{path}"), bodies);
@@ -385,7 +396,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn first_lines_are_read_as_they_were_written(
+    fn first_lines_round_trip(
         pixels in prop::sample::select(vec![PixelFormat::Gray8, PixelFormat::I420, PixelFormat::I422, PixelFormat::I444]),
         (width, height) in (1..2000u32, 1..2000u32),
         (numerator, denominator) in (1..=u32::MAX, 1..=u32::MAX),
@@ -398,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn any_first_line_is_answered(
+    fn any_first_line_is_parsed_or_rejected(
         line in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..60),
             "YUV4MPEG2( [WHFCIAX][0-9:a-z]{0,8}){0,5}".prop_map(String::into_bytes),

@@ -1,62 +1,61 @@
-//! The application's side: pictures to a stream of YUV4MPEG2.
+//! The application side: writes pictures to a YUV4MPEG2 stream.
 
 use super::header::{self, FRAME_LINE};
 use crate::pixels;
-use crate::stream::{Channel, Framing, Inlet, Takes, Unwritten};
+use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
 use buffers::Pool;
 use contract::{Body, Bytes, CtlReply, Message, PartnerError, Pushed, Readiness};
 use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
 
-/// Pictures' worth of memory kept for use again.
+/// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 4;
 
-/// Writes pictures of one geometry.
+/// Writes pictures. All have the geometry of the first one.
 pub(super) struct Writer {
-    inlet: Inlet,
-    /// The first line was written, here or by somebody before.
-    has_begun: bool,
-    /// What is being written is a picture, and not the first line.
-    is_picture: bool,
-    /// Of all pictures, once it is known.
+    writer: StreamWriter,
+    /// The first line was written, by this worker or an earlier one.
+    has_first_line: bool,
+    /// The geometry of the stream, once it is known.
     geometry: Option<Geometry>,
     pool: Pool,
 }
 
 impl Writer {
     pub(super) fn new(name: String, channel: Channel) -> Self {
-        let has_begun = channel.is_begun();
-        let inlet = Inlet::new(name, channel, Framing::none());
-        Writer { inlet, has_begun, is_picture: false, geometry: None, pool: Pool::new(0, 0) }
+        let has_first_line = channel.is_in_use();
+        let writer = StreamWriter::new(name, channel, Framing::none());
+        Writer { writer, has_first_line, geometry: None, pool: Pool::new(0, 0) }
     }
 
-    /// Writes the first line; says whether all of it.
-    fn begin(&mut self, geometry: &Geometry, first: &Message) -> Result<bool, PartnerError> {
-        let problem = || PartnerError::Message("such pixels have no name in YUV4MPEG2".into());
+    /// Writes the first line. Returns whether all of it is written.
+    fn write_first_line(&mut self, geometry: &Geometry, first: &Message) -> Result<bool, PartnerError> {
+        let problem = || PartnerError::Message("YUV4MPEG2 does not support this pixel format".into());
         let line = header::emit(geometry).ok_or_else(problem)?;
         let line = Message::new(first.created, Body::from(Bytes::from(line)));
-        self.inlet.push(line).map_err(|(error, _)| error)?;
-        self.has_begun = true;
-        Ok(matches!(self.inlet.flush()?, CtlReply::Done))
+        self.writer.push(line).map_err(|(error, _)| error)?;
+        self.has_first_line = true;
+        Ok(matches!(self.writer.flush()?, CtlReply::Done))
     }
 
-    /// The bytes of the stream for one message, and the geometry of what is in them.
+    /// Returns the bytes of a frame, and its geometry in the stream.
     fn frame(&mut self, message: &Message) -> Result<(Body, Geometry), String> {
         let (from, picture) = pixels::picture(&message.body)?;
         let to = written(&from)?;
         if let Some(first) = self.geometry.filter(|first| *first != to) {
-            let (was, is) = (describe(&first), describe(&to));
+            let (first, current) = (describe(&first), describe(&to));
             return Err(format!(
-                "the picture is {is} now and was {was}, and YUV4MPEG2 has one size: put `scale(width=.., height=..)` before"
+                "the picture is {current} and the first one was {first}; all pictures of YUV4MPEG2 have one format: put \
+                 `scale(width=.., height=..)` before it"
             ));
         }
         let mut body = Body::new();
         body.push(Bytes::from_static(FRAME_LINE));
-        body.push(self.laid_out(&from, picture, &to));
+        body.push(self.converted(&from, picture, &to));
         Ok((body, to))
     }
 
-    /// The pixels as YUV4MPEG2 has them: in planes, without what fills up rows. Shared if they lie so already.
-    fn laid_out(&mut self, from: &Geometry, pixels: Bytes, to: &Geometry) -> Bytes {
+    /// Returns the pixels in planes, rows without padding; the same bytes, if they have that layout already.
+    fn converted(&mut self, from: &Geometry, pixels: Bytes, to: &Geometry) -> Bytes {
         if from.pixels() == to.pixels() && from.is_tight() {
             return pixels;
         }
@@ -79,13 +78,13 @@ impl Writer {
     }
 }
 
-/// How pictures of this geometry are written.
+/// Returns the geometry in which pictures of this geometry are written.
 fn written(from: &Geometry) -> Result<Geometry, String> {
     let pixels = match from.pixels() {
         PixelFormat::Rgb24 | PixelFormat::Bgrx32 => PixelFormat::I444,
         PixelFormat::Yuyv => PixelFormat::I422,
         PixelFormat::Mjpeg => {
-            return Err("YUV4MPEG2 has no compressed pictures (MJPG): have the device give raw ones".into());
+            return Err("YUV4MPEG2 has no compressed pictures (MJPG): set the device to a raw format".into());
         }
         plain => plain,
     };
@@ -101,8 +100,8 @@ fn describe(geometry: &Geometry) -> String {
     format!("{fourcc} of {}x{} at {numerator}/{denominator} Hz", geometry.width(), geometry.height())
 }
 
-/// Red, green and blue to planes of Y, Cb and Cr.
-fn separate<const BYTES: usize>(from: &Geometry, picture: &[u8], into: &mut [u8], places: [usize; 3]) {
+/// Converts red, green and blue to planes of Y, Cb and Cr. `offsets` are those of the colours in a pixel.
+fn separate<const BYTES: usize>(from: &Geometry, picture: &[u8], into: &mut [u8], offsets: [usize; 3]) {
     let width = from.width() as usize;
     let (luma, chroma) = into.split_at_mut(width * from.height() as usize);
     let (blue, red) = chroma.split_at_mut(luma.len());
@@ -111,14 +110,14 @@ fn separate<const BYTES: usize>(from: &Geometry, picture: &[u8], into: &mut [u8]
     for (row, (luma, (blue, red))) in from.plane(0).rows(picture).zip(planes) {
         let into = luma.iter_mut().zip(blue.iter_mut().zip(red));
         for (pixel, (y, (cb, cr))) in row.as_chunks::<BYTES>().0.iter().zip(into) {
-            [*y, *cb, *cr] = pixels::from_rgb(places.map(|place| pixel[place]));
+            [*y, *cb, *cr] = pixels::from_rgb(offsets.map(|offset| pixel[offset]));
         }
     }
 }
 
-impl Takes for Writer {
+impl MessageWriter for Writer {
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.inlet.flush() {
+        match self.writer.flush() {
             Ok(CtlReply::Pending) => return Ok(Pushed::Full(message)),
             Ok(_) => {}
             Err(error) => return Err((error, message)),
@@ -127,62 +126,60 @@ impl Takes for Writer {
             Ok(frame) => frame,
             Err(problem) => return Err((PartnerError::Message(problem), message)),
         };
-        // By itself, so that who goes on knows how much of a picture was written.
-        if !self.has_begun {
-            match self.begin(&geometry, &message) {
+        // A write of its own, so that after a restart the count of written bytes concerns the picture alone.
+        if !self.has_first_line {
+            match self.write_first_line(&geometry, &message) {
                 Ok(true) => {}
                 Ok(false) => return Ok(Pushed::Full(message)),
                 Err(error) => return Err((error, message)),
             }
         }
         self.geometry = Some(geometry);
-        self.is_picture = true;
-        match self.inlet.push(Message::new(message.created, body)) {
+        match self.writer.push(Message::new(message.created, body)) {
             Ok(Pushed::Taken) => Ok(Pushed::Taken),
             Ok(Pushed::Full(_)) => Ok(Pushed::Full(message)),
             Err((error, _)) => Err((error, message)),
         }
     }
 
-    fn unwritten(&mut self) -> Option<&mut Unwritten> {
-        // What is skipped is a picture's, too.
-        (self.is_picture || self.has_begun).then(|| self.inlet.unwritten()).flatten()
+    fn pending(&mut self) -> Option<&mut PendingWrite> {
+        self.has_first_line.then(|| self.writer.pending()).flatten()
     }
 
-    /// The first line, which is written once.
-    fn leave(&self) -> Result<CtlReply, PartnerError> {
+    /// Saves the first line, which must not be written twice.
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         let line = self.geometry.as_ref().and_then(header::emit);
         Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
     }
 
-    fn inherit(&mut self, left: &[u8]) -> Result<CtlReply, PartnerError> {
-        let geometry = header::parse(left.trim_ascii_end());
+    fn restore_state(&mut self, saved: &[u8]) -> Result<CtlReply, PartnerError> {
+        let geometry = header::parse(saved.trim_ascii_end());
         self.geometry = Some(geometry.map_err(PartnerError::Message)?);
-        self.has_begun = true;
+        self.has_first_line = true;
         Ok(CtlReply::Done)
     }
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
-        self.inlet.flush()
+        self.writer.flush()
     }
 
     fn finish(&mut self) -> Result<CtlReply, PartnerError> {
-        self.inlet.finish()
+        self.writer.finish()
     }
 
     fn close(&mut self) -> Result<(), PartnerError> {
-        self.inlet.close()
+        self.writer.close()
     }
 
     fn readiness(&self) -> Readiness<'_> {
-        self.inlet.readiness()
+        self.writer.readiness()
     }
 
     fn bytes(&self) -> u64 {
-        self.inlet.bytes()
+        self.writer.bytes()
     }
 
     fn disk_full(&self) -> u64 {
-        self.inlet.disk_full()
+        self.writer.disk_full()
     }
 }

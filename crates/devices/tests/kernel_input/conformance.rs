@@ -1,5 +1,5 @@
-//! Both partners do what every partner must. What they were told is not compared here: the kernel keeps no
-//! more than a few events for a far side that does not read (the other tests compare it).
+//! Runs the conformance suite on both partners. It does not compare the events that the far side receives, because the
+//! kernel queues only a few for a side that does not read; the other tests compare them.
 
 use crate::needs_uinput;
 use crate::rig::*;
@@ -10,16 +10,16 @@ use sys::input::code::*;
 use testkit::partner::{Harness, conforms};
 use wire::formats::evdev::Update;
 
-/// A partner, and what its far side does to give it a message.
-struct Ends<F> {
+/// A partner, and a function by which its far side makes it send a message.
+struct FarSide<F> {
     partner: Box<dyn Partner>,
-    /// What the first message, a snapshot, says.
+    /// The first message, a snapshot.
     first: Option<Update>,
-    say: F,
-    said: i32,
+    emit: F,
+    emitted: i32,
 }
 
-impl<F: FnMut(i32) -> Vec<Event>> Harness for Ends<F> {
+impl<F: FnMut(i32) -> Vec<Event>> Harness for FarSide<F> {
     fn partner(&mut self) -> &mut dyn Partner {
         self.partner.as_mut()
     }
@@ -32,8 +32,8 @@ impl<F: FnMut(i32) -> Vec<Event>> Harness for Ends<F> {
         if let Some(first) = self.first.take() {
             return Some(first.to_bytes());
         }
-        self.said += 1;
-        Some(Update::Frame(to_format(&(self.say)(self.said))).to_bytes())
+        self.emitted += 1;
+        Some(Update::Frame(to_format(&(self.emit)(self.emitted))).to_bytes())
     }
 
     fn end(&mut self) -> bool {
@@ -56,13 +56,13 @@ fn a_device_conforms() {
     conforms(|| {
         let device = Device::plug_in(&keyboard("conforming"));
         let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
-        let say = move |said| {
-            let events = vec![key(KEY_A, said % 2)];
-            device.say(&events);
+        let emit = move |number| {
+            let events = vec![key(KEY_A, number % 2)];
+            device.emit(&events);
             events
         };
         let first = Some(Update::Snapshot(Vec::new()));
-        Ends { partner: Evdev.partner(opened).unwrap(), first, say, said: 0 }
+        FarSide { partner: Evdev.partner(opened).unwrap(), first, emit, emitted: 0 }
     });
 }
 
@@ -76,18 +76,18 @@ fn a_node_conforms() {
             let made = Uinput.open(&spec(&Uinput, "", &[]), Role::Application, Some(&known)).unwrap();
             let application = Application::open(made.description.summary.rsplit_once(" at ").unwrap().1);
             let kind = if code == FF_GAIN { EV_FF } else { EV_LED };
-            let say = move |said| {
-                let events = vec![Event::new(kind, code, said % 2)];
+            let emit = move |number| {
+                let events = vec![Event::new(kind, code, number % 2)];
                 application.write(&events);
                 events
             };
             let lights = properties.codes(EV_LED);
             let first: Vec<_> = lights.iter().map(|light| Event::new(EV_LED, light, 0)).collect();
-            Ends {
+            FarSide {
                 partner: Uinput.partner(made).unwrap(),
                 first: Some(Update::Snapshot(to_format(&first))),
-                say,
-                said: 0,
+                emit,
+                emitted: 0,
             }
         });
     }

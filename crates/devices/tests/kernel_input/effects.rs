@@ -1,5 +1,5 @@
-//! Force feedback: an application's effects reach the device under the device's own numbers, and the
-//! application never waits for that.
+//! Force feedback: effects of an application reach the device under the device's IDs, and the application never waits
+//! for the device.
 
 use crate::needs_uinput;
 use crate::rig::*;
@@ -10,17 +10,17 @@ use std::thread;
 use sys::input::code::*;
 use sys::input::{EFFECT_PARAMETERS_MAX, Effect, Event, evdev, read_events, uinput};
 
-/// What the device's own driver saw.
+/// A request that the device's driver received.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Upload(Effect),
     Erase(u32),
-    Said(Event),
+    Event(Event),
 }
 
-/// The device's driver: a thread that answers uploads as hardware would, until the device is gone.
+/// Starts the device's driver: a thread that replies to uploads like hardware, until the device is gone.
 fn drive(driver: OwnedFd) -> Receiver<Seen> {
-    let (say, seen) = channel();
+    let (sender, seen) = channel();
     thread::spawn(move || {
         loop {
             let mut events = Vec::new();
@@ -28,7 +28,7 @@ fn drive(driver: OwnedFd) -> Receiver<Seen> {
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     thread::sleep(std::time::Duration::from_millis(1));
-                    if say.send(Seen::Said(Event::REPORT)).is_err() {
+                    if sender.send(Seen::Event(Event::REPORT)).is_err() {
                         return;
                     }
                     continue;
@@ -37,7 +37,7 @@ fn drive(driver: OwnedFd) -> Receiver<Seen> {
             }
             for (_, event) in events {
                 let request = event.value as u32;
-                let what = match (event.kind, event.code) {
+                let seen = match (event.kind, event.code) {
                     (EV_UINPUT, UI_FF_UPLOAD) => {
                         let mut uploaded = None;
                         let refuses_periodic = |effect: Option<Effect>| {
@@ -50,9 +50,9 @@ fn drive(driver: OwnedFd) -> Receiver<Seen> {
                     (EV_UINPUT, UI_FF_ERASE) => {
                         Seen::Erase(uinput::answer_erase(driver.as_fd(), request).unwrap())
                     }
-                    _ => Seen::Said(event),
+                    _ => Seen::Event(event),
                 };
-                if say.send(what).is_err() {
+                if sender.send(seen).is_err() {
                     return;
                 }
             }
@@ -61,23 +61,22 @@ fn drive(driver: OwnedFd) -> Receiver<Seen> {
     seen
 }
 
-/// What the driver sees next, but for its idling.
+/// Returns the driver's next request, without its idle reports.
 fn next(seen: &Receiver<Seen>) -> Seen {
     loop {
-        match seen.recv_timeout(WATCHDOG).expect("the driver sees something") {
-            Seen::Said(Event::REPORT) => {}
+        match seen.recv_timeout(WATCHDOG).expect("a request") {
+            Seen::Event(Event::REPORT) => {}
             other => return other,
         }
     }
 }
 
-/// The number of the effect that is taken from the device next, after being stopped as often as either
-/// kernel likes.
+/// Returns the ID of the next erased effect. The kernels stop it first, any number of times.
 fn erased(seen: &Receiver<Seen>) -> u32 {
     loop {
         match next(seen) {
             Seen::Erase(id) => return id,
-            Seen::Said(stop) => assert_eq!((stop.kind, stop.value), (EV_FF, 0)),
+            Seen::Event(stop) => assert_eq!((stop.kind, stop.value), (EV_FF, 0)),
             other => panic!("{other:?}"),
         }
     }
@@ -98,7 +97,7 @@ fn rumble(strong: u16, length_ms: u16) -> Effect {
     }
 }
 
-/// An application uploads while this thread, which is both paths, does nothing but wait for it.
+/// Uploads an effect from an application. Meanwhile nothing runs the paths, so the reply must not depend on them.
 fn upload(joined: &mut Joined, effect: Effect) -> i16 {
     let id = evdev::upload_effect(joined.application.node.as_fd(), &effect).unwrap();
     joined.carry();
@@ -108,18 +107,18 @@ fn upload(joined: &mut Joined, effect: Effect) -> i16 {
 fn joined_gamepad(name: &str) -> (Joined, Receiver<Seen>) {
     let mut joined = Joined::new(&gamepad(name), &[]);
     let seen = drive(joined.device.driver.try_clone().unwrap());
-    // Another program has an effect on the device, so that its numbers are not the application's.
+    // Another program has an effect on the device, so that the device's IDs differ from the application's.
     let other = Application::open(&joined.device.path);
     assert_eq!(evdev::upload_effect(other.node.as_fd(), &rumble(1, 1)).unwrap(), 0);
     assert!(matches!(next(&seen), Seen::Upload(_)));
     joined.carry();
-    // It stays open for the rest of the process, or closing it would erase the effect.
+    // Closing it would erase the effect.
     std::mem::forget(other);
     (joined, seen)
 }
 
 #[test]
-fn an_effect_uploaded_there_plays_here() {
+fn an_effect_of_the_application_plays_on_the_device() {
     needs_uinput!();
     let (mut joined, seen) = joined_gamepad("rumble");
     let there = upload(&mut joined, rumble(0x8000, 500));
@@ -128,8 +127,8 @@ fn an_effect_uploaded_there_plays_here() {
 
     joined.application.write(&[Event::new(EV_FF, 0, 2), Event::new(EV_FF, FF_GAIN, 0x6000)]);
     joined.carry();
-    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, 1, 2)));
-    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, FF_GAIN, 0x6000)));
+    assert_eq!(next(&seen), Seen::Event(Event::new(EV_FF, 1, 2)));
+    assert_eq!(next(&seen), Seen::Event(Event::new(EV_FF, FF_GAIN, 0x6000)));
 
     let changed = Effect { id: there, ..rumble(0x2000, 100) };
     assert_eq!(upload(&mut joined, changed), there);
@@ -140,11 +139,11 @@ fn an_effect_uploaded_there_plays_here() {
     assert_eq!(erased(&seen), 1);
     assert_eq!(joined.source.figure("effects"), 0.0);
     assert_eq!(joined.source.figure("feedback refused"), 0.0);
-    assert!(joined.carry().is_empty(), "nothing of it comes back as the device's own");
+    assert!(joined.carry().is_empty(), "no echo comes back");
 }
 
 #[test]
-fn effects_stop_when_the_application_is_out_of_reach_and_come_back() {
+fn effects_stop_with_the_link_and_are_restored() {
     needs_uinput!();
     let (mut joined, seen) = joined_gamepad("rumble cut");
     let for_ever = upload(&mut joined, rumble(0x7000, 0));
@@ -156,21 +155,21 @@ fn effects_stop_when_the_application_is_out_of_reach_and_come_back() {
         Event::new(EV_FF, FF_GAIN, 0x5000),
     ]);
     joined.carry();
-    (0..3).for_each(|_| assert!(matches!(next(&seen), Seen::Said(_))));
+    (0..3).for_each(|_| assert!(matches!(next(&seen), Seen::Event(_))));
 
     joined.source.ctl(Ctl::Neutral);
     assert_eq!([erased(&seen), erased(&seen)], [1, 2]);
 
     joined.sink.ctl(Ctl::Snapshot);
     joined.carry();
-    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, FF_GAIN, 0x5000)));
+    assert_eq!(next(&seen), Seen::Event(Event::new(EV_FF, FF_GAIN, 0x5000)));
     assert_eq!(next(&seen), Seen::Upload(Effect { id: 1, ..rumble(0x7000, 0) }));
     assert_eq!(next(&seen), Seen::Upload(Effect { id: 2, ..rumble(0x100, 100) }));
-    assert_eq!(next(&seen), Seen::Said(Event::new(EV_FF, 1, 1)), "only what never ends plays on");
+    assert_eq!(next(&seen), Seen::Event(Event::new(EV_FF, 1, 1)), "only the endless effect plays again");
 }
 
 #[test]
-fn an_application_that_closes_takes_its_effects_back() {
+fn closing_the_application_erases_its_effects() {
     needs_uinput!();
     let (mut joined, seen) = joined_gamepad("rumble close");
     upload(&mut joined, rumble(0x7000, 100));

@@ -1,6 +1,6 @@
-//! `evdev` and `uinput` joined on a real kernel: what a device does is read by an application on the node,
-//! what the application says reaches the device. Needs /dev/uinput; without it every test says so and is
-//! skipped. `tests/vm/input-kernel` runs them in the lab's machine.
+//! `evdev` and `uinput` connected on a real kernel: events of a device reach an application on the node, and feedback of
+//! the application reaches the device. All tests need /dev/uinput and are skipped without it. `tests/vm/cargo-tests`
+//! runs them in the virtual machine.
 
 mod conformance;
 mod effects;
@@ -14,7 +14,7 @@ use sys::input::code::*;
 use sys::input::{Bits, Event, evdev, read_events};
 use wire::formats::evdev::Update;
 
-/// A pseudo-random session: the same at each run.
+/// A pseudo-random sequence, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -29,7 +29,7 @@ impl Dice {
 }
 
 fn typing(dice: &mut Dice) -> Vec<Event> {
-    // None of the lock keys: this kernel's console would switch lights by them, on both sides.
+    // No lock keys: the kernel's console would switch lights on both sides.
     let code = dice.between(2, 57) as u16;
     vec![Event::new(EV_MSC, 4, 0x7_0000 + i32::from(code)), key(code, dice.between(0, 1))]
 }
@@ -46,7 +46,7 @@ fn playing(dice: &mut Dice) -> Vec<Event> {
     match dice.roll(4) {
         0 => vec![key(BTN_GAMEPAD + dice.roll(15) as u16, dice.between(0, 1))],
         1 => vec![abs(ABS_Z, dice.between(0, 255)), abs(ABS_HAT0X, dice.between(-1, 1))],
-        // Steps about as small as the fuzz, which the kernel's filter shortens.
+        // Steps of about the fuzz, which the kernel's filter shortens.
         _ => vec![abs(ABS_X, dice.between(-40, 40)), abs(ABS_Y, dice.between(-20, 20) * 500)],
     }
 }
@@ -69,7 +69,7 @@ fn without_repeats(events: Vec<Event>) -> Vec<Event> {
     let mut kept: Vec<Event> = Vec::new();
     for event in events.into_iter().filter(|event| !(event.kind == EV_KEY && event.value == 2)) {
         let is_report = event.kind == EV_SYN && event.code == SYN_REPORT;
-        // A report behind a report ended a frame with nothing but a repeat.
+        // A report directly after a report ends a frame that had only a repeat.
         if !is_report || kept.last().is_some_and(|last| *last != Event::REPORT) {
             kept.push(event);
         }
@@ -80,7 +80,7 @@ fn without_repeats(events: Vec<Event>) -> Vec<Event> {
 type Move = fn(&mut Dice) -> Vec<Event>;
 
 #[test]
-fn a_session_arrives_event_by_event() {
+fn all_events_of_a_session_arrive() {
     needs_uinput!();
     let sessions: [(Properties, Move); 4] = [
         (keyboard("session keyboard"), typing),
@@ -96,7 +96,7 @@ fn a_session_arrives_event_by_event() {
         for _ in 0..600 {
             let burst = 1 + dice.roll(3);
             for _ in 0..burst {
-                joined.device.say(&next(&mut dice));
+                joined.device.emit(&next(&mut dice));
             }
             joined.carry();
             here.extend(local.read());
@@ -112,17 +112,17 @@ fn a_session_arrives_event_by_event() {
 }
 
 #[test]
-fn the_node_is_like_the_device() {
+fn the_node_has_the_devices_properties() {
     needs_uinput!();
     for properties in
         [keyboard("like keyboard"), mouse("like mouse"), gamepad("like gamepad"), touchpad("like touchpad")]
     {
         let joined = Joined::new(&properties, &[]);
-        let mut there = Properties::of(joined.application.node.as_fd()).unwrap();
+        let mut there = Properties::read(joined.application.node.as_fd()).unwrap();
         assert_eq!(there.phys, format!("outboard/{}", properties.phys));
         there.phys = properties.phys.clone();
         assert_eq!(there, properties);
-        // What the kernel says of both to anybody, without any of our code between.
+        // Compares the kernel's own attributes, without code of this crate.
         let event = |path: &str| path.rsplit_once('/').unwrap().1.to_string();
         for file in
             ["name", "properties", "id/bustype", "id/vendor", "id/product", "id/version", "capabilities/ev"]
@@ -139,24 +139,24 @@ fn the_node_is_like_the_device() {
 }
 
 #[test]
-fn a_message_carries_the_kernels_time_on_the_boot_clock() {
+fn a_message_has_the_kernels_time_on_the_boot_clock() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("clock"), &[("grab", "off")]);
     let local = Application::open(&joined.device.path);
     evdev::use_boot_clock(local.node.as_fd()).unwrap();
     let before = sys::clock::boot_ns();
-    joined.device.say(&[key(KEY_A, 1)]);
+    joined.device.emit(&[key(KEY_A, 1)]);
     let messages = joined.carry();
     let mut events = Vec::new();
     read_events(local.node.as_fd(), &mut events).unwrap();
     assert_eq!(messages.len(), 1);
     assert_eq!(messages[0].created, Time(events[0].0));
-    // The kernel's time has microseconds.
+    // The kernel's timestamps have a resolution of microseconds.
     assert!((before - 1000..=sys::clock::boot_ns()).contains(&events[0].0));
 }
 
 #[test]
-fn the_nodes_kernel_repeats_and_the_devices_repeats_are_not_sent() {
+fn key_repeats_are_generated_by_the_node_and_not_sent() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("repeats"), &[]);
     joined.type_in(&[&[key(KEY_A, 1)]]);
@@ -170,35 +170,35 @@ fn the_nodes_kernel_repeats_and_the_devices_repeats_are_not_sent() {
     assert!(repeats > 0);
     until("the device's own repeats", || {
         sent.extend(joined.carry());
-        (joined.source.figure("repeats left out") >= 3.0).then_some(())
+        (joined.source.figure("repeats suppressed") >= 3.0).then_some(())
     });
     assert_eq!(sent, []);
     assert_eq!(evdev::repeat_ms(joined.application.node.as_fd()).unwrap(), Some([180, 40]));
 }
 
 #[test]
-fn a_light_goes_back_once_and_does_not_return() {
+fn a_light_reaches_the_device_once_without_an_echo() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("lights"), &[]);
     let caps_lock = Event::new(EV_LED, 1, 1);
     joined.application.write(&[caps_lock]);
-    assert!(joined.carry().is_empty(), "the device's side says what it was told");
-    assert_eq!(joined.device.heard(), [caps_lock]);
+    assert!(joined.carry().is_empty(), "the device side sends an echo");
+    assert_eq!(joined.device.received(), [caps_lock]);
     assert_eq!(joined.application.read(), [caps_lock, Event::REPORT]);
-    // A program on the device's host switches it off: that goes the other way, once.
-    joined.device.say(&[Event::new(EV_LED, 1, 0)]);
+    // A program on the device host switches the light off, which reaches the application once.
+    joined.device.emit(&[Event::new(EV_LED, 1, 0)]);
     joined.carry();
     assert_eq!(joined.application.read(), [Event::new(EV_LED, 1, 0), Event::REPORT]);
-    assert_eq!(joined.device.heard(), [Event::new(EV_LED, 1, 0)], "the device's own echo");
+    assert_eq!(joined.device.received(), [Event::new(EV_LED, 1, 0)], "the device's own echo");
     assert!(joined.carry().is_empty());
 }
 
 #[test]
-fn lights_are_the_applications_after_a_snapshot() {
+fn a_snapshot_restores_the_applications_lights() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("lights again"), &[]);
     joined.application.write(&[Event::new(EV_LED, 0, 1), Event::new(EV_LED, 2, 1)]);
-    joined.sink.pull().unwrap().expect("lights that get lost on the way");
+    joined.sink.pull().unwrap().expect("a message with lights, which is lost");
     joined.sink.ctl(Ctl::Snapshot);
     joined.carry();
     let local = Application::open(&joined.device.path);
@@ -207,7 +207,7 @@ fn lights_are_the_applications_after_a_snapshot() {
 }
 
 #[test]
-fn a_cut_lets_go_and_the_return_presses_what_is_still_held() {
+fn a_lost_link_releases_keys_and_its_return_presses_held_ones() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("cut"), &[]);
     let shift = key(KEY_LEFTSHIFT, 1);
@@ -217,9 +217,9 @@ fn a_cut_lets_go_and_the_return_presses_what_is_still_held() {
     let mut released = joined.application.read();
     released.sort_by_key(|event| (event.kind == EV_SYN, event.code));
     assert_eq!(released, [key(KEY_A, 0), key(KEY_LEFTSHIFT, 0), Event::REPORT]);
-    // While the link is away: A comes up, something is typed, B stays down.
+    // While the link is down: A is released, another key is typed, B is pressed.
     for event in [key(KEY_A, 0), key(20, 1), key(20, 0), key(48, 1)] {
-        joined.device.say(&[event]);
+        joined.device.emit(&[event]);
     }
     joined.source.ctl(Ctl::Snapshot);
     let messages = joined.carry();
@@ -231,23 +231,23 @@ fn a_cut_lets_go_and_the_return_presses_what_is_still_held() {
 }
 
 #[test]
-fn a_gamepad_goes_to_rest_and_comes_back() {
+fn a_gamepad_goes_neutral_and_is_restored() {
     needs_uinput!();
     let mut joined = Joined::new(&gamepad("rest"), &[]);
     joined.type_in(&[&[abs(ABS_X, 30000), abs(ABS_Z, 200), abs(ABS_HAT0X, -1), key(BTN_GAMEPAD, 1)]]);
-    let stands = |joined: &Joined| [ABS_X, ABS_Z, ABS_HAT0X].map(|code| joined.application.axis(code));
-    assert_eq!(stands(&joined), [30000, 200, -1]);
+    let axes = |joined: &Joined| [ABS_X, ABS_Z, ABS_HAT0X].map(|code| joined.application.axis(code));
+    assert_eq!(axes(&joined), [30000, 200, -1]);
     joined.sink.ctl(Ctl::Neutral);
-    assert_eq!(stands(&joined), [0, 0, 0]);
+    assert_eq!(axes(&joined), [0, 0, 0]);
     assert!(joined.application.held().is_empty());
     joined.source.ctl(Ctl::Snapshot);
     joined.carry();
-    assert_eq!(stands(&joined), [30000, 200, -1]);
+    assert_eq!(axes(&joined), [30000, 200, -1]);
     assert_eq!(joined.application.held(), Bits::from_iter([BTN_GAMEPAD]));
 }
 
 #[test]
-fn fingers_are_lifted_and_put_down_again() {
+fn fingers_are_lifted_and_restored() {
     needs_uinput!();
     let mut joined = Joined::new(&touchpad("fingers"), &[]);
     let finger =
@@ -258,29 +258,29 @@ fn fingers_are_lifted_and_put_down_again() {
     joined.sink.ctl(Ctl::Neutral);
     assert_eq!(slots(&joined, ABS_MT_TRACKING_ID), [-1; 5]);
     assert!(joined.application.held().is_empty());
-    joined.device.say(&finger(0, 13, 150));
+    joined.device.emit(&finger(0, 13, 150));
     joined.source.ctl(Ctl::Snapshot);
     joined.carry();
     assert_eq!(slots(&joined, ABS_MT_TRACKING_ID), [13, -1, -1, 12, -1]);
     assert_eq!(slots(&joined, ABS_MT_POSITION_X), [150, 0, 0, 200, 0]);
-    // The device speaks of slot 0 without saying so.
+    // Slot 0 is still selected on the device.
     joined.application.read();
     let moved = abs(ABS_MT_POSITION_X, 160);
-    assert_eq!(joined.type_in(&[&[moved]]), [moved, Event::REPORT], "neither does the node");
+    assert_eq!(joined.type_in(&[&[moved]]), [moved, Event::REPORT], "slot 0 is selected on the node, too");
     assert_eq!(slots(&joined, ABS_MT_POSITION_X), [160, 0, 0, 200, 0]);
 }
 
 #[test]
-fn what_the_kernel_dropped_is_made_up_for() {
+fn a_snapshot_repairs_a_kernel_overflow() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("overflow"), &[]);
     let local = Application::open(&joined.device.path);
     joined.type_in(&[&[key(KEY_A, 1)]]);
     for code in (2..100).cycle().take(1000) {
-        joined.device.say(&[key(code, 1)]);
-        joined.device.say(&[key(code, 0)]);
+        joined.device.emit(&[key(code, 1)]);
+        joined.device.emit(&[key(code, 0)]);
     }
-    joined.device.say(&[key(KEY_LEFTSHIFT, 1)]);
+    joined.device.emit(&[key(KEY_LEFTSHIFT, 1)]);
     joined.carry();
     assert!(joined.source.figure("kernel overflows") >= 1.0);
     assert_eq!(joined.application.held(), Bits::from_iter([KEY_LEFTSHIFT]));
@@ -290,13 +290,13 @@ fn what_the_kernel_dropped_is_made_up_for() {
 }
 
 #[test]
-fn a_path_that_falls_behind_gets_the_whole_way_in_fewer_messages() {
+fn a_slow_path_gets_the_whole_distance_in_fewer_messages() {
     needs_uinput!();
     let mut joined = Joined::new(&mouse("behind"), &[("merge_after", "2")]);
     let (mut there, mut messages) = ([0, 0], 0);
     for burst in 0..20 {
-        (0..15).for_each(|_| joined.device.say(&[rel(0, 3), rel(1, -2)]));
-        joined.device.say(&[key(BTN_LEFT, (burst + 1) % 2)]);
+        (0..15).for_each(|_| joined.device.emit(&[rel(0, 3), rel(1, -2)]));
+        joined.device.emit(&[key(BTN_LEFT, (burst + 1) % 2)]);
         messages += joined.carry().len();
         for event in joined.application.read().iter().filter(|event| event.kind == EV_REL) {
             there[usize::from(event.code)] += event.value;
@@ -308,11 +308,11 @@ fn a_path_that_falls_behind_gets_the_whole_way_in_fewer_messages() {
 }
 
 #[test]
-fn a_queue_that_is_full_becomes_a_snapshot() {
+fn a_snapshot_replaces_a_full_queue() {
     needs_uinput!();
     let mut joined = Joined::new(&keyboard("full"), &[("queue", "4")]);
     for code in 2..12 {
-        joined.device.say(&[key(code, 1)]);
+        joined.device.emit(&[key(code, 1)]);
     }
     let messages = joined.carry();
     assert!(messages.iter().any(|message| matches!(update(message), Update::Snapshot(_))));
@@ -321,7 +321,7 @@ fn a_queue_that_is_full_becomes_a_snapshot() {
 }
 
 #[test]
-fn an_unplugged_device_lets_go_and_is_found_again() {
+fn an_unplugged_device_releases_keys_and_is_found_again() {
     needs_uinput!();
     let properties = keyboard("unplugged");
     let mut joined = Joined::new(&properties, &[]);
@@ -335,10 +335,10 @@ fn an_unplugged_device_lets_go_and_is_found_again() {
         assert!(matches!(joined.source.pull(), Err(PartnerError::Gone(name)) if name == "unplugged"));
     }
     let Err(absent) = Evdev.reopen(&at, Role::Device, &joined.known) else {
-        panic!("found a device that is not there: its own node, perhaps");
+        panic!("found a missing device, perhaps its own node");
     };
     assert!(matches!(absent, DeviceError::Os { .. }), "{absent}");
-    // Something else takes its place first.
+    // Another device takes its event number.
     let other = Device::plug_in(&mouse("another"));
     joined.device = Device::plug_in(&properties);
     assert_ne!(other.path, joined.device.path);
@@ -350,7 +350,7 @@ fn an_unplugged_device_lets_go_and_is_found_again() {
 }
 
 #[test]
-fn nothing_stays_open_behind_a_device_that_went_away() {
+fn an_unplugged_device_leaves_no_file_open() {
     needs_uinput!();
     let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let properties = keyboard("leak");
@@ -360,7 +360,7 @@ fn nothing_stays_open_behind_a_device_that_went_away() {
         while joined.source.pull().is_ok() {}
     };
     cycle();
-    // Other tests open and close files meanwhile; a leak would grow by a few for each of many.
+    // Other tests open and close files meanwhile; a leak would add at least one file per cycle.
     let before = open_files();
     (0..40).for_each(|_| cycle());
     let after = open_files();
@@ -368,36 +368,40 @@ fn nothing_stays_open_behind_a_device_that_went_away() {
 }
 
 #[test]
-fn a_device_is_grabbed_once_its_keys_are_up_and_given_back() {
+fn a_device_is_grabbed_once_its_keys_are_up_and_released_on_close() {
     needs_uinput!();
     let device = Device::plug_in(&keyboard("grab"));
     let local = Application::open(&device.path);
-    device.say(&[key(28, 1)]);
+    device.emit(&[key(28, 1)]);
     let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
     let mut source = End::new(&Evdev, opened);
     let first = source.pull().unwrap().expect("a first snapshot");
-    assert_eq!(update(&first), Update::Snapshot(Vec::new()), "Enter was pressed for somebody else");
+    assert_eq!(update(&first), Update::Snapshot(Vec::new()), "Enter was pressed for another program");
     local.read();
-    device.say(&[key(28, 0)]);
+    device.emit(&[key(28, 0)]);
     while source.pull().unwrap().is_some() {}
-    assert_eq!(local.read(), [key(28, 0), Event::REPORT], "it comes up where it went down");
+    assert_eq!(
+        local.read(),
+        [key(28, 0), Event::REPORT],
+        "the release reaches the program that received the press"
+    );
     assert_eq!(source.figure("grabbed"), 1.0);
-    device.say(&[key(KEY_A, 1)]);
+    device.emit(&[key(KEY_A, 1)]);
     assert_eq!(local.read(), []);
     assert!(source.pull().unwrap().is_some());
     source.partner.close(source.out.unwrap()).unwrap();
-    device.say(&[key(KEY_A, 0)]);
+    device.emit(&[key(KEY_A, 0)]);
     assert_eq!(local.read(), [key(KEY_A, 0), Event::REPORT]);
 }
 
 #[test]
-fn grab_on_is_at_once_and_refused_if_another_has_it() {
+fn grab_on_grabs_at_once_and_fails_if_another_program_has_grabbed() {
     needs_uinput!();
     let device = Device::plug_in(&keyboard("grab on"));
     let local = Application::open(&device.path);
     let on = spec(&Evdev, &device.path, &[("grab", "on")]);
     let opened = Evdev.open(&on, Role::Device, None).unwrap();
-    device.say(&[key(KEY_A, 1)]);
+    device.emit(&[key(KEY_A, 1)]);
     assert_eq!(local.read(), []);
     let refusal = Evdev.open(&on, Role::Device, None).unwrap_err().to_string();
     assert!(refusal.contains("another program has grabbed it"), "{refusal}");
@@ -406,7 +410,7 @@ fn grab_on_is_at_once_and_refused_if_another_has_it() {
 }
 
 #[test]
-fn a_new_driver_of_an_old_node_starts_from_rest() {
+fn a_restarted_worker_releases_everything_on_its_node() {
     needs_uinput!();
     let mut joined = Joined::new(&touchpad("restart"), &[]);
     joined.type_in(&[&[abs(ABS_MT_SLOT, 2), abs(ABS_MT_TRACKING_ID, 5), key(BTN_TOUCH, 1)]]);
@@ -429,11 +433,11 @@ fn a_new_driver_of_an_old_node_starts_from_rest() {
     drop(worker);
     let _next = End::new(&Uinput, opened(kept));
     assert_eq!((application.held(), fingers()), (Bits::new(), vec![-1; 5]));
-    assert_eq!(Properties::of(application.node.as_fd()).unwrap().name, "other name");
+    assert_eq!(Properties::read(application.node.as_fd()).unwrap().name, "other name");
 }
 
 #[test]
-fn what_the_node_has_not_is_counted_and_ignored() {
+fn events_that_the_node_does_not_have_are_counted_and_ignored() {
     needs_uinput!();
     let mut joined = Joined::new(&touchpad("hostile"), &[]);
     let mut dice = Dice(7);
@@ -448,14 +452,14 @@ fn what_the_node_has_not_is_counted_and_ignored() {
         joined.sink.push(Message::new(Time(0), update.to_bytes()));
     }
     assert!(joined.sink.figure("events refused") > 1000.0);
-    let foreign = [key(KEY_A, 1), abs(ABS_MT_SLOT, 5), abs(ABS_RX, 1), key(BTN_TOUCH, 2), rel(0, 1)];
+    let invalid = [key(KEY_A, 1), abs(ABS_MT_SLOT, 5), abs(ABS_RX, 1), key(BTN_TOUCH, 2), rel(0, 1)];
     joined.application.read();
-    joined.sink.push(Message::new(Time(0), Update::Frame(to_format(&foreign)).to_bytes()));
+    joined.sink.push(Message::new(Time(0), Update::Frame(to_format(&invalid)).to_bytes()));
     assert_eq!(joined.application.read(), []);
-    let (error, given_back) =
+    let (error, returned) =
         joined.sink.partner.push(joined.sink.into.unwrap(), Message::new(Time(0), vec![9])).unwrap_err();
     assert!(matches!(error, PartnerError::Message(_)), "{error}");
-    assert_eq!(given_back.body.len(), 1);
+    assert_eq!(returned.body.len(), 1);
     joined.sink.ctl(Ctl::Neutral);
     joined.application.read();
     assert_eq!(joined.type_in(&[&[key(BTN_LEFT, 1)]]), [key(BTN_LEFT, 1), Event::REPORT]);
@@ -473,9 +477,9 @@ fn a_device_is_listed_and_opened_by_name() {
     let refusal =
         |target: &str| Evdev.open(&spec(&Evdev, target, &[]), Role::Device, None).unwrap_err().to_string();
     assert!(refusal("name=nobody").contains("no device has this name"));
-    assert!(refusal("event3").contains("begins with /"));
+    assert!(refusal("event3").contains("absolute path"));
     assert!(refusal("/dev/input/event9999").contains("not plugged in"));
-    assert!(refusal("/dev/null").contains("no event node"), "{}", refusal("/dev/null"));
+    assert!(refusal("/dev/null").contains("not an event node"), "{}", refusal("/dev/null"));
     let _twin = Device::plug_in(&mouse("listed mouse"));
     assert!(refusal("name=listed mouse").contains("several devices"));
 }

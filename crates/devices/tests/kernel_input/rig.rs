@@ -1,5 +1,5 @@
-//! What the tests stand on: devices made by the test, applications that open nodes, and the two partners
-//! joined in between.
+//! Test rig: devices made with the kernel's calls, applications that open nodes, and the two partners connected to each
+//! other.
 
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceSpec, Direction, FlowClass, FlowKey,
@@ -16,21 +16,21 @@ use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids, evdev, read_events, uinput, write_events};
 use wire::formats::evdev::{self as format, Update};
 
-/// Long enough that only a hang outlasts it.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
+/// Time after which a test that waits fails.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// Whether this kernel has input devices to make. In the lab's machine it must.
+/// Checks that this kernel can make input devices. The kernel of the virtual machine must.
 pub(crate) fn has_uinput() -> bool {
     let found = open("/dev/uinput").is_ok();
     let is_lab = std::env::var_os("LAB_VM").is_some();
     assert!(found || !is_lab, "the lab's machine has no /dev/uinput");
     if !found {
-        eprintln!("SKIPPED: no /dev/uinput that this user may write to");
+        testkit::skip::until_vm("no /dev/uinput that this user may write to");
     }
     found
 }
 
-/// Ends the test where there is no kernel to test with.
+/// Skips the test on a kernel without `/dev/uinput`.
 #[macro_export]
 macro_rules! needs_uinput {
     () => {
@@ -120,7 +120,7 @@ pub(crate) fn touchpad(name: &str) -> Properties {
     properties
 }
 
-/// A device made by the test, by the kernel's own calls, and its event node.
+/// A device made with the kernel's calls, and its event node.
 pub(crate) struct Device {
     pub(crate) driver: OwnedFd,
     pub(crate) path: String,
@@ -153,14 +153,14 @@ impl Device {
             .unwrap();
         let device = Device { driver, path: format!("/dev/input/{event}") };
         if let Some([delay, period]) = properties.repeat_ms {
-            device.say(&[Event::new(EV_REP, 0, delay as i32), Event::new(EV_REP, 1, period as i32)]);
+            device.emit(&[Event::new(EV_REP, 0, delay as i32), Event::new(EV_REP, 1, period as i32)]);
             drain(device.driver.as_fd());
         }
         device
     }
 
-    /// The device says one frame.
-    pub(crate) fn say(&self, events: &[Event]) {
+    /// Emits one frame.
+    pub(crate) fn emit(&self, events: &[Event]) {
         let frame: Vec<Event> = events.iter().copied().chain([Event::REPORT]).collect();
         write_events(self.driver.as_fd(), &frame).unwrap();
     }
@@ -169,13 +169,13 @@ impl Device {
         uinput::destroy(self.driver.as_fd()).unwrap();
     }
 
-    /// What the device was told.
-    pub(crate) fn heard(&self) -> Vec<Event> {
+    /// Returns the feedback that the device received.
+    pub(crate) fn received(&self) -> Vec<Event> {
         drain(self.driver.as_fd())
     }
 }
 
-/// Everything that a descriptor has now.
+/// Reads all available events.
 pub(crate) fn drain(descriptor: BorrowedFd<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     while read_events(descriptor, &mut events).is_ok_and(|count| count > 0) {}
@@ -189,7 +189,7 @@ pub(crate) struct Application {
 
 impl Application {
     pub(crate) fn open(path: &str) -> Application {
-        // Where udev runs it may be about to set the node's owner.
+        // udev may still be setting the node's owner.
         let start = Instant::now();
         loop {
             match open(path) {
@@ -297,7 +297,7 @@ impl Joined {
         joined
     }
 
-    /// Carries all there is, both ways, and returns what came from the device.
+    /// Carries all messages in both directions. Returns those of the device.
     pub(crate) fn carry(&mut self) -> Vec<Message> {
         let mut carried = Vec::new();
         loop {
@@ -319,34 +319,34 @@ impl Joined {
         }
     }
 
-    /// Says frames on the device and carries each, and returns what the application read.
+    /// Emits frames on the device and carries each. Returns the events that the application read.
     pub(crate) fn type_in(&mut self, frames: &[&[Event]]) -> Vec<Event> {
         for frame in frames {
-            self.device.say(frame);
+            self.device.emit(frame);
             self.carry();
         }
         self.application.read()
     }
 }
 
-/// Events as a message has them.
+/// Converts events for a message.
 pub(crate) fn to_format(events: &[Event]) -> Vec<format::Event> {
     events.iter().map(|event| format::Event::new(event.kind, event.code, event.value)).collect()
 }
 
-/// What a message says.
+/// Decodes a message.
 pub(crate) fn update(message: &Message) -> Update {
     Update::parse(message.body.clone().as_slice()).unwrap()
 }
 
-/// Calls `step` until it answers, or the watchdog bites.
-pub(crate) fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
+/// Calls `step` until it returns a value.
+pub(crate) fn until<T>(expected: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = step() {
             return answer;
         }
-        assert!(start.elapsed() < WATCHDOG, "still waiting for {what}");
+        assert!(start.elapsed() < WATCHDOG, "still waiting for {expected}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! From entries to messages, and back: what both ends of a run share.
+//! Converts ring entries to messages and back. Both ends of a run use it.
 
 use super::block::{self, Broken, Consumer, Producer};
 use super::entry::{Entry, Line, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
@@ -6,7 +6,7 @@ use contract::Time;
 use smallvec::SmallVec;
 use wire::BODY_BYTES_MAX;
 
-/// A message as its pieces, or a word between messages.
+/// One item read from a ring: a message as its pieces, or an entry without a message.
 #[derive(Debug, Default)]
 pub(super) struct Arrival {
     pub(super) is_message: bool,
@@ -15,23 +15,23 @@ pub(super) struct Arrival {
     pub(super) created: Time,
     pub(super) covers: u64,
     pub(super) pieces: SmallVec<[Piece; PIECES_MAX]>,
-    /// The entries that it took.
+    /// Number of ring entries that it occupies.
     pub(super) entries: usize,
 }
 
 impl Arrival {
-    /// Bytes in all.
+    /// Total length of the pieces.
     pub(super) fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.length as usize).sum()
     }
 }
 
-/// The next arrival, which stays where it is until the reader advances by its entries.
+/// Reads the next item. It stays in the ring until the reader advances by its entries.
 pub(super) fn next(from: &Consumer) -> Result<Option<Arrival>, Broken> {
     from.peek_raw(0).map(|first| read(from, &first)).transpose()
 }
 
-/// The next arrival, of which this is the first entry.
+/// Reads the item that begins with the entry `first`.
 pub(super) fn read(from: &Consumer, first: &Line) -> Result<Arrival, Broken> {
     let (mut entry, mut arrival) = (block::parsed(first)?, Arrival::default());
     loop {
@@ -43,27 +43,27 @@ pub(super) fn read(from: &Consumer, first: &Line) -> Result<Arrival, Broken> {
         }
         if arrival.entries.max(arrival.pieces.len()) > MESSAGE_PIECES_MAX || arrival.bytes() > BODY_BYTES_MAX
         {
-            return Err(too_much());
+            return Err(too_large());
         }
         if !entry.has_more {
             let Entry { is_message, is_end, created, covers, .. } = entry;
             return Ok(Arrival { is_message, is_end, created: Time(created), covers, ..arrival });
         }
         let next = from.peek(arrival.entries)?;
-        entry = next.ok_or_else(|| Broken("a message is cut short".into()))?;
+        entry = next.ok_or_else(|| Broken("a message is truncated".into()))?;
     }
 }
 
-fn too_much() -> Broken {
-    Broken("a message has more pieces, or bytes, than any".into())
+fn too_large() -> Broken {
+    Broken("a message has too many pieces or bytes".into())
 }
 
-/// How many entries a message of so many pieces takes.
+/// Number of entries that a message with this many pieces needs.
 pub(super) const fn entries(pieces: usize) -> usize {
     if pieces == 0 { 1 } else { pieces.div_ceil(PIECES_MAX) }
 }
 
-/// Writes a message's entries, for which there is room.
+/// Writes the entries of a message. The caller has checked that there is room.
 pub(super) fn write(to: &mut Producer, last: Entry, pieces: &[Piece]) {
     let mut rest = pieces;
     let mut has_gap = last.has_gap;

@@ -1,9 +1,21 @@
-//! What the processes of a run tell each other by the word: a ring from each to the next, who sleeps, who wants
-//! room, and who holds which slots.
+//! The control block of a run: the rings, the sleep flags and the slot bitmaps.
 //!
-//! One page-aligned file, mapped by all. Process 0 is the host, 1 to `stages` are the stages; ring `i` leads from
-//! process `i` to the next, the last one back to the host. Whoever reads a word does not rely on it: a ring's
-//! indices are checked against its size, everything else can only make its writer's own flow wait.
+//! One page-aligned file, mapped by every process of the run. Process 0 is the host; processes 1 to `stages` are
+//! the stages. Ring `i` leads from process `i` to the next one, the last ring back to the host. Each process has
+//! these words, the hot ones in cache lines of their own:
+//!
+//! | word | written by | meaning |
+//! |---|---|---|
+//! | `HEAD` | writer of the ring | entries written to this process's ring |
+//! | `TAIL` | reader of the ring | entries read from this process's ring |
+//! | `SLEEPS` | this process; cleared by its waker | the process is about to sleep or sleeps |
+//! | `CONTROL` | host | number of writes to the control descriptor of this stage |
+//! | `WAITS` | this process | it waits for room in a ring or for a free slot |
+//! | `HELD_COUNT` | this process | number of slots that it holds |
+//! | `HELD_SLOTS` | this process | per region, a bit for each slot that it holds |
+//!
+//! A reader does not trust these words: it checks the indices of a ring against the ring's size. A wrong value of
+//! any other word can only delay the flow of its own writer.
 
 use super::entry::{ENTRY_WORDS, Entry, Line};
 use smallvec::SmallVec;
@@ -12,43 +24,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use sys::memory::Words;
 
-/// Words of a cache line.
+/// Words in a cache line.
 const LINE: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 /// `OBSHM` and the version of this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x05");
-/// Words of the header: [`MAGIC`], six sizes, and whether there is a processor for everybody.
-const CALM: usize = 7;
-/// Words before a process's hold words, each in a cache line of its own.
+/// Word of the header that holds the spare-processor flag. Before it are [`MAGIC`] and six sizes.
+const SPARE_CPU: usize = 7;
+/// Offsets of the words of a process, see the table above.
 const HEAD: usize = 0;
 const TAIL: usize = LINE;
 const SLEEPS: usize = 2 * LINE;
-const TOLD: usize = SLEEPS + 1;
-const WANTS: usize = 3 * LINE;
-const PINS: usize = 4 * LINE;
-const HOLDS: usize = 5 * LINE;
+const CONTROL: usize = SLEEPS + 1;
+const WAITS: usize = 3 * LINE;
+const HELD_COUNT: usize = 4 * LINE;
+const HELD_SLOTS: usize = 5 * LINE;
 
-/// Most processes besides the host.
+/// Most stages in a run.
 pub const STAGES_MAX: usize = 32;
-/// Most slots of a region.
+/// Most slots in a region.
 pub const SLOTS_MAX: usize = 4096;
-/// Most entries of a ring.
+/// Most entries in a ring.
 const RING_MAX: usize = 1 << 16;
 
-/// How large everything is.
+/// Sizes of the parts of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Processes besides the host.
+    /// Number of stages.
     pub stages: usize,
-    /// Slots of each region.
+    /// Slots in each region.
     pub slots: usize,
-    /// Bytes of each slot.
+    /// Bytes in each slot.
     pub slot_bytes: usize,
-    /// Entries of each ring, a power of two.
+    /// Entries in each ring, a power of two.
     pub ring: usize,
-    /// Slots of a region that a process may keep for longer; of what comes beyond that it makes copies.
-    pub keeps: usize,
-    /// Whether the host, and whether a stage, may look a moment longer before it sleeps.
+    /// Slots of a region that a process may hold; it copies any further message.
+    pub held_max: usize,
+    /// Permission to poll before sleeping: for the host, for a stage.
     pub spins: [bool; 2],
 }
 
@@ -61,67 +73,70 @@ impl Geometry {
             && self.ring <= RING_MAX
     }
 
-    /// Words of a bit for each slot.
+    /// Words in a bitmap with a bit for each slot.
     pub fn words(&self) -> usize {
         self.slots.div_ceil(64)
     }
 
-    /// Bytes of a region.
+    /// Bytes in a region.
     pub fn region_bytes(&self) -> usize {
         self.slots * self.slot_bytes
     }
 
     /// Words of a process before its ring.
     fn entries(&self) -> usize {
-        (HOLDS + (self.stages + 1) * self.words()).next_multiple_of(LINE)
+        (HELD_SLOTS + (self.stages + 1) * self.words()).next_multiple_of(LINE)
     }
 
-    /// Words of all that is one process's.
+    /// Words of a process, with its ring.
     fn of_process(&self) -> usize {
         self.entries() + self.ring * ENTRY_WORDS
     }
 
-    /// Bytes of the whole block.
+    /// Bytes in the block.
     pub fn block_bytes(&self) -> usize {
         (LINE + (self.stages + 1) * self.of_process()) * WORD_BYTES
     }
 }
 
-/// Somebody broke the rules of the ring; the text says how.
+/// A process violated the protocol of the ring; the text describes how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken(pub String);
 
-/// The block of a run, as one process sees it.
+/// The block of a run, mapped into one process.
 #[derive(Debug)]
 pub struct Block {
     words: Words,
     geometry: Geometry,
-    /// Words of all that is one process's, and those before its ring.
+    /// [`Geometry::of_process`] and [`Geometry::entries`], computed once.
     of_process: usize,
     entries: usize,
 }
 
 impl Block {
-    /// A fresh one, of [`Geometry::block_bytes`] zero bytes.
-    pub fn begin(words: Words, geometry: Geometry) -> io::Result<Block> {
+    /// Initializes a block in [`Geometry::block_bytes`] zero bytes.
+    pub fn create(words: Words, geometry: Geometry) -> io::Result<Block> {
         let block = Block::checked(words, geometry)?;
-        let Geometry { stages, slots, slot_bytes, ring, keeps, spins } = geometry;
+        let Geometry { stages, slots, slot_bytes, ring, held_max, spins } = geometry;
         let spins = usize::from(spins[0]) | usize::from(spins[1]) << 1;
-        for (index, value) in [stages, slots, slot_bytes, ring, keeps, spins].into_iter().enumerate() {
+        for (index, value) in [stages, slots, slot_bytes, ring, held_max, spins].into_iter().enumerate() {
             block.words[index + 1].store(value as u64, Ordering::Relaxed);
         }
         block.words[0].store(MAGIC, Ordering::Release);
         Ok(block)
     }
 
-    /// One that the host began.
-    pub fn join(words: Words) -> io::Result<Block> {
+    /// Opens a block that the host initialized, and checks its sizes.
+    pub fn open(words: Words) -> io::Result<Block> {
         let word = |index: usize| {
             let word = words.get(index).ok_or(io::ErrorKind::InvalidData)?;
             Ok::<u64, io::Error>(word.load(Ordering::Acquire))
         };
         if word(0)? != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no block of this version"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not a shared-memory block of this version",
+            ));
         }
         let size = |index| Ok::<usize, io::Error>(usize::try_from(word(index)?).unwrap_or(usize::MAX));
         let geometry = Geometry {
@@ -129,7 +144,7 @@ impl Block {
             slots: size(2)?,
             slot_bytes: size(3)?,
             ring: size(4)?,
-            keeps: size(5)?,
+            held_max: size(5)?,
             spins: [word(6)? & 1 != 0, word(6)? & 2 != 0],
         };
         Block::checked(words, geometry)
@@ -141,28 +156,30 @@ impl Block {
                 let (of_process, entries) = (geometry.of_process(), geometry.entries());
                 Ok(Block { words, geometry, of_process, entries })
             }
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "a block of an impossible size")),
+            false => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "invalid sizes in the shared-memory block"))
+            }
         }
     }
 
-    /// How large everything is.
+    /// Sizes of the parts of this run.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The host found whether there is a processor for everybody that wants one.
-    pub(super) fn be_calm(&self, is_calm: bool) {
-        if self.is_calm() != is_calm {
-            self.words[CALM].store(is_calm.into(), Ordering::Relaxed);
+    /// Publishes the host's last measurement: every runnable thread has a processor.
+    pub(super) fn set_spare_cpu(&self, has_spare_cpu: bool) {
+        if self.has_spare_cpu() != has_spare_cpu {
+            self.words[SPARE_CPU].store(has_spare_cpu.into(), Ordering::Relaxed);
         }
     }
 
-    /// What it found last.
-    pub(super) fn is_calm(&self) -> bool {
-        self.words[CALM].load(Ordering::Relaxed) != 0
+    /// Returns that measurement.
+    pub(super) fn has_spare_cpu(&self) -> bool {
+        self.words[SPARE_CPU].load(Ordering::Relaxed) != 0
     }
 
-    /// Where a word of a process is.
+    /// Index of a word of a process.
     #[inline]
     fn at(&self, process: usize, word: usize) -> usize {
         LINE + process * self.of_process + word
@@ -173,40 +190,40 @@ impl Block {
         &self.words[self.at(process, word)]
     }
 
-    /// The first line of a ring.
+    /// First cache line of a ring.
     fn first(&self, ring: usize) -> usize {
         self.at(ring, self.entries) / LINE
     }
 
-    /// The line for the entry of this index of a ring that begins at `first`.
+    /// Cache line of the entry with this index, in a ring that begins at line `first`.
     #[inline]
     fn entry(&self, first: usize, index: u64) -> &[AtomicU64; ENTRY_WORDS] {
         let (lines, _) = self.words.as_chunks();
         &lines[first + (index as usize & (self.geometry.ring - 1))]
     }
 
-    /// A word of bits: which slots of a region a process holds.
-    pub(super) fn holds(&self, process: usize, region: usize, word: usize) -> &AtomicU64 {
+    /// Bitmap word: slots of `region` that `process` holds.
+    pub(super) fn held_slots(&self, process: usize, region: usize, word: usize) -> &AtomicU64 {
         assert!(region <= self.geometry.stages && word < self.geometry.words(), "a region of this block");
-        self.of(process, HOLDS + region * self.geometry.words() + word)
+        self.of(process, HELD_SLOTS + region * self.geometry.words() + word)
     }
 
-    /// How many slots a process keeps for longer.
-    pub(super) fn pins(&self, process: usize) -> &AtomicU64 {
-        self.of(process, PINS)
+    /// Number of slots that a process holds.
+    pub(super) fn held_count(&self, process: usize) -> &AtomicU64 {
+        self.of(process, HELD_COUNT)
     }
 
-    /// Indices and entries of a ring, for whoever looks from outside: those that are on their way.
+    /// Entries that are in flight in a ring, for an observer that is neither its reader nor its writer.
     pub(super) fn in_flight(&self, ring: usize) -> impl Iterator<Item = Entry> {
         let tail = self.of(ring, TAIL).load(Ordering::SeqCst);
         let head = self.of(ring, HEAD).load(Ordering::SeqCst);
-        // A reader may be ahead of the count: entries show themselves before it does.
+        // The reader may be ahead of `HEAD`: an entry becomes visible before the counter.
         let count = head.saturating_sub(tail).min(self.geometry.ring as u64);
         (0..count).filter_map(move |index| self.read(ring, tail.wrapping_add(index)))
     }
 
-    /// Whether nothing is on its way and every stage waits.
-    pub fn is_quiet(&self) -> bool {
+    /// Returns true if all rings are empty and all stages sleep.
+    pub fn is_idle(&self) -> bool {
         let sleeps = |process| self.sleeps(process).load(Ordering::SeqCst) != 0;
         let is_empty = |ring| self.in_flight(ring).next().is_none();
         (1..=self.geometry.stages).all(sleeps) && (0..=self.geometry.stages).all(is_empty)
@@ -217,59 +234,61 @@ impl Block {
         Entry::parse(&std::array::from_fn(|word| entry[word].load(Ordering::Relaxed)))
     }
 
-    /// Whether a process sleeps.
+    /// Sleep flag of a process.
     #[inline]
     fn sleeps(&self, process: usize) -> &AtomicU32 {
         self.words.half(self.at(process, SLEEPS))
     }
 
-    /// This process is about to sleep: whoever hands it something is to wake it. Then it looks once more.
-    pub fn go_to_sleep(&self, process: usize) {
+    /// Sets the sleep flag of this process. The caller must look for entries once more before it sleeps.
+    pub fn mark_asleep(&self, process: usize) {
         self.sleeps(process).store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// This process is awake; whether somebody wanted it so.
-    pub fn wake_up(&self, process: usize) -> bool {
+    /// Clears the sleep flag of this process. Returns true if another process has cleared it, which then also
+    /// signals the wake-up descriptor.
+    pub fn mark_awake(&self, process: usize) -> bool {
         self.sleeps(process).swap(0, Ordering::SeqCst) == 0
     }
 
-    /// Whether the process sleeps and is to be woken; the asker wakes it.
+    /// Clears the sleep flag of another process. Returns true if it was set; the caller must then signal the
+    /// wake-up descriptor.
     #[inline]
-    pub fn is_to_wake(&self, process: usize) -> bool {
+    pub fn claim_wakeup(&self, process: usize) -> bool {
         fence(Ordering::SeqCst);
         let sleeps = self.sleeps(process);
         sleeps.load(Ordering::SeqCst) != 0 && sleeps.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// How often a stage was told something on its control descriptor.
-    pub(super) fn told(&self, process: usize) -> &AtomicU64 {
-        self.of(process, TOLD)
+    /// Number of writes to the control descriptor of a stage.
+    pub(super) fn control_count(&self, process: usize) -> &AtomicU64 {
+        self.of(process, CONTROL)
     }
 
-    /// This process waits for room, of a ring or of its slots, or no longer.
+    /// Records that this process waits for room (in its ring or region), or that it no longer does.
     #[inline]
-    pub fn want_room(&self, process: usize, wants: bool) {
-        let word = self.of(process, WANTS);
-        if word.load(Ordering::Relaxed) != u64::from(wants) {
-            word.store(u64::from(wants), Ordering::SeqCst);
+    pub fn set_waits_for_room(&self, process: usize, waits: bool) {
+        let word = self.of(process, WAITS);
+        if word.load(Ordering::Relaxed) != u64::from(waits) {
+            word.store(u64::from(waits), Ordering::SeqCst);
         }
     }
 
-    /// Whether a process waits for room.
+    /// Returns true if a process waits for room.
     #[inline]
-    pub fn wants_room(&self, process: usize) -> bool {
-        self.of(process, WANTS).load(Ordering::SeqCst) != 0
+    pub fn waits_for_room(&self, process: usize) -> bool {
+        self.of(process, WAITS).load(Ordering::SeqCst) != 0
     }
 }
 
-/// What an entry says.
+/// Parses an entry.
 #[inline]
 pub(super) fn parsed(line: &Line) -> Result<Entry, Broken> {
     Entry::parse(line).ok_or_else(|| Broken("an entry has too many pieces".into()))
 }
 
-/// The number of the ring's entry of this index, as it stands in it: none of fresh memory.
+/// Sequence number of the entry with this index. The first is 1, so fresh memory (zero) holds no entry.
 fn number(index: u64) -> u32 {
     index.wrapping_add(1) as u32
 }
@@ -279,24 +298,24 @@ fn number(index: u64) -> u32 {
 pub struct Producer {
     block: Arc<Block>,
     ring: usize,
-    /// Its first line.
+    /// First cache line of the ring.
     first: usize,
     head: u64,
-    /// The last entries, which nobody sees yet. Their places are written at once: whoever waits for the first looks
-    /// at it all the time, and each write after such a look fetches the line back.
-    hidden: SmallVec<[Line; 2]>,
-    /// The other end, as it was seen last.
+    /// The last entries, not yet visible to the reader. [`Producer::publish`] stores them in one burst: the reader
+    /// polls the line of the next entry, and each store to a line that it polls fetches the line back.
+    unpublished: SmallVec<[Line; 2]>,
+    /// Reader's position, as last seen.
     tail: u64,
 }
 
 impl Producer {
-    /// The end of a fresh ring that leads away from process `ring`.
+    /// Opens the writing end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Producer {
         let first = block.first(ring);
-        Producer { block, ring, first, head: 0, hidden: SmallVec::new(), tail: 0 }
+        Producer { block, ring, first, head: 0, unpublished: SmallVec::new(), tail: 0 }
     }
 
-    /// Whether so many entries fit.
+    /// Returns true if this many entries fit.
     #[inline]
     pub fn has_room(&mut self, entries: usize) -> Result<bool, Broken> {
         let fits = |producer: &Producer| {
@@ -308,51 +327,54 @@ impl Producer {
         Ok(fits(self))
     }
 
-    /// How many of the entries written so far were taken.
-    pub fn taken(&mut self) -> Result<u64, Broken> {
+    /// Number of entries that the reader has consumed.
+    pub fn consumed(&mut self) -> Result<u64, Broken> {
         self.look()?;
         Ok(self.tail)
     }
 
     fn published(&self) -> u64 {
-        self.head - self.hidden.len() as u64
+        self.head - self.unpublished.len() as u64
     }
 
     fn look(&mut self) -> Result<(), Broken> {
         let tail = self.block.of(self.ring, TAIL).load(Ordering::Acquire);
         let published = self.published();
         if tail < self.tail || tail > published {
-            return Err(Broken(format!("a ring's reader is at {tail}, behind {} of {published}", self.tail)));
+            return Err(Broken(format!(
+                "a ring: its reader went from {} to {tail} of {published} entries",
+                self.tail
+            )));
         }
         self.tail = tail;
         Ok(())
     }
 
-    /// Writes an entry, for which there is room; nobody sees it before [`Producer::publish`].
+    /// Queues an entry, for which there is room. [`Producer::publish`] makes it visible.
     pub fn write(&mut self, entry: &Entry) {
-        self.hidden.push(entry.emit(number(self.head)));
+        self.unpublished.push(entry.emit(number(self.head)));
         self.head += 1;
     }
 
-    /// Writes an entry of another ring as it is, for which there is room; nobody sees it before [`Producer::publish`].
+    /// Queues an entry copied from another ring, for which there is room. [`Producer::publish`] makes it visible.
     pub(super) fn write_raw(&mut self, mut entry: Line) {
         Entry::renumber(&mut entry, number(self.head));
-        self.hidden.push(entry);
+        self.unpublished.push(entry);
         self.head += 1;
     }
 
-    /// Shows an entry of another ring as it is, for which there is room; all before it were shown.
+    /// Publishes an entry copied from another ring, for which there is room. No entry may be queued.
     #[inline]
-    pub(super) fn hand_on(&mut self, mut entry: Line) {
+    pub(super) fn forward(&mut self, mut entry: Line) {
         Entry::renumber(&mut entry, number(self.head));
         self.show(self.head, &entry);
         self.head += 1;
         self.count();
     }
 
-    /// Writes an entry, for which there is room, and shows it; all before it were shown. Gives it as it is written.
+    /// Publishes an entry, for which there is room, and returns it as stored. No entry may be queued.
     #[inline]
-    pub(super) fn write_out(&mut self, entry: &Entry) -> Line {
+    pub(super) fn write_published(&mut self, entry: &Entry) -> Line {
         let line = entry.emit(number(self.head));
         self.show(self.head, &line);
         self.head += 1;
@@ -360,34 +382,34 @@ impl Producer {
         line
     }
 
-    /// Counts what was shown, for whoever looks from outside.
+    /// Publishes the counter of entries, for observers.
     #[inline]
     fn count(&self) {
-        // Released: whoever counts an entry sees all of it.
+        // Release: an observer that sees the counter sees the entries.
         self.block.of(self.ring, HEAD).store(self.head, Ordering::Release);
     }
 
-    /// Has the last entry say what it covers, if nobody has seen that entry.
+    /// Sets `covers` of the last entry. Returns false if that entry is already visible.
     pub fn cover(&mut self, covers: u64) -> bool {
-        let last = self.hidden.last_mut();
+        let last = self.unpublished.last_mut();
         last.map(|entry| Entry::cover(entry, covers)).is_some()
     }
 
-    /// Entries written.
+    /// Number of entries written, with the queued ones.
     pub fn written(&self) -> u64 {
         self.head
     }
 
-    /// Shows what was written; whether there was anything.
+    /// Makes the queued entries visible. Returns true if there were any.
     pub fn publish(&mut self) -> bool {
-        let has_news = !self.hidden.is_empty();
-        // The last one first: whoever sees an entry sees those behind it.
+        let has_news = !self.unpublished.is_empty();
+        // Last entry first: a reader that sees an entry then sees all queued entries after it.
         let published = self.published();
-        for (index, line) in self.hidden.iter().enumerate().rev() {
+        for (index, line) in self.unpublished.iter().enumerate().rev() {
             self.show(published + index as u64, line);
         }
         if has_news {
-            self.hidden.clear();
+            self.unpublished.clear();
             self.count();
         }
         has_news
@@ -396,9 +418,9 @@ impl Producer {
     #[inline]
     fn show(&self, index: u64, line: &Line) {
         let entry = self.block.entry(self.first, index);
-        // Relaxed: nobody looks at them before the number.
+        // Relaxed: the reader loads these words only after the sequence number.
         (1..ENTRY_WORDS).for_each(|word| entry[word].store(line[word], Ordering::Relaxed));
-        // Released: whoever sees the number in it sees the rest.
+        // Release: a reader that sees the sequence number sees the other words.
         entry[0].store(line[0], Ordering::Release);
     }
 }
@@ -408,25 +430,25 @@ impl Producer {
 pub struct Consumer {
     block: Arc<Block>,
     ring: usize,
-    /// Its first line.
+    /// First cache line of the ring.
     first: usize,
     tail: u64,
 }
 
 impl Consumer {
-    /// The end of a fresh ring that leads away from process `ring`.
+    /// Opens the reading end of a fresh ring that leads away from process `ring`.
     pub fn new(block: Arc<Block>, ring: usize) -> Consumer {
         let first = block.first(ring);
         Consumer { block, ring, first, tail: 0 }
     }
 
-    /// Whether an entry waits.
+    /// Returns true if an entry is ready.
     #[inline]
     pub fn has_next(&self) -> bool {
         self.entry(self.tail).is_some()
     }
 
-    /// An entry's first word, and all of it, if that is there.
+    /// Loads the first word of an entry, and checks that the entry has been written.
     #[inline]
     fn entry(&self, index: u64) -> Option<(u64, &[AtomicU64; ENTRY_WORDS])> {
         let entry = self.block.entry(self.first, index);
@@ -434,21 +456,23 @@ impl Consumer {
         (word as u32 == number(index)).then_some((word, entry))
     }
 
-    /// Entry number `index` of those that wait, if there are so many.
+    /// Returns the entry `index` places after the next one, if it has been written.
     pub fn peek(&self, index: usize) -> Result<Option<Entry>, Broken> {
         self.peek_raw(index).as_ref().map(parsed).transpose()
     }
 
-    /// The same, unread.
+    /// Like [`Consumer::peek`], without parsing.
     #[inline]
     pub(super) fn peek_raw(&self, index: usize) -> Option<Line> {
         let (first, entry) = self.entry(self.tail + index as u64)?;
-        // Relaxed: behind the number, which was loaded with acquire. Each is read once, whatever its writer does.
+        // Relaxed: ordered by the acquire load of the sequence number. Each word is loaded once, so a writer that
+        // changes it meanwhile cannot make this process see two values.
         let word = |word: usize| if word == 0 { first } else { entry[word].load(Ordering::Relaxed) };
         Some(std::array::from_fn(word))
     }
 
-    /// Gives room for so many of those. Whether its writer waits for some is to be asked behind a fence, or again.
+    /// Frees this many entries. To learn whether the writer waits for room, check [`Block::waits_for_room`] after a
+    /// fence, or check again later.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         self.tail += count as u64;

@@ -1,69 +1,69 @@
-//! What crosses a ring: descriptors of messages, each in one cache line, so that whoever waits for the next one fetches
-//! with it all there is to know.
+//! The entries of a ring: descriptors of messages, one cache line each, so a reader fetches a single line per
+//! message.
 
 use smallvec::SmallVec;
 
-/// Words of an entry: a cache line.
+/// Words in an entry: one cache line.
 pub(super) const ENTRY_WORDS: usize = 8;
-/// An entry as it is written. The first word has its number in it, and is written last.
+/// An entry as stored. The first word has its sequence number and is stored last.
 pub(super) type Line = [u64; ENTRY_WORDS];
-/// Pieces in an entry; a message of more goes on in the next.
+/// Pieces in an entry; a message with more pieces continues in the next entry.
 pub const PIECES_MAX: usize = 3;
-/// Pieces of a message.
-pub(crate) const MESSAGE_PIECES_MAX: usize = 256;
+/// Most pieces in a message.
+pub(super) const MESSAGE_PIECES_MAX: usize = 256;
 
-/// Where what it covers is said, and from where on its pieces: first where they lie, then how long they are.
+/// Offsets of the words: `covers`; the location (region, slot, offset) of each piece; the lengths, two to a word.
 const COVERS: usize = 2;
-const PLACES: usize = 3;
-const LENGTHS: usize = PLACES + PIECES_MAX;
+const LOCATIONS: usize = 3;
+const LENGTHS: usize = LOCATIONS + PIECES_MAX;
 const _: () = assert!(LENGTHS + PIECES_MAX.div_ceil(2) == ENTRY_WORDS);
 
-/// The message goes on in the next entry.
+/// The message continues in the next entry.
 const MORE: u8 = 1;
-/// Something was lost before it.
+/// Messages were lost before this one.
 const GAP: u8 = 2;
-/// The flow ends here; there is no message.
+/// The flow ends here; the entry has no message.
 const END: u8 = 4;
-/// There is a message; without it, only `covers` is said.
+/// The entry has a message. Without this flag only `covers` counts.
 const MESSAGE: u8 = 8;
 
-/// Some bytes of a message, where they lie.
+/// A contiguous part of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Whose region: 0 is the host's, then stage by stage.
+    /// Owner of the region: 0 is the host, `n` is stage `n`.
     pub region: u16,
-    /// Which slot of it.
+    /// Slot in the region.
     pub slot: u16,
-    /// Where in the slot.
+    /// Offset in the slot.
     pub offset: u32,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
 /// One entry of a ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// There is a message, or part of one.
+    /// The entry has a message or a part of one.
     pub is_message: bool,
-    /// It goes on in the next entry.
+    /// The message continues in the next entry.
     pub has_more: bool,
-    /// Something was lost before it.
+    /// Messages were lost before this one.
     pub has_gap: bool,
     /// The flow ends here.
     pub is_end: bool,
-    /// The port that it left by.
+    /// Output port of the message.
     pub port: u16,
-    /// When the message was created.
+    /// Creation time of the message.
     pub created: u64,
-    /// Everything that came of the host's first so many messages has gone before, or with, this entry, and nothing
-    /// else; 0 says nothing.
+    /// Cumulative acknowledgement: all output of the host's first `covers` messages is in this entry or before it,
+    /// and no output of later ones. 0 acknowledges nothing.
     pub covers: u64,
-    /// Where the message's bytes lie.
+    /// Location of the message's bytes.
     pub pieces: SmallVec<[Piece; PIECES_MAX]>,
 }
 
 impl Entry {
-    /// Writes it as the ring's entry of this number; pieces beyond [`PIECES_MAX`] are another entry's.
+    /// Encodes the entry with this sequence number. Pieces beyond [`PIECES_MAX`] belong to the next entry.
     #[inline]
     pub(super) fn emit(&self, number: u32) -> Line {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
@@ -80,41 +80,41 @@ impl Entry {
         (line[1], line[COVERS]) = (self.created, self.covers);
         for (index, piece) in pieces.iter().enumerate() {
             let Piece { region, slot, offset, length } = *piece;
-            line[PLACES + index] = u64::from(region) | u64::from(slot) << 16 | u64::from(offset) << 32;
+            line[LOCATIONS + index] = u64::from(region) | u64::from(slot) << 16 | u64::from(offset) << 32;
             line[LENGTHS + index / 2] |= u64::from(length) << (index % 2 * 32);
         }
         line
     }
 
-    /// Has one that was written say what it covers.
+    /// Sets `covers` of an encoded entry.
     pub(super) fn cover(line: &mut Line, covers: u64) {
         line[COVERS] = covers;
     }
 
-    /// Makes one that was written another ring's entry of this number.
+    /// Sets the sequence number of an encoded entry.
     #[inline]
     pub(super) fn renumber(line: &mut Line, number: u32) {
         line[0] = line[0] >> 32 << 32 | u64::from(number);
     }
 
-    /// Whether two that were written say the same, whatever their numbers.
+    /// Compares two encoded entries, except for their sequence numbers.
     #[inline]
     pub(super) fn are_same(one: &Line, other: &Line) -> bool {
-        // All words without a branch: quicker than the call that slices are compared by.
+        // Compares all words without a branch: faster than comparing slices.
         let differ =
             (1..ENTRY_WORDS).fold((one[0] ^ other[0]) >> 32, |differ, at| differ | (one[at] ^ other[at]));
         differ == 0
     }
 
-    /// Of one that was written: whether the message goes on in the next, and whether the flow ends here.
+    /// Returns two flags of an encoded entry: it continues in the next one; the flow ends with it.
     #[inline]
-    pub(super) fn goes_on_or_ends(line: &Line) -> (bool, bool) {
+    pub(super) fn continues_or_ends(line: &Line) -> (bool, bool) {
         let flags = (line[0] >> 32) as u8;
         (flags & MORE != 0, flags & END != 0)
     }
 
-    /// Reads one; whether its number is the next, and its pieces are anywhere, is for its reader to see. `None` if it
-    /// has too many.
+    /// Decodes an entry; `None` if it has too many pieces. The caller checks the sequence number and the bounds of
+    /// the pieces.
     #[inline]
     pub(super) fn parse(line: &Line) -> Option<Entry> {
         let [.., flags, count, port_low, port_high] = line[0].to_le_bytes();
@@ -122,9 +122,14 @@ impl Entry {
             return None;
         }
         let pieces = std::array::from_fn(|index| {
-            let place = line[PLACES + index];
+            let location = line[LOCATIONS + index];
             let length = (line[LENGTHS + index / 2] >> (index % 2 * 32)) as u32;
-            Piece { region: place as u16, slot: (place >> 16) as u16, offset: (place >> 32) as u32, length }
+            Piece {
+                region: location as u16,
+                slot: (location >> 16) as u16,
+                offset: (location >> 32) as u32,
+                length,
+            }
         });
         Some(Entry {
             is_message: flags & MESSAGE != 0,
@@ -145,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_entry_is_these_words() {
+    fn an_entry_is_encoded_as_these_words() {
         let piece = |slot| Piece { region: 1, slot, offset: 3, length: 4 + u32::from(slot) };
         let entry = Entry {
             is_message: true,
@@ -157,8 +162,9 @@ mod tests {
             ..Entry::default()
         };
         let line = entry.emit(0x0a0b_0c0d);
-        let place = |slot: u64| 0x0000_0003_0000_0001 | slot << 16;
-        let words = [0x0001_030a_0a0b_0c0d, 5, 9, place(0), place(1), place(2), 0x0000_0005_0000_0004, 6];
+        let location = |slot: u64| 0x0000_0003_0000_0001 | slot << 16;
+        let words =
+            [0x0001_030a_0a0b_0c0d, 5, 9, location(0), location(1), location(2), 0x0000_0005_0000_0004, 6];
         assert_eq!(line, words);
         assert_eq!(Entry::parse(&line), Some(entry));
     }
@@ -167,7 +173,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn no_words_do_harm(line in any::<Line>(), count in any::<Option<u8>>()) {
+        fn arbitrary_words_are_parsed_or_rejected(line in any::<Line>(), count in any::<Option<u8>>()) {
             let mut line = line;
             if let Some(count) = count {
                 line[0] = line[0] & !(0xff << 40) | u64::from(count % 5) << 40;

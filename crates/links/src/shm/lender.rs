@@ -1,17 +1,19 @@
-//! Which slots of a region are in other hands.
+//! Tracks the slots of a region that other processes hold.
 //!
-//! Nobody counts and nobody gives back by name. Every process keeps a bit for each slot that it holds; a slot is the
-//! owner's again once no bit is set and no entry names it. A slot only moves forward, from a ring into hands (the
-//! bit is set before the ring's reader moves on) and from hands into the next ring (the bit is cleared after its
-//! writer showed the entry): whoever looks at all places in that order misses none. The bits of a process that has
-//! died go with its block: it can keep nothing.
+//! There are no reference counts and no release messages. Every process has a bit for each slot that it holds. The
+//! owner may reuse a slot once no bit is set and no entry in flight names it.
+//!
+//! A slot only moves forward: from a ring to a process (the reader sets the bit before it frees the entry), and
+//! from a process to the next ring (the writer clears the bit after it published the entry). So the owner finds
+//! every slot if it searches the rings and the processes in that order. The bits of a process that died disappear
+//! with its block, so a dead process holds nothing.
 
 use super::block::Block;
 use super::entry::Piece;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A bit for each slot.
+/// A bitmap of slots.
 #[derive(Debug, Clone)]
 pub(super) struct Bits(Vec<u64>);
 
@@ -39,38 +41,38 @@ impl Bits {
 #[derive(Debug)]
 pub(super) struct Lender {
     block: Arc<Block>,
-    /// Whose region: also the first ring that its slots leave by.
+    /// Owner of the region, and the first ring that its slots leave by.
     owner: usize,
-    sent: Bits,
-    /// How many those are.
-    out: usize,
+    slots: Bits,
+    /// Number of set bits in `slots`.
+    lent: usize,
 }
 
 impl Lender {
     pub(super) fn new(block: Arc<Block>, owner: usize) -> Lender {
-        let sent = Bits::new(block.geometry().words());
-        Lender { block, owner, sent, out: 0 }
+        let slots = Bits::new(block.geometry().words());
+        Lender { block, owner, slots, lent: 0 }
     }
 
-    /// The slot goes out with an entry.
-    pub(super) fn send(&mut self, slot: usize) {
-        self.out += usize::from(!self.sent.has(slot));
-        self.sent.set(slot);
+    /// Records that a slot leaves with an entry.
+    pub(super) fn lend(&mut self, slot: usize) {
+        self.lent += usize::from(!self.slots.has(slot));
+        self.slots.set(slot);
     }
 
-    /// Whether others may hold it, as far as is known.
-    pub(super) fn is_out(&self, slot: usize) -> bool {
-        self.sent.has(slot)
+    /// Returns true if another process may hold the slot, as of the last [`Lender::refresh`].
+    pub(super) fn is_lent(&self, slot: usize) -> bool {
+        self.slots.has(slot)
     }
 
-    /// How many others may hold, as far as is known.
-    pub(super) fn out(&self) -> usize {
-        self.out
+    /// Number of slots that others may hold, as of the last [`Lender::refresh`].
+    pub(super) fn lent(&self) -> usize {
+        self.lent
     }
 
-    /// Looks which came back, and names them.
-    pub(super) fn refresh(&mut self, mut came_back: impl FnMut(usize)) {
-        if self.out == 0 {
+    /// Finds the slots that were released, and calls `on_release` for each.
+    pub(super) fn refresh(&mut self, mut on_release: impl FnMut(usize)) {
+        if self.lent == 0 {
             return;
         }
         let geometry = self.block.geometry();
@@ -78,7 +80,7 @@ impl Lender {
         for process in self.owner..=geometry.stages {
             if process > self.owner {
                 for (index, word) in held.0.iter_mut().enumerate() {
-                    *word |= self.block.holds(process, self.owner, index).load(Ordering::SeqCst);
+                    *word |= self.block.held_slots(process, self.owner, index).load(Ordering::SeqCst);
                 }
             }
             let is_own = |piece: &Piece| usize::from(piece.region) == self.owner;
@@ -90,14 +92,14 @@ impl Lender {
                     .for_each(|piece| held.set(piece.slot.into()));
             }
         }
-        for (index, (sent, held)) in self.sent.0.iter_mut().zip(&held.0).enumerate() {
-            let mut free = *sent & !held;
+        for (index, (slots, held)) in self.slots.0.iter_mut().zip(&held.0).enumerate() {
+            let mut free = *slots & !held;
             while free != 0 {
-                came_back(index * 64 + free.trailing_zeros() as usize);
+                on_release(index * 64 + free.trailing_zeros() as usize);
                 free &= free - 1;
             }
-            *sent &= held;
+            *slots &= held;
         }
-        self.out = self.sent.count();
+        self.lent = self.slots.count();
     }
 }

@@ -1,68 +1,82 @@
-//! The link that is shared memory (paper N, section 5.1.2): stages in processes of their own hand each other where a
-//! message lies, and the message stays where it is.
+//! The shared-memory link: stages in processes of their own pass each other descriptors of messages, and each
+//! message stays where it was written. See "Networked Device Driver Architecture (2012)", 5.1.2.
 //!
-//! # What is shared
+//! # Layout
 //!
-//! A *run* is one or more consecutive stages, each a process, and the host they belong to. Each of them has a
-//! *region* of slots that it alone writes; the host's is sealed so that nobody else can (`sys::memory`). A *block*
-//! has a ring of descriptors from each process to the next, the last one back to the host: a message of a chain of
-//! eight wakes nine processes, not sixteen. An entry of a ring ([`Entry`]) says in which slots a message lies, when
-//! it was created, and which of the host's messages it completes.
+//! A *run* is the host and one or more consecutive stages, each of them a process. Every process has a *region* of
+//! slots that only it writes; the host seals its region (`sys::memory`). A *block*, mapped by all, has a ring of
+//! descriptors from each process to the next one, and the last ring leads back to the host:
 //!
-//! # The difficulties of shared memory (N, section 5.1.3), and what became of them
+//! ```text
+//!          ring 0          ring 1            ring n
+//!   host ---------> stage 1 ---------> ... stage n ---------> host
+//!    |                |                       |
+//!   region 0        region 1               region n        (slots: only the owner writes them)
+//! ```
 //!
-//! - *The module's author must keep track of the memory used.* Nobody does. A process has a bit for each slot that it
-//!   holds, set and cleared by the message's own life in it; who owns the region looks at the bits of all behind it
-//!   when it needs a slot (`lender`). The bits of a process that died go with it.
-//! - *Messages change their size.* A slot is as large as address space allows, and memory only where it was touched:
-//!   N's "large amounts of wasted shared memory" are pages that are not there. A message is a list of pieces, so what
-//!   a stage puts in front or behind is a piece of its own region beside pieces of somebody else's, which nobody
-//!   copies; a message that is cut becomes two lists that point into the same slot, and messages that are joined, one list.
-//! - *Who keeps messages keeps slots.* A process may keep [`Geometry::keeps`] slots. Of what comes beyond that, and of what
-//!   is small, it makes a copy and gives the slot back: so a stage that gathers a thousand messages does not stop
-//!   its flow. The host keeps what it may have to hand over again in memory of its own, or where it was made: that
-//!   slot is nobody's to write as long as anybody holds it (`sys::memory::Slots`).
-//! - *Slots batch, and batches are late* (N, section 6.9.2). The host hands over no more messages than keep to a latency
-//!   at the flow's rate, however many slots are free; of `slots=N` alone it uses all.
-//! - *Wake-ups.* Who sleeps says so, and is woken by an eventfd of its own (`bell`); who is awake costs nobody a system call. Before it
-//!   sleeps it looks a moment longer where that has paid (`spin`). An entry is one cache line with its own number in it:
-//!   nothing else has to cross from processor to processor for a message to be taken.
-//! - *A stage that does nothing to messages* passes on entries, not messages (`pass`). The host knows by the entry that
-//!   a message came back as it went, and goes on with the one that it kept (`Given::Back`): nothing is made of pieces.
+//! So a message of a chain of eight stages wakes nine processes, not sixteen. An entry of a ring ([`Entry`]) names
+//! the slots of a message, its creation time, and the host's messages that it completes (`covers`, a cumulative
+//! acknowledgement).
 //!
-//! # Orderings
+//! # The difficulties of shared memory (ibid., 5.1.3) and their solutions
 //!
-//! - An entry's first word, with its number, is stored with *release* behind the others, which need no order among
-//!   themselves, and loaded with *acquire* before them: who sees the number sees what it is the number of. A ring's counts
-//!   likewise: who sees the reader's sees it has read, and may write over; who sees the writer's sees the entries.
-//! - *Sequentially consistent* is what two words take by which two processes find each other: who sleeps stores that it
-//!   does and then looks for entries, who writes stores an entry and then looks who sleeps, each with a fence between
-//!   (`Block::go_to_sleep`, `Block::is_to_wake`); of two that do so at once one sees the other. The same goes for who
-//!   wants room and who makes some.
-//! - *Relaxed* is what only its own process reads back, and what is worth no more than a guess (`pins`, `be_calm`).
+//! - *The author of a module must keep track of the memory in use.* Here the link does. A process has a bit for
+//!   each slot that it holds; the lifetime of the message sets and clears it. The owner of a region reads the bits
+//!   of all later processes when it needs a slot (`lender`). The bits of a process that died are discarded with its
+//!   block.
+//! - *Message sizes vary.* A slot reserves address space; the kernel allocates memory only for pages that were
+//!   touched, so the "large amounts of wasted shared memory" do not arise. A message is a list of pieces. A header
+//!   that a stage adds is a piece in its own region, next to the pieces of other regions, which are not copied. A
+//!   message that is cut becomes two lists that point into the same slot; joined messages become one list.
+//! - *A stage that keeps messages keeps slots.* A process may hold [`Geometry::held_max`] slots. It copies any further
+//!   message, and any small one, and releases the slot at once. So a stage that gathers a thousand messages does
+//!   not stop its flow. The host keeps the messages that it may have to send again in its own memory or in the slot
+//!   where they were made; nobody writes to that slot while it is held (`sys::memory::Slots`).
+//! - *Slots batch messages, and batches add latency* (ibid., 6.9.2). The host keeps only as many messages in flight
+//!   as a latency target allows at the flow's rate, however many slots are free. With `slots=N` alone it uses all
+//!   of them.
+//! - *Wake-ups cost system calls.* A process sets a flag before it sleeps, and another one wakes it through its
+//!   eventfd (`wakeup`). Waking costs nothing while the process is awake. Before it sleeps, a process polls a
+//!   moment longer where that has paid off (`spin`). An entry is one cache line and carries its own sequence
+//!   number, so a reader fetches one line per message.
+//! - *A stage may leave messages unchanged.* Such a stage forwards entries and never builds a message (`forward`).
+//!   The host recognizes an entry that returns unchanged and continues with its own copy of the message
+//!   ([`Returned::Unchanged`]).
 //!
-//! # Whom to believe
+//! # Memory ordering
 //!
-//! The host relies on nothing that a stage wrote: indices and pieces are checked, bytes are copied out of a stage's
-//! region before they are used, and of pieces in the host's own region it uses what it put there itself. What cannot
-//! be true ends the run's processes, which are started again. Stages of one run see each other's messages; a pair
-//! that is isolated is therefore a run of its own.
+//! - The writer stores the first word of an entry, which has the sequence number, with *release* after the other
+//!   words; the reader loads it with *acquire* before them. The other words need no order among themselves. The
+//!   counters of a ring use the same pair: a writer that sees the reader's counter may overwrite the entries before
+//!   it; a reader that sees the writer's counter sees the entries.
+//! - *Sequential consistency* is needed where two processes must not miss each other. A process that sleeps sets
+//!   its flag and then looks for entries; a writer stores an entry and then looks at the flag; each has a fence in
+//!   between ([`Block::mark_asleep`], [`Block::claim_wakeup`]). If both happen at once, at least one sees the
+//!   other. The same holds for waiting for room and freeing room.
+//! - *Relaxed* is used for words that only their own process reads back, and for hints (`held_count`, `set_spare_cpu`).
+//!
+//! # Trust
+//!
+//! The host trusts nothing that a stage wrote. It checks indices and pieces, copies bytes out of a stage's region
+//! before it uses them, and for pieces in its own region uses the bytes that it put there itself. Anything
+//! impossible is a [`Broken`] error: the processes of the run are killed and restarted. Stages of one run see each
+//! other's messages, so an isolated pair is a run of its own.
 
 mod arrival;
-mod bell;
 mod block;
 mod entry;
-mod lane;
+mod forward;
+mod host_end;
 mod lender;
-mod pass;
-mod seat;
 mod spin;
+mod stage_end;
 #[cfg(test)]
 mod tests;
+mod wakeup;
 
 pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_MAX};
 pub use entry::{Entry, PIECES_MAX, Piece};
-pub(crate) use lane::{Given, Lane, geometry, slots};
-pub use pass::Passed;
-pub use seat::{Came, Seat};
-pub(crate) use spin::may_look;
+pub use forward::Forwarded;
+pub use host_end::{HostEnd, Returned, geometry, slots};
+pub use spin::may_spin;
+pub use stage_end::{Received, StageEnd};

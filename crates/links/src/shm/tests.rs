@@ -1,78 +1,78 @@
-//! A host and its stages in one process, each with mappings of its own; and stages that write what they like.
+//! A host and its stages in one process, each with its own mappings; and stages that write arbitrary data.
 
 use super::block::{Block, Consumer, Producer};
 use super::entry::Entry;
-use super::lane::{self, Given, Lane};
-use super::{Came, Passed, Seat};
+use super::host_end::{self, HostEnd, Returned};
+use super::{Forwarded, Received, StageEnd};
 use contract::{Body, Bytes, Message, Port, Time};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::memory::Words;
 
-/// Longest that anything here may take.
+/// Longest time that a test may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn now() -> Time {
     Time(sys::clock::boot_ns())
 }
 
-/// What a stage of a test does.
+/// Work of a stage in a test.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Pass,
-    /// The same, unread.
+    /// Forwards entries without reading them.
     PassOn,
-    /// Puts a header of so many bytes in front.
+    /// Prepends a header of this many bytes.
     Head(usize),
-    /// Takes as many off.
+    /// Removes a header of this many bytes.
     Behead(usize),
-    /// So many messages are one.
+    /// Joins this many messages into one.
     Join(usize),
-    /// Cuts into messages of so many bytes at most.
+    /// Cuts each message into messages of at most this many bytes.
     Cut(usize),
-    /// Writes all anew.
+    /// Replaces every byte.
     Flip,
-    /// Keeps so many before it lets the first go.
+    /// Keeps this many messages.
     Hold(usize),
 }
 
-/// A stage that passes everything on.
-fn pass_on(mut seat: Seat) {
+/// Runs a stage that forwards everything.
+fn forward(mut stage_end: StageEnd) {
     loop {
-        match seat.pass_on().unwrap() {
-            Passed::End => return,
-            Passed::All => {}
-            Passed::Nothing if seat.go_to_sleep(now).unwrap() => {}
-            Passed::Nothing => seat.sleep(Some(WATCHDOG)),
-            Passed::NoRoom => {
-                seat.want_room();
-                seat.sleep(Some(Duration::from_millis(1)));
+        match stage_end.forward().unwrap() {
+            Forwarded::End => return,
+            Forwarded::All => {}
+            Forwarded::Nothing if stage_end.go_to_sleep(now).unwrap() => {}
+            Forwarded::Nothing => stage_end.sleep(Some(WATCHDOG)),
+            Forwarded::NoRoom => {
+                stage_end.prepare_sleep();
+                stage_end.sleep(Some(Duration::from_millis(1)));
             }
         }
-        seat.wake_up(now);
+        stage_end.wake_up(now);
     }
 }
 
-/// One stage, to the end of the flow.
-fn work(mut seat: Seat, work: Work) {
+/// Runs one stage to the end of the flow.
+fn work(mut stage_end: StageEnd, work: Work) {
     if let Work::PassOn = work {
-        return pass_on(seat);
+        return forward(stage_end);
     }
     let (mut held, mut covers) = (Vec::<Message>::new(), Vec::new());
     loop {
-        match seat.receive().unwrap() {
-            Some(Came { message: Some(mut message), covers: said, .. }) => {
-                covers.push(said);
+        match stage_end.receive().unwrap() {
+            Some(Received { message: Some(mut message), covers: acknowledged, .. }) => {
+                covers.push(acknowledged);
                 match work {
-                    Work::Pass | Work::PassOn => seat.send(Port::MAIN, message).unwrap(),
+                    Work::Pass | Work::PassOn => stage_end.send(Port::MAIN, message).unwrap(),
                     Work::Head(bytes) => {
                         message.body.push_front(&vec![9; bytes]);
-                        seat.send(Port::MAIN, message).unwrap();
+                        stage_end.send(Port::MAIN, message).unwrap();
                     }
                     Work::Behead(bytes) => {
                         assert_eq!(message.body.split_front(bytes).unwrap(), vec![9; bytes]);
-                        seat.send(Port::MAIN, message).unwrap();
+                        stage_end.send(Port::MAIN, message).unwrap();
                     }
                     Work::Join(count) => {
                         held.push(message);
@@ -81,11 +81,11 @@ fn work(mut seat: Seat, work: Work) {
                         }
                         let mut joined = Message::new(held[0].created, Body::new());
                         held.drain(..).for_each(|message| joined.body.append(message.body));
-                        seat.send(Port::MAIN, joined).unwrap();
+                        stage_end.send(Port::MAIN, joined).unwrap();
                     }
                     Work::Cut(bytes) => {
                         while let Some(front) = message.body.split_off_front(bytes.min(message.body.len())) {
-                            seat.send(Port::MAIN, Message::new(message.created, front)).unwrap();
+                            stage_end.send(Port::MAIN, Message::new(message.created, front)).unwrap();
                             if message.body.is_empty() {
                                 break;
                             }
@@ -93,26 +93,26 @@ fn work(mut seat: Seat, work: Work) {
                     }
                     Work::Flip => {
                         let flipped: Vec<u8> = message.body.chunks().flatten().map(|byte| !byte).collect();
-                        seat.send(Port::MAIN, Message::new(message.created, flipped)).unwrap();
+                        stage_end.send(Port::MAIN, Message::new(message.created, flipped)).unwrap();
                     }
                     Work::Hold(count) => {
                         held.push(message);
                         if held.len() <= count {
                             continue;
                         }
-                        seat.send(Port::MAIN, held.remove(0)).unwrap();
+                        stage_end.send(Port::MAIN, held.remove(0)).unwrap();
                         let done = covers.remove(0);
                         if done > 0 {
-                            seat.cover(done).unwrap();
+                            stage_end.cover(done).unwrap();
                         }
                         continue;
                     }
                 }
                 if let Some(last) = covers.drain(..).next_back().filter(|covers| *covers > 0) {
-                    seat.cover(last).unwrap();
+                    stage_end.cover(last).unwrap();
                 }
             }
-            Some(Came { is_end: true, .. }) => {
+            Some(Received { is_end: true, .. }) => {
                 let joined = matches!(work, Work::Join(_)).then(|| {
                     held.drain(..).reduce(|mut joined, message| {
                         joined.body.append(message.body);
@@ -120,83 +120,92 @@ fn work(mut seat: Seat, work: Work) {
                     })
                 });
                 held.extend(joined.flatten());
-                held.drain(..).for_each(|message| seat.send(Port::MAIN, message).unwrap());
+                held.drain(..).for_each(|message| stage_end.send(Port::MAIN, message).unwrap());
                 if let Some(last) = covers.drain(..).next_back() {
-                    seat.cover(last).unwrap();
+                    stage_end.cover(last).unwrap();
                 }
-                seat.end().unwrap();
-                while seat.is_blocked() {
-                    seat.flush().unwrap();
+                stage_end.end().unwrap();
+                while stage_end.is_blocked() {
+                    stage_end.flush().unwrap();
                     std::thread::yield_now();
                 }
-                seat.flush().unwrap();
+                stage_end.flush().unwrap();
                 return;
             }
-            Some(Came { covers: said, .. }) if held.is_empty() => seat.cover(said).unwrap(),
-            Some(Came { covers: said, .. }) => *covers.last_mut().unwrap() = said,
+            Some(Received { covers: acknowledged, .. }) if held.is_empty() => {
+                stage_end.cover(acknowledged).unwrap()
+            }
+            Some(Received { covers: acknowledged, .. }) => *covers.last_mut().unwrap() = acknowledged,
             None => {
-                seat.flush().unwrap();
-                if seat.is_blocked() {
+                stage_end.flush().unwrap();
+                if stage_end.is_blocked() {
                     std::thread::sleep(Duration::from_millis(1));
-                } else if !seat.go_to_sleep(now).unwrap() {
-                    seat.sleep(Some(WATCHDOG));
+                } else if !stage_end.go_to_sleep(now).unwrap() {
+                    stage_end.sleep(Some(WATCHDOG));
                 }
-                seat.wake_up(now);
+                stage_end.wake_up(now);
             }
         }
     }
 }
 
-/// Hands bodies through stages; gives what came out, and the sizes that were covered in order.
+/// Sends bodies through stages. Returns the bodies that came out and the last `covers`.
 fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
-    let geometry = lane::geometry(stages.len(), slots, [true; 2]);
-    let region = lane::slots(geometry).unwrap();
-    let (mut lane, descriptors) = Lane::begin(geometry, region.clone()).unwrap();
-    lane.window = slots;
+    let geometry = host_end::geometry(stages.len(), slots, [true; 2]);
+    let region = host_end::slots(geometry).unwrap();
+    let (mut host, descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
+    host.window = slots;
     let mut threads = Vec::new();
     for (index, (descriptors, stage)) in descriptors.into_iter().zip(stages).enumerate() {
-        let (seat, stage) = (Seat::take(index + 1, descriptors.into_iter().map(Ok)).unwrap(), *stage);
-        threads.push(std::thread::spawn(move || work(seat, stage)));
+        let (stage_end, stage) =
+            (StageEnd::open(index + 1, descriptors.into_iter().map(Ok)).unwrap(), *stage);
+        threads.push(std::thread::spawn(move || work(stage_end, stage)));
     }
     let mut poller = sys::poller::Poller::new().unwrap();
-    let (mut came, mut covered, mut next, mut is_over) = (Vec::new(), 0, 0, false);
-    let begun = Instant::now();
-    let mut is_told = false;
+    let (mut received, mut covered, mut next, mut is_over) = (Vec::new(), 0, 0, false);
+    let started = Instant::now();
+    let mut has_ended = false;
     while !is_over {
-        assert!(begun.elapsed() < WATCHDOG, "{} of {} handed over, {} came", next, bodies.len(), came.len());
+        assert!(
+            started.elapsed() < WATCHDOG,
+            "{} of {} handed over, {} received",
+            next,
+            bodies.len(),
+            received.len()
+        );
         let mut has_moved = false;
-        while next < bodies.len() && lane.push(Time(next as u64), &bodies[next], false).unwrap() {
+        while next < bodies.len() && host.push(Time(next as u64), &bodies[next], false).unwrap() {
             (next, has_moved) = (next + 1, true);
         }
-        if next == bodies.len() && !is_told {
-            is_told = lane.end().unwrap();
+        if next == bodies.len() && !has_ended {
+            has_ended = host.end().unwrap();
         }
-        while let Some(given) = lane.pop().unwrap() {
+        while let Some(returned) = host.pop().unwrap() {
             has_moved = true;
-            match given {
-                Given::Back(number) => {
+            match returned {
+                Returned::Unchanged(number) => {
                     assert_eq!(number, covered + 1, "one after the other");
                     covered = number;
-                    came.push(bodies[number as usize - 1].clone());
+                    received.push(bodies[number as usize - 1].clone());
                 }
-                Given::Message(message, covers) => {
+                Returned::Message(message, covers) => {
                     assert!(covers == 0 || covers >= covered, "covers only rises");
                     covered = covered.max(covers);
-                    came.push(message.body);
+                    received.push(message.body);
                 }
-                Given::Covers(covers) => covered = covered.max(covers),
-                Given::End => is_over = true,
+                Returned::Covers(covers) => covered = covered.max(covers),
+                Returned::End => is_over = true,
             }
         }
-        if !has_moved && !is_over && !lane.go_to_sleep(true, now) {
-            poller.want(lane.bell(), true, false);
+        if !has_moved && !is_over && !host.go_to_sleep(true, now) {
+            poller.register(host.wakeup(), true, false);
             poller.wait(Some(Duration::from_millis(5))).unwrap();
         }
-        lane.wake_up(now());
+        host.wake_up(now());
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!((lane.out(), region.taken()), (0, 0), "no slot is lost");
-    (came, covered)
+    assert_eq!((host.slots_held(), region.taken()), (0, 0), "no slot is lost");
+    (received, covered)
 }
 
 fn body(seed: usize, bytes: usize) -> Body {
@@ -205,7 +214,7 @@ fn body(seed: usize, bytes: usize) -> Body {
 }
 
 #[test]
-fn messages_pass_stages_whole_and_in_order() {
+fn messages_pass_stages_complete_and_in_order() {
     let sizes = [0, 1, 100, 511, 512, 513, 4096, 70_000, 1 << 20, 3 << 20];
     let bodies: Vec<Body> = (0..60).map(|at| body(at, sizes[at % sizes.len()])).collect();
     for (slots, stages) in [(1, vec![Work::Pass]), (4, vec![Work::Pass; 3]), (2, vec![Work::Flip; 2])] {
@@ -214,99 +223,94 @@ fn messages_pass_stages_whole_and_in_order() {
 }
 
 #[test]
-fn headers_come_and_go_and_messages_are_cut_and_joined() {
+fn stages_add_and_remove_headers_and_cut_and_join_messages() {
     let bodies: Vec<Body> = (0..50).map(|at| body(at, at * 2000)).collect();
     let stages =
         [Work::Head(14), Work::Head(700), Work::Flip, Work::Flip, Work::Behead(700), Work::Behead(14)];
     assert_eq!(run(&stages, 3, &bodies), (bodies.clone(), 50));
     let whole =
         |bodies: &[Body]| bodies.iter().flat_map(Body::chunks).flatten().copied().collect::<Vec<u8>>();
-    let (came, covered) = run(&[Work::Join(7), Work::Cut(5000), Work::Pass], 2, &bodies);
-    assert_eq!((whole(&came), covered), (whole(&bodies), 50));
-    assert!(came.len() > 200);
-    // Two entries a message, in a ring that such do not fill evenly.
+    let (received, covered) = run(&[Work::Join(7), Work::Cut(5000), Work::Pass], 2, &bodies);
+    assert_eq!((whole(&received), covered), (whole(&bodies), 50));
+    assert!(received.len() > 200);
+    // Two entries a message; the size of the ring is not a multiple of their total.
     let small: Vec<Body> = (0..999).map(|at| body(at, 600)).collect();
-    let (came, covered) = run(&[Work::Join(11)], 2, &small);
-    assert_eq!((whole(&came), covered), (whole(&small), 999));
+    let (received, covered) = run(&[Work::Join(11)], 2, &small);
+    assert_eq!((whole(&received), covered), (whole(&small), 999));
 }
 
 #[test]
-fn who_passes_everything_on_changes_nothing_loses_nothing_and_holds_nothing() {
+fn forwarding_changes_loses_and_holds_nothing() {
     let sizes = [0, 1, 511, 513, 70_000, 1 << 20, 20 << 20];
     let bodies: Vec<Body> = (0..70).map(|at| body(at, sizes[at % sizes.len()])).collect();
     for (slots, stages) in [(1, vec![Work::PassOn]), (16, vec![Work::PassOn; 3])] {
         assert_eq!(run(&stages, slots, &bodies), (bodies.clone(), 70), "{stages:?}");
     }
-    // Between others, in whose slots a message lies in pieces that take several entries.
+    // Between stages in whose slots a message has pieces that need several entries.
     let whole =
         |bodies: &[Body]| bodies.iter().flat_map(Body::chunks).flatten().copied().collect::<Vec<u8>>();
     let small: Vec<Body> = (0..999).map(|at| body(at, 600)).collect();
-    let (came, covered) = run(
+    let (received, covered) = run(
         &[Work::PassOn, Work::Join(11), Work::PassOn, Work::PassOn, Work::Hold(3), Work::PassOn],
         2,
         &small,
     );
-    assert_eq!((whole(&came), covered), (whole(&small), 999));
+    assert_eq!((whole(&received), covered), (whole(&small), 999));
 }
 
 #[test]
-fn a_message_that_is_cut_short_or_has_no_end_is_passed_on_to_nobody() {
-    let geometry = lane::geometry(2, 2, [true; 2]);
-    for (entries, why) in [(1, "cut short"), (100, "more entries than any")] {
-        let (_lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-        let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
-        let (mut before, behind) = (Producer::new(block.clone(), 0), Consumer::new(block, 1));
-        let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
+fn a_truncated_or_endless_message_is_not_forwarded() {
+    let geometry = host_end::geometry(2, 2, [true; 2]);
+    for (entries, why) in [(1, "truncated"), (100, "too many entries")] {
+        let (_host, mut descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
+        let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
+        let (mut input, output) = (Producer::new(block.clone(), 0), Consumer::new(block, 1));
+        let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
         for _ in 0..entries {
-            before.write(&Entry { is_message: true, has_more: true, ..Entry::default() });
+            input.write(&Entry { is_message: true, has_more: true, ..Entry::default() });
         }
-        before.publish();
-        assert!(seat.pass_on().unwrap_err().0.contains(why));
-        assert!(!behind.has_next());
+        input.publish();
+        assert!(stage_end.forward().unwrap_err().0.contains(why));
+        assert!(!output.has_next());
     }
 }
 
 #[test]
-fn who_finds_no_room_behind_passes_on_whole_messages_and_then_the_rest() {
-    let geometry = lane::geometry(2, 2, [true; 2]);
-    let (mut lane, mut descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-    let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
-    let (mut before, mut behind) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
-    let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
-    // Three entries a message: a ring's size is no multiple of that.
-    let three = |before: &mut Producer| {
-        for place in 0..3 {
-            before.write(&Entry {
-                is_message: true,
-                has_more: place < 2,
-                created: place,
-                ..Entry::default()
-            });
+fn forwarding_without_room_keeps_messages_whole_and_continues_later() {
+    let geometry = host_end::geometry(2, 2, [true; 2]);
+    let (mut host, mut descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
+    let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
+    let (mut input, mut output) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
+    let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
+    // Three entries a message: the size of the ring is not a multiple of three.
+    let three = |input: &mut Producer| {
+        for index in 0..3 {
+            input.write(&Entry { is_message: true, has_more: index < 2, created: index, ..Entry::default() });
         }
-        before.publish();
+        input.publish();
     };
     let fits = geometry.ring / 3;
     for _ in 0..fits {
-        three(&mut before);
+        three(&mut input);
     }
-    assert_eq!(seat.pass_on().unwrap(), Passed::All);
-    three(&mut before);
-    assert_eq!((seat.pass_on().unwrap(), block.wants_room(1)), (Passed::NoRoom, true));
-    assert_eq!(behind.peek(3 * fits).unwrap(), None, "not a part of it");
-    behind.advance(3);
-    assert_eq!((seat.pass_on().unwrap(), block.wants_room(1)), (Passed::All, false));
-    let last = behind.peek(3 * fits - 1).unwrap().unwrap();
+    assert_eq!(stage_end.forward().unwrap(), Forwarded::All);
+    three(&mut input);
+    assert_eq!((stage_end.forward().unwrap(), block.waits_for_room(1)), (Forwarded::NoRoom, true));
+    assert_eq!(output.peek(3 * fits).unwrap(), None, "not a part of it");
+    output.advance(3);
+    assert_eq!((stage_end.forward().unwrap(), block.waits_for_room(1)), (Forwarded::All, false));
+    let last = output.peek(3 * fits - 1).unwrap().unwrap();
     assert_eq!((last.created, last.has_more), (2, false));
-    assert_eq!(seat.pass_on().unwrap(), Passed::Nothing);
-    assert_eq!(lane.pop().unwrap(), None);
+    assert_eq!(stage_end.forward().unwrap(), Forwarded::Nothing);
+    assert_eq!(host.pop().unwrap(), None);
 }
 
 #[test]
-fn what_comes_back_as_it_went_is_said_to_and_nothing_else_is() {
-    let geometry = lane::geometry(1, 4, [true; 2]);
-    let (mut lane, descriptors) = Lane::begin(geometry, lane::slots(geometry).unwrap()).unwrap();
-    let block = Arc::new(Block::join(Words::map(&descriptors[0][0]).unwrap()).unwrap());
-    let (mut before, mut behind) = (Consumer::new(block.clone(), 0), Producer::new(block, 1));
+fn only_an_unchanged_entry_is_reported_as_unchanged() {
+    let geometry = host_end::geometry(1, 4, [true; 2]);
+    let (mut host, descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
+    let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
+    let (mut input, mut output) = (Consumer::new(block.clone(), 0), Producer::new(block, 1));
     let changes: [fn(&mut Entry); 5] = [
         |_| {},
         |entry| entry.created += 1,
@@ -315,35 +319,35 @@ fn what_comes_back_as_it_went_is_said_to_and_nothing_else_is() {
         |_| {},
     ];
     for (number, change) in (1..).zip(changes) {
-        assert!(lane.push(Time(9), &body(number, 600), false).unwrap());
-        let mut entry = before.peek(0).unwrap().unwrap();
-        before.advance(1);
+        assert!(host.push(Time(9), &body(number, 600), false).unwrap());
+        let mut entry = input.peek(0).unwrap().unwrap();
+        input.advance(1);
         change(&mut entry);
-        behind.write(&entry);
-        behind.publish();
-        let given = lane.pop().unwrap().unwrap();
-        match (number, given) {
-            (1 | 5, given) => assert_eq!(given, Given::Back(number as u64)),
-            (2, Given::Message(message, 2)) => assert_eq!(message, Message::new(Time(10), body(2, 600))),
-            (3, Given::Message(message, 3)) => assert_eq!(message.body.len(), 599),
-            (4, Given::Message(message, 3)) => assert_eq!(message.body, body(4, 600)),
-            (_, given) => panic!("{given:?} for {number}"),
+        output.write(&entry);
+        output.publish();
+        let returned = host.pop().unwrap().unwrap();
+        match (number, returned) {
+            (1 | 5, returned) => assert_eq!(returned, Returned::Unchanged(number as u64)),
+            (2, Returned::Message(message, 2)) => assert_eq!(message, Message::new(Time(10), body(2, 600))),
+            (3, Returned::Message(message, 3)) => assert_eq!(message.body.len(), 599),
+            (4, Returned::Message(message, 3)) => assert_eq!(message.body, body(4, 600)),
+            (_, returned) => panic!("{returned:?} for {number}"),
         }
         if number == 4 {
-            // Which is not complete, and is what is to come back next.
+            // The fourth message is not complete, so it may still come back.
             entry.covers += 1;
-            behind.write(&entry);
-            behind.publish();
-            assert_eq!(lane.pop().unwrap(), Some(Given::Back(4)));
+            output.write(&entry);
+            output.publish();
+            assert_eq!(host.pop().unwrap(), Some(Returned::Unchanged(4)));
         }
     }
-    behind.write(&Entry::default());
-    behind.publish();
-    assert_eq!(lane.pop().unwrap(), Some(Given::Covers(0)));
-    assert_eq!(lane.untaken(), (0, 0));
+    output.write(&Entry::default());
+    output.publish();
+    assert_eq!(host.pop().unwrap(), Some(Returned::Covers(0)));
+    assert_eq!(host.unread(), (0, 0));
 }
 
-/// More than there are slots: what is kept is copied, so nothing stops.
+/// The stage copies what it keeps beyond its limit.
 #[test]
 fn a_stage_that_keeps_more_messages_than_there_are_slots_does_not_stop_its_flow() {
     let bodies: Vec<Body> = (0..80).map(|at| body(at, 5000)).collect();
@@ -359,80 +363,80 @@ fn a_message_larger_than_a_slot_takes_several() {
 }
 
 #[test]
-fn what_passes_through_is_not_copied_and_what_is_made_in_place_neither() {
-    let geometry = lane::geometry(1, 2, [true; 2]);
-    let region = lane::slots(geometry).unwrap();
-    let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
-    let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
+fn forwarded_bodies_and_bodies_made_in_place_are_not_copied() {
+    let geometry = host_end::geometry(1, 2, [true; 2]);
+    let region = host_end::slots(geometry).unwrap();
+    let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
+    let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
     let elsewhere = Bytes::from(vec![5; 100_000]);
-    let mut lease = lane.lease().unwrap();
+    let mut lease = host.lease().unwrap();
     lease[..100_000].fill(6);
     let in_place = lease.freeze(100_000);
     for original in [elsewhere, in_place] {
-        assert!(lane.push(Time(1), &Body::from(original.clone()), false).unwrap());
-        let Some(Came { message: Some(mut message), .. }) = seat.receive().unwrap() else {
-            panic!("nothing came")
+        assert!(host.push(Time(1), &Body::from(original.clone()), false).unwrap());
+        let Some(Received { message: Some(mut message), .. }) = stage_end.receive().unwrap() else {
+            panic!("nothing received")
         };
         message.body.push_front(b"head");
-        seat.send(Port::MAIN, message).unwrap();
-        seat.flush().unwrap();
-        let Some(Given::Message(message, _)) = lane.pop().unwrap() else { panic!("nothing came back") };
+        stage_end.send(Port::MAIN, message).unwrap();
+        stage_end.flush().unwrap();
+        let Some(Returned::Message(message, _)) = host.pop().unwrap() else { panic!("nothing returned") };
         let shares: Vec<Bytes> = message.body.shares().collect();
         assert_eq!((&shares[0][..], &shares[1]), (&b"head"[..], &original));
         assert_eq!(shares[1].as_ptr(), original.as_ptr(), "the host has its own bytes back");
     }
-    assert_eq!((lane.out(), region.taken()), (0, 0));
+    assert_eq!((host.slots_held(), region.taken()), (0, 0));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// A stage that writes anything anywhere in what it can write: the host errs, or goes on with what it finds.
+    /// A stage stores arbitrary values wherever it can write: the host reports an error or continues.
     #[test]
-    fn a_stage_that_writes_rubbish_does_no_harm(
+    fn a_stage_that_writes_garbage_does_no_harm(
         scribbles in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..3), 1..60),
         sizes in prop::collection::vec(0usize..3000, 1..10),
     ) {
-        let geometry = lane::geometry(1, 2, [true; 2]);
-        let region = lane::slots(geometry).unwrap();
-        let (mut lane, mut descriptors) = Lane::begin(geometry, region.clone()).unwrap();
+        let geometry = host_end::geometry(1, 2, [true; 2]);
+        let region = host_end::slots(geometry).unwrap();
+        let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
         let block = Words::map(&descriptors[0][0]).unwrap();
-        let mut seat = Seat::take(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
+        let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
         let kept: Vec<Body> = sizes.iter().map(|size| body(*size, *size)).collect();
         let mut scribbles = scribbles.into_iter();
         'flow: for body in &kept {
-            for (place, value, kind) in scribbles.by_ref().take(6) {
-                // Small numbers, and the words in front, are where a ring breaks.
-                let place = if kind == 0 { place.index(block.len()) } else { place.index(200.min(block.len())) };
+            for (word, value, kind) in scribbles.by_ref().take(6) {
+                // Small values and the first words are the most likely to break a ring.
+                let word = if kind == 0 { word.index(block.len()) } else { word.index(200.min(block.len())) };
                 let value = if kind == 2 { value % 8 } else { value };
-                block[place].store(value, std::sync::atomic::Ordering::SeqCst);
+                block[word].store(value, std::sync::atomic::Ordering::SeqCst);
             }
-            if lane.push(Time(0), body, false).is_err() {
+            if host.push(Time(0), body, false).is_err() {
                 break;
             }
-            while let Ok(Some(came)) = seat.receive() {
-                if let Came { message: Some(message), covers, .. } = came
-                    && (seat.send(Port::MAIN, message).is_err() || seat.cover(covers).is_err())
+            while let Ok(Some(received)) = stage_end.receive() {
+                if let Received { message: Some(message), covers, .. } = received
+                    && (stage_end.send(Port::MAIN, message).is_err() || stage_end.cover(covers).is_err())
                 {
                     break 'flow;
                 }
             }
-            let _ = seat.flush();
+            let _ = stage_end.flush();
             for _ in 0..1000 {
-                match lane.pop() {
+                match host.pop() {
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(_) => break 'flow,
                 }
             }
         }
-        // Its own are as they were, and every slot is there for the next run.
+        // The host's bodies are intact, and every slot is free for the next run.
         for (body, size) in kept.iter().zip(&sizes) {
             prop_assert_eq!(body, &self::body(*size, *size));
         }
-        drop(lane);
-        drop(seat);
+        drop(host);
+        drop(stage_end);
         prop_assert_eq!(region.taken(), 0);
-        prop_assert!(Lane::begin(geometry, region).unwrap().0.lease().is_some());
+        prop_assert!(HostEnd::create(geometry, region).unwrap().0.lease().is_some());
     }
 }

@@ -1,5 +1,16 @@
-//! `average`: motion averaged over a time period (paper N, section 4.8.2), each part of a message treated as
-//! what it is.
+//! `average`: averages motion over a time period ("Networked Device Driver Architecture" (2012),
+//! 4.8.2).
+//!
+//! All the work is in the source half. [`Movement`] knows the parts of a message: distances add up,
+//! positions are averaged, everything else is sent at once, after the motion before it. A period
+//! starts with the first motion, and its message is sent when it ends:
+//!
+//! ```text
+//! motion, no period runs   start a period
+//! motion, period runs      add to it
+//! period ends              send the mean; start another period if an axis differs from its mean
+//! anything else            send the accumulated motion with its latest positions, then the message; end the period
+//! ```
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +30,7 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
     "period",
     OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
     "50ms",
-    "the time over which motion is averaged",
+    "time over which motion is averaged",
 )];
 
 impl Pair for Average {
@@ -51,12 +62,12 @@ impl Pair for Average {
         Ok(Box::new(Source {
             period: options.duration("period"),
             movement: movement(format).map_err(StageError::Own)?,
-            ends: None,
-            ended: Time::ZERO,
+            period_ends: None,
+            last_period_end: Time::ZERO,
             last: None,
             messages: 0,
-            taken: 0,
-            made: 0,
+            averaged: 0,
+            averages: 0,
         }))
     }
 
@@ -66,43 +77,42 @@ impl Pair for Average {
 }
 
 fn movement(format: &Format) -> Result<Movement, String> {
-    Movement::of(format).ok_or_else(|| {
-        format!("it averages `evdev` and `motion`: of `{format}` nobody knows here what is an axis")
-    })
+    Movement::of(format)
+        .ok_or_else(|| format!("it averages `evdev` and `motion`; the axes of `{format}` are unknown"))
 }
 
 struct Source {
     period: Duration,
     movement: Movement,
-    /// When the current period ends; none while nothing moves.
-    ends: Option<Time>,
-    /// When the last one ended.
-    ended: Time,
-    /// Of the last message taken in, and not told yet.
+    /// End of the current period; `None` while nothing moves.
+    period_ends: Option<Time>,
+    /// End of the last period.
+    last_period_end: Time,
+    /// Creation time and attributes of the newest accumulated message.
     last: Option<(Time, Attributes)>,
     messages: u64,
-    taken: u64,
-    made: u64,
+    averaged: u64,
+    averages: u64,
 }
 
 impl Source {
     fn send(&mut self, body: Vec<u8>, now: Time, out: &mut Outbox) {
         let (created, attributes) = self.last.take().unwrap_or((now, Attributes::default()));
-        self.made += 1;
+        self.averages += 1;
         out.send(Port::MAIN, Message { created, attributes, body: body.into() });
     }
 
-    /// Tells all that was taken in, before something that is no motion.
+    /// Sends the accumulated motion with its latest positions, in front of another message.
     fn flush(&mut self, now: Time, out: &mut Outbox) {
         while let Some(body) = self.movement.take_last() {
             self.send(body, now, out);
         }
-        self.ends = None;
+        self.period_ends = None;
     }
 
-    /// The end of the period that has begun, or begins: in step with the one before if that ended just now.
+    /// The end of a period that starts now: in step with the last one if that has just ended.
     fn period_end(&self, now: Time) -> Time {
-        let in_step = self.ended.after(self.period);
+        let in_step = self.last_period_end.after(self.period);
         if in_step > now { in_step } else { now.after(self.period) }
     }
 }
@@ -125,9 +135,9 @@ impl Stage for Source {
                 return Ok(());
             }
         }
-        self.taken += 1;
+        self.averaged += 1;
         self.last = Some((message.created, message.attributes));
-        self.ends.get_or_insert(self.period_end(now));
+        self.period_ends.get_or_insert(self.period_end(now));
         Ok(())
     }
 
@@ -137,17 +147,17 @@ impl Stage for Source {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.ends
+        self.period_ends
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        let Some(end) = self.ends.take_if(|end| *end <= now) else { return Ok(()) };
-        self.ended = end;
+        let Some(end) = self.period_ends.take_if(|end| *end <= now) else { return Ok(()) };
+        self.last_period_end = end;
         if let Some(body) = self.movement.take_mean() {
             self.send(body, now, out);
         }
         if !self.movement.is_empty() {
-            self.ends = Some(self.period_end(now));
+            self.period_ends = Some(self.period_end(now));
         }
         Ok(())
     }
@@ -159,8 +169,8 @@ impl Stage for Source {
     fn report(&self) -> Vec<Report> {
         vec![
             ("messages", self.messages as f64),
-            ("averaged", self.taken as f64),
-            ("averages", self.made as f64),
+            ("averaged", self.averaged as f64),
+            ("averages", self.averages as f64),
         ]
     }
 }

@@ -39,8 +39,8 @@ fn motion(x: i32, period_us: u32) -> Vec<u8> {
     motion::Update::Motion(Motion { axes: [x, 0, 0, 0, 0, 0], period_us }).to_bytes()
 }
 
-/// Pushes each body so many milliseconds after the start, lets everything leave, and returns when each left,
-/// in milliseconds after the start, and what it says.
+/// Pushes each body at its time; returns the bodies received, with their times. All times are in
+/// milliseconds after the start.
 fn carried(format: Format, given: &[(&str, &str)], bodies: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
     let mut run = TwoHalves::new(&Average, given, &format, steady(Duration::ZERO), 1);
     let start = run.now;
@@ -54,19 +54,19 @@ fn carried(format: Format, given: &[(&str, &str)], bodies: &[(u64, Vec<u8>)]) ->
 }
 
 #[test]
-fn each_part_of_an_input_frame_is_treated_as_what_it_is() {
+fn each_part_of_an_input_frame_is_averaged_by_its_kind() {
     let sent = [
         (0, frame(&[(EV_REL, 0, 3), (EV_ABS, 0, 10), (EV_MSC, MSC_TIMESTAMP, 100)])),
         (10, frame(&[(EV_REL, 0, 4), (EV_REL, 8, -1), (EV_ABS, 0, 13), (EV_MSC, MSC_TIMESTAMP, 200)])),
         (45, frame(&[(EV_ABS, 0, 20)])),
     ];
     let mean = frame(&[(EV_ABS, 0, 14), (EV_REL, 0, 7), (EV_REL, 8, -1), (EV_MSC, MSC_TIMESTAMP, 200)]);
-    let stands = frame(&[(EV_ABS, 0, 20)]);
-    assert_eq!(carried(Format::Evdev, &[], &sent), [(50, mean), (100, stands)]);
+    let at_rest = frame(&[(EV_ABS, 0, 20)]);
+    assert_eq!(carried(Format::Evdev, &[], &sent), [(50, mean), (100, at_rest)]);
 }
 
 #[test]
-fn keys_pass_at_once_and_find_the_pointer_where_it_is() {
+fn keys_pass_at_once_behind_the_latest_position() {
     let click = frame(&[(EV_KEY, 0x110, 1)]);
     let hat = frame(&[(EV_ABS, ABS_HAT0X, -1)]);
     let snapshot = Update::Snapshot(vec![Event::new(EV_ABS, 0, 30)]).to_bytes();
@@ -88,7 +88,7 @@ fn keys_pass_at_once_and_find_the_pointer_where_it_is() {
 }
 
 #[test]
-fn a_finger_is_averaged_with_itself_alone() {
+fn each_finger_is_averaged_separately() {
     let down = frame(&[(EV_ABS, ABS_MT_SLOT, 1), (EV_ABS, ABS_MT_TRACKING_ID, 7), (EV_ABS, X, 500)]);
     let sent = [
         (0, down.clone()),
@@ -108,7 +108,7 @@ fn a_finger_is_averaged_with_itself_alone() {
 }
 
 #[test]
-fn a_cap_is_averaged_by_how_long_it_stood_and_its_buttons_pass_at_once() {
+fn a_3d_mouse_is_averaged_by_time_and_its_buttons_pass_at_once() {
     let press = motion::Update::Button { number: 1, pressed: true }.to_bytes();
     let sent = [
         (0, motion(100, 10_000)),
@@ -129,14 +129,14 @@ fn a_cap_is_averaged_by_how_long_it_stood_and_its_buttons_pass_at_once() {
     assert_eq!(
         carried(Format::Motion, &[], &released),
         [(50, motion(175, 32_000)), (100, motion(0, 0))],
-        "a cap that was let go is at rest in the end"
+        "a released cap ends at rest"
     );
 }
 
-/// A pointer moved by a trembling hand, 1000 times a second for ten seconds: 50 times fewer messages, a fifth
-/// of the tremble or less, and not a step less far.
+/// A pointer moved by a trembling hand, 1000 times a second for ten seconds: 50 times fewer
+/// messages, a fifth of the tremor, and the same distance.
 #[test]
-fn a_trembling_hand_is_steadied_and_goes_as_far() {
+fn a_trembling_hand_is_steadied_over_the_same_distance() {
     let mut run = TwoHalves::new(&Average, &[], &Format::Evdev, steady(Duration::from_millis(5)), 1);
     let (mut far, mut state) = (0i64, 7u32);
     let mut tremble = || {
@@ -168,18 +168,18 @@ fn a_trembling_hand_is_steadied_and_goes_as_far() {
     let rms = |values: &[f64]| (values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64).sqrt();
     assert_eq!(arrived, far);
     assert!((200..=202).contains(&run.received.len()), "{}", run.received.len());
-    // The last position is told as it is.
+    // The last position is sent as it is.
     let (before, after) = (rms(&raw), rms(&errors[..errors.len() - 1]));
     assert!((5.5..6.5).contains(&before) && after < before / 5.0, "{before} {after}");
     assert_eq!(run.figure(Half::Source, "averaged"), 10_000.0);
 }
 
-/// Where the pointer meant to be in the middle of the period whose last message was created then.
+/// The intended position in the middle of the period whose last message was created at `created`.
 fn middle(created: Time) -> f64 {
     (created.since(Time::from_millis(1000)).as_millis() as f64 - 24.5) / 10.0 - 0.45
 }
 
-/// What an application knows: distances in all, and where each finger's axes stand.
+/// The state of an application: distances so far, and the position of each finger's axes.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
     distances: BTreeMap<u16, i64>,
@@ -218,10 +218,10 @@ fn any_frame() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// At every key, and in the end, the application knows what it would have known without the pair; every
-    /// message that is more than motion arrives as it was.
+    /// At every key and at the end, the application's state is the same as without the pair; every
+    /// message that is not pure motion arrives unchanged.
     #[test]
-    fn whenever_it_matters_the_application_knows_the_same(
+    fn at_every_key_the_application_has_the_same_state(
         frames in prop::collection::vec((any_frame(), 0..40u64), 1..80),
     ) {
         let mut run = TwoHalves::new(&Average, &[], &Format::Evdev, steady(Duration::ZERO), 1);

@@ -1,4 +1,10 @@
-//! `buffer`: original spacing from a store at the sink (paper N, sections 4.8.2 and 6.7.1).
+//! `buffer`: restores the original spacing of messages by holding them at the sink ("Networked
+//! Device Driver Architecture" (2012), 4.8.2 and 6.7.1).
+//!
+//! - `mode=play`: [`play`] holds each message until its creation time plus a shift. The source half
+//!   passes messages on.
+//! - `mode=request`: credit-based flow control. [`sink`] grants the [`source`] a number of
+//!   messages; the source queues the rest.
 
 mod play;
 mod sink;
@@ -19,41 +25,56 @@ const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 100_000 };
 const DELAY: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) };
 
 static OPTIONS: [OptionSpec; 10] = [
-    agreed("mode", OptionKind::Choice(&["request", "play"]), "request", "who sets the pace"),
-    agreed("min", COUNT, "10", "request: the sink asks for more below this many messages, held or asked for"),
-    agreed("max", COUNT, "10", "request: messages held at the sink or asked for, at most"),
-    agreed("source_max", COUNT, "400", "request: messages held at the source, at most"),
+    agreed(
+        "mode",
+        OptionKind::Choice(&["request", "play"]),
+        "request",
+        "request: the sink requests messages; play: the source sends at once, the sink delays",
+    ),
+    agreed(
+        "min",
+        COUNT,
+        "10",
+        "request: below this many messages, held or requested, the sink requests more",
+    ),
+    agreed("max", COUNT, "10", "request: most messages held at the sink or requested"),
+    agreed("source_max", COUNT, "400", "request: most messages held at the source"),
     agreed(
         "full",
         OptionKind::Choice(&["auto", "discard", "wait"]),
         "auto",
-        "request: when the source is full",
+        "request: a full source drops the oldest message (discard) or applies backpressure (wait); auto depends on the format",
     ),
     agreed(
         "lost_after",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         "500ms",
-        "request: what was released and does not come is lost after this long",
+        "request: a released message that does not arrive within this time is lost",
     ),
-    agreed("delay", OptionKind::OrAuto(&DELAY), "50ms", "play: held this long beyond the fastest transit"),
-    agreed("delay_max", DELAY, "1s", "play: the longest delay that auto may choose"),
-    agreed("held_max", COUNT, "4096", "play: messages held at the sink, at most"),
+    agreed(
+        "delay",
+        OptionKind::OrAuto(&DELAY),
+        "50ms",
+        "play: delay beyond the fastest transit; auto adapts to the network",
+    ),
+    agreed("delay_max", DELAY, "1s", "play: longest delay that auto may choose"),
+    agreed("held_max", COUNT, "4096", "play: most messages held at the sink"),
     agreed(
         "held_bytes",
         OptionKind::Size { min: 1, max: 1 << 30 },
         "64MiB",
-        "bytes held at either half, at most",
+        "most bytes held at either half",
     ),
 ];
 
-fn plays(options: &Options) -> bool {
+fn is_play(options: &Options) -> bool {
     options.text("mode") == "play"
 }
 
-/// Whether a full source takes no more, rather than discard.
-fn waits(options: &Options, format: &Format) -> bool {
+/// True if a full source applies backpressure instead of discarding.
+fn applies_backpressure(options: &Options, format: &Format) -> bool {
     match options.text("full") {
-        "auto" => matches!(format, Format::Evdev | Format::Serial | Format::Controls),
+        "auto" => matches!(format, Format::Evdev | Format::Serial | Format::Viewer | Format::Controls),
         chosen => chosen == "wait",
     }
 }
@@ -64,7 +85,7 @@ impl Pair for Buffer {
     }
 
     fn summary(&self) -> &'static str {
-        "gives messages back their original spacing"
+        "restores the original spacing of messages"
     }
 
     fn doc(&self) -> &'static str {
@@ -76,7 +97,7 @@ impl Pair for Buffer {
     }
 
     fn promises(&self, options: &Options) -> Promises {
-        let requests = !plays(options);
+        let requests = !is_play(options);
         Promises {
             may_delay: true,
             may_drop: requests && options.text("full") != "wait",
@@ -90,8 +111,8 @@ impl Pair for Buffer {
     }
 
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {
-        // A header makes the body unreadable to pairs behind it.
-        Ok(if plays(options) { format.clone() } else { Format::Bytes })
+        // With a header, pairs behind this one cannot interpret the body.
+        Ok(if is_play(options) { format.clone() } else { Format::Bytes })
     }
 
     fn check(&self, options: &Options) -> Result<(), String> {
@@ -102,14 +123,14 @@ impl Pair for Buffer {
     }
 
     fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(match plays(options) {
+        Ok(match is_play(options) {
             true => Box::new(PassThrough),
-            false => Box::new(source::Source::new(options, waits(options, format))),
+            false => Box::new(source::Source::new(options, applies_backpressure(options, format))),
         })
     }
 
     fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(match plays(options) {
+        Ok(match is_play(options) {
             true => Box::new(play::Sink::new(options)),
             false => Box::new(sink::Sink::new(options)),
         })

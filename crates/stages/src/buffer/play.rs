@@ -1,21 +1,22 @@
-//! The sink of `mode=play`: creation time plus a shift, fixed or chosen by what the network does.
+//! The sink of `mode=play`: releases each message at its creation time plus a shift, which is fixed
+//! or adaptive.
 
-use crate::adaptive::Hold;
-use crate::checkpoint::{Checkpoint, Remembered};
-use crate::playout::{Playout, STEP_NS, Window, transit};
+use crate::adaptive::AdaptiveDelay;
+use crate::checkpoint::{CheckpointReader, CheckpointWriter};
+use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
 use contract::{Body, Choice, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
-/// A fixed shift moves by at most one part in this many of the time that passes.
+/// With a fixed delay, the shift moves by at most one part in this many of the elapsed time.
 const SLEW: i64 = 1000;
 
 pub(super) struct Sink {
     playout: Playout,
-    transits: Window,
+    transits: MinMaxWindow,
     delay: Duration,
-    /// Chooses the delay, where it is `auto`.
-    hold: Option<Hold>,
-    slewed: Time,
+    /// The controller of `delay=auto`.
+    adaptive: Option<AdaptiveDelay>,
+    last_slew: Time,
     late: u64,
     steps: u64,
 }
@@ -24,41 +25,47 @@ impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
             playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
-            transits: Window::default(),
+            transits: MinMaxWindow::default(),
             delay: options.duration("delay"),
-            hold: options.is_auto("delay").then(|| Hold::new(options.duration("delay_max"))),
-            slewed: Time::ZERO,
+            adaptive: options.is_auto("delay").then(|| AdaptiveDelay::new(options.duration("delay_max"))),
+            last_slew: Time::ZERO,
             late: 0,
             steps: 0,
         }
     }
 
-    /// Learns from one transit, and moves the shift.
-    fn follow(&mut self, created: Time, transit: i64, now: Time) {
+    /// Updates the shift with one transit.
+    fn update_shift(&mut self, created: Time, transit: i64, now: Time) {
         self.transits.add(transit, now);
-        let before = self.playout.shift();
-        let shift = match &mut self.hold {
-            Some(hold) => hold.follow((created, 1), transit, now, before),
-            None => self.shift(transit, now),
+        let previous = self.playout.shift();
+        let shift = match &mut self.adaptive {
+            Some(adaptive) => adaptive.update((created, 1), transit, now, previous),
+            None => self.fixed_shift(transit, now),
         };
-        let limit = if self.hold.is_some() { before.unwrap_or(shift) } else { shift };
+        let limit = if self.adaptive.is_some() { previous.unwrap_or(shift) } else { shift };
         self.late += u64::from(transit > limit);
         self.playout.set_shift(Some(shift));
     }
 
-    /// The shift of a fixed delay.
-    fn shift(&mut self, transit: i64, now: Time) -> i64 {
+    /// The shift for a fixed delay:
+    ///
+    /// ```text
+    /// nothing released yet, shift falls   the fastest transit plus the delay, but not into the past
+    /// all late, or 500 ms too high        a step to the fastest transit plus the delay
+    /// otherwise                           slewed towards it
+    /// ```
+    fn fixed_shift(&mut self, transit: i64, now: Time) -> i64 {
         let fastest = self.transits.low().unwrap_or(transit);
         let target = fastest.saturating_add(nanoseconds(self.delay));
-        let step = nanoseconds(now.since(self.slewed)) / SLEW;
-        self.slewed = now;
+        let step = nanoseconds(now.since(self.last_slew)) / SLEW;
+        self.last_slew = now;
         let Some(shift) = self.playout.shift() else { return target };
-        let unsettled = self.playout.released() == 0 && target < shift;
-        // The first message cannot leave in the past.
-        let soonest = self.playout.first_created().map_or(target, |created| now.signed_since(created));
+        let is_unsettled = self.playout.released() == 0 && target < shift;
+        // The first message cannot be released in the past.
+        let earliest = self.playout.first_created().map_or(target, |created| now.signed_since(created));
         let all_late = fastest > shift;
-        if unsettled {
-            target.max(soonest)
+        if is_unsettled {
+            target.max(earliest)
         } else if all_late || shift.saturating_sub(target) > STEP_NS {
             self.steps += 1;
             target
@@ -81,7 +88,7 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         self.playout.release(now, out);
-        self.follow(message.created, transit(&message, now), now);
+        self.update_shift(message.created, transit(&message, now), now);
         self.playout.hold(message, now, out);
         Ok(())
     }
@@ -109,13 +116,13 @@ impl Stage for Sink {
     }
 
     fn checkpoint(&self) -> Option<Body> {
-        let mut checkpoint = Checkpoint::default();
+        let mut checkpoint = CheckpointWriter::default();
         self.playout.put(&mut checkpoint);
         Some(checkpoint.finish())
     }
 
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        self.playout.restore(Remembered(checkpoint))
+        self.playout.restore(CheckpointReader(checkpoint))
     }
 
     fn report(&self) -> Vec<Report> {
@@ -125,6 +132,6 @@ impl Stage for Sink {
     }
 
     fn choices(&self) -> Vec<Choice> {
-        self.hold.iter().map(|hold| hold.choice("delay", self.playout.shift())).collect()
+        self.adaptive.iter().map(|adaptive| adaptive.choice("delay", self.playout.shift())).collect()
     }
 }

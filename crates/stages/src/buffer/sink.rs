@@ -1,33 +1,48 @@
-//! The half that asks, and releases at creation spacing.
+//! The sink of `mode=request`: requests messages and releases them at creation spacing.
+//!
+//! ```text
+//! control, sink to source   granted: total number of messages that the source may have released
+//! control, source to sink   released: total number released, sent when all grants are used
+//! data                      sequence: number of messages released before
+//!
+//! sequence arrives          all numbers before it arrived or are lost
+//! released arrives          if numbers below it are still missing after `lost_after`, they are lost
+//! held + outstanding < min  grant up to `max`
+//! nothing arrives           send the grant again after `lost_after`, then at doubled intervals up to 16 s
+//! ```
+//!
+//! Both counts are totals, so a repeated control message does no harm.
 
-use crate::checkpoint::{Checkpoint, Remembered};
+use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::playout::{Playout, STEP_NS, transit};
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
-/// How far a number may be ahead of what was asked for: an end gives out all that the source holds.
+/// Most that a sequence may be ahead of all grants. At its end, a flow sends all queued messages
+/// without a grant.
 const AHEAD_MAX: u64 = 1 << 20;
 
-/// No flow comes to so many messages.
+/// No flow has this many messages.
 const COUNT_MAX: u64 = 1 << 62;
 
-/// While nothing comes a request is said again, ever less often: at last this often.
-const SILENCE_MAX: Duration = Duration::from_secs(16);
+/// Longest interval between repeated requests.
+const RETRY_MAX: Duration = Duration::from_secs(16);
 
 pub(super) struct Sink {
     playout: Playout,
     min: u64,
     max: u64,
     lost_after: Duration,
-    /// How many the source may have released in all.
+    /// Total number of messages that the source may have released.
     granted: u64,
-    /// One more than the highest number seen, or known to be lost.
-    seen: u64,
-    /// What the source said it has released, and when what is missing of that is lost.
-    released: Option<(u64, Time)>,
-    /// When the request is said again, if nothing comes, and how long after the last time.
-    repeat: Option<(Time, Duration)>,
-    started: bool,
+    /// One more than the highest sequence that arrived or is known to be lost.
+    next_sequence: u64,
+    /// Total that the source announced as released, and the time at which messages missing from it
+    /// are lost.
+    announced: Option<(u64, Time)>,
+    /// Time of the next repeated request if nothing arrives, and the interval before it.
+    retry: Option<(Time, Duration)>,
+    has_started: bool,
     requests: u64,
     late: u64,
     lost: u64,
@@ -38,16 +53,16 @@ impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         let max = options.count("max");
         Sink {
-            // An end gives out all that the source holds, whatever was asked for.
+            // At its end, a flow sends all queued messages without a grant.
             playout: Playout::new(max + options.count("source_max"), options.size("held_bytes")),
             min: options.count("min").min(max) as u64,
             max: max as u64,
             lost_after: options.duration("lost_after"),
             granted: 0,
-            seen: 0,
-            released: None,
-            repeat: None,
-            started: false,
+            next_sequence: 0,
+            announced: None,
+            retry: None,
+            has_started: false,
             requests: 0,
             late: 0,
             lost: 0,
@@ -55,39 +70,38 @@ impl Sink {
         }
     }
 
-    /// Below the minimum, asks for what brings it back to the maximum. What was asked for and has not come
-    /// yet counts as held: else it would be asked for again and again for a round trip.
+    /// Below the minimum, requests messages up to the maximum. Outstanding messages count as held;
+    /// otherwise they would be requested again for a whole round trip.
     fn request(&mut self, now: Time, out: &mut Outbox) {
-        let held = self.playout.len() as u64 + self.coming();
+        let held = self.playout.len() as u64 + self.outstanding();
         if held < self.min {
-            self.granted = self.granted.max(self.seen) + self.max.saturating_sub(held);
-            self.say(self.lost_after, now, out);
+            self.granted = self.granted.max(self.next_sequence) + self.max.saturating_sub(held);
+            self.send_request(self.lost_after, now, out);
         }
     }
 
-    /// What was asked for and has not come.
-    fn coming(&self) -> u64 {
-        self.granted.saturating_sub(self.seen)
+    /// Messages requested that have not arrived.
+    fn outstanding(&self) -> u64 {
+        self.granted.saturating_sub(self.next_sequence)
     }
 
-    /// Tells the source how many it may have released; again after `wait`, unless something comes. The
-    /// number is a total, so that saying it again does no harm where the control channel was interrupted.
-    fn say(&mut self, wait: Duration, now: Time, out: &mut Outbox) {
+    /// Sends the grant; repeats it after `interval` unless something arrives.
+    fn send_request(&mut self, interval: Duration, now: Time, out: &mut Outbox) {
         self.requests += 1;
-        self.repeat = Some((now.after(wait), wait));
+        self.retry = Some((now.after(interval), interval));
         out.control(self.granted.to_le_bytes().to_vec());
     }
 
-    /// Everything before number `next` has come or never will.
-    fn see(&mut self, next: u64) {
-        self.seen = self.seen.max(next);
-        if self.released.is_some_and(|(released, _)| self.seen >= released) {
-            self.released = None;
+    /// All messages before number `next` arrived or are lost.
+    fn advance_to(&mut self, next: u64) {
+        self.next_sequence = self.next_sequence.max(next);
+        if self.announced.is_some_and(|(released, _)| self.next_sequence >= released) {
+            self.announced = None;
         }
     }
 
-    /// Moves the shift where spacing has to start anew.
-    fn anchor(&mut self, transit: i64) {
+    /// Starts a new spacing if the sink had run empty and the message is late or far too early.
+    fn update_shift(&mut self, transit: i64) {
         self.fastest = self.fastest.min(transit);
         let Some(shift) = self.playout.shift() else {
             return self.playout.set_shift(Some(transit));
@@ -111,20 +125,20 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let sequence = message.body.take_front().map(u64::from_le_bytes);
-        let sequence = sequence.ok_or_else(|| StageError::Input("it has no number".into()))?;
-        let ahead = sequence.saturating_sub(self.granted.max(self.seen));
+        let sequence = sequence.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;
+        let ahead = sequence.saturating_sub(self.granted.max(self.next_sequence));
         if ahead > AHEAD_MAX {
-            return Err(StageError::Input(format!("its number is {ahead} ahead of all requests")));
+            return Err(StageError::Input(format!("its sequence number is {ahead} ahead of all requests")));
         }
-        self.lost += sequence.saturating_sub(self.seen);
-        if sequence < self.seen {
-            // It was taken for lost, and was only overtaken.
+        self.lost += sequence.saturating_sub(self.next_sequence);
+        if sequence < self.next_sequence {
+            // Counted as lost, but it was only overtaken.
             self.lost = self.lost.saturating_sub(1);
         }
-        self.see(sequence + 1);
-        self.repeat = (self.coming() > 0).then(|| (now.after(self.lost_after), self.lost_after));
+        self.advance_to(sequence + 1);
+        self.retry = (self.outstanding() > 0).then(|| (now.after(self.lost_after), self.lost_after));
         self.playout.release(now, out);
-        self.anchor(transit(&message, now));
+        self.update_shift(transit(&message, now));
         self.playout.hold(message, now, out);
         self.request(now, out);
         Ok(())
@@ -134,15 +148,18 @@ impl Stage for Sink {
         let released = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a count has 8 bytes, not {}", control.len())))?;
         let released = u64::from_le_bytes(released);
-        if released.saturating_sub(self.granted.max(self.seen)) > AHEAD_MAX {
-            return Err(StageError::Control(format!("{released} released, {} asked for", self.granted)));
+        if released.saturating_sub(self.granted.max(self.next_sequence)) > AHEAD_MAX {
+            return Err(StageError::Control(format!(
+                "{released} released, but only {} requested",
+                self.granted
+            )));
         }
-        if self.granted < released && self.seen == 0 {
-            // A half before this one asked for them and has them.
-            (self.seen, self.granted) = (released, released);
+        if self.granted < released && self.next_sequence == 0 {
+            // A predecessor of this half requested and received them.
+            (self.next_sequence, self.granted) = (released, released);
             self.request(now, out);
-        } else if released > self.seen {
-            self.released = Some((released, now.after(self.lost_after)));
+        } else if released > self.next_sequence {
+            self.announced = Some((released, now.after(self.lost_after)));
         }
         Ok(())
     }
@@ -153,33 +170,34 @@ impl Stage for Sink {
     }
 
     fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        // What is missing shows in the numbers. Spacing starts anew when what is held has left.
+        // Missing messages show in the sequence. A new spacing starts when the held messages have
+        // left.
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if !self.started {
+        if !self.has_started {
             return Some(Time::ZERO);
         }
-        let lost_at = self.released.map(|(_, at)| at);
-        let repeat_at = self.repeat.map(|(at, _)| at);
-        self.playout.next_due().into_iter().chain(lost_at).chain(repeat_at).min()
+        let lost_at = self.announced.map(|(_, at)| at);
+        let retry_at = self.retry.map(|(at, _)| at);
+        self.playout.next_due().into_iter().chain(lost_at).chain(retry_at).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.started = true;
-        if let Some((released, at)) = self.released
+        self.has_started = true;
+        if let Some((released, at)) = self.announced
             && at <= now
         {
-            self.lost += released.saturating_sub(self.seen);
-            self.see(released);
+            self.lost += released.saturating_sub(self.next_sequence);
+            self.advance_to(released);
         }
         self.playout.release(now, out);
         self.request(now, out);
-        if let Some((at, waited)) = self.repeat
+        if let Some((at, interval)) = self.retry
             && at <= now
         {
-            self.say((waited * 2).min(SILENCE_MAX.max(waited)), now, out);
+            self.send_request((interval * 2).min(RETRY_MAX.max(interval)), now, out);
         }
         Ok(())
     }
@@ -193,17 +211,17 @@ impl Stage for Sink {
     }
 
     fn checkpoint(&self) -> Option<Body> {
-        let mut checkpoint = Checkpoint::default();
-        checkpoint.put([self.granted, self.seen]);
+        let mut checkpoint = CheckpointWriter::default();
+        checkpoint.put([self.granted, self.next_sequence]);
         self.playout.put(&mut checkpoint);
         Some(checkpoint.finish())
     }
 
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        let mut remembered = Remembered(checkpoint);
-        self.granted = remembered.number_below(COUNT_MAX)?;
-        self.seen = remembered.number_below(COUNT_MAX)?;
-        self.playout.restore(remembered)
+        let mut reader = CheckpointReader(checkpoint);
+        self.granted = reader.number_below(COUNT_MAX)?;
+        self.next_sequence = reader.number_below(COUNT_MAX)?;
+        self.playout.restore(reader)
     }
 
     fn report(&self) -> Vec<Report> {

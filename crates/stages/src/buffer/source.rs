@@ -1,4 +1,5 @@
-//! The half that releases what it is asked for.
+//! The source of `mode=request`: queues messages and releases them as granted. See `sink` for the
+//! protocol.
 
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
@@ -10,20 +11,20 @@ pub(super) struct Source {
     bytes: usize,
     messages_max: usize,
     bytes_max: usize,
-    waits: bool,
-    /// How many it may have released in all.
+    applies_backpressure: bool,
+    /// Total number of messages that it may have released.
     granted: u64,
     released: u64,
 }
 
 impl Source {
-    pub(super) fn new(options: &Options, waits: bool) -> Self {
+    pub(super) fn new(options: &Options, applies_backpressure: bool) -> Self {
         Source {
             queue: VecDeque::new(),
             bytes: 0,
             messages_max: options.count("source_max"),
             bytes_max: options.size("held_bytes"),
-            waits,
+            applies_backpressure,
             granted: 0,
             released: 0,
         }
@@ -69,8 +70,8 @@ impl Stage for Source {
         self.bytes += message.body.len();
         self.queue.push_back(message);
         self.release(out);
-        // The last one stays even if it is too large alone: it is the newest.
-        while !self.waits && self.queue.len() > 1 && self.is_over(self.messages_max) {
+        // The newest message stays even if it alone is over the bound.
+        while !self.applies_backpressure && self.queue.len() > 1 && self.is_over(self.messages_max) {
             self.take_first();
             out.drop_counted(DISCARDED, 1);
         }
@@ -82,7 +83,7 @@ impl Stage for Source {
             .map_err(|_| StageError::Control(format!("a request has 8 bytes, not {}", control.len())))?;
         let granted = u64::from_le_bytes(granted);
         if granted <= self.granted && self.released >= self.granted {
-            // It asks again: what it asked for was released, and lost, or the news of that was.
+            // A repeated request: the released messages were lost, or the announcement of them was.
             out.control(self.granted.to_le_bytes().to_vec());
         }
         self.granted = self.granted.max(granted);
@@ -96,7 +97,7 @@ impl Stage for Source {
     }
 
     fn has_room(&self) -> bool {
-        !self.waits || !self.is_over(self.messages_max - 1)
+        !self.applies_backpressure || !self.is_over(self.messages_max - 1)
     }
 
     fn held(&self) -> usize {

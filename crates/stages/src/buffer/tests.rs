@@ -34,7 +34,7 @@ fn feed(run: &mut TwoHalves, count: u64, period: Duration) {
     }
 }
 
-/// Paper N, section 6.7.1: an update every 16 ms, each late by 0 to J.
+/// "Networked Device Driver Architecture" (2012), 6.7.1: an update every 16 ms, with jitter J.
 fn experiment(given: &[(&str, &str)], jitter_ms: u64, seed: u64) -> TwoHalves {
     let mut run = TwoHalves::new(&Buffer, given, &Format::Motion, jittery(jitter_ms), seed);
     feed(&mut run, 200, PERIOD);
@@ -63,9 +63,9 @@ fn play_restores_spacing_at_every_jitter_its_delay_covers() {
 }
 
 #[test]
-fn request_restores_spacing_as_well_as_the_paper_says() {
-    // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows by what the first message was not
-    // late, once. Beyond max x period it cannot keep up.
+fn request_restores_spacing_as_published() {
+    // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows once, because the first
+    // message was not the latest. Beyond max x period it cannot keep up.
     for (jitter_ms, bound_ms) in [(0, 1e-6), (5, 0.1), (10, 0.1), (25, 0.1), (50, 0.12), (100, 0.3)] {
         let mean = mean_error_ms(&[], jitter_ms);
         assert!(mean < bound_ms, "J={jitter_ms}: {mean} ms");
@@ -74,12 +74,12 @@ fn request_restores_spacing_as_well_as_the_paper_says() {
 }
 
 #[test]
-fn auto_learns_what_it_needs_and_no_more_and_says_why() {
+fn auto_finds_the_delay_that_jitter_needs() {
     for (jitter_ms, needed_ms) in [(120, 90.0..121.0), (2, 1.0..2.1)] {
         let given = [("mode", "play"), ("delay", "auto")];
         let mut run = TwoHalves::new(&Buffer, &given, &Format::Motion, jittery(jitter_ms), 1);
         feed(&mut run, 6000, PERIOD);
-        // It comes down by one part in a hundred, which is 160 us on 16 ms.
+        // The shift falls by one part in a hundred, 160 us per 16 ms.
         assert!(run.spacing_error(3000).0 < 0.2e6, "J={jitter_ms}: {:?}", run.spacing_error(3000));
         let delay_ms = run.figure(Half::Sink, "delay_ms");
         assert!(needed_ms.contains(&delay_ms), "{delay_ms}");
@@ -87,7 +87,7 @@ fn auto_learns_what_it_needs_and_no_more_and_says_why() {
 }
 
 #[test]
-fn play_follows_a_clock_or_a_route_that_steps() {
+fn play_adapts_to_a_step_of_clock_or_route() {
     for (step_ms, delay) in
         [-3000i64, -700, 700, 3000].into_iter().flat_map(|step_ms| [(step_ms, "50ms"), (step_ms, "auto")])
     {
@@ -114,7 +114,7 @@ fn play_follows_a_clock_or_a_route_that_steps() {
 }
 
 #[test]
-fn request_keeps_up_until_the_round_trip_is_max_periods() {
+fn request_keeps_up_while_the_round_trip_is_below_max_periods() {
     for (one_way_ms, keeps_up) in [(2, true), (40, true), (75, true), (90, false), (200, false)] {
         let mut run = TwoHalves::new(
             &Buffer,
@@ -124,13 +124,13 @@ fn request_keeps_up_until_the_round_trip_is_max_periods() {
             1,
         );
         feed(&mut run, 3000, PERIOD);
-        let behind = run.figure(Half::Source, "held");
-        assert_eq!((run.dropped() == 0, behind <= 10.0), (keeps_up, keeps_up), "{one_way_ms} ms: {behind}");
+        let queued = run.figure(Half::Source, "held");
+        assert_eq!((run.dropped() == 0, queued <= 10.0), (keeps_up, keeps_up), "{one_way_ms} ms: {queued}");
     }
 }
 
 #[test]
-fn a_smaller_minimum_asks_less_often() {
+fn a_smaller_minimum_sends_fewer_requests() {
     let requests = |min| {
         let mut run = TwoHalves::new(&Buffer, &[("min", min)], &Format::Motion, jittery(5), 1);
         feed(&mut run, 1000, PERIOD);
@@ -149,12 +149,12 @@ fn the_source_discards_the_earliest_and_counts_them() {
     }
     assert_eq!(run.dropped(), 4);
     run.end();
-    let left: Vec<u8> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes()[0]).collect();
-    assert_eq!(left, [4, 5, 6]);
+    let released: Vec<u8> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes()[0]).collect();
+    assert_eq!(released, [4, 5, 6]);
 }
 
 #[test]
-fn a_source_that_waits_takes_no_more_and_drops_nothing() {
+fn full_wait_applies_backpressure_and_drops_nothing() {
     let given = [("full", "wait"), ("source_max", "3"), ("max", "2")];
     let mut stage = Buffer.source(&options(&Buffer, &given), &Format::Serial, &Site::default()).unwrap();
     let mut out = Outbox::default();
@@ -168,6 +168,7 @@ fn a_source_that_waits_takes_no_more_and_drops_nothing() {
     for (full, format, waits) in [
         ("auto", Format::Evdev, true),
         ("auto", Format::Serial, true),
+        ("auto", Format::Viewer, true),
         ("auto", Format::Motion, false),
         ("discard", Format::Evdev, false),
     ] {
@@ -179,7 +180,7 @@ fn a_source_that_waits_takes_no_more_and_drops_nothing() {
 }
 
 #[test]
-fn lost_messages_free_their_places() {
+fn lost_messages_are_requested_anew() {
     for seed in 0..10 {
         let link = Params { loss_ppm: 300_000, ..jittery(30) };
         let mut run = TwoHalves::new(&Buffer, &[("lost_after", "100ms")], &Format::Motion, link, seed);
@@ -187,7 +188,7 @@ fn lost_messages_free_their_places() {
         run.run_until(run.now.after(Duration::from_secs(5)));
         assert_eq!(run.received.len() as u64 + run.lost() + run.dropped(), 2000, "seed {seed}");
         assert!(run.dropped() < 100, "seed {seed}: {:?}", run.drops);
-        // All asked for is lost: nothing but the source's count tells.
+        // All requested messages are lost: only the announcement of the source shows it.
         let dead = Params { loss_ppm: 1_000_000, ..jittery(0) };
         run.configure(dead);
         feed(&mut run, 30, PERIOD);
@@ -218,7 +219,7 @@ fn header_and_control_layout() {
 }
 
 #[test]
-fn what_the_control_channel_loses_is_said_again() {
+fn lost_control_messages_are_repeated() {
     let options = options(&Buffer, &[("max", "2"), ("min", "2"), ("lost_after", "100ms")]);
     let mut source = Buffer.source(&options, &Format::Bytes, &Site::default()).unwrap();
     let mut sink = Buffer.sink(&options, &Format::Bytes, &Site::default()).unwrap();
@@ -238,14 +239,14 @@ fn what_the_control_channel_loses_is_said_again() {
     let count = out.controls.pop().unwrap();
     out.messages.clear();
     source.handle_control(&request, Time(0), &mut out).unwrap();
-    assert_eq!(out.controls.pop(), Some(count.clone()), "the count was lost");
+    assert_eq!(out.controls.pop(), Some(count.clone()), "the announcement was lost");
     sink.handle_control(&count, Time::from_millis(60_000), &mut out).unwrap();
     sink.handle_timeout(Time::from_millis(60_100), &mut out).unwrap();
-    assert_eq!(out.controls.pop(), Some(4u64.to_le_bytes().to_vec()), "it asks for two others");
+    assert_eq!(out.controls.pop(), Some(4u64.to_le_bytes().to_vec()), "it requests two others");
 }
 
 #[test]
-fn a_sink_half_made_anew_asks_for_what_follows() {
+fn a_restarted_sink_half_requests_the_next_messages() {
     let options = options(&Buffer, &[("min", "1"), ("max", "2")]);
     let mut source = Buffer.source(&options, &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
@@ -255,7 +256,7 @@ fn a_sink_half_made_anew_asks_for_what_follows() {
     }
     assert_eq!(out.messages.len(), 9);
     out = Outbox::default();
-    // The half that had them is gone.
+    // The first sink half is gone.
     let mut sink = Buffer.sink(&options, &Format::Bytes, &Site::default()).unwrap();
     sink.handle_timeout(Time(5), &mut out).unwrap();
     for _ in 0..2 {
@@ -270,7 +271,7 @@ fn a_sink_half_made_anew_asks_for_what_follows() {
 }
 
 #[test]
-fn a_lying_half_is_refused() {
+fn impossible_numbers_are_refused() {
     let mut sink = Buffer.sink(&options(&Buffer, &[]), &Format::Bytes, &Site::default()).unwrap();
     let mut out = Outbox::default();
     let mut far = Body::from(vec![1]);
@@ -286,9 +287,9 @@ fn a_lying_half_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the device's own rhythm: once its delay covers the jitter, play gives it back.
+    /// Play restores any creation spacing if its delay covers the jitter.
     #[test]
-    fn any_rhythm_is_restored(
+    fn any_spacing_is_restored(
         gaps_ms in prop::collection::vec(1u64..300, 50..150),
         jitter_ms in 0u64..80,
         reorder in any::<bool>(),
@@ -303,7 +304,8 @@ proptest! {
         }
         run.run_until(run.now.after(Duration::from_secs(1)));
         prop_assert_eq!(run.received.len(), gaps_ms.len());
-        // 1 ms in a second; a link that reorders may also swap two that are closer than the jitter.
+        // The shift moves by 1 ms per second. A link that reorders may also swap two messages that
+        // are closer than the jitter.
         if !reorder {
             prop_assert!(run.spacing_error(0).1 <= 0.5e6, "{:?}", run.spacing_error(0));
         }

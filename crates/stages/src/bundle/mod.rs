@@ -1,4 +1,11 @@
-//! `bundle`: several messages in one container (paper N, sections 4.8.2 and 6.7.2).
+//! `bundle`: several messages in one container ("Networked Device Driver Architecture" (2012),
+//! 4.8.2 and 6.7.2).
+//!
+//! - [`source`]: collects messages until the bundle is full, or its first message has waited long
+//!   enough.
+//! - [`sink`]: unpacks bundles and releases the messages at creation spacing.
+//! - [`count`]: `count=auto`, the number of messages per bundle; runs at the source.
+//! - [`growth`]: for `count=auto`, detects at the sink that a queue grows in the network.
 
 mod count;
 mod growth;
@@ -25,38 +32,33 @@ static OPTIONS: [OptionSpec; 6] = [
         "count",
         OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: COUNT_MAX }),
         "10",
-        "messages to a bundle",
+        "messages per bundle; auto adapts to the network",
     ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         "250ms",
-        "the longest that a bundle's first message waits for the others",
+        "longest time the first message of a bundle waits for the others",
     ),
     agreed(
         "bytes_max",
         OptionKind::Size { min: 1, max: 32 << 20 },
         "1MiB",
-        "bytes of a bundle's bodies, at most",
+        "most bytes of bodies per bundle",
     ),
     agreed(
         "hold",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
         "0s",
-        "held at the sink beyond the first bundle's need; 0s: as long as it spans",
+        "extra time the sink holds messages; 0s: as long as the longest bundle spans",
     ),
     agreed(
         "held_max",
         OptionKind::Integer { min: 1, max: 1 << 20 },
         "4096",
-        "messages held at the sink, at most",
+        "most messages held at the sink",
     ),
-    agreed(
-        "held_bytes",
-        OptionKind::Size { min: 1, max: 1 << 30 },
-        "64MiB",
-        "bytes held at the sink, at most",
-    ),
+    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held at the sink"),
 ];
 
 impl Pair for Bundle {
@@ -82,7 +84,7 @@ impl Pair for Bundle {
 
     fn cost(&self) -> Option<&'static str> {
         Some(
-            "the 99th percentile of the time from creation to hand-over, plus ten periods of the device for each share \
+            "the 99th percentile of the time from creation to release, plus ten message periods for each share \
              that is late or lost",
         )
     }

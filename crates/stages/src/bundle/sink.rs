@@ -1,58 +1,62 @@
-//! The half that unpacks, and releases at creation spacing.
+//! The half that unpacks bundles and releases messages at creation spacing.
+//!
+//! With a fixed count, the shift (release minus creation) covers the span of a bundle, or the
+//! option `hold`. With `count=auto`, an [`AdaptiveDelay`] learns the shift that the network needs,
+//! and the span of each bundle is added.
 
-use super::count::{AUTO_MAX, BEAT, Word};
-use super::growth::Watch;
+use super::count::{ALIVE_INTERVAL, AUTO_MAX, SinkReport};
+use super::growth::QueueDetector;
 use super::{COUNT_BYTES, ENTRY_BYTES};
-use crate::adaptive::Hold;
-use crate::checkpoint::{Checkpoint, Remembered};
-use crate::playout::{Playout, STEP_NS, Window, transit};
+use crate::adaptive::AdaptiveDelay;
+use crate::checkpoint::{CheckpointReader, CheckpointWriter};
+use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
 use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::time::Duration;
 
-/// Least time between two words to the source half.
-const WORD_INTERVAL: Duration = Duration::from_millis(100);
-/// Nothing for so long, and for so many times what is usual, is silence.
+/// Shortest time between two reports of growth.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// No bundle for this long, and for this many times their usual period, is silence.
 const SILENCE: Duration = Duration::from_millis(150);
 const SILENT_PERIODS: f64 = 6.0;
-/// The longest that messages are held where the count is `auto`, beyond the fastest.
+/// With `count=auto`, the longest delay beyond the fastest transit.
 const HOLD_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Sink {
     playout: Playout,
     count_max: usize,
     hold: Duration,
-    /// Transits of the first messages of the last bundles.
-    transits: Window,
-    /// The longest time from the first message of a bundle to its last.
+    /// Transits of the first message of each recent bundle.
+    transits: MinMaxWindow,
+    /// Longest time from the first message of a bundle to its last.
     span: i64,
     late: u64,
-    /// Where the count is `auto`.
+    /// State for `count=auto`.
     auto: Option<Auto>,
 }
 
-/// What a sink does besides where the source half chooses how many go into a bundle.
+/// The sink's part of `count=auto`.
 struct Auto {
-    hold: Hold,
-    watch: Watch,
-    /// From the first message to the last of the bundle before.
+    delay: AdaptiveDelay,
+    queue_detector: QueueDetector,
+    /// Span of the previous bundle.
     span: i64,
-    /// When the next word may be said.
-    word_due: Time,
-    beat_due: Time,
-    rhythm: Rhythm,
+    /// Time of the next report of growth, and of the next report that bundles arrive.
+    report_due: Time,
+    alive_due: Time,
+    arrivals: ArrivalRate,
 }
 
-/// How often bundles come.
+/// The rate at which bundles arrive, to detect silence.
 #[derive(Default)]
-struct Rhythm {
+struct ArrivalRate {
     last: Option<Time>,
-    /// Mean nanoseconds between two.
+    /// Mean nanoseconds between two bundles.
     period: f64,
     bundles: u32,
 }
 
-impl Rhythm {
-    fn see(&mut self, now: Time) {
+impl ArrivalRate {
+    fn add(&mut self, now: Time) {
         if let Some(before) = self.last.replace(now) {
             let period = now.since(before).as_nanos() as f64;
             self.period += (period - self.period) / 32.0;
@@ -60,12 +64,12 @@ impl Rhythm {
         }
     }
 
-    /// Whether they come so often that it is odd if none comes for long.
+    /// True if bundles arrive so often that a pause means silence.
     fn is_dense(&self) -> bool {
         self.bundles >= 64 && self.period * SILENT_PERIODS < SILENCE.as_nanos() as f64
     }
 
-    /// When it is odd that nothing came.
+    /// Time at which a pause becomes silence.
     fn silent_at(&self) -> Option<Time> {
         self.last.filter(|_| self.is_dense()).map(|last| last.after(SILENCE))
     }
@@ -77,29 +81,30 @@ impl Sink {
             playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
             count_max: if options.is_auto("count") { AUTO_MAX } else { options.count("count") },
             hold: options.duration("hold"),
-            transits: Window::default(),
+            transits: MinMaxWindow::default(),
             span: 0,
             late: 0,
             auto: options.is_auto("count").then(|| Auto {
-                hold: Hold::new(HOLD_MAX),
-                watch: Watch::default(),
+                delay: AdaptiveDelay::new(HOLD_MAX),
+                queue_detector: QueueDetector::default(),
                 span: 0,
-                word_due: Time::ZERO,
-                beat_due: Time::ZERO,
-                rhythm: Rhythm::default(),
+                report_due: Time::ZERO,
+                alive_due: Time::ZERO,
+                arrivals: ArrivalRate::default(),
             }),
         }
     }
 
-    /// Moves the shift where this bundle's first message, of this transit, would be late, or all are early.
-    fn anchor(&mut self, transit: i64, span: i64, now: Time) {
+    /// Raises the shift if the first message of a bundle is late; lowers it if all are far too
+    /// early.
+    fn update_shift(&mut self, transit: i64, span: i64, now: Time) {
         let longer = span.saturating_sub(self.span).max(0);
         self.span = self.span.max(span);
         let (cover, grown) = match i64::try_from(self.hold.as_nanos()).unwrap_or(i64::MAX) {
             0 => (self.span, longer),
             hold => (hold, 0),
         };
-        let turned = self.transits.add(transit, now);
+        let half_ended = self.transits.add(transit, now);
         let slowest = self.transits.high().unwrap_or(transit);
         let shift = match self.playout.shift() {
             None => transit.saturating_add(cover),
@@ -109,7 +114,7 @@ impl Sink {
             }
             Some(shift) => {
                 let needed = slowest.saturating_add(cover);
-                if turned && shift.saturating_sub(needed) > STEP_NS { needed } else { shift }
+                if half_ended && shift.saturating_sub(needed) > STEP_NS { needed } else { shift }
             }
         };
         self.playout.set_shift(Some(shift));
@@ -117,8 +122,8 @@ impl Sink {
 }
 
 impl Auto {
-    /// The shift to have, where it was `shift` until now: a bundle of these came.
-    fn follow(
+    /// Returns the new shift after a bundle arrived; `shift` is the current one.
+    fn update(
         &mut self,
         messages: &[Message],
         shift: Option<i64>,
@@ -126,55 +131,57 @@ impl Auto {
         out: &mut Outbox,
     ) -> Option<i64> {
         let (first, last) = (messages.first()?, messages.last()?);
-        // A count is agreed on as a u16.
+        // The count fits, because `auto` takes at most `AUTO_MAX`.
         let count = messages.len() as u16;
-        self.rhythm.see(now);
-        if self.rhythm.is_dense() && now >= self.beat_due {
-            self.beat_due = now.after(BEAT);
-            out.control(Word::Beat.to_bytes().to_vec());
+        self.arrivals.add(now);
+        if self.arrivals.is_dense() && now >= self.alive_due {
+            self.alive_due = now.after(ALIVE_INTERVAL);
+            out.control(SinkReport::Alive.to_bytes().to_vec());
         }
-        // The network's own part is learned; the span is known.
+        // Only the part of the network is learned; the span is known.
         let (transit, span) = (transit(last, now), last.created.signed_since(first.created));
         let shift = shift.map(|shift| shift.saturating_sub(std::mem::replace(&mut self.span, span)));
-        if let Some(growth) = self.watch.see(count, last.created, transit, now)
-            && now >= self.word_due
+        if let Some(growth) = self.queue_detector.add(count, last.created, transit, now)
+            && now >= self.report_due
         {
-            self.word_due = now.after(WORD_INTERVAL);
-            out.control(Word::Grew(growth).to_bytes().to_vec());
+            self.report_due = now.after(REPORT_INTERVAL);
+            out.control(SinkReport::QueueGrew(growth).to_bytes().to_vec());
         }
-        // A queue that the source half is about to end is not waited for.
-        let shift = match (self.watch.queued_since(), shift) {
+        // The source half is about to end this queue, so the shift must not rise for it.
+        let shift = match (self.queue_detector.queued_since(), shift) {
             (Some(since), Some(shift)) => {
-                self.hold.forget_from(since).map_or(shift, |chosen| chosen.min(shift))
+                self.delay.discard_from(since).map_or(shift, |best| best.min(shift))
             }
-            _ => self.hold.follow((first.created, count.into()), transit, now, shift),
+            _ => self.delay.update((first.created, count.into()), transit, now, shift),
         };
         Some(shift.saturating_add(span))
     }
 }
 
-/// Reads a bundle of at most `count_max` messages; a message costs far more memory than its entry.
+/// Unpacks a bundle of at most `count_max` messages. The bound matters: a message takes far more
+/// memory than its entry.
 fn unpack(bundle: Message, count_max: usize) -> Result<Vec<Message>, StageError> {
-    let wrong = |problem: &str| StageError::Input(problem.into());
+    let malformed = |problem: &str| StageError::Input(problem.into());
     let Message { created, attributes, mut body } = bundle;
-    let count = body.take_front().map(u16::from_le_bytes).ok_or_else(|| wrong("it has no header"))?;
+    let count = body.take_front().map(u16::from_le_bytes).ok_or_else(|| malformed("it has no header"))?;
     if usize::from(count) > count_max {
-        return Err(wrong(&format!("it has {count} messages, {count_max} were agreed on")));
+        return Err(malformed(&format!("it has {count} messages, but at most {count_max} were agreed on")));
     }
-    let entries =
-        body.split_front(ENTRY_BYTES * usize::from(count)).ok_or_else(|| wrong("its header is cut short"))?;
+    let entries = body
+        .split_front(ENTRY_BYTES * usize::from(count))
+        .ok_or_else(|| malformed("its header is cut short"))?;
     let mut reader = wire::Reader::new(&entries);
     let mut messages = Vec::with_capacity(usize::from(count));
     let short = |error: wire::WireError| StageError::Input(error.to_string());
     for _ in 0..count {
         let after = reader.u64("bundled creation time").map_err(short)?.cast_signed();
         let length = reader.u32("bundled length").map_err(short)? as usize;
-        let body = body.split_off_front(length).ok_or_else(|| wrong("a body is cut short"))?;
+        let body = body.split_off_front(length).ok_or_else(|| malformed("a body is cut short"))?;
         messages.push(Message { created: created.shifted(Offset(after)), attributes, body });
     }
     match body.is_empty() {
         true => Ok(messages),
-        false => Err(wrong("bytes are left over")),
+        false => Err(malformed("bytes are left over")),
     }
 }
 
@@ -192,12 +199,12 @@ impl Stage for Sink {
             let span = last.created.signed_since(first.created);
             let first_transit = transit(first, now);
             match &mut self.auto {
-                None => self.anchor(first_transit, span, now),
+                None => self.update_shift(first_transit, span, now),
                 Some(auto) => {
                     self.transits.add(first_transit, now);
                     let shift = self.playout.shift();
                     self.late += u64::from(shift.is_some_and(|shift| first_transit > shift));
-                    self.playout.set_shift(auto.follow(&messages, shift, now, out));
+                    self.playout.set_shift(auto.update(&messages, shift, now, out));
                 }
             }
         }
@@ -208,23 +215,23 @@ impl Stage for Sink {
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.playout.flush(out);
         if let Some(auto) = &mut self.auto {
-            auto.rhythm = Rhythm::default();
+            auto.arrivals = ArrivalRate::default();
         }
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let silent_at = self.auto.as_ref().and_then(|auto| auto.rhythm.silent_at());
+        let silent_at = self.auto.as_ref().and_then(|auto| auto.arrivals.silent_at());
         self.playout.next_due().into_iter().chain(silent_at).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         if let Some(auto) = &mut self.auto
-            && auto.rhythm.silent_at().is_some_and(|at| at <= now)
+            && auto.arrivals.silent_at().is_some_and(|at| at <= now)
         {
-            auto.rhythm = Rhythm::default();
-            auto.watch.expect(now);
-            out.control(Word::Silence.to_bytes().to_vec());
+            auto.arrivals = ArrivalRate::default();
+            auto.queue_detector.expect_queue(now);
+            out.control(SinkReport::Silence.to_bytes().to_vec());
         }
         self.playout.release(now, out);
         Ok(())
@@ -239,13 +246,13 @@ impl Stage for Sink {
     }
 
     fn checkpoint(&self) -> Option<Body> {
-        let mut checkpoint = Checkpoint::default();
+        let mut checkpoint = CheckpointWriter::default();
         self.playout.put(&mut checkpoint);
         Some(checkpoint.finish())
     }
 
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        self.playout.restore(Remembered(checkpoint))
+        self.playout.restore(CheckpointReader(checkpoint))
     }
 
     fn report(&self) -> Vec<Report> {

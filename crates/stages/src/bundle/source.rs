@@ -1,4 +1,4 @@
-//! The half that collects.
+//! The half that collects messages into bundles.
 
 use super::count::Count;
 use super::{COUNT_BYTES, ENTRY_BYTES};
@@ -14,7 +14,7 @@ pub(super) struct Source {
     bytes_max: usize,
     held: Vec<Message>,
     bytes: usize,
-    due: Option<Time>,
+    deadline: Option<Time>,
     bundles: u64,
     messages: u64,
 }
@@ -27,7 +27,7 @@ impl Source {
             bytes_max: options.size("bytes_max"),
             held: Vec::new(),
             bytes: 0,
-            due: None,
+            deadline: None,
             bundles: 0,
             messages: 0,
         }
@@ -35,7 +35,7 @@ impl Source {
 
     fn send(&mut self, out: &mut Outbox) {
         let Some(first) = self.held.first() else { return };
-        let (created, attributes) = (first.created, together(&self.held));
+        let (created, attributes) = (first.created, bundle_attributes(&self.held));
         let mut header = Vec::with_capacity(COUNT_BYTES + ENTRY_BYTES * self.held.len());
         header.extend_from_slice(&(self.held.len() as u16).to_le_bytes());
         for message in &self.held {
@@ -47,13 +47,13 @@ impl Source {
         let mut body = Body::from(Bytes::from(header));
         self.held.drain(..).for_each(|message| body.append(message.body));
         self.bytes = 0;
-        self.due = None;
+        self.deadline = None;
         out.send(Port::MAIN, Message { created, attributes, body });
     }
 }
 
-/// What holds for a bundle: it is as urgent as the most urgent in it, and droppable only if all are.
-fn together(held: &[Message]) -> Attributes {
+/// Attributes of a bundle: as urgent as its most urgent message, droppable only if all are.
+fn bundle_attributes(held: &[Message]) -> Attributes {
     let all = || held.iter().map(|message| message.attributes);
     let key = held.first().and_then(|first| first.attributes.key);
     Attributes {
@@ -81,9 +81,9 @@ impl Stage for Source {
         if self.bytes + bytes > self.bytes_max {
             self.send(out);
         }
-        self.due.get_or_insert(now.after(self.wait));
+        self.deadline.get_or_insert(now.after(self.wait));
         self.bytes += bytes;
-        self.count.see(bytes, message.created, now);
+        self.count.add_message(bytes, message.created, now);
         self.held.push(message);
         if self.held.len() >= self.count.get() || self.bytes > self.bytes_max {
             self.send(out);
@@ -92,7 +92,7 @@ impl Stage for Source {
     }
 
     fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        self.count.handle_word(control, now)
+        self.count.handle_report(control, now)
     }
 
     fn handle_feedback(
@@ -111,11 +111,11 @@ impl Stage for Source {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.due
+        self.deadline
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        if self.due.is_some_and(|due| due <= now) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.send(out);
         }
         Ok(())

@@ -33,9 +33,10 @@ fn feed(run: &mut TwoHalves, count: u64) {
     }
 }
 
-/// Paper N, section 6.7.2: ten updates to a bundle, one every 16 ms, each bundle late by 0 to J.
+/// "Networked Device Driver Architecture" (2012), 6.7.2: ten updates per bundle, one every 16 ms,
+/// with jitter J.
 #[test]
-fn spacing_is_whole_while_transits_differ_by_less_than_the_span() {
+fn spacing_is_exact_while_jitter_is_below_the_span() {
     for jitter_ms in [0, 5, 10, 25, 50, 100, 144] {
         for seed in 0..20 {
             let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(jitter_ms), seed);
@@ -48,7 +49,7 @@ fn spacing_is_whole_while_transits_differ_by_less_than_the_span() {
 }
 
 #[test]
-fn a_bundle_beyond_that_moves_the_shift_once() {
+fn a_later_bundle_raises_the_shift_once() {
     let mut late = 0.0;
     for seed in 0..20 {
         let mut run = TwoHalves::new(&Bundle, &[("hold", "20ms")], &Format::Motion, jittery(200), seed);
@@ -61,7 +62,7 @@ fn a_bundle_beyond_that_moves_the_shift_once() {
 }
 
 #[test]
-fn after_an_interruption_the_shift_comes_back() {
+fn the_shift_falls_after_an_interruption() {
     let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(10), 1);
     feed(&mut run, 200);
     let usual = run.figure(Half::Sink, "delay_ms");
@@ -92,15 +93,16 @@ fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
     )
 }
 
-/// Bytes that each bundle costs on the way beside itself.
+/// Headers of each bundle in the network.
 const PACKET_BYTES: usize = 56;
 
-/// What `auto` stands at after so many seconds on each of these networks, one after the other: 24 bytes every millisecond.
-fn stood_at(networks: &[(&str, u64)]) -> Vec<i64> {
+/// The count that `auto` chose after a time on each of these networks in turn, with 24 bytes every
+/// millisecond.
+fn settled_counts(networks: &[(&str, u64)]) -> Vec<i64> {
     let (mut source, mut sink) = halves(&[("count", "auto")]);
     let mut link = Link::<u64>::new(Params::default(), 1);
-    let (mut crossing, mut words, mut out) = (Vec::new(), VecDeque::new(), Outbox::default());
-    let (mut now, mut delay, mut stood_at) = (Time::from_millis(1000), Duration::ZERO, Vec::new());
+    let (mut crossing, mut reports, mut out) = (Vec::new(), VecDeque::new(), Outbox::default());
+    let (mut now, mut delay, mut settled_counts) = (Time::from_millis(1000), Duration::ZERO, Vec::new());
     for (network, seconds) in networks {
         link.configure(now.0, network.parse().unwrap());
         for ms in 0..seconds * 1000 {
@@ -116,10 +118,10 @@ fn stood_at(networks: &[(&str, u64)]) -> Vec<i64> {
                 delay = now.since(message.created);
             }
             let arrives = now.after(Duration::from_nanos(link.params().delay_ns));
-            words.extend(out.controls.drain(..).map(|word| (arrives, word)));
-            while words.front().is_some_and(|(at, _)| *at <= now) {
-                let (_, word) = words.pop_front().unwrap();
-                source.handle_control(&word, now, &mut out).unwrap();
+            reports.extend(out.controls.drain(..).map(|report| (arrives, report)));
+            while reports.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, report) = reports.pop_front().unwrap();
+                source.handle_control(&report, now, &mut out).unwrap();
             }
             if ms % 250 == 0 {
                 let feedback = Feedback { received: 100, delay, ..Feedback::default() };
@@ -133,25 +135,25 @@ fn stood_at(networks: &[(&str, u64)]) -> Vec<i64> {
             }
         }
         match source.choices()[0].value {
-            Value::Integer(count) => stood_at.push(count),
+            Value::Integer(count) => settled_counts.push(count),
             ref other => panic!("{other:?}"),
         }
     }
-    stood_at
+    settled_counts
 }
 
 const FAST: &str = "delay=100us,jitter=100us,rate=1gbit";
-const THIN: &str = "delay=25ms,jitter=15ms,rate=500kbit";
+const SLOW: &str = "delay=25ms,jitter=15ms,rate=500kbit";
 
 #[test]
-fn auto_stands_still_on_a_steady_network() {
-    assert_eq!(stood_at(&[(FAST, 2), (FAST, 20), (FAST, 20)]), [1, 1, 1]);
-    assert_eq!(stood_at(&[(THIN, 8), (THIN, 10), (THIN, 10)]), [3, 3, 3]);
+fn auto_is_stable_on_a_steady_network() {
+    assert_eq!(settled_counts(&[(FAST, 2), (FAST, 20), (FAST, 20)]), [1, 1, 1]);
+    assert_eq!(settled_counts(&[(SLOW, 8), (SLOW, 10), (SLOW, 10)]), [3, 3, 3]);
 }
 
 #[test]
-fn auto_follows_a_network_that_becomes_thin_within_a_second_and_one_that_becomes_fast_in_time() {
-    let counts = stood_at(&[(FAST, 5), (THIN, 1), (THIN, 9), (FAST, 130)]);
+fn auto_adapts_to_a_slower_network_at_once_and_to_a_faster_one_later() {
+    let counts = settled_counts(&[(FAST, 5), (SLOW, 1), (SLOW, 9), (FAST, 130)]);
     assert_eq!(counts[0], 1);
     assert!((3..=12).contains(&counts[1]), "{counts:?}");
     assert_eq!(counts[2..], [3, 1]);
@@ -163,10 +165,10 @@ fn header_layout() {
     let mut out = Outbox::default();
     source.handle(Port::MAIN, Message::new(Time(1000), b"abc".to_vec()), Time(5), &mut out).unwrap();
     source.handle(Port::MAIN, Message::new(Time(999), b"de".to_vec()), Time(5), &mut out).unwrap();
-    let (_, made) = out.messages.pop_front().unwrap();
-    assert_eq!(made.created, Time(1000));
+    let (_, bundle) = out.messages.pop_front().unwrap();
+    assert_eq!(bundle.created, Time(1000));
     let header = b"\x02\0\0\0\0\0\0\0\0\0\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0";
-    assert_eq!(made.body.into_bytes(), [&header[..], b"abcde"].concat());
+    assert_eq!(bundle.body.into_bytes(), [&header[..], b"abcde"].concat());
 }
 
 #[test]
@@ -183,7 +185,7 @@ fn a_bundle_is_as_urgent_as_its_most_urgent_message() {
 }
 
 #[test]
-fn what_is_no_bundle_is_refused() {
+fn malformed_bundles_are_refused() {
     let (_, mut sink) = halves(&[]);
     let mut out = Outbox::default();
     let entry = |length: u32| [&[0u8; 8][..], &length.to_le_bytes()].concat();
@@ -206,9 +208,9 @@ fn what_is_no_bundle_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the device's own rhythm: with a hold that covers span and jitter it is restored.
+    /// Any creation spacing is restored if `hold` covers span and jitter.
     #[test]
-    fn any_rhythm_is_restored(
+    fn any_spacing_is_restored(
         gaps_ms in prop::collection::vec(1u64..200, 150..250),
         count in 1usize..20,
         jitter_ms in 0u64..40,

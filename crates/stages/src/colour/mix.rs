@@ -1,30 +1,30 @@
-//! What happens to one pixel: an affine map, worked out once for pixels of red, green and blue and once for those of
-//! Y, Cb and Cr.
+//! The map of one pixel: affine, computed once for red, green and blue and once for Y, Cb and Cr.
 
 use crate::picture::channels;
 use contract::Options;
 use wire::formats::video::PixelFormat;
 
-/// Bits behind the point of a coefficient.
+/// Fraction bits of a coefficient.
 const FRACTION_BITS: u32 = 14;
 
-/// ITU-R BT.601, all components from 0 to 1, colours about 0: Y, Cb and Cr of red, green and blue.
-const YCC_OF_RGB: [[f64; 3]; 3] =
+/// ITU-R BT.601 from red, green and blue to Y, Cb and Cr; components from 0 to 1, Cb and Cr around
+/// 0.
+const RGB_TO_YCC: [[f64; 3]; 3] =
     [[0.299, 0.587, 0.114], [-0.168_736, -0.331_264, 0.5], [0.5, -0.418_688, -0.081_312]];
-/// And back.
-const RGB_OF_YCC: [[f64; 3]; 3] = [[1.0, 0.0, 1.402], [1.0, -0.344_136, -0.714_136], [1.0, 1.772, 0.0]];
+/// The inverse of `RGB_TO_YCC`.
+const YCC_TO_RGB: [[f64; 3]; 3] = [[1.0, 0.0, 1.402], [1.0, -0.344_136, -0.714_136], [1.0, 1.772, 0.0]];
 
-/// Steps from black to white, and from one end of a colour to the other, in Y, Cb and Cr of eight bits, to 255.
+/// Range of eight-bit Y, and of Cb and Cr, relative to 255.
 const LUMA_RANGE: f64 = 219.0 / 255.0;
 const CHROMA_RANGE: f64 = 224.0 / 255.0;
 
-/// The map.
-pub(super) struct Mix {
-    /// Whether only something is added: nothing is turned or scaled.
-    adds_only: bool,
-    /// Of red, green and blue; the last column is added.
+/// See the module comment.
+pub(super) struct ColourMap {
+    /// True if the map only adds: no rotation and no scaling.
+    is_shift_only: bool,
+    /// For red, green and blue; the last column is added.
     rgb: [[i32; 4]; 3],
-    /// Of Cb and Cr, about 128.
+    /// For Cb and Cr around 128; the last column is added.
     chroma: [[i32; 3]; 2],
     /// Added to red, green and blue.
     rgb_shift: [i16; 3],
@@ -34,24 +34,25 @@ pub(super) struct Mix {
     gray_shift: i16,
 }
 
-impl Mix {
+impl ColourMap {
     pub(super) fn new(options: &Options) -> Self {
         let shift = |name| options.integer(name) as f64;
         let rgb_shift = ["red", "green", "blue"].map(|name| shift(name) + shift("brightness"));
         let (hue, saturation) = (options.number("hue").to_radians(), options.number("saturation"));
         let (sine, cosine) = (hue.sin() * saturation, hue.cos() * saturation);
-        let turned = [[1.0, 0.0, 0.0], [0.0, cosine, -sine], [0.0, sine, cosine]];
-        let matrix = product(&RGB_OF_YCC, &product(&turned, &YCC_OF_RGB));
-        let ycc_shift = YCC_OF_RGB.map(|row| (0..3).map(|i| row[i] * rgb_shift[i]).sum::<f64>());
-        // Rounded, not cut.
+        let rotation = [[1.0, 0.0, 0.0], [0.0, cosine, -sine], [0.0, sine, cosine]];
+        let matrix = product(&YCC_TO_RGB, &product(&rotation, &RGB_TO_YCC));
+        let ycc_shift = RGB_TO_YCC.map(|row| (0..3).map(|i| row[i] * rgb_shift[i]).sum::<f64>());
+        // Rounds instead of truncating.
         let half = 1 << (FRACTION_BITS - 1);
         let row = |coefficients: [f64; 3], shift: f64| {
             let [a, b, c] = coefficients.map(fixed);
             [a, b, c, fixed(shift) + half]
         };
-        let centre = |turned: f64, shift: f64| fixed(128.0 - 128.0 * turned + CHROMA_RANGE * shift) + half;
-        Mix {
-            adds_only: hue == 0.0 && saturation == 1.0,
+        let centre =
+            |rotation: f64, shift: f64| fixed(128.0 - 128.0 * rotation + CHROMA_RANGE * shift) + half;
+        ColourMap {
+            is_shift_only: hue == 0.0 && saturation == 1.0,
             rgb: [0, 1, 2].map(|i| row(matrix[i], rgb_shift[i])),
             chroma: [
                 [fixed(cosine), fixed(-sine), centre(cosine - sine, ycc_shift[1])],
@@ -63,7 +64,7 @@ impl Mix {
         }
     }
 
-    /// A run of packed pixels, or of the plane of Y.
+    /// Maps a run of packed pixels, or of the plane of Y.
     pub(super) fn pixels(&self, pixels: PixelFormat, from: &[u8], into: &mut [u8]) {
         match pixels {
             PixelFormat::Gray8 => add(self.gray_shift, from, into),
@@ -73,22 +74,22 @@ impl Mix {
         }
     }
 
-    /// Runs of Cb and Cr.
+    /// Maps runs of Cb and Cr.
     pub(super) fn chroma(&self, (blue, red): (&[u8], &[u8]), (to_blue, to_red): (&mut [u8], &mut [u8])) {
         let [for_blue, for_red] = self.chroma;
         for ((blue, red), (to_blue, to_red)) in blue.iter().zip(red).zip(to_blue.iter_mut().zip(to_red)) {
             let (b, r) = (i32::from(*blue), i32::from(*red));
-            *to_blue = whole(for_blue[0] * b + for_blue[1] * r + for_blue[2]);
-            *to_red = whole(for_red[0] * b + for_red[1] * r + for_red[2]);
+            *to_blue = to_byte(for_blue[0] * b + for_blue[1] * r + for_blue[2]);
+            *to_red = to_byte(for_red[0] * b + for_red[1] * r + for_red[2]);
         }
     }
 
-    fn colours<const BYTES: usize>(&self, places: [usize; 3], from: &[u8], into: &mut [u8]) {
+    fn colours<const BYTES: usize>(&self, offsets: [usize; 3], from: &[u8], into: &mut [u8]) {
         let (from, _) = from.as_chunks::<BYTES>();
         let (into, _) = into.as_chunks_mut::<BYTES>();
-        if self.adds_only {
+        if self.is_shift_only {
             let mut shift = [0; BYTES];
-            places.iter().zip(self.rgb_shift).for_each(|(place, by)| shift[*place] = by);
+            offsets.iter().zip(self.rgb_shift).for_each(|(offset, by)| shift[*offset] = by);
             for (from, into) in from.iter().zip(into) {
                 *into = std::array::from_fn(|i| shifted(from[i], shift[i]));
             }
@@ -96,9 +97,9 @@ impl Mix {
         }
         for (from, into) in from.iter().zip(into) {
             *into = *from;
-            let [red, green, blue] = places.map(|place| i32::from(from[place]));
-            for (place, [of_red, of_green, of_blue, more]) in places.iter().zip(self.rgb) {
-                into[*place] = whole(of_red * red + of_green * green + of_blue * blue + more);
+            let [red, green, blue] = offsets.map(|offset| i32::from(from[offset]));
+            for (offset, [from_red, from_green, from_blue, constant]) in offsets.iter().zip(self.rgb) {
+                into[*offset] = to_byte(from_red * red + from_green * green + from_blue * blue + constant);
             }
         }
     }
@@ -114,7 +115,7 @@ fn shifted(value: u8, shift: i16) -> u8 {
     (i16::from(value) + shift).clamp(0, 255) as u8
 }
 
-fn whole(fixed: i32) -> u8 {
+fn to_byte(fixed: i32) -> u8 {
     (fixed >> FRACTION_BITS).clamp(0, 255) as u8
 }
 

@@ -1,13 +1,14 @@
-//! `colour`: pictures with other colours (paper N, section 4.8.2: "color-shifted").
+//! `colour`: changes the colours of pictures ("Networked Device Driver Architecture" (2012), 4.8.2:
+//! "color-shifted").
 
 mod mix;
 #[cfg(test)]
 mod tests;
 
 use crate::agreed;
-use crate::picture::{self, AT, Filter, Memory, Parts, Picture};
+use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
 use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
-use mix::Mix;
+use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
@@ -16,12 +17,12 @@ pub(crate) struct Colour;
 const SHIFT: OptionKind = OptionKind::Integer { min: -255, max: 255 };
 
 static OPTIONS: [OptionSpec; 7] = [
-    agreed("hue", OptionKind::Number { min: -180.0, max: 180.0 }, "0", "degrees by which hues are turned"),
-    agreed("saturation", OptionKind::Number { min: 0.0, max: 8.0 }, "1", "factor of the colours; 0: none"),
-    agreed("brightness", SHIFT, "0", "added to red, green and blue, of 255"),
-    agreed("red", SHIFT, "0", "added to red, of 255"),
-    agreed("green", SHIFT, "0", "added to green, of 255"),
-    agreed("blue", SHIFT, "0", "added to blue, of 255"),
+    agreed("hue", OptionKind::Number { min: -180.0, max: 180.0 }, "0", "rotation of hues, in degrees"),
+    agreed("saturation", OptionKind::Number { min: 0.0, max: 8.0 }, "1", "factor of saturation; 0: gray"),
+    agreed("brightness", SHIFT, "0", "added to red, green and blue, -255 to 255"),
+    agreed("red", SHIFT, "0", "added to red, -255 to 255"),
+    agreed("green", SHIFT, "0", "added to green, -255 to 255"),
+    agreed("blue", SHIFT, "0", "added to blue, -255 to 255"),
     AT,
 ];
 
@@ -31,7 +32,7 @@ impl Pair for Colour {
     }
 
     fn summary(&self) -> &'static str {
-        "pictures with other colours: hue, saturation, brightness, red, green and blue"
+        "changes hue, saturation, brightness, red, green and blue"
     }
 
     fn doc(&self) -> &'static str {
@@ -51,15 +52,15 @@ impl Pair for Colour {
     }
 
     fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Source, options, || Mix::new(options)))
+        Ok(picture::half(Half::Source, options, || ColourMap::new(options)))
     }
 
     fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Sink, options, || Mix::new(options)))
+        Ok(picture::half(Half::Sink, options, || ColourMap::new(options)))
     }
 }
 
-impl Filter for Mix {
+impl Filter for ColourMap {
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let (from, to) = (picture.geometry, picture.geometry.tight());
         let mut into = memory.take(to.bytes());
@@ -78,12 +79,12 @@ impl Filter for Mix {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn parts(&mut self, mut parts: Parts) -> Result<Parts, StageError> {
-        let mut into = vec![0; parts.pixels.len()];
-        let pixels: PixelFormat = parts.geometry.pixels();
-        self.pixels(pixels, &parts.pixels, &mut into);
-        parts.pixels = into.into();
-        Ok(parts)
+    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
+        let mut into = vec![0; partial.pixels.len()];
+        let pixels: PixelFormat = partial.geometry.pixels();
+        self.pixels(pixels, &partial.pixels, &mut into);
+        partial.pixels = into.into();
+        Ok(partial)
     }
 
     fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {

@@ -12,30 +12,30 @@ fn it_conforms() {
 }
 
 #[test]
-fn by_itself_it_changes_nothing() {
+fn the_defaults_change_nothing() {
     for pixels in PLAIN {
         let tight = geometry(pixels, 19, 7, 0);
         let bytes = noise(tight.bytes(), 1);
         assert_eq!(filtered(&Colour, &[], tight, &bytes), (tight, bytes.clone()), "{pixels:?}");
-        let turned = filtered(&Colour, &[("hue", "0"), ("saturation", "1.0001")], tight, &bytes).1;
-        let off = bytes.iter().zip(&turned).map(|(a, b)| a.abs_diff(*b)).max();
-        assert!(off <= Some(1), "{pixels:?}: {off:?}");
+        let rotated = filtered(&Colour, &[("hue", "0"), ("saturation", "1.0001")], tight, &bytes).1;
+        let error = bytes.iter().zip(&rotated).map(|(a, b)| a.abs_diff(*b)).max();
+        assert!(error <= Some(1), "{pixels:?}: {error:?}");
     }
 }
 
-/// The map as the standard has it, with numbers of any size.
+/// The map of the standard, in floating point.
 fn reference(rgb: [f64; 3], hue: f64, saturation: f64, shift: [f64; 3]) -> [f64; 3] {
     let [red, green, blue] = rgb;
     let y = 0.299 * red + 0.587 * green + 0.114 * blue;
     let (cb, cr) = ((blue - y) / 1.772 * saturation, (red - y) / 1.402 * saturation);
     let (sine, cosine) = (hue.to_radians().sin(), hue.to_radians().cos());
     let (cb, cr) = (cb * cosine - cr * sine, cb * sine + cr * cosine);
-    let turned = [y + 1.402 * cr, y - (0.299 * 1.402 * cr + 0.114 * 1.772 * cb) / 0.587, y + 1.772 * cb];
-    [0, 1, 2].map(|i| (turned[i] + shift[i]).clamp(0.0, 255.0))
+    let rotated = [y + 1.402 * cr, y - (0.299 * 1.402 * cr + 0.114 * 1.772 * cb) / 0.587, y + 1.772 * cb];
+    [0, 1, 2].map(|i| (rotated[i] + shift[i]).clamp(0.0, 255.0))
 }
 
 #[test]
-fn colours_are_turned_as_the_standard_has_them() {
+fn colours_are_rotated_as_in_bt_601() {
     for (hue, saturation, shift) in [
         ("0", "0", [0.0; 3]),
         ("120", "1", [0.0; 3]),
@@ -52,14 +52,14 @@ fn colours_are_turned_as_the_standard_has_them() {
             assert_eq!(to, from.tight());
             for (x, y) in (0..40).flat_map(|x| (0..5).map(move |y| (x, y))) {
                 let rgb = |pixel: Vec<u8>| {
-                    let places = if pixels == PixelFormat::Rgb24 { [0, 1, 2] } else { [2, 1, 0] };
-                    places.map(|place| f64::from(pixel[place]))
+                    let offsets = if pixels == PixelFormat::Rgb24 { [0, 1, 2] } else { [2, 1, 0] };
+                    offsets.map(|offset| f64::from(pixel[offset]))
                 };
-                let before = rgb(at(&from, &bytes, 0, x, y));
-                let right = reference(before, hue.parse().unwrap(), saturation.parse().unwrap(), shift);
-                let made = rgb(at(&to, &mixed, 0, x, y));
-                let off = (0..3).map(|i| (made[i] - right[i]).abs()).fold(0.0, f64::max);
-                assert!(off <= 1.0, "{given:?} {pixels:?}: {before:?} became {made:?}, not {right:?}");
+                let before = rgb(pixel(&from, &bytes, 0, x, y));
+                let expected = reference(before, hue.parse().unwrap(), saturation.parse().unwrap(), shift);
+                let output = rgb(pixel(&to, &mixed, 0, x, y));
+                let error = (0..3).map(|i| (output[i] - expected[i]).abs()).fold(0.0, f64::max);
+                assert!(error <= 1.0, "{given:?} {pixels:?}: {before:?} became {output:?}, not {expected:?}");
             }
         }
     }
@@ -73,30 +73,33 @@ fn ycc([red, green, blue]: [f64; 3]) -> [u8; 3] {
 }
 
 #[test]
-fn planes_show_what_red_green_and_blue_show() {
+fn planes_agree_with_red_green_and_blue() {
     let given = [("hue", "40"), ("saturation", "0.8"), ("brightness", "12"), ("green", "-30")];
     let shift = [12.0, -18.0, 12.0];
     for before in [[100.0, 120.0, 90.0], [180.0, 60.0, 70.0], [40.0, 90.0, 160.0]] {
-        let right = ycc(reference(before, 40.0, 0.8, shift));
+        let expected = ycc(reference(before, 40.0, 0.8, shift));
         for pixels in [PixelFormat::I420, PixelFormat::I422, PixelFormat::I444] {
             let from = geometry(pixels, 5, 3, 2);
             let (to, mixed) = filtered(&Colour, &given, from, &plain(&from, ycc(before)));
             for number in 0..3 {
-                let made = at(&to, &mixed, number, 1, 1)[0];
-                assert!(made.abs_diff(right[number]) <= 2, "{pixels:?} {number}: {made} of {right:?}");
+                let output = pixel(&to, &mixed, number, 1, 1)[0];
+                assert!(
+                    output.abs_diff(expected[number]) <= 2,
+                    "{pixels:?} {number}: {output} of {expected:?}"
+                );
             }
         }
     }
     let gray = geometry(PixelFormat::Gray8, 4, 1, 0);
-    let (_, made) = filtered(&Colour, &[("hue", "90"), ("brightness", "-20")], gray, &[0, 19, 20, 255]);
-    assert_eq!(made, [0, 0, 0, 235]);
+    let (_, output) = filtered(&Colour, &[("hue", "90"), ("brightness", "-20")], gray, &[0, 19, 20, 255]);
+    assert_eq!(output, [0, 0, 0, 235]);
 }
 
 #[test]
-fn rectangles_are_coloured_too() {
+fn rectangles_are_changed_too() {
     let from = geometry(PixelFormat::Rgb24, 10, 10, 0);
     let places = [Rectangle { x: 1, y: 2, width: 1, height: 2 }];
     let mut source = half(&Colour, &[("blue", "100")], Half::Source);
-    let made = made(&mut *source, rectangles(from, &places, &[1, 2, 3, 4, 5, 200])).unwrap();
-    assert_eq!(made, rectangles(from, &places, &[1, 2, 103, 4, 5, 255]));
+    let output = output_of(&mut *source, rectangles(from, &places, &[1, 2, 3, 4, 5, 200])).unwrap();
+    assert_eq!(output, rectangles(from, &places, &[1, 2, 103, 4, 5, 255]));
 }

@@ -1,88 +1,93 @@
-//! `level=auto`: which rung of the [`LADDER`] costs least.
+//! `level=auto`: chooses the rung of the [`LADDER`] with the lowest cost.
 //!
-//! The cost, declared before anything was measured, is the mean time from a message's being handed in to its being
-//! decompressed: compressing + bytes on the way by the way's rate + waiting for both + decompressing.
+//! The cost is the mean time from the arrival of a message to the end of its decompression:
+//! compression, network, decompression, and the queue in front of each. It is computed from:
 //!
-//! What it is computed from:
-//! - what is left of bodies at the rung that is in use, and at its neighbours, which are tried on samples of bodies.
-//!   Trials take at most one part in [`TRIAL_SHARE`] of the time that messages take;
-//! - what a byte takes on its way: the median delay less half a round trip and our own work, by the median length. It
-//!   is never more than the rate that came through tells, and exactly that while bytes pile up at the source;
-//! - what compressing takes by the constants of each rung, times what this host is slower by. That shows while
-//!   messages wait in front of this half: the time between two of them is what the first took, or more.
-//!
-//! Waiting is that of messages of one size in a queue (Pollaczek-Khinchine, constant service).
+//! - **Content.** The compressed share of the messages at the current rung is known. Its neighbours
+//!   are tried on samples of bodies, for at most one part in [`TRIAL_SHARE`] of the cost of the
+//!   messages.
+//! - **Network.** The time for a byte is the median delay, less half a round trip and our own work,
+//!   divided by the median length. It is bounded by the rate that came through, and equal to that
+//!   while bytes pile up at the source.
+//! - **Host.** The compression time is the constant of the rung times the slowdown of this host.
+//!   The slowdown shows while messages wait in front of this half: then the time between two of
+//!   them is at least the time that the first took.
+//! - **Queues.** Waiting times are those of messages of one size (Pollaczek-Khinchine formula,
+//!   constant service time).
 
 use super::codec::{Encoder, Method, is_worth};
 use super::effort::{Effort, FIRST, LADDER};
 use contract::{Choice, Feedback, StageError, Time};
 
-/// Trials take at most one part in so many of the time that messages take.
+/// Trials take at most one part in this many of the cost of the messages.
 const TRIAL_SHARE: f64 = 32.0;
-/// Time saved up for trials, at most.
+/// Most time saved up for trials.
 const CREDIT_NS_MAX: f64 = 20e6;
-/// Bytes of a body that are tried, at most.
+/// Largest sample of a body.
 const SAMPLE_BYTES: usize = 32 << 10;
-/// A message weighs so much less than the one after it; a trial, than the next of the same rungs.
-const FORGET_MESSAGE: f64 = 1.0 - 1.0 / 256.0;
-const FORGET_TRIAL: f64 = 1.0 - 1.0 / 32.0;
-/// What costs less by this share only is not worth a change.
-const WORTH: f64 = 0.04;
-/// Of a logarithm that is followed, the part that each new value moves it by.
-const FOLLOW: f64 = 0.25;
-/// Messages whose lengths the median is of.
+/// Weight of a message relative to the next one, and of a trial relative to the next of the same
+/// rungs.
+const MESSAGE_DECAY: f64 = 1.0 - 1.0 / 256.0;
+const TRIAL_DECAY: f64 = 1.0 - 1.0 / 32.0;
+/// Smallest relative gain that is worth a change of rung.
+const MIN_GAIN: f64 = 0.04;
+/// Weight of a new value in an exponential mean of logarithms.
+const SMOOTHING: f64 = 0.25;
+/// Messages in the median length.
 const RECENT: usize = 64;
-/// A queue this close to full is treated as one that is full.
+/// Least spare capacity assumed of a queue, which bounds the waiting time.
 const SPARE_MIN: f64 = 0.02;
-/// Bytes that pile up for longer than this say that the way is what limits.
-const PILED_UP_S: f64 = 0.25;
-/// The least that a byte takes on any way.
-const WAY_NS_MIN: f64 = 0.1;
-/// Work that is too short is not seen in the time between two messages.
-const SEEN_NS_MIN: f64 = 100e3;
-/// A host is at most so much slower, or faster, than the constants say.
-const SLOWER_MAX: f64 = 8.0;
+/// A backlog of more than this many seconds means that the network is the bottleneck.
+const BACKLOG_S: f64 = 0.25;
+/// Least time for a byte on any network.
+const BYTE_NS_MIN: f64 = 0.1;
+/// Shorter work cannot be measured by the time between two messages.
+const MEASURABLE_NS_MIN: f64 = 100e3;
+/// Most that a host may be slower, or faster, than the constants.
+const SLOWDOWN_MAX: f64 = 8.0;
 
-/// A message that left.
+/// Figures of a sent message.
 #[derive(Debug, Clone, Copy, Default)]
-struct Left {
+struct SentMessage {
     wire_bytes: usize,
-    /// What compressing and decompressing it takes.
+    /// Time to compress and decompress it.
     work_ns: f64,
 }
 
-/// What a message takes, nanoseconds, waiting included.
+/// Nanoseconds that a message takes in each part of its path, queueing included.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     compress: f64,
-    cross: f64,
+    network: f64,
     decompress: f64,
 }
 
 impl Cost {
     fn total(self) -> f64 {
-        self.compress + self.cross + self.decompress
+        self.compress + self.network + self.decompress
     }
 }
 
-pub(super) struct Auto {
+/// Chooses the rung. See the module comment.
+pub(super) struct AutoLevel {
     lz4: Encoder,
     zstd: Encoder,
     rung: usize,
     content: Content,
-    /// What came out of samples at each rung but the last, and at the one above.
-    steps: [[f64; 2]; LADDER.len() - 1],
+    /// For each pair of neighbouring rungs: sums of the compressed sample bytes at the lower and
+    /// the upper one.
+    trial_bytes: [[f64; 2]; LADDER.len() - 1],
     trials: usize,
     credit_ns: f64,
-    recent: [Left; RECENT],
-    sorted: Vec<Left>,
-    /// What a byte takes on its way, nanoseconds.
-    way_ns: Option<f64>,
-    way_limits: bool,
+    recent: [SentMessage; RECENT],
+    sorted: Vec<SentMessage>,
+    /// Nanoseconds that the network takes for a byte.
+    byte_ns: Option<f64>,
+    is_network_bottleneck: bool,
     host: Host,
 }
 
-/// What is compressed; older messages weigh less.
+/// The content of the messages. Older messages weigh less.
 #[derive(Debug, Default)]
 struct Content {
     messages: f64,
@@ -92,91 +97,93 @@ struct Content {
     /// Mean time between two messages.
     period_ns: f64,
     created: Option<Time>,
-    /// Messages ever.
+    /// Messages so far.
     count: usize,
 }
 
-/// How fast this host is.
+/// The speed of this host relative to the constants.
 #[derive(Debug)]
 struct Host {
-    slower: f64,
+    slowdown: f64,
     now: Time,
-    /// Work by the constants since `now`.
+    /// Work since `now`, by the constants.
     work_ns: f64,
 }
 
-impl Auto {
+impl AutoLevel {
     pub(super) fn new() -> Result<Self, StageError> {
-        // Until something was tried, everything is taken for text.
+        // Before the first trial, all content counts as text.
         let prior = |rung: usize| [LADDER[rung].text_share, LADDER[rung + 1].text_share];
-        Ok(Auto {
+        Ok(AutoLevel {
             lz4: Encoder::new(Method::Lz4, 0)?,
             zstd: Encoder::new(Method::Zstd, LADDER[FIRST].level)?,
             rung: FIRST,
             content: Content::default(),
-            steps: std::array::from_fn(prior),
+            trial_bytes: std::array::from_fn(prior),
             trials: 0,
             credit_ns: 0.0,
-            recent: [Left::default(); RECENT],
+            recent: [SentMessage::default(); RECENT],
             sorted: Vec::new(),
-            way_ns: None,
-            way_limits: false,
-            host: Host { slower: 1.0, now: Time::ZERO, work_ns: 0.0 },
+            byte_ns: None,
+            is_network_bottleneck: false,
+            host: Host { slowdown: 1.0, now: Time::ZERO, work_ns: 0.0 },
         })
     }
 
-    /// The rung that is in use.
+    /// The current rung.
     pub(super) fn effort(&self) -> &'static Effort {
         &LADDER[self.rung]
     }
 
-    /// How large `into` has to be.
+    /// Size that `into` must have.
     pub(super) fn room(&self, length: usize) -> usize {
         self.lz4.room(length)
     }
 
-    /// A message of these bytes stands in front.
+    /// A message created at `created` is about to be compressed.
     pub(super) fn handle_message(&mut self, created: Time, now: Time) {
         let content = &mut self.content;
-        if let Some(before) = content.created.replace(created) {
-            let gap = created.signed_since(before).max(0) as f64;
+        if let Some(previous) = content.created.replace(created) {
+            let gap = created.signed_since(previous).max(0) as f64;
             let weight = if content.period_ns == 0.0 { 1.0 } else { 1.0 / 64.0 };
             content.period_ns += (gap - content.period_ns) * weight;
         }
-        self.host.handle_message(created, now, self.way_limits);
+        self.host.handle_message(created, now, self.is_network_bottleneck);
     }
 
-    /// Compresses `body` into the front of `into`: how, and how many bytes; or `None` if it is to be stored.
+    /// Compresses `body` into the front of `into`. Returns method and number of bytes, or `None` if
+    /// the body is to be stored.
     pub(super) fn encode(&mut self, body: &[u8], into: &mut [u8]) -> Option<(Method, usize)> {
-        let made = self.encode_at(self.rung, body, into);
+        let compressed = self.encode_at(self.rung, body, into);
         let effort = &LADDER[self.rung];
-        let wire_bytes = made.map_or(body.len(), |(_, bytes)| bytes);
+        let wire_bytes = compressed.map_or(body.len(), |(_, bytes)| bytes);
         let share = wire_bytes as f64 / body.len().max(1) as f64;
         let (content, bytes) = (&mut self.content, body.len() as f64);
-        content.messages = content.messages * FORGET_MESSAGE + 1.0;
-        content.bytes = content.bytes * FORGET_MESSAGE + bytes;
-        content.wire_bytes = content.wire_bytes * FORGET_MESSAGE + wire_bytes as f64;
+        content.messages = content.messages * MESSAGE_DECAY + 1.0;
+        content.bytes = content.bytes * MESSAGE_DECAY + bytes;
+        content.wire_bytes = content.wire_bytes * MESSAGE_DECAY + wire_bytes as f64;
         let mut work_ns = 0.0;
         if effort.method.is_some() {
             let kinds = effort.kinds(share);
-            content.weigh(kinds, bytes);
+            content.add(kinds, bytes);
             self.host.work_ns += effort.compress_ns(kinds) * bytes;
-            work_ns = (effort.compress_ns(kinds) + effort.decompress_ns(kinds)) * bytes * self.host.slower;
+            work_ns = (effort.compress_ns(kinds) + effort.decompress_ns(kinds)) * bytes * self.host.slowdown;
         }
-        self.recent[content.count % RECENT] = Left { wire_bytes, work_ns };
+        self.recent[content.count % RECENT] = SentMessage { wire_bytes, work_ns };
         content.count += 1;
-        made
+        compressed
     }
 
-    /// Tries a neighbour of the rung that is in use on a part of `body`, if there is time for it: the time by the
-    /// constants that this took, nanoseconds. `into` has room for all of `body`.
+    /// Tries a neighbour of the current rung on a sample of `body`, if there is credit for it.
+    /// Returns the time that this took by the constants, in nanoseconds. `into` has room for all of
+    /// `body`.
     pub(super) fn try_neighbour(&mut self, body: &[u8], into: &mut [u8]) -> f64 {
-        if body.is_empty() || self.way_ns.is_none() {
+        if body.is_empty() || self.byte_ns.is_none() {
             return 0.0;
         }
         self.credit_ns = (self.credit_ns + self.cost(self.rung).total() / TRIAL_SHARE).min(CREDIT_NS_MAX);
-        // By turns the step below and the one above.
-        let step = (self.rung + self.trials % 2).saturating_sub(1).min(self.steps.len() - 1);
+        // Alternately the pair of rungs below and the pair above.
+        let step = (self.rung + self.trials % 2).saturating_sub(1).min(self.trial_bytes.len() - 1);
         let length = body.len().min(SAMPLE_BYTES);
         let spread = (body.len() - length).max(1);
         let from = self.trials.wrapping_mul(40_503) % spread;
@@ -184,66 +191,68 @@ impl Auto {
         let kinds = self.content.shares();
         let work_ns: f64 =
             [step, step + 1].map(|rung| LADDER[rung].compress_ns(kinds)).iter().sum::<f64>() * length as f64;
-        if work_ns * self.host.slower > self.credit_ns {
+        if work_ns * self.host.slowdown > self.credit_ns {
             return 0.0;
         }
-        self.credit_ns -= work_ns * self.host.slower;
+        self.credit_ns -= work_ns * self.host.slowdown;
         self.host.work_ns += work_ns;
         self.trials += 1;
         let weight = body.len() as f64 / length as f64;
-        for (which, rung) in [step, step + 1].into_iter().enumerate() {
-            let made = self.encode_at(rung, sample, into).map_or(length, |(_, bytes)| bytes);
-            let left = &mut self.steps[step][which];
-            *left = *left * FORGET_TRIAL + made as f64 * weight;
-            if self.rung == 0 && which == 1 {
-                let kinds = LADDER[rung].kinds(made as f64 / length as f64);
-                self.content.weigh(kinds, body.len() as f64);
+        for (side, rung) in [step, step + 1].into_iter().enumerate() {
+            let compressed = self.encode_at(rung, sample, into).map_or(length, |(_, bytes)| bytes);
+            let sum = &mut self.trial_bytes[step][side];
+            *sum = *sum * TRIAL_DECAY + compressed as f64 * weight;
+            if self.rung == 0 && side == 1 {
+                let kinds = LADDER[rung].kinds(compressed as f64 / length as f64);
+                self.content.add(kinds, body.len() as f64);
             }
         }
-        self.decide();
+        self.choose_rung();
         work_ns
     }
 
-    /// What is known of the way.
+    /// Measures the network.
     pub(super) fn handle_feedback(&mut self, feedback: &Feedback) {
-        let Some(typical) = self.typical().filter(|left| feedback.received > 0 && left.wire_bytes > 0) else {
+        let Some(median_message) =
+            self.median_message().filter(|message| feedback.received > 0 && message.wire_bytes > 0)
+        else {
             return;
         };
         let rate = feedback.rate_bytes as f64;
-        self.way_limits = rate > 0.0 && feedback.waiting_bytes as f64 > rate * PILED_UP_S;
+        self.is_network_bottleneck = rate > 0.0 && feedback.waiting_bytes as f64 > rate * BACKLOG_S;
         let delay_ns = |duration: std::time::Duration| duration.as_nanos() as f64;
-        let crossing = delay_ns(feedback.delay) - delay_ns(feedback.round_trip) / 2.0 - typical.work_ns;
+        let transit = delay_ns(feedback.delay) - delay_ns(feedback.round_trip) / 2.0 - median_message.work_ns;
         let by_rate = if rate > 0.0 { 1e9 / rate } else { f64::INFINITY };
-        let seen = match self.way_limits {
+        let measured = match self.is_network_bottleneck {
             true => by_rate,
-            false => (crossing / typical.wire_bytes as f64).max(WAY_NS_MIN).min(by_rate),
+            false => (transit / median_message.wire_bytes as f64).max(BYTE_NS_MIN).min(by_rate),
         };
-        let way = self.way_ns.map_or(seen, |way| way * (seen / way).powf(FOLLOW));
-        self.way_ns = Some(way);
-        self.decide();
+        let byte_ns = self.byte_ns.map_or(measured, |byte_ns| byte_ns * (measured / byte_ns).powf(SMOOTHING));
+        self.byte_ns = Some(byte_ns);
+        self.choose_rung();
     }
 
-    /// What `auto` stands at, and why.
+    /// The current level and its reason.
     pub(super) fn choice(&self) -> Choice {
-        let why = match self.way_ns {
-            None => "nothing is known of the way yet".into(),
-            Some(way) => {
+        let why = match self.byte_ns {
+            None => "no feedback from the network yet".into(),
+            Some(byte_ns) => {
                 let cost = self.cost(self.rung);
                 let ms = |ns: f64| ns / 1e6;
-                let others = [self.rung.checked_sub(1), Some(self.rung + 1)];
-                let others = others.into_iter().flatten().filter(|rung| *rung < LADDER.len());
-                let others = others
+                let neighbours = [self.rung.checked_sub(1), Some(self.rung + 1)];
+                let neighbours = neighbours.into_iter().flatten().filter(|rung| *rung < LADDER.len());
+                let neighbours = neighbours
                     .map(|rung| format!("{}: {:.3} ms", LADDER[rung].value(), ms(self.cost(rung).total())));
                 format!(
-                    "a byte takes {way:.1} ns on its way and {:.0} % of them are left: a message of {:.0} bytes takes \
-                     {:.3} ms (compressing {:.3}, crossing {:.3}, decompressing {:.3}); {}",
+                    "the network takes {byte_ns:.1} ns per byte and messages shrink to {:.0} %: a message of {:.0} \
+                     bytes takes {:.3} ms (compression {:.3}, network {:.3}, decompression {:.3}); {}",
                     100.0 * self.share(self.rung),
                     self.content.bytes / self.content.messages.max(1.0),
                     ms(cost.total()),
                     ms(cost.compress),
-                    ms(cost.cross),
+                    ms(cost.network),
                     ms(cost.decompress),
-                    others.collect::<Vec<_>>().join(", ")
+                    neighbours.collect::<Vec<_>>().join(", ")
                 )
             }
         };
@@ -263,18 +272,18 @@ impl Auto {
         Some((method, bytes))
     }
 
-    /// Of the last messages, the one of median length.
-    fn typical(&mut self) -> Option<Left> {
+    /// The message of median length among the last ones.
+    fn median_message(&mut self) -> Option<SentMessage> {
         self.sorted.clear();
         self.sorted.extend(&self.recent[..self.content.count.min(RECENT)]);
-        self.sorted.sort_unstable_by_key(|left| left.wire_bytes);
+        self.sorted.sort_unstable_by_key(|message| message.wire_bytes);
         self.sorted.get(self.sorted.len() / 2).copied()
     }
 
-    /// Which share of bytes would be left at a rung.
+    /// The share of bytes left after compression at a rung.
     fn share(&self, rung: usize) -> f64 {
         let mut share = self.content.wire_bytes / self.content.bytes.max(1.0);
-        for [larger, smaller] in &self.steps[self.rung.min(rung)..rung.max(self.rung)] {
+        for [larger, smaller] in &self.trial_bytes[self.rung.min(rung)..rung.max(self.rung)] {
             share *= if rung > self.rung { smaller / larger } else { larger / smaller };
         }
         if rung == 0 { 1.0 } else { share.min(1.0) }
@@ -284,18 +293,18 @@ impl Auto {
         let (effort, kinds) = (&LADDER[rung], self.content.shares());
         let bytes = self.content.bytes / self.content.messages.max(1.0);
         let period = self.content.period_ns;
-        let slower = self.host.slower;
+        let slowdown = self.host.slowdown;
         Cost {
-            compress: queued(bytes * effort.compress_ns(kinds) * slower, period),
-            cross: queued(bytes * self.share(rung) * self.way_ns.unwrap_or(0.0), period),
-            decompress: queued(bytes * effort.decompress_ns(kinds) * slower, period),
+            compress: queued(bytes * effort.compress_ns(kinds) * slowdown, period),
+            network: queued(bytes * self.share(rung) * self.byte_ns.unwrap_or(0.0), period),
+            decompress: queued(bytes * effort.decompress_ns(kinds) * slowdown, period),
         }
     }
 
-    fn decide(&mut self) {
+    fn choose_rung(&mut self) {
         let costs: [f64; LADDER.len()] = std::array::from_fn(|rung| self.cost(rung).total());
         let best = (0..costs.len()).min_by(|a, b| costs[*a].total_cmp(&costs[*b])).unwrap_or(self.rung);
-        if costs[best] < costs[self.rung] * (1.0 - WORTH) {
+        if costs[best] < costs[self.rung] * (1.0 - MIN_GAIN) {
             self.content.wire_bytes = self.content.bytes * self.share(best);
             self.rung = best;
         }
@@ -303,13 +312,13 @@ impl Auto {
 }
 
 impl Content {
-    fn weigh(&mut self, kinds: [f64; 3], bytes: f64) {
+    fn add(&mut self, kinds: [f64; 3], bytes: f64) {
         for (sum, kind) in self.kinds.iter_mut().zip(kinds) {
-            *sum = *sum * FORGET_MESSAGE + kind * bytes;
+            *sum = *sum * MESSAGE_DECAY + kind * bytes;
         }
     }
 
-    /// How much of it is flat, text, and noise.
+    /// Shares of flat, text and noise content.
     fn shares(&self) -> [f64; 3] {
         let all: f64 = self.kinds.iter().sum();
         if all > 0.0 { self.kinds.map(|kind| kind / all) } else { [0.0, 1.0, 0.0] }
@@ -317,25 +326,25 @@ impl Content {
 }
 
 impl Host {
-    /// A message is handled at `now`, and existed since `created`.
-    fn handle_message(&mut self, created: Time, now: Time, way_limits: bool) {
+    /// A message created at `created` is handled at `now`.
+    fn handle_message(&mut self, created: Time, now: Time, is_network_bottleneck: bool) {
         if now <= self.now {
             return;
         }
-        let waited = created <= self.now && self.work_ns >= SEEN_NS_MIN;
+        let waited = created <= self.now && self.work_ns >= MEASURABLE_NS_MIN;
         if waited {
-            let seen = now.since(self.now).as_nanos() as f64 / self.work_ns;
-            // It may have waited for the way too: then it tells nothing of a slow host.
-            if seen < self.slower || !way_limits {
-                let slower = self.slower * (seen / self.slower).powf(FOLLOW);
-                self.slower = slower.clamp(1.0 / SLOWER_MAX, SLOWER_MAX);
+            let measured = now.since(self.now).as_nanos() as f64 / self.work_ns;
+            // It may have waited for the network instead: then it says nothing about a slow host.
+            if measured < self.slowdown || !is_network_bottleneck {
+                let slowdown = self.slowdown * (measured / self.slowdown).powf(SMOOTHING);
+                self.slowdown = slowdown.clamp(1.0 / SLOWDOWN_MAX, SLOWDOWN_MAX);
             }
         }
         (self.now, self.work_ns) = (now, 0.0);
     }
 }
 
-/// What something takes that takes `service`, once every `period`, with its waiting for those before.
+/// Mean time for a job of `service` nanoseconds that comes every `period`, waiting included.
 fn queued(service: f64, period: f64) -> f64 {
     if period <= 0.0 {
         return service;

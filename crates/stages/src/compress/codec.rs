@@ -1,11 +1,12 @@
-//! The three methods behind one face. Contexts are made once and used for every message.
+//! zstd, zlib and lz4 behind one interface. Contexts are allocated once and reused for every
+//! message.
 
 use contract::{Options, StageError};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use zstd::bulk;
 use zstd::zstd_safe::CParameter;
 
-/// How a body is compressed; its number is the first byte of the header.
+/// Compression method. Its number is the first byte of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
     Zlib = 1,
@@ -13,22 +14,22 @@ pub(super) enum Method {
     Lz4 = 3,
 }
 
-/// The number of a body that travels as it is.
+/// Method number of a body that is not compressed.
 pub(super) const STORED: u8 = 0;
 
-/// Is added to the number where a picture was said in tiles first.
+/// Flag in the method number: the body is a picture in tiles.
 pub(super) const TILED: u8 = 0x80;
 
-/// Bytes of the header that a stored body does without.
+/// Bytes of the length field, which a stored body does not have.
 const LENGTH_BYTES: usize = 4;
 
-/// Whether a body of `before` bytes, of which `after` are left, is better off so.
+/// True if compression from `before` to `after` bytes saves more than the length field costs.
 pub(super) fn is_worth(after: usize, before: usize) -> bool {
     after + LENGTH_BYTES < before
 }
 
 impl Method {
-    pub(super) fn chosen(options: &Options) -> Method {
+    pub(super) fn from_options(options: &Options) -> Method {
         match options.text("method") {
             "zlib" => Method::Zlib,
             "lz4" => Method::Lz4,
@@ -48,24 +49,25 @@ impl Encoder {
         Ok(match method {
             Method::Zlib => Encoder::Zlib(Compress::new(Compression::new(level.unsigned_abs()), true)),
             Method::Zstd => {
-                let own = |error: std::io::Error| StageError::Own(format!("zstd: {error}"));
-                let mut context = bulk::Compressor::new(level).map_err(own)?;
-                context.set_parameter(CParameter::ContentSizeFlag(false)).map_err(own)?;
+                let failed = |error: std::io::Error| StageError::Own(format!("zstd: {error}"));
+                let mut context = bulk::Compressor::new(level).map_err(failed)?;
+                context.set_parameter(CParameter::ContentSizeFlag(false)).map_err(failed)?;
                 Encoder::Zstd(context)
             }
             Method::Lz4 => Encoder::Lz4(Box::new(lz4_flex::block::CompressTable::large())),
         })
     }
 
-    /// Compresses at this level from now on.
+    /// Sets the level for the next bodies.
     pub(super) fn set_level(&mut self, level: i32) {
         if let Encoder::Zstd(context) = self {
-            // Out of its range, zstd takes the nearest.
+            // zstd clamps levels that are out of its range.
             let _ = context.set_parameter(CParameter::CompressionLevel(level));
         }
     }
 
-    /// How large `into` has to be for a body of this length. More than fits into less has not shrunk.
+    /// Size that `into` must have for a body of this length. For zlib and zstd the length itself is
+    /// enough: a body that does not fit has not shrunk.
     pub(super) fn room(&self, length: usize) -> usize {
         match self {
             Encoder::Lz4(_) => lz4_flex::block::get_maximum_output_size(length),
@@ -73,7 +75,8 @@ impl Encoder {
         }
     }
 
-    /// Compresses `body` into the front of `into`: how many bytes, or `None` if it does not fit.
+    /// Compresses `body` into the front of `into`. Returns the number of bytes, or `None` if it
+    /// does not fit.
     pub(super) fn encode(&mut self, body: &[u8], into: &mut [u8]) -> Option<usize> {
         match self {
             Encoder::Zlib(context) => {
@@ -106,16 +109,16 @@ impl Decoder {
         })
     }
 
-    /// Decompresses all of `bytes`, which must fill `into` exactly.
+    /// Decompresses `bytes`, which must fill `into` exactly.
     pub(super) fn decode(&mut self, bytes: &[u8], into: &mut [u8]) -> Result<(), String> {
-        let made = match self {
+        let produced = match self {
             Decoder::Zlib(context) => {
                 context.reset(true);
                 match context.decompress(bytes, into, FlushDecompress::Finish) {
                     Ok(Status::StreamEnd) if context.total_in() == bytes.len() as u64 => {
                         usize::try_from(context.total_out()).unwrap_or(usize::MAX)
                     }
-                    Ok(_) => return Err("the zlib stream does not end where it should".into()),
+                    Ok(_) => return Err("the zlib stream does not end with the body".into()),
                     Err(error) => return Err(error.to_string()),
                 }
             }
@@ -126,9 +129,9 @@ impl Decoder {
                 lz4_flex::block::decompress_into(bytes, into).map_err(|error| error.to_string())?
             }
         };
-        match made == into.len() {
+        match produced == into.len() {
             true => Ok(()),
-            false => Err(format!("it says {} bytes and has {made}", into.len())),
+            false => Err(format!("it claims {} bytes and has {produced}", into.len())),
         }
     }
 }

@@ -1,25 +1,27 @@
-//! What `level=auto` chooses from, and what each of it takes.
+//! The levels that `level=auto` chooses from, and the time that each takes.
 //!
-//! The constants are what `outboard-bench efforts` measured: one core of an AMD EPYC server, zstd 1.5.7,
-//! lz4_flex 0.14 (safe), bodies of 1 KiB to 490 KB. Another host differs by a factor that `auto` finds out.
+//! The constants were measured by `outboard-bench efforts`: one core of an AMD EPYC server, zstd
+//! 1.5.7, lz4_flex 0.14 (safe), bodies of 1 KiB to 490 KB. Other hosts differ by a factor, which
+//! `auto` measures.
 
 use super::codec::Method;
 use contract::Value;
 
-/// A rung of the ladder. Times are in nanoseconds for each byte before compression; of content that is flat (almost
-/// nothing is left of it), of text, and of noise (all is left of it).
+/// A rung of the ladder: a method and level. Times are in nanoseconds per byte before compression,
+/// for three kinds of content: flat (compresses to almost nothing), text, and noise (does not
+/// compress).
 #[derive(Debug)]
 pub(super) struct Effort {
-    /// `None`: bodies travel as they are.
+    /// `None`: no compression.
     pub(super) method: Option<Method>,
     pub(super) level: i32,
     compress_ns: [f64; 3],
     decompress_ns: [f64; 3],
-    /// Which share is left of text.
+    /// Compressed share of text.
     pub(super) text_share: f64,
 }
 
-/// From cheap to small.
+/// From the cheapest to the smallest.
 pub(super) static LADDER: [Effort; 6] = [
     Effort { method: None, level: 0, compress_ns: [0.0; 3], decompress_ns: [0.0; 3], text_share: 1.0 },
     Effort {
@@ -39,18 +41,19 @@ const fn zstd(level: i32, compress_ns: [f64; 3], decompress_ns: [f64; 3], text_s
     Effort { method: Some(Method::Zstd), level, compress_ns, decompress_ns, text_share }
 }
 
-/// Where `auto` begins: with the default level.
+/// The rung at which `auto` starts: the default level.
 pub(super) const FIRST: usize = 3;
 
 impl Effort {
-    /// The rung that has these options, if one has.
-    pub(super) fn of(method: Method, level: i32) -> Option<&'static Effort> {
+    /// The rung with this method and level, if there is one.
+    pub(super) fn find(method: Method, level: i32) -> Option<&'static Effort> {
         LADDER
             .iter()
             .find(|effort| effort.method == Some(method) && (method == Method::Lz4 || effort.level == level))
     }
 
-    /// How much of a body is flat, text, and noise, of which `share` is left. The three add up to one.
+    /// Shares of flat, text and noise content in a body that compressed to `share`. They add up to
+    /// one.
     pub(super) fn kinds(&self, share: f64) -> [f64; 3] {
         let text = self.text_share;
         if share <= text {
@@ -60,23 +63,24 @@ impl Effort {
         [0.0, 1.0 - noise, noise]
     }
 
-    /// Nanoseconds that compressing and decompressing a body takes, `before` bytes of which `after` are left.
+    /// Nanoseconds to compress, and to decompress, a body of `before` bytes that compressed to
+    /// `after`.
     pub(super) fn work_ns(&self, before: usize, after: usize) -> [f64; 2] {
         let kinds = self.kinds(after as f64 / before.max(1) as f64);
         [self.compress_ns(kinds), self.decompress_ns(kinds)].map(|ns| ns * before as f64)
     }
 
-    /// Nanoseconds that compressing a byte of such content takes.
+    /// Nanoseconds to compress a byte of such content.
     pub(super) fn compress_ns(&self, kinds: [f64; 3]) -> f64 {
-        weighed(self.compress_ns, kinds)
+        weighted_sum(self.compress_ns, kinds)
     }
 
-    /// Nanoseconds that decompressing to a byte of such content takes.
+    /// Nanoseconds to decompress a byte of such content.
     pub(super) fn decompress_ns(&self, kinds: [f64; 3]) -> f64 {
-        weighed(self.decompress_ns, kinds)
+        weighted_sum(self.decompress_ns, kinds)
     }
 
-    /// As an option's value: levels of zstd are numbers.
+    /// The rung as the value of the option `level`: levels of zstd are numbers.
     pub(super) fn value(&self) -> Value {
         match self.method {
             None => Value::Text("stored".into()),
@@ -86,6 +90,6 @@ impl Effort {
     }
 }
 
-fn weighed(costs: [f64; 3], kinds: [f64; 3]) -> f64 {
+fn weighted_sum(costs: [f64; 3], kinds: [f64; 3]) -> f64 {
     costs.iter().zip(kinds).map(|(cost, kind)| cost * kind).sum()
 }

@@ -1,4 +1,28 @@
-//! `compress`: each message by itself (paper N, section 4.8.2; zlib as there, or zstd or lz4).
+//! `compress`: compresses each message on its own ("Networked Device Driver Architecture" (2012),
+//! 4.8.2).
+//!
+//! This is the pair to copy for a new one:
+//!
+//! ```text
+//! mod.rs     the pair: options, promises, formats; makes both halves
+//! source.rs  the half that compresses; writes the header
+//! sink.rs    the half that decompresses; checks the header
+//! codec.rs   zstd, zlib and lz4 behind one interface
+//! effort.rs  the levels that `level=auto` chooses from, and their measured costs
+//! auto.rs    `level=auto`
+//! tiles/     lossless recoding of screen pictures, in front of the codec
+//! doc.md     user documentation: `outboard modules compress`
+//! ```
+//!
+//! # Adding an option
+//!
+//! 1. Add an `agreed(NAME, KIND, DEFAULT, HELP)` to [`OPTIONS`], and a row to the table in
+//!    `doc.md`. Parsing, range checks, help and completion derive from it; a test compares the
+//!    table with the options.
+//! 2. Read it in `Source::new` or `Sink::new`, as `options.size("limit")` does. [`Pair::check`]
+//!    refuses values that do not go together.
+//!
+//! If halves with and without the option would not understand each other, raise [`Pair::version`].
 
 mod auto;
 mod codec;
@@ -17,28 +41,28 @@ use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, St
 pub(crate) struct Compress;
 
 static OPTIONS: [OptionSpec; 4] = [
-    agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "how to compress"),
+    agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "compression method"),
     agreed(
         "level",
         OptionKind::OrAuto(&OptionKind::Integer { min: -7, max: 19 }),
         "3",
-        "effort; more is smaller and slower",
+        "effort of the method: higher is smaller and slower; auto adapts to the network",
     ),
     agreed(
         "limit",
         OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
         "64MiB",
-        "largest body, before compression",
+        "largest body, in bytes before compression",
     ),
     agreed(
         "tiles",
         OptionKind::Flag,
         "true",
-        "of pictures, first say in tiles how pixels are alike: what a screen shows becomes smaller, and sooner",
+        "format video: recode pictures as tiles before compression; screens become smaller, and sooner",
     ),
 ];
 
-/// Whether pictures are said in tiles first: only what is one can be.
+/// True if messages are pictures and the option asks for tiles.
 fn is_tiled(options: &Options, format: &Format) -> bool {
     *format == Format::Video && options.flag("tiles")
 }
@@ -53,7 +77,7 @@ impl Pair for Compress {
     }
 
     fn summary(&self) -> &'static str {
-        "compresses each message by itself (zstd, zlib, lz4)"
+        "compresses each message on its own (zstd, zlib, lz4)"
     }
 
     fn doc(&self) -> &'static str {
@@ -70,8 +94,8 @@ impl Pair for Compress {
 
     fn cost(&self) -> Option<&'static str> {
         Some(
-            "the mean time from a message's being handed in to its being decompressed: compressing, bytes by the \
-             way's rate, waiting, decompressing",
+            "the mean time from the arrival of a message to the end of its decompression: compression, network \
+             (bytes at its rate), queueing, decompression",
         )
     }
 
@@ -81,9 +105,9 @@ impl Pair for Compress {
 
     fn check(&self, options: &Options) -> Result<(), String> {
         let level = options.integer("level");
-        match Method::chosen(options) {
+        match Method::from_options(options) {
             Method::Zlib | Method::Lz4 if options.is_auto("level") => {
-                Err("level=auto goes from stored over lz4 to zstd: leave `method` out".into())
+                Err("level=auto chooses between no compression, lz4 and zstd: leave `method` out".into())
             }
             Method::Zlib if !(0..=9).contains(&level) => Err(format!("zlib has levels 0 to 9, not {level}")),
             _ => Ok(()),
@@ -95,8 +119,8 @@ impl Pair for Compress {
     }
 
     fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
-        // A picture may be as large as a message can be; what else says so is more likely to be a bomb.
-        let most = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
-        Ok(Box::new(sink::Sink::new(options, most, is_tiled(options, format))?))
+        // A picture may be as large as a message can be. Any other message of that size is likely a bomb.
+        let message_bytes = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
+        Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled(options, format))?))
     }
 }

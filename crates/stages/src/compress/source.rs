@@ -1,54 +1,55 @@
 //! The half that compresses.
 
-use super::auto::Auto;
+use super::auto::AutoLevel;
 use super::codec::{Encoder, Method, STORED, TILED, is_worth};
 use super::effort::Effort;
 use super::tiles;
 use contract::{Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
-/// How hard it tries.
-enum Way {
-    /// Always so; some settings are rungs of the ladder too.
+/// The choice of method and level.
+enum Strategy {
+    /// Method and level from the options. If they are a rung of the ladder, its costs are known.
     Fixed(Option<&'static Effort>, Method, Encoder),
-    Auto(Box<Auto>),
+    Auto(Box<AutoLevel>),
 }
 
-impl Way {
-    /// The rung that is in use, if it is one.
+impl Strategy {
+    /// The current rung, if the setting is one.
     fn effort(&self) -> Option<&'static Effort> {
         match self {
-            Way::Fixed(effort, ..) => *effort,
-            Way::Auto(auto) => Some(auto.effort()),
+            Strategy::Fixed(effort, ..) => *effort,
+            Strategy::Auto(auto) => Some(auto.effort()),
         }
     }
 }
 
 pub(super) struct Source {
-    way: Way,
+    strategy: Strategy,
     limit: usize,
     tiles: Option<tiles::Encoder>,
-    /// Where it compresses to: warm, so only what came out is copied to fresh memory.
+    /// Output of the compressor. Reused while warm in the cache; the result is copied to a body of
+    /// its own.
     scratch: Vec<u8>,
     messages: u64,
     stored: u64,
     tiled: u64,
     bytes_before: u64,
     bytes_after: u64,
-    /// What compressing takes by the constants, where they are known.
+    /// Compression time by the constants of `effort`, for settings that have them.
     work_ns: f64,
 }
 
 impl Source {
     pub(super) fn new(options: &Options, is_tiled: bool) -> Result<Self, StageError> {
-        let method = Method::chosen(options);
-        // The option's range fits.
+        let method = Method::from_options(options);
+        // The option's range fits an `i32`.
         let level = i32::try_from(options.integer("level")).unwrap_or(0);
-        let way = match options.is_auto("level") {
-            true => Way::Auto(Box::new(Auto::new()?)),
-            false => Way::Fixed(Effort::of(method, level), method, Encoder::new(method, level)?),
+        let strategy = match options.is_auto("level") {
+            true => Strategy::Auto(Box::new(AutoLevel::new()?)),
+            false => Strategy::Fixed(Effort::find(method, level), method, Encoder::new(method, level)?),
         };
         Ok(Source {
-            way,
+            strategy,
             limit: options.size("limit"),
             tiles: is_tiled.then(tiles::Encoder::default),
             scratch: Vec::new(),
@@ -70,60 +71,60 @@ impl Stage for Source {
         now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let before = message.body.len();
-        if before > self.limit {
-            return Err(StageError::TooLarge { what: "the body", bytes: before, limit: self.limit });
+        let original_bytes = message.body.len();
+        if original_bytes > self.limit {
+            return Err(StageError::TooLarge { what: "the body", bytes: original_bytes, limit: self.limit });
         }
         let tiled = self.tiles.as_mut().and_then(|tiles| tiles.encode(&message.body));
-        let mark = if tiled.is_some() { TILED } else { 0 };
+        let tile_flag = if tiled.is_some() { TILED } else { 0 };
         let bytes = match tiled {
             Some(tiled) => tiled,
             None => message.body.as_slice(),
         };
-        let room = match &self.way {
-            Way::Fixed(.., encoder) => encoder.room(bytes.len()),
-            Way::Auto(auto) => auto.room(bytes.len()),
+        let room = match &self.strategy {
+            Strategy::Fixed(.., encoder) => encoder.room(bytes.len()),
+            Strategy::Auto(auto) => auto.room(bytes.len()),
         };
         if self.scratch.len() < room {
             self.scratch.resize(room, 0);
         }
         let into = &mut self.scratch[..room];
-        let made = match &mut self.way {
-            Way::Fixed(_, method, encoder) => encoder
+        let compressed = match &mut self.strategy {
+            Strategy::Fixed(_, method, encoder) => encoder
                 .encode(bytes, into)
-                .filter(|after| is_worth(*after, bytes.len()))
-                .map(|after| (*method, after)),
-            Way::Auto(auto) => {
+                .filter(|length| is_worth(*length, bytes.len()))
+                .map(|length| (*method, length)),
+            Strategy::Auto(auto) => {
                 auto.handle_message(message.created, now);
                 auto.encode(bytes, into)
             }
         };
-        if let Some(effort) = self.way.effort() {
-            let after = made.map_or(bytes.len(), |(_, after)| after);
-            self.work_ns += effort.work_ns(bytes.len(), after)[0];
+        if let Some(effort) = self.strategy.effort() {
+            let length = compressed.map_or(bytes.len(), |(_, length)| length);
+            self.work_ns += effort.work_ns(bytes.len(), length)[0];
         }
-        let small = made.map(|(method, after)| (method, Bytes::copy_from_slice(&into[..after])));
-        if let Way::Auto(auto) = &mut self.way {
+        let compressed = compressed.map(|(method, length)| (method, Bytes::copy_from_slice(&into[..length])));
+        if let Strategy::Auto(auto) = &mut self.strategy {
             self.work_ns += auto.try_neighbour(bytes, into);
         }
         let length = bytes.len() as u32;
-        match small {
+        match compressed {
             Some((method, body)) => {
                 message.body = body.into();
                 message.body.push_front(&length.to_le_bytes());
-                message.body.push_front(&[method as u8 | mark]);
+                message.body.push_front(&[method as u8 | tile_flag]);
             }
             None => {
                 self.stored += 1;
-                if mark != 0 {
+                if tile_flag != 0 {
                     message.body = Bytes::copy_from_slice(bytes).into();
                 }
-                message.body.push_front(&[STORED | mark]);
+                message.body.push_front(&[STORED | tile_flag]);
             }
         }
-        self.tiled += u64::from(mark != 0);
+        self.tiled += u64::from(tile_flag != 0);
         self.messages += 1;
-        self.bytes_before += before as u64;
+        self.bytes_before += original_bytes as u64;
         self.bytes_after += message.body.len() as u64;
         out.send(port, message);
         Ok(())
@@ -135,7 +136,7 @@ impl Stage for Source {
         _now: Time,
         _out: &mut Outbox,
     ) -> Result<(), StageError> {
-        if let Way::Auto(auto) = &mut self.way {
+        if let Strategy::Auto(auto) = &mut self.strategy {
             auto.handle_feedback(feedback);
         }
         Ok(())
@@ -148,16 +149,16 @@ impl Stage for Source {
             ("tiled", self.tiled as f64),
             ("ratio", self.bytes_before as f64 / self.bytes_after.max(1) as f64),
         ];
-        if self.way.effort().is_some() {
+        if self.strategy.effort().is_some() {
             report.push(("work_ms", self.work_ns / 1e6));
         }
         report
     }
 
     fn choices(&self) -> Vec<Choice> {
-        match &self.way {
-            Way::Fixed(..) => Vec::new(),
-            Way::Auto(auto) => vec![auto.choice()],
+        match &self.strategy {
+            Strategy::Fixed(..) => Vec::new(),
+            Strategy::Auto(auto) => vec![auto.choice()],
         }
     }
 }

@@ -42,21 +42,21 @@ fn it_conforms() {
 #[test]
 fn header_layout() {
     let (mut source, mut sink) = halves(&[("method", "lz4")]);
-    let made = through(&mut *source, vec![7; 1000]).unwrap().into_bytes();
-    assert_eq!(made[..5], [3, 0xe8, 3, 0, 0]);
+    let encoded = through(&mut *source, vec![7; 1000]).unwrap().into_bytes();
+    assert_eq!(encoded[..5], [3, 0xe8, 3, 0, 0]);
     // An lz4 block: a literal 7, a match of 993 at offset 1, six literals.
-    assert_eq!(made[5..], [0x1f, 7, 1, 0, 255, 255, 255, 209, 0x60, 7, 7, 7, 7, 7, 7]);
-    assert_eq!(through(&mut *sink, made).unwrap(), Body::from(vec![7; 1000]));
+    assert_eq!(encoded[5..], [0x1f, 7, 1, 0, 255, 255, 255, 209, 0x60, 7, 7, 7, 7, 7, 7]);
+    assert_eq!(through(&mut *sink, encoded).unwrap(), Body::from(vec![7; 1000]));
     let (mut source, _) = halves(&[("method", "zlib")]);
     assert_eq!(through(&mut *source, vec![7; 1000]).unwrap().into_bytes()[..6], [1, 0xe8, 3, 0, 0, 0x78]);
     let (mut source, _) = halves(&[]);
-    let made = through(&mut *source, vec![7; 1000]).unwrap().into_bytes();
-    assert_eq!(made[..9], [2, 0xe8, 3, 0, 0, 0x28, 0xb5, 0x2f, 0xfd]);
+    let encoded = through(&mut *source, vec![7; 1000]).unwrap().into_bytes();
+    assert_eq!(encoded[..9], [2, 0xe8, 3, 0, 0, 0x28, 0xb5, 0x2f, 0xfd]);
     assert_eq!(through(&mut *source, &b"abc"[..]).unwrap().into_bytes(), &[0, b'a', b'b', b'c'][..]);
     assert_eq!(through(&mut *source, Body::new()).unwrap().into_bytes(), &[0][..]);
 }
 
-/// A picture of one colour, as large as a message may have it.
+/// A picture of one colour.
 fn picture(width: u32, height: u32) -> Body {
     let mut body = Body::from([1, 2, 3, 0].repeat((width * height) as usize));
     let geometry = Geometry::new(PixelFormat::Bgrx32, width, height).unwrap();
@@ -65,24 +65,24 @@ fn picture(width: u32, height: u32) -> Body {
 }
 
 #[test]
-fn pictures_are_said_in_tiles_where_they_are_pictures() {
+fn only_pictures_are_recoded_as_tiles() {
     for given in [&[][..], &[("method", "lz4")], &[("method", "zlib")], &[("level", "auto")]] {
         let (mut source, mut sink) = halves_of(given, &Format::Video);
-        let made = through(&mut *source, picture(300, 200)).unwrap();
-        let method = made.peek_front::<1>().unwrap()[0];
-        assert!(method > 0x80 && made.len() < 150, "{method:#x}, {} bytes", made.len());
-        assert_eq!(through(&mut *sink, made.clone()).unwrap(), picture(300, 200));
+        let encoded = through(&mut *source, picture(300, 200)).unwrap();
+        let method = encoded.peek_front::<1>().unwrap()[0];
+        assert!(method > 0x80 && encoded.len() < 150, "{method:#x}, {} bytes", encoded.len());
+        assert_eq!(through(&mut *sink, encoded.clone()).unwrap(), picture(300, 200));
         assert_eq!(source.report()[2], ("tiled", 1.0));
         let (mut plain, mut other) = halves(given);
-        assert!(matches!(through(&mut *other, made), Err(StageError::Input(_))), "not agreed on");
+        assert!(matches!(through(&mut *other, encoded), Err(StageError::Input(_))), "not agreed on");
         assert!(through(&mut *plain, picture(300, 200)).unwrap().peek_front::<1>().unwrap()[0] < 0x80);
     }
-    // Too small to be worth a method: tiles as they are.
+    // Too small to be worth compressing: tiles, stored.
     let (mut source, mut sink) = halves_of(&[], &Format::Video);
-    let made = through(&mut *source, picture(9, 1)).unwrap();
+    let encoded = through(&mut *source, picture(9, 1)).unwrap();
     let tiles = [&picture(9, 1).into_bytes()[..Header::BYTES], &[0, 1, 3, 0, 0, 1, 1, 2, 3]].concat();
-    assert_eq!(made.clone().into_bytes()[..], [&[0x80], &tiles[..]].concat());
-    assert_eq!(through(&mut *sink, made).unwrap(), picture(9, 1));
+    assert_eq!(encoded.clone().into_bytes()[..], [&[0x80], &tiles[..]].concat());
+    assert_eq!(through(&mut *sink, encoded).unwrap(), picture(9, 1));
     let (_, mut small) = halves_of(&[("limit", "1KiB")], &Format::Video);
     let bomb = [&[0x80], &picture(4000, 1).into_bytes()[..Header::BYTES], &[0; 5]].concat();
     let too_large = StageError::TooLarge { what: "the body", bytes: 16_025, limit: 1024 };
@@ -90,7 +90,7 @@ fn pictures_are_said_in_tiles_where_they_are_pictures() {
 }
 
 #[test]
-fn what_does_not_shrink_keeps_its_pieces() {
+fn a_body_that_does_not_shrink_is_stored() {
     let (mut source, _) = halves(&[]);
     let body: Body = through(&mut *source, (0..=255).collect::<Vec<u8>>()).unwrap();
     assert_eq!(body.len(), 257);
@@ -113,21 +113,21 @@ fn bombs_and_false_claims_are_refused() {
         assert!(matches!(through(&mut *small, vec![9, 1, 2]), Err(StageError::Input(_))));
         let stored = vec![0; (1 << 20) + 2];
         assert!(matches!(through(&mut *small, stored), Err(StageError::TooLarge { .. })));
-        // It still works after all that.
+        // The sink still works afterwards.
         let honest = through(&mut *source, vec![1; 5000]).unwrap();
         assert_eq!(through(&mut *small, honest).unwrap(), Body::from(vec![1; 5000]));
     }
 }
 
 #[test]
-fn auto_takes_what_its_ladder_makes_and_nothing_else() {
+fn auto_accepts_only_methods_of_its_ladder() {
     let (_, mut sink) = halves(&[("level", "auto"), ("limit", "1MiB")]);
     for method in ["zstd", "lz4"] {
         let (mut source, _) = halves(&[("method", method)]);
         let honest = through(&mut *source, vec![1; 5000]).unwrap();
         assert_eq!(through(&mut *sink, honest.clone()).unwrap(), Body::from(vec![1; 5000]), "{method}");
         let mut lie = honest.into_bytes().to_vec();
-        // As the other method of the ladder.
+        // The other method of the ladder.
         lie[0] = 5 - lie[0];
         assert!(matches!(through(&mut *sink, lie), Err(StageError::Input(_))), "{method}");
         let bomb = through(&mut *source, vec![0; 8 << 20]).unwrap();
@@ -144,12 +144,13 @@ fn auto_takes_what_its_ladder_makes_and_nothing_else() {
 
 #[test]
 fn zlib_has_its_own_levels() {
-    let wrong = contract::Options::check(Compress.options(), [("method", "zlib"), ("level", "12")]).unwrap();
-    assert_eq!(Compress.check(&wrong), Err("zlib has levels 0 to 9, not 12".into()));
+    let invalid =
+        contract::Options::check(Compress.options(), [("method", "zlib"), ("level", "12")]).unwrap();
+    assert_eq!(Compress.check(&invalid), Err("zlib has levels 0 to 9, not 12".into()));
 }
 
 #[test]
-fn it_shrinks_what_repeats_and_says_so() {
+fn repetition_shrinks_and_figures_show_it() {
     let (mut source, _) = halves(&[]);
     assert!(through(&mut *source, vec![1; 100_000]).unwrap().len() < 100);
     through(&mut *source, vec![1]).unwrap();
@@ -159,24 +160,24 @@ fn it_shrinks_what_repeats_and_says_so() {
 }
 
 #[test]
-fn auto_goes_over_all_methods() {
+fn auto_excludes_a_method() {
     for method in ["zlib", "lz4"] {
-        let wrong =
+        let invalid =
             contract::Options::check(Compress.options(), [("method", method), ("level", "auto")]).unwrap();
-        assert!(Compress.check(&wrong).is_err());
+        assert!(Compress.check(&invalid).is_err());
     }
 }
 
-/// A kilobyte or so of lines, no two the same.
+/// About a kilobyte of lines, no two the same.
 fn lines(number: u64) -> Vec<u8> {
     let line =
         |line: u64| format!("{} unit-{line} reached its limit\n", (number * 7919 + line * 104_729) % 65_521);
     (0..40).map(line).collect::<String>().into_bytes()
 }
 
-/// What `auto` stands at after some seconds of a message each 10 ms, on a way of so many bytes a second: each half a
-/// second the sink says how long messages took.
-fn settled(source: &mut dyn Stage, rate_bytes: f64, from: u64) -> Value {
+/// The level that `auto` chose after 20 s with a message every 10 ms, over a network of this rate.
+/// Feedback comes every half second.
+fn settled_level(source: &mut dyn Stage, rate_bytes: f64, from: u64) -> Value {
     let distance = Duration::from_millis(20);
     let mut sizes = Vec::new();
     for number in from..from + 2000 {
@@ -203,32 +204,32 @@ fn settled(source: &mut dyn Stage, rate_bytes: f64, from: u64) -> Value {
 }
 
 #[test]
-fn auto_compresses_as_the_way_asks() {
+fn auto_adapts_to_the_network() {
     let (mut source, _) = halves(&[("level", "auto")]);
-    assert_eq!(source.choices()[0].value, Value::Integer(3), "until it knows better");
+    assert_eq!(source.choices()[0].value, Value::Integer(3), "before any feedback");
     assert_eq!(
-        settled(&mut *source, 20e9, 0),
+        settled_level(&mut *source, 20e9, 0),
         Value::Text("stored".into()),
-        "nothing is faster than this way"
+        "this network is faster than any compressor"
     );
-    let slow = settled(&mut *source, 20e3, 2000);
+    let slow = settled_level(&mut *source, 20e3, 2000);
     assert!(matches!(slow, Value::Integer(_)), "{slow:?}: a byte takes 50 us");
-    let fast = settled(&mut *source, 300e6, 4000);
+    let fast = settled_level(&mut *source, 300e6, 4000);
     assert!(matches!(fast, Value::Text(_)), "{fast:?}: a byte takes 3 ns");
-    let middle = settled(&mut *source, 10e6, 6000);
+    let middle = settled_level(&mut *source, 10e6, 6000);
     assert!(matches!(middle, Value::Integer(1..=3)), "{middle:?}: a byte takes 100 ns");
-    assert!(source.choices()[0].why.contains("ns on its way"), "{}", source.choices()[0].why);
+    assert!(source.choices()[0].why.contains("ns per byte"), "{}", source.choices()[0].why);
 }
 
 #[test]
-fn auto_goes_by_what_piles_up() {
+fn auto_reacts_to_a_backlog() {
     let (mut source, _) = halves(&[("level", "auto")]);
-    assert_eq!(settled(&mut *source, 20e9, 0), Value::Text("stored".into()));
+    assert_eq!(settled_level(&mut *source, 20e9, 0), Value::Text("stored".into()));
     for number in 2000..4000 {
         let now = Time::from_millis(1000 + number * 10);
         let mut out = Outbox::default();
         source.handle(Port::MAIN, Message::new(now, lines(number)), now, &mut out).unwrap();
-        // Clocks that say nothing of the delay: only the queue shows how slow the way is.
+        // Without a measured delay, only the backlog shows how slow the network is.
         let feedback =
             Feedback { received: 1, rate_bytes: 20_000, waiting_bytes: 1 << 20, ..Feedback::default() };
         source.handle_feedback(&feedback, now, &mut out).unwrap();
@@ -241,7 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_message_comes_back(
+    fn every_message_survives(
         bodies in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..200), 1usize..40),
             1..8,
@@ -251,35 +252,35 @@ proptest! {
         let (mut source, mut sink) = halves(&[("method", method)]);
         for (bytes, times) in bodies {
             let body = bytes.repeat(times);
-            let made = through(&mut *source, body.clone()).unwrap();
-            prop_assert!(made.len() <= body.len() + 1);
-            prop_assert_eq!(through(&mut *sink, made).unwrap(), Body::from(body));
+            let encoded = through(&mut *source, body.clone()).unwrap();
+            prop_assert!(encoded.len() <= body.len() + 1);
+            prop_assert_eq!(through(&mut *sink, encoded).unwrap(), Body::from(body));
         }
     }
 
     #[test]
-    fn every_message_comes_back_whatever_auto_does(
-        turns in prop::collection::vec(
+    fn every_message_survives_any_feedback(
+        steps in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..200), 1usize..400, any::<[u32; 4]>(), 0u64..1 << 40),
             1..40,
         ),
     ) {
         let (mut source, mut sink) = halves(&[("level", "auto")]);
         let mut now = Time::ZERO;
-        for (bytes, times, said, waited) in turns {
+        for (bytes, times, feedback_values, waited) in steps {
             let body = bytes.repeat(times);
             now = now.after(Duration::from_nanos(waited >> (waited % 32)));
             let (mut out, message) = (Outbox::default(), Message::new(Time(waited), body.clone()));
             source.handle(Port::MAIN, message, now, &mut out).unwrap();
-            let (_, made) = out.messages.pop_front().unwrap();
-            prop_assert_eq!(through(&mut *sink, made.body).unwrap(), Body::from(body));
-            // Anything at all may be said of the way, and nothing of it may come to be no number.
+            let (_, encoded) = out.messages.pop_front().unwrap();
+            prop_assert_eq!(through(&mut *sink, encoded.body).unwrap(), Body::from(body));
+            // No feedback, however absurd, may lead to NaN or infinity.
             let feedback = Feedback {
-                received: u64::from(said[0] >> 16),
-                delay: Duration::from_nanos(u64::from(said[1]) >> (said[0] % 32)),
-                round_trip: Duration::from_micros(u64::from(said[2] % 3)),
-                rate_bytes: u64::from(said[2]) >> (said[1] % 33),
-                waiting_bytes: u64::from(said[3]) >> (said[1] % 31),
+                received: u64::from(feedback_values[0] >> 16),
+                delay: Duration::from_nanos(u64::from(feedback_values[1]) >> (feedback_values[0] % 32)),
+                round_trip: Duration::from_micros(u64::from(feedback_values[2] % 3)),
+                rate_bytes: u64::from(feedback_values[2]) >> (feedback_values[1] % 33),
+                waiting_bytes: u64::from(feedback_values[3]) >> (feedback_values[1] % 31),
                 ..Feedback::default()
             };
             source.handle_feedback(&feedback, now, &mut out).unwrap();

@@ -1,10 +1,10 @@
-//! `crop`: a part of each picture.
+//! `crop`: cuts out a part of each picture.
 
 #[cfg(test)]
 mod tests;
 
 use crate::agreed;
-use crate::picture::{self, AT, Filter, Memory, Parts, Picture, too_large};
+use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
 use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use wire::formats::video::{Geometry, Rectangle, SIDE_MAX};
 
@@ -14,10 +14,10 @@ pub(crate) struct Crop;
 const SIDE: OptionKind = OptionKind::Integer { min: 0, max: SIDE_MAX as i64 };
 
 static OPTIONS: [OptionSpec; 5] = [
-    agreed("x", SIDE, "0", "left edge of the part, in pixels"),
-    agreed("y", SIDE, "0", "upper edge of the part, in pixels"),
-    agreed("width", SIDE, "0", "pixels across; 0: up to the right edge"),
-    agreed("height", SIDE, "0", "pixels down; 0: down to the lower edge"),
+    agreed("x", SIDE, "0", "left edge, in pixels"),
+    agreed("y", SIDE, "0", "upper edge, in pixels"),
+    agreed("width", SIDE, "0", "width in pixels; 0: up to the right edge"),
+    agreed("height", SIDE, "0", "height in pixels; 0: down to the lower edge"),
     AT,
 ];
 
@@ -27,7 +27,7 @@ impl Pair for Crop {
     }
 
     fn summary(&self) -> &'static str {
-        "a part of each picture"
+        "cuts out a part of each picture"
     }
 
     fn doc(&self) -> &'static str {
@@ -47,38 +47,39 @@ impl Pair for Crop {
     }
 
     fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Source, options, || Part::new(options)))
+        Ok(picture::half(Half::Source, options, || Cropper::new(options)))
     }
 
     fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Sink, options, || Part::new(options)))
+        Ok(picture::half(Half::Sink, options, || Cropper::new(options)))
     }
 }
 
-struct Part {
-    wanted: Rectangle,
+struct Cropper {
+    requested: Rectangle,
 }
 
-impl Part {
+impl Cropper {
     fn new(options: &Options) -> Self {
         let side = |name| u32::try_from(options.integer(name)).unwrap_or(0);
         let or_all = |name| Some(side(name)).filter(|side| *side > 0).unwrap_or(SIDE_MAX);
         let (width, height) = (or_all("width"), or_all("height"));
-        Part { wanted: Rectangle { x: side("x"), y: side("y"), width, height } }
+        Cropper { requested: Rectangle { x: side("x"), y: side("y"), width, height } }
     }
 
-    /// What there is of the wanted part. Where pixels share colour it begins at a whole share.
-    fn of(&self, picture: &Geometry) -> Result<Rectangle, StageError> {
+    /// The requested part, clipped to the picture. With subsampled colour, it starts at a whole
+    /// colour sample.
+    fn available(&self, picture: &Geometry) -> Result<Rectangle, StageError> {
         let (across, down) = picture.pixels().subsampling().unwrap_or((1, 1));
         let whole = Rectangle { x: 0, y: 0, width: picture.width(), height: picture.height() };
-        let part = self.wanted.intersection(&whole).ok_or_else(|| {
-            let Rectangle { x, y, .. } = self.wanted;
+        let part = self.requested.intersection(&whole).ok_or_else(|| {
+            let Rectangle { x, y, .. } = self.requested;
             let (width, height) = (whole.width, whole.height);
             StageError::Own(format!("crop: nothing is left at x={x}, y={y} of a picture of {width}x{height}"))
         })?;
-        let (x_less, y_less) = (part.x % across, part.y % down);
-        let (x, y) = (part.x - x_less, part.y - y_less);
-        Ok(Rectangle { x, y, width: part.width + x_less, height: part.height + y_less })
+        let (x_extra, y_extra) = (part.x % across, part.y % down);
+        let (x, y) = (part.x - x_extra, part.y - y_extra);
+        Ok(Rectangle { x, y, width: part.width + x_extra, height: part.height + y_extra })
     }
 }
 
@@ -89,10 +90,10 @@ fn cropped(from: &Geometry, part: Rectangle) -> Result<Geometry, StageError> {
     Ok(to.with_rate(numerator, denominator))
 }
 
-impl Filter for Part {
+impl Filter for Cropper {
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let from = picture.geometry;
-        let part = self.of(&from)?;
+        let part = self.available(&from)?;
         let to = cropped(&from, part)?;
         let mut into = memory.take(to.bytes());
         for number in 0..from.planes() {
@@ -106,27 +107,27 @@ impl Filter for Part {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn parts(&mut self, parts: Parts) -> Result<Parts, StageError> {
-        let kept = self.of(&parts.geometry)?;
-        let pixels = parts.geometry.pixels();
+    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError> {
+        let kept = self.available(&partial.geometry)?;
+        let pixels = partial.geometry.pixels();
         let (mut rectangles, mut into) = (Vec::new(), Vec::new());
-        let mut rest = &parts.pixels[..];
-        for rectangle in parts.rectangles {
-            let (own, others) = rest.split_at(rectangle.bytes(pixels));
-            rest = others;
+        let mut rest = &partial.pixels[..];
+        for rectangle in partial.rectangles {
+            let (current, following) = rest.split_at(rectangle.bytes(pixels));
+            rest = following;
             let Some(common) = rectangle.intersection(&kept) else { continue };
             let start = (common.x - rectangle.x) as usize * pixels.pixel_bytes();
             let length = common.width as usize * pixels.pixel_bytes();
-            let rows = own.chunks_exact(rectangle.width as usize * pixels.pixel_bytes());
+            let rows = current.chunks_exact(rectangle.width as usize * pixels.pixel_bytes());
             for row in rows.skip((common.y - rectangle.y) as usize).take(common.height as usize) {
                 into.extend_from_slice(&row[start..start + length]);
             }
             rectangles.push(Rectangle { x: common.x - kept.x, y: common.y - kept.y, ..common });
         }
-        Ok(Parts { geometry: cropped(&parts.geometry, kept)?, rectangles, pixels: into.into() })
+        Ok(PartialPicture { geometry: cropped(&partial.geometry, kept)?, rectangles, pixels: into.into() })
     }
 
     fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
-        cropped(from, self.of(from)?)
+        cropped(from, self.available(from)?)
     }
 }

@@ -12,8 +12,8 @@ fn it_conforms() {
 }
 
 #[test]
-fn every_pixel_of_the_part_is_the_one_that_was_there() {
-    // An odd corner: where pixels share colour, the part begins at a whole share.
+fn every_pixel_of_the_part_is_unchanged() {
+    // An odd corner: with subsampled colour, the part starts at a whole colour sample.
     let given = [("x", "5"), ("y", "3"), ("width", "7"), ("height", "4")];
     for pixels in PLAIN {
         let from = geometry(pixels, 21, 15, 3);
@@ -28,8 +28,8 @@ fn every_pixel_of_the_part_is_the_one_that_was_there() {
             for y in 0..to.plane(number).rows {
                 for x in 0..(to.width().div_ceil(across) as usize) {
                     let (there_x, there_y) = (x + (left / across) as usize, y + (top / down) as usize);
-                    let there = at(&from, &bytes, number, there_x, there_y);
-                    assert_eq!(at(&to, &part, number, x, y), there, "{pixels:?} {number}: {x}, {y}");
+                    let there = pixel(&from, &bytes, number, there_x, there_y);
+                    assert_eq!(pixel(&to, &part, number, x, y), there, "{pixels:?} {number}: {x}, {y}");
                 }
             }
         }
@@ -37,7 +37,7 @@ fn every_pixel_of_the_part_is_the_one_that_was_there() {
 }
 
 #[test]
-fn a_part_ends_at_the_edge_and_must_not_be_empty() {
+fn a_part_is_clipped_and_must_not_be_empty() {
     let from = geometry(PixelFormat::Rgb24, 20, 10, 0);
     let pixels = noise(from.bytes(), 5);
     let (to, _) = filtered(&Crop, &[("x", "15"), ("width", "100")], from, &pixels);
@@ -45,17 +45,18 @@ fn a_part_ends_at_the_edge_and_must_not_be_empty() {
     let (to, whole) = filtered(&Crop, &[], from, &pixels);
     assert_eq!((to, whole), (from, pixels.clone()));
     let mut source = half(&Crop, &[("x", "20")], Half::Source);
-    let error = made(&mut *source, frame(from, pixels)).unwrap_err();
+    let error = output_of(&mut *source, frame(from, pixels)).unwrap_err();
     assert_eq!(error.to_string(), "crop: nothing is left at x=20, y=0 of a picture of 20x10");
 }
 
 #[test]
-fn of_rectangles_goes_on_what_lies_in_the_part() {
+fn rectangles_are_clipped_to_the_part() {
     let from = geometry(PixelFormat::Gray8, 20, 10, 0);
     let rectangle = |x, y, width, height| Rectangle { x, y, width, height };
     let places = [rectangle(3, 3, 3, 2), rectangle(0, 0, 2, 2), rectangle(9, 9, 1, 1)];
     let mut source = half(&Crop, &[("x", "4"), ("y", "4")], Half::Source);
-    let made = made(&mut *source, rectangles(from, &places, &[1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 8])).unwrap();
+    let output =
+        output_of(&mut *source, rectangles(from, &places, &[1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 8])).unwrap();
     let to = geometry(PixelFormat::Gray8, 16, 6, 0);
-    assert_eq!(made, rectangles(to, &[rectangle(0, 0, 2, 1), rectangle(5, 5, 1, 1)], &[5, 6, 8]));
+    assert_eq!(output, rectangles(to, &[rectangle(0, 0, 2, 1), rectangle(5, 5, 1, 1)], &[5, 6, 8]));
 }

@@ -1,4 +1,4 @@
-//! `delay`: an instrument that makes messages late.
+//! `delay`: a test pair that delays messages.
 
 #[cfg(test)]
 mod tests;
@@ -18,11 +18,16 @@ pub(crate) struct Delay;
 const DURATION: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) };
 
 static OPTIONS: [OptionSpec; 5] = [
-    agreed("delay", DURATION, "20ms", "each message is this late"),
-    agreed("jitter", DURATION, "0s", "and later still, by a time uniform in 0 to this"),
-    agreed("reorder", OptionKind::Flag, "false", "whether jitter may change the order"),
-    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "what the draws begin with"),
-    agreed("held_max", OptionKind::Integer { min: 1, max: 1 << 20 }, "10000", "messages held, at most"),
+    agreed("delay", DURATION, "20ms", "fixed delay of each message"),
+    agreed("jitter", DURATION, "0s", "additional random delay, uniform from 0 to this"),
+    agreed("reorder", OptionKind::Flag, "false", "true: jitter may change the order"),
+    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "seed of the random numbers"),
+    agreed(
+        "held_max",
+        OptionKind::Integer { min: 1, max: 1 << 20 },
+        "10000",
+        "most messages held; then backpressure",
+    ),
 ];
 
 impl Pair for Delay {
@@ -31,7 +36,7 @@ impl Pair for Delay {
     }
 
     fn summary(&self) -> &'static str {
-        "an instrument: makes messages late, by a fixed or a random time"
+        "test pair: delays messages, by a fixed or a random time"
     }
 
     fn doc(&self) -> &'static str {
@@ -59,9 +64,9 @@ impl Pair for Delay {
     ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Source {
             delay: options.duration("delay"),
-            // The option's range fits.
+            // The range of the option fits.
             jitter_ns: u64::try_from(options.duration("jitter").as_nanos()).unwrap_or(0),
-            reorders: options.flag("reorder"),
+            may_reorder: options.flag("reorder"),
             random: Random::new(options.integer("seed").unsigned_abs()),
             held_max: options.count("held_max"),
             held: BTreeMap::new(),
@@ -79,10 +84,10 @@ impl Pair for Delay {
 struct Source {
     delay: Duration,
     jitter_ns: u64,
-    reorders: bool,
+    may_reorder: bool,
     random: Random,
     held_max: usize,
-    /// By due time, and of equals the first in.
+    /// By due time, then by arrival.
     held: BTreeMap<(Time, u64), Message>,
     latest: Time,
     entered: u64,
@@ -110,7 +115,7 @@ impl Stage for Source {
     ) -> Result<(), StageError> {
         let jitter = Duration::from_nanos(self.random.up_to(self.jitter_ns));
         let mut due = now.after(self.delay + jitter);
-        if !self.reorders {
+        if !self.may_reorder {
             due = due.max(self.latest);
             self.latest = due;
         }
@@ -143,9 +148,10 @@ impl Stage for Source {
     }
 
     fn finished(&self, last: u32) -> Option<u32> {
-        // Those that came first are as far behind the last one as can be.
-        let behind = self.held.values().map(|message| last.wrapping_sub(message.attributes.mark)).max();
-        Some(behind.map_or(last, |behind| last.wrapping_sub(behind).wrapping_sub(1)))
+        // All messages up to the mark before the oldest held one are finished. Marks wrap around,
+        // so the oldest is the one furthest from `last`.
+        let distance = self.held.values().map(|message| last.wrapping_sub(message.attributes.mark)).max();
+        Some(distance.map_or(last, |distance| last.wrapping_sub(distance).wrapping_sub(1)))
     }
 
     fn report(&self) -> Vec<Report> {

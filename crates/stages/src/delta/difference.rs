@@ -1,17 +1,16 @@
-//! What changed from one body to another of the same length: runs of bytes.
+//! The difference of two bodies of the same length, as runs of changed bytes.
 
 use crate::varint;
 use contract::Body;
 use std::ops::Range;
 
-/// Compared at once: what is equal is passed over at the speed of `memcmp`.
+/// Bytes compared at a time: equal blocks are skipped at the speed of `memcmp`.
 const BLOCK_BYTES: usize = 1024;
 const WORD_BYTES: usize = size_of::<u64>();
-/// Runs nearer to each other than this are sent as one: a border costs about as much.
-const BORDER_BYTES: usize = 6;
+/// Runs closer than this are merged: another run costs about as many bytes.
+const RUN_OVERHEAD_BYTES: usize = 6;
 
-/// Runs of changed bytes, in order, none touching another. Used for one message after the other, so that
-/// their memory is allocated once.
+/// Runs of changed bytes, in order and apart. Reused, so that memory is allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     runs: Vec<Range<usize>>,
@@ -19,20 +18,20 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Finds what changed; `false`, and nothing of use, once that would be more than `most` bytes. Both bodies
-    /// have the same length; neither is copied.
-    pub(super) fn find(&mut self, old: &Body, new: &Body, most: usize) -> bool {
+    /// Finds the changed runs of two bodies of the same length, without copying them. Returns
+    /// `false`, with unusable content, once the encoding would exceed `bytes_max`.
+    pub(super) fn find(&mut self, old: &Body, new: &Body, bytes_max: usize) -> bool {
         self.runs.clear();
         self.changed = 0;
-        let (mut olds, mut news) = (old.chunks(), new.chunks());
+        let (mut old_chunks, mut new_chunks) = (old.chunks(), new.chunks());
         let (mut old, mut new) = (&[][..], &[][..]);
         let mut at = 0;
         loop {
             if old.is_empty() {
-                old = olds.next().unwrap_or_default();
+                old = old_chunks.next().unwrap_or_default();
             }
             if new.is_empty() {
-                new = news.next().unwrap_or_default();
+                new = new_chunks.next().unwrap_or_default();
             }
             let length = old.len().min(new.len());
             if length == 0 {
@@ -42,7 +41,7 @@ impl Runs {
                 let block = start..length.min(start + BLOCK_BYTES);
                 if old[block.clone()] != new[block.clone()] {
                     self.find_in(&old[block.clone()], &new[block], at + start);
-                    if self.bytes_max() > most {
+                    if self.encoded_bytes() > bytes_max {
                         return false;
                     }
                 }
@@ -52,7 +51,7 @@ impl Runs {
         }
     }
 
-    /// Compares word by word two blocks that begin at byte `at` of their bodies.
+    /// Compares, word by word, two blocks that start at byte `at` of their bodies.
     fn find_in(&mut self, old: &[u8], new: &[u8], mut at: usize) {
         let mut open = self.runs.pop();
         self.changed -= open.as_ref().map_or(0, Range::len);
@@ -62,7 +61,7 @@ impl Runs {
                 let start = at + differs.trailing_zeros() as usize / 8;
                 let end = at + WORD_BYTES - differs.leading_zeros() as usize / 8;
                 match &mut open {
-                    Some(run) if start < run.end + BORDER_BYTES => run.end = end,
+                    Some(run) if start < run.end + RUN_OVERHEAD_BYTES => run.end = end,
                     _ => {
                         let closed = open.replace(start..end);
                         self.add(closed);
@@ -79,14 +78,14 @@ impl Runs {
         self.runs.extend(run);
     }
 
-    /// Bytes that [`Runs::put`] will need, roughly.
-    fn bytes_max(&self) -> usize {
-        self.changed + self.runs.len() * BORDER_BYTES
+    /// Approximate size of the encoding by [`Runs::put`].
+    fn encoded_bytes(&self) -> usize {
+        self.changed + self.runs.len() * RUN_OVERHEAD_BYTES
     }
 
-    /// Appends the runs and their bytes in `new`.
+    /// Encodes the runs and their bytes in `new`.
     pub(super) fn put(&self, new: &Body, into: &mut Vec<u8>) {
-        into.reserve(self.bytes_max() + 16);
+        into.reserve(self.encoded_bytes() + 16);
         varint::put(into, self.runs.len() as u64);
         let mut end = 0;
         for run in &self.runs {
@@ -98,14 +97,14 @@ impl Runs {
         let mut runs = self.runs.iter().cloned();
         let mut run = runs.next();
         for chunk in new.chunks() {
-            // A run that crosses the border of a piece goes on in the next.
-            while let Some(left) = &mut run
-                && left.start < at + chunk.len()
+            // A run that crosses the end of a chunk continues in the next.
+            while let Some(current) = &mut run
+                && current.start < at + chunk.len()
             {
-                let part = left.start - at..left.end.min(at + chunk.len()) - at;
+                let part = current.start - at..current.end.min(at + chunk.len()) - at;
                 into.extend_from_slice(&chunk[part.clone()]);
-                left.start += part.len();
-                if left.start == left.end {
+                current.start += part.len();
+                if current.start == current.end {
                     run = runs.next();
                 }
             }
@@ -114,7 +113,7 @@ impl Runs {
     }
 }
 
-/// Up to eight bytes as a number, the first byte lowest.
+/// Up to eight bytes as a little-endian number.
 fn word(bytes: &[u8]) -> u64 {
     match bytes.try_into() {
         Ok(whole) => u64::from_le_bytes(whole),
@@ -122,7 +121,7 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// A checked description of what changed, as [`Runs::put`] wrote it.
+/// A checked encoding of [`Runs::put`].
 pub(super) struct Patch<'a> {
     count: u64,
     runs: &'a [u8],
@@ -144,10 +143,10 @@ impl<'a> Patch<'a> {
             }
         }
         if end > length as u64 {
-            return Err("it changes bytes behind the end of what it changes");
+            return Err("it changes bytes behind the end of its reference");
         }
         if changed != bytes.len() as u64 {
-            return Err("it has not as many bytes as changed");
+            return Err("the number of its bytes differs from its list of changes");
         }
         Ok(Patch { count, runs, changed: bytes })
     }
@@ -156,13 +155,13 @@ impl<'a> Patch<'a> {
     pub(super) fn apply(mut self, body: &mut [u8]) {
         let mut rest = body;
         for _ in 0..self.count {
-            // Checked when it was parsed.
+            // `parse` has checked all of this.
             let mut next = || varint::take_slice(&mut self.runs).unwrap_or(0) as usize;
             let (skipped, length) = (next(), next());
-            let (run, behind) = rest[skipped..].split_at_mut(length);
-            let (bytes, more) = self.changed.split_at(length);
+            let (run, after) = rest[skipped..].split_at_mut(length);
+            let (bytes, rest_changed) = self.changed.split_at(length);
             run.copy_from_slice(bytes);
-            (rest, self.changed) = (behind, more);
+            (rest, self.changed) = (after, rest_changed);
         }
     }
 }

@@ -1,4 +1,10 @@
-//! `delta`: only what changed since the last message of the same length (paper N, section 4.8.2).
+//! `delta`: sends only the bytes that changed since the last message of the same length ("Networked
+//! Device Driver Architecture" (2012), 4.8.2).
+//!
+//! - [`references`]: the messages that both halves keep to compare with, by the same rule.
+//! - [`difference`]: finds, encodes and applies changed runs of bytes.
+//! - A lost reference: the sink drops the message and sends its number to the source, which
+//!   discards all references and so sends whole messages.
 
 mod difference;
 mod references;
@@ -18,14 +24,19 @@ static OPTIONS: [OptionSpec; 3] = [
         "key_every",
         OptionKind::Integer { min: 0, max: 1_000_000 },
         "1000",
-        "every so many messages of a length, one is sent whole; 0: only when asked for",
+        "send every n-th message of a length whole; 0: only on request of the sink",
     ),
-    agreed("lengths", OptionKind::Integer { min: 1, max: 64 }, "8", "lengths whose last message is kept"),
+    agreed(
+        "lengths",
+        OptionKind::Integer { min: 1, max: 64 },
+        "8",
+        "most lengths whose last message is kept",
+    ),
     agreed(
         "held_bytes",
         OptionKind::Size { min: 1, max: 1 << 30 },
         "64MiB",
-        "bytes of the messages kept, at most, at each side",
+        "most bytes of kept messages, at each half",
     ),
 ];
 
@@ -35,7 +46,7 @@ impl Pair for Delta {
     }
 
     fn summary(&self) -> &'static str {
-        "sends only what changed since the last message of the same length"
+        "sends only the bytes that changed since the last message of the same length"
     }
 
     fn doc(&self) -> &'static str {

@@ -1,48 +1,48 @@
-//! The last body of each length, as many as are allowed. Both halves keep them by the same rule: what the
-//! source half still has, the sink half has too, if it came.
+//! The last message of each length, within bounds. Both halves apply the same rule: every reference
+//! that the source half has, the sink half has too, unless the message was lost.
 
-/// A body that another may be told from.
+/// A message that others may be compared with.
 #[derive(Debug)]
 pub(super) struct Reference<T> {
     pub(super) sequence: u64,
     pub(super) length: usize,
-    pub(super) held: T,
+    pub(super) value: T,
 }
 
-/// References, the one used last at the end.
+/// References, the last used at the end.
 #[derive(Debug)]
 pub(super) struct References<T> {
-    held: Vec<Reference<T>>,
+    references: Vec<Reference<T>>,
     bytes: usize,
     lengths_max: usize,
     bytes_max: usize,
 }
 
 impl<T> References<T> {
-    /// At most `lengths_max` of `bytes_max` bytes in all.
+    /// Keeps at most `lengths_max` references of `bytes_max` bytes in total.
     pub(super) fn new(lengths_max: usize, bytes_max: usize) -> Self {
-        References { held: Vec::new(), bytes: 0, lengths_max, bytes_max }
+        References { references: Vec::new(), bytes: 0, lengths_max, bytes_max }
     }
 
-    /// Takes out the one of this length.
+    /// Removes and returns the reference of this length.
     pub(super) fn take_length(&mut self, length: usize) -> Option<Reference<T>> {
         self.take(|reference| reference.length == length)
     }
 
-    /// Takes out the one of this sequence.
+    /// Removes and returns the reference with this sequence.
     pub(super) fn take_sequence(&mut self, sequence: u64) -> Option<Reference<T>> {
         self.take(|reference| reference.sequence == sequence)
     }
 
-    fn take(&mut self, is_it: impl Fn(&Reference<T>) -> bool) -> Option<Reference<T>> {
-        let at = self.held.iter().rposition(is_it)?;
-        let taken = self.held.remove(at);
+    fn take(&mut self, matches: impl Fn(&Reference<T>) -> bool) -> Option<Reference<T>> {
+        let at = self.references.iter().rposition(matches)?;
+        let taken = self.references.remove(at);
         self.bytes -= taken.length;
         Some(taken)
     }
 
-    /// Keeps one in place of the one of its length, if it is newer; those used least lately go where there
-    /// would be too many.
+    /// Replaces the reference of the same length, if this one is newer. Over a bound, evicts the
+    /// least recently used.
     pub(super) fn put(&mut self, reference: Reference<T>) {
         let older = self.take_length(reference.length);
         let newer = match older {
@@ -50,20 +50,20 @@ impl<T> References<T> {
             _ => reference,
         };
         self.bytes += newer.length;
-        self.held.push(newer);
-        while self.held.len() > self.lengths_max || self.bytes > self.bytes_max {
-            self.bytes -= self.held.remove(0).length;
+        self.references.push(newer);
+        while self.references.len() > self.lengths_max || self.bytes > self.bytes_max {
+            self.bytes -= self.references.remove(0).length;
         }
     }
 
-    /// All, the one used last at the end.
+    /// All references, the last used at the end.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Reference<T>> {
-        self.held.iter()
+        self.references.iter()
     }
 
-    /// Forgets all.
+    /// Removes all references.
     pub(super) fn clear(&mut self) {
-        self.held.clear();
+        self.references.clear();
         self.bytes = 0;
     }
 }

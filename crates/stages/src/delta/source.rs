@@ -1,4 +1,4 @@
-//! The half that sends only what changed.
+//! The half that sends differences.
 
 use super::difference::Runs;
 use super::references::{Reference, References};
@@ -8,15 +8,15 @@ use smallvec::SmallVec;
 
 pub(super) struct Source {
     key_every: u64,
-    /// The last body of each length, and how many differences were sent since one was sent whole.
+    /// The last body of each length, and the number of differences since the last whole message.
     references: References<(Body, u64)>,
     runs: Runs,
-    /// Of the next message.
+    /// Number of the next message.
     sequence: u64,
-    /// When the references were last forgotten because the sink half had lost one.
-    forgotten: u64,
+    /// Number of the next message when the references were last cleared on request.
+    cleared_at: u64,
     keys: u64,
-    asked: u64,
+    keys_requested: u64,
     bytes_before: u64,
     bytes_after: u64,
 }
@@ -31,25 +31,26 @@ impl Source {
             references: References::new(options.count("lengths"), options.size("held_bytes")),
             runs: Runs::default(),
             sequence: 0,
-            forgotten: 0,
+            cleared_at: 0,
             keys: 0,
-            asked: 0,
+            keys_requested: 0,
             bytes_before: 0,
             bytes_after: 0,
         }
     }
 
-    /// What changed in `body` since the reference, if that is less than all of it.
+    /// Encodes the difference of `body` from the reference; `None` if the whole body is no larger,
+    /// or due.
     fn difference(&mut self, reference: &Reference<(Body, u64)>, body: &Body) -> Option<Vec<u8>> {
-        let (before, since_key) = &reference.held;
-        if since_key + 1 >= self.key_every || !self.runs.find(before, body, body.len() - body.len() / 8) {
+        let (base, since_key) = &reference.value;
+        if since_key + 1 >= self.key_every || !self.runs.find(base, body, body.len() - body.len() / 8) {
             return None;
         }
-        let mut made = Vec::new();
-        varint::put(&mut made, self.sequence);
-        varint::put(&mut made, self.sequence - reference.sequence);
-        self.runs.put(body, &mut made);
-        (made.len() < body.len()).then_some(made)
+        let mut encoded = Vec::new();
+        varint::put(&mut encoded, self.sequence);
+        varint::put(&mut encoded, self.sequence - reference.sequence);
+        self.runs.put(body, &mut encoded);
+        (encoded.len() < body.len()).then_some(encoded)
     }
 }
 
@@ -65,13 +66,13 @@ impl Stage for Source {
         let reference = self.references.take_length(length);
         let difference = reference.as_ref().and_then(|reference| self.difference(reference, &message.body));
         let since_key = match (&difference, &reference) {
-            (Some(_), Some(reference)) => reference.held.1 + 1,
+            (Some(_), Some(reference)) => reference.value.1 + 1,
             _ => 0,
         };
         self.references.put(Reference {
             sequence: self.sequence,
             length,
-            held: (message.body.clone(), since_key),
+            value: (message.body.clone(), since_key),
         });
         match difference {
             Some(difference) => message.body = difference.into(),
@@ -91,17 +92,17 @@ impl Stage for Source {
     }
 
     fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        let wrong = |what: &str| StageError::Control(what.into());
-        let lost = <[u8; 8]>::try_from(control).map_err(|_| wrong("it is no number of a message"))?;
+        let malformed = |problem: &str| StageError::Control(problem.into());
+        let lost = <[u8; 8]>::try_from(control).map_err(|_| malformed("it is not a sequence number"))?;
         let lost = u64::from_le_bytes(lost);
         if lost >= self.sequence {
-            return Err(wrong("that message was not sent yet"));
+            return Err(malformed("it names a message not yet sent"));
         }
-        // What was sent before the references were forgotten is mended already.
-        if lost >= self.forgotten {
+        // A loss before the references were cleared is already repaired.
+        if lost >= self.cleared_at {
             self.references.clear();
-            self.forgotten = self.sequence;
-            self.asked += 1;
+            self.cleared_at = self.sequence;
+            self.keys_requested += 1;
         }
         Ok(())
     }
@@ -110,7 +111,7 @@ impl Stage for Source {
         vec![
             ("messages", self.sequence as f64),
             ("keys", self.keys as f64),
-            ("keys_asked", self.asked as f64),
+            ("keys_requested", self.keys_requested as f64),
             ("bytes_saved", self.bytes_before as f64 - self.bytes_after as f64),
             ("ratio", self.bytes_before as f64 / self.bytes_after.max(1) as f64),
         ]

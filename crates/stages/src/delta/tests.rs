@@ -44,23 +44,23 @@ fn layout() {
     let expected = [
         [&[0, 0][..], &sent[0]].concat(),
         vec![1, 0, b'h', b'i'],
-        // Bytes 3 to 5 and 39 are not what they were two messages before.
+        // Bytes 3 to 5 and 39 differ from the reference, two messages before.
         vec![2, 2, 2, 3, 3, 33, 1, 0xaa, 4, 0xbb, 0xcc],
         vec![3, 1, 0],
         vec![4, 0],
         vec![5, 2, 0],
-        // The fourth of its length since one was sent whole.
+        // The fourth message of its length since a whole one.
         [&[6, 0][..], &sent[6]].concat(),
     ];
     for (body, expected) in sent.iter().zip(expected) {
-        let made = through(source.as_mut(), body.clone()).unwrap().unwrap();
-        assert_eq!(made, expected);
-        assert_eq!(through(sink.as_mut(), made).unwrap().unwrap(), body);
+        let encoded = through(source.as_mut(), body.clone()).unwrap().unwrap();
+        assert_eq!(encoded, expected);
+        assert_eq!(through(sink.as_mut(), encoded).unwrap().unwrap(), body);
     }
 }
 
 #[test]
-fn what_is_no_difference_is_refused_and_spoils_nothing() {
+fn malformed_differences_are_refused_without_harm() {
     let (mut source, mut sink) = halves(&[]);
     let body = vec![7; 100];
     let whole = through(source.as_mut(), body.clone()).unwrap().unwrap();
@@ -95,24 +95,27 @@ fn what_is_no_difference_is_refused_and_spoils_nothing() {
 }
 
 #[test]
-fn the_memory_of_the_last_body_is_used_again() {
+fn the_memory_of_the_last_body_is_reused() {
     let (mut source, mut sink) = halves(&[]);
     let mut body = vec![0; 100_000];
     let mut kept = None;
-    let mut places = Vec::new();
+    let mut addresses = Vec::new();
     for number in 0..20u8 {
         body[usize::from(number) * 4000] = number;
-        let made = through(source.as_mut(), body.clone()).unwrap().unwrap();
-        let got = through(sink.as_mut(), made).unwrap().unwrap();
+        let encoded = through(source.as_mut(), body.clone()).unwrap().unwrap();
+        let got = through(sink.as_mut(), encoded).unwrap().unwrap();
         assert_eq!(got, body);
-        places.push(got.as_ptr());
-        // From the tenth on the application looks at one until the next is there.
+        addresses.push(got.as_ptr());
+        // From the tenth on, the application holds each body until the next arrives.
         kept = (number >= 10).then_some(got);
     }
     drop(kept);
-    assert!(places[1..11].iter().all(|place| *place == places[1]), "in place while nobody looks");
-    let two: std::collections::BTreeSet<_> = places[11..].iter().collect();
-    assert!(two.len() <= 3, "and in two places in turn while somebody does: {two:?}");
+    assert!(
+        addresses[1..11].iter().all(|address| *address == addresses[1]),
+        "in place while the application holds none"
+    );
+    let two: std::collections::BTreeSet<_> = addresses[11..].iter().collect();
+    assert!(two.len() <= 3, "alternating memory while the application holds one: {two:?}");
 }
 
 fn push_frames(run: &mut TwoHalves, frames: &[Vec<u8>]) {
@@ -122,13 +125,13 @@ fn push_frames(run: &mut TwoHalves, frames: &[Vec<u8>]) {
     }
 }
 
-/// Bodies of 200 bytes that differ by their number.
+/// Bodies of 200 bytes that differ in their number.
 fn numbered(numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
     numbers.map(|number| [&number.to_le_bytes()[..], &[0; 196]].concat()).collect()
 }
 
 #[test]
-fn a_loss_is_noticed_counted_and_mended_a_round_trip_later() {
+fn a_loss_is_counted_and_repaired_within_a_round_trip() {
     let network = || steady(Duration::from_millis(25));
     let mut run = TwoHalves::new(&Delta, &[], &Format::Bytes, network(), 1);
     push_frames(&mut run, &numbered(0..20));
@@ -137,7 +140,8 @@ fn a_loss_is_noticed_counted_and_mended_a_round_trip_later() {
     run.configure(network());
     push_frames(&mut run, &numbered(21..60));
     run.end();
-    // Number 21 says so after 25 ms, the source hears of it after 50 ms, five messages further on.
+    // Number 21 shows the loss after 25 ms; the source learns of it after 50 ms, five messages
+    // later.
     let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
     assert_eq!(received, [numbered(0..20), numbered(26..60)].concat());
     assert_eq!(run.drops.into_iter().collect::<Vec<_>>(), [((Half::Sink, super::sink::LOST), 5)]);
@@ -145,7 +149,7 @@ fn a_loss_is_noticed_counted_and_mended_a_round_trip_later() {
 }
 
 #[test]
-fn a_whole_message_that_is_lost_itself_is_asked_for_again() {
+fn a_lost_whole_message_is_requested_again() {
     let network = || steady(Duration::from_millis(25));
     let mut run = TwoHalves::new(&Delta, &[], &Format::Bytes, network(), 1);
     let lossy = Params { loss_ppm: 500_000, ..network() };
@@ -155,13 +159,13 @@ fn a_whole_message_that_is_lost_itself_is_asked_for_again() {
     push_frames(&mut run, &numbered(500..600));
     run.end();
     assert_eq!(run.errors, []);
-    assert!(run.figure(Half::Source, "keys_asked") > 10.0);
+    assert!(run.figure(Half::Source, "keys_requested") > 10.0);
     let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
     assert!(received.ends_with(&numbered(510..600)));
     assert_eq!(run.received.len() as u64 + run.dropped() + run.lost(), 600);
 }
 
-/// A raw picture of 640 x 480 x 4 bytes, 30 a second, in which a ball of 40 x 40 moves.
+/// A raw picture of 640 x 480 x 4 bytes, 30 per second, with a moving ball of 40 x 40.
 #[test]
 fn a_still_picture_with_a_moving_ball_costs_a_hundredth() {
     const WIDTH: usize = 640;
@@ -184,7 +188,7 @@ fn a_still_picture_with_a_moving_ball_costs_a_hundredth() {
     assert!(bytes[1..].iter().all(|bytes| *bytes < WIDTH * 480 * 4 / 100), "{bytes:?}");
 }
 
-/// A message, told from the one before: bytes changed, cut off or added, in pieces with any borders.
+/// An edit of the previous message: bytes changed, cut off or added; split at any border.
 type Edit = (Vec<(prop::sample::Index, u8, usize)>, u8, prop::sample::Index);
 
 fn edited(body: &mut Vec<u8>, (changes, resize, border): &Edit) -> Body {
@@ -202,9 +206,9 @@ fn edited(body: &mut Vec<u8>, (changes, resize, border): &Edit) -> Body {
         }
     }
     let (front, rest) = body.split_at(border.index(body.len() + 1));
-    let mut made = Body::from(rest.to_vec());
-    made.push_front(front);
-    made
+    let mut encoded = Body::from(rest.to_vec());
+    encoded.push_front(front);
+    encoded
 }
 
 fn edits(most: usize) -> impl Strategy<Value = Vec<Edit>> {
@@ -217,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_changes_arrives_as_it_is(
+    fn every_change_arrives(
         length in prop_oneof![0..50usize, 0..8000usize],
         edits in edits(40),
         key_every in 0..5u32,
@@ -229,17 +233,17 @@ proptest! {
         let mut body: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
         for edit in &edits {
             let sent = edited(&mut body, edit);
-            let made = through(source.as_mut(), sent).unwrap().unwrap();
-            prop_assert!(made.len() <= body.len() + 4, "a header and no more");
-            let got = through(sink.as_mut(), made).unwrap();
+            let encoded = through(source.as_mut(), sent).unwrap().unwrap();
+            prop_assert!(encoded.len() <= body.len() + 4, "a header and no more");
+            let got = through(sink.as_mut(), encoded).unwrap();
             prop_assert_eq!(got.as_deref(), Some(&body[..]));
         }
     }
 
-    /// However messages are lost and overtake each other, none is given out that was not sent, and each is
-    /// given out, counted or was lost on the way.
+    /// With any loss and reordering, every released body was sent, and each sent one is released,
+    /// counted or lost.
     #[test]
-    fn no_wrong_body_is_ever_given_out(
+    fn no_wrong_body_is_released(
         edits in edits(120),
         loss_ppm in 0..300_000u32,
         jitter_ms in 0..80u64,
@@ -256,8 +260,8 @@ proptest! {
         let mut body = vec![1; 500];
         let mut sent = Vec::new();
         for edit in &edits {
-            let made = edited(&mut body, edit);
-            run.push(Message::new(run.now, made));
+            let encoded = edited(&mut body, edit);
+            run.push(Message::new(run.now, encoded));
             sent.push((run.now, body.clone()));
             run.run_until(run.now.after(Duration::from_millis(5)));
         }

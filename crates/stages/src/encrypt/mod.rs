@@ -1,5 +1,10 @@
-//! `encrypt`: seals each message from the source half to the sink half (paper N, section 4.8.2), with
-//! AES-256-GCM (NIST SP 800-38D) or ChaCha20-Poly1305 (RFC 8439).
+//! `encrypt`: authenticated encryption of each message from the source half to the sink half
+//! ("Networked Device Driver Architecture" (2012), 4.8.2), with AES-256-GCM (NIST SP 800-38D) or
+//! ChaCha20-Poly1305 (RFC 8439).
+//!
+//! Each source half derives its own key from the flow's key and a random salt ([`seal`]), so a
+//! restart never reuses a nonce. The sink half accepts messages of one source half at a time
+//! ([`sink`]).
 
 mod seal;
 mod sink;
@@ -14,18 +19,23 @@ use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, 
 pub(crate) struct Encrypt;
 
 static OPTIONS: [OptionSpec; 2] = [
-    agreed("cipher", OptionKind::Choice(&["aes-256-gcm", "chacha20-poly1305"]), "aes-256-gcm", "what seals"),
+    agreed(
+        "cipher",
+        OptionKind::Choice(&["aes-256-gcm", "chacha20-poly1305"]),
+        "aes-256-gcm",
+        "encryption algorithm",
+    ),
     agreed(
         "window",
         OptionKind::Integer { min: 64, max: 1 << 20 },
         "4096",
-        "messages that one may come late by and still be told from a replay",
+        "most messages that one may be late by; later ones count as replays",
     ),
 ];
 
 fn key(site: &Site) -> Result<&Secret, StageError> {
     site.key.as_ref().ok_or_else(|| {
-        let problem = "encrypt has no key: pair the two hosts (a session without --insecure has one), or give \
+        let problem = "encrypt has no key: pair the two hosts (sessions without --insecure have a key), or give \
                        both the same 32 bytes with --key-file";
         StageError::Own(problem.into())
     })
@@ -37,7 +47,7 @@ impl Pair for Encrypt {
     }
 
     fn summary(&self) -> &'static str {
-        "seals each message end to end: secret, unaltered, never repeated"
+        "encrypts each message end to end: secret, authentic, no replays"
     }
 
     fn doc(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! One source half's key, and the header of a sealed message.
+//! The key of a source half, and the header of a sealed message.
 
 use contract::{Bytes, Options, Secret};
 use ring::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
@@ -6,27 +6,27 @@ use ring::hkdf;
 
 /// Bytes of a salt.
 pub(super) const SALT_BYTES: usize = 16;
-/// Bytes of the header in front.
+/// Bytes of the header, in front of the body.
 pub(super) const HEADER_BYTES: usize = SALT_BYTES + 16;
-/// Bytes of the tag behind.
+/// Bytes of the tag, behind the body.
 pub(super) const TAG_BYTES: usize = 16;
-/// What keys are derived for.
+/// HKDF info: the purpose of derived keys.
 const PURPOSE: &[u8] = b"outboard encrypt 1";
 /// The bit of a header's counter that marks the end of the flow.
 const END: u64 = 1 << 63;
 
-/// Drawn by each source half when it is made: names it, and makes its key its own.
+/// Random salt of a source half: identifies it and makes its key unique.
 pub(super) type Salt = [u8; SALT_BYTES];
 
-/// What stands in front of a sealed message, in the clear and authenticated.
+/// The header of a sealed message: authenticated, not encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) salt: Salt,
-    /// Messages that this source half sealed before.
+    /// Number of messages that this source half sealed before.
     pub(super) counter: u64,
-    /// The flow ends here: there is no body.
+    /// The flow ends here. There is no body.
     pub(super) is_end: bool,
-    /// When the message was created, on the source host's clock.
+    /// Creation time, on the source host's clock.
     pub(super) created: u64,
 }
 
@@ -54,7 +54,7 @@ impl Header {
         }
     }
 
-    /// No two messages under one key have the same: one counter counts data and ends alike.
+    /// Unique under its key: one counter counts messages and ends.
     fn nonce(&self) -> Nonce {
         let mut nonce = [0; 12];
         nonce[4..].copy_from_slice(&self.counter.to_le_bytes());
@@ -62,7 +62,7 @@ impl Header {
     }
 }
 
-/// The cipher that the options name.
+/// The cipher of the options.
 pub(super) fn cipher(options: &Options) -> &'static Algorithm {
     match options.text("cipher") {
         "chacha20-poly1305" => &CHACHA20_POLY1305,
@@ -76,20 +76,20 @@ pub(super) struct Key(LessSafeKey);
 impl Key {
     pub(super) fn derive(cipher: &'static Algorithm, secret: &Secret, salt: &Salt) -> Key {
         let parent = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&secret.0);
-        let key = parent.expand(&[PURPOSE], cipher).expect("32 bytes are within what HKDF-SHA256 expands to");
+        let key = parent.expand(&[PURPOSE], cipher).expect("HKDF-SHA256 can expand to 32 bytes");
         Key(LessSafeKey::new(UnboundKey::from(key)))
     }
 
-    /// Seals `body` in place; gives the tag.
+    /// Seals `body` in place and returns the tag.
     pub(super) fn seal(&self, header: &Header, body: &mut [u8]) -> Bytes {
         let tag = self
             .0
             .seal_in_place_separate_tag(header.nonce(), Aad::from(header.to_bytes()), body)
-            .expect("a body is at most a container, far below the ciphers' limits");
+            .expect("bodies are far below the ciphers' limits");
         Bytes::copy_from_slice(tag.as_ref())
     }
 
-    /// Opens `body` in place; false if it, its header or its tag is not what this key sealed.
+    /// Opens `body` in place; `false` if the body, header or tag was not sealed with this key.
     pub(super) fn open(&self, header: &Header, tag: [u8; TAG_BYTES], body: &mut [u8]) -> bool {
         let aad = Aad::from(header.to_bytes());
         self.0.open_in_place_separate_tag(header.nonce(), aad, Tag::from(tag), body, 0..).is_ok()

@@ -1,4 +1,11 @@
-//! The half that opens, and takes nothing altered and nothing twice.
+//! The half that opens messages and refuses altered and repeated ones.
+//!
+//! ```text
+//! salt of the message      sealed correctly          not
+//! current source half      accepted, unless replayed refused
+//! superseded source half   dropped                   dropped
+//! unknown                  becomes the current one   refused
+//! ```
 
 use super::seal::{HEADER_BYTES, Header, Key, Salt, TAG_BYTES, cipher};
 use buffers::Window;
@@ -6,24 +13,24 @@ use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Secret, Sta
 use ring::aead::Algorithm;
 use std::collections::VecDeque;
 
-const REPLAYED: &str = "came twice, or later than the window";
-const SUPERSEDED: &str = "of a source half that another took the place of";
-const CUT_SHORT: &str = "the end of the flow did not come";
-/// Source halves before this one that are remembered, to refuse what they sealed.
-const PAST_MAX: usize = 1024;
-/// How fast the offset between what a container says and what was sealed may change, parts per thousand:
-/// twice as fast as the session slews its clocks' offset at most.
+const REPLAYED: &str = "replayed, or later than the window";
+const SUPERSEDED: &str = "of a superseded source half";
+const CUT_SHORT: &str = "the end of the flow did not arrive";
+/// Most superseded source halves remembered. Their messages are dropped.
+const SUPERSEDED_MAX: usize = 1024;
+/// Largest rate of change of the clock offset that containers may cause, in parts per thousand:
+/// twice the rate at which the session slews its offset.
 const SLEW_PER_THOUSAND: i64 = 10;
 
-/// A source half, as known from what it sealed.
+/// The current source half. Only its messages are accepted.
 struct Sender {
     salt: Salt,
     key: Key,
     window: Window,
-    /// Messages taken, ends included.
-    taken: u64,
-    /// The counter of its last message, if the last that came was its end.
-    ended: Option<u64>,
+    /// Messages and ends accepted.
+    accepted: u64,
+    /// The counter of the end, if the latest accepted message was an end.
+    end_counter: Option<u64>,
 }
 
 pub(super) struct Sink {
@@ -31,8 +38,8 @@ pub(super) struct Sink {
     secret: Secret,
     window: usize,
     sender: Option<Sender>,
-    past: VecDeque<Salt>,
-    /// What is added to a sealed creation time to get ours, and since when.
+    superseded_salts: VecDeque<Salt>,
+    /// Offset from sealed creation times to this host's clock, and the time of its last change.
     offset: Option<(i64, Time)>,
     opened: u64,
     refused: u64,
@@ -49,7 +56,7 @@ impl Sink {
             secret: secret.clone(),
             window: options.count("window"),
             sender: None,
-            past: VecDeque::new(),
+            superseded_salts: VecDeque::new(),
             offset: None,
             opened: 0,
             refused: 0,
@@ -65,26 +72,28 @@ impl Sink {
         Err(StageError::Input(problem.into()))
     }
 
-    /// Takes `sender`'s place; nothing that the one before sealed is taken any more.
+    /// Makes `sender` the current one; messages of its predecessor are dropped from now on.
     fn supersede(&mut self, sender: Sender) {
-        if let Some(before) = self.sender.replace(sender) {
-            if self.past.len() == PAST_MAX {
-                self.past.pop_front();
+        if let Some(previous) = self.sender.replace(sender) {
+            if self.superseded_salts.len() == SUPERSEDED_MAX {
+                self.superseded_salts.pop_front();
             }
-            self.past.push_back(before.salt);
+            self.superseded_salts.push_back(previous.salt);
         }
     }
 
-    /// A creation time on our clock: the sealed one, by the offset that containers say. That offset moves only
-    /// as gently as the session moves it, so that who alters containers moves no message against another.
+    /// Translates a sealed creation time to this host's clock, by the offset that containers claim.
+    /// The offset changes only as slowly as the session slews it, so an attacker that alters
+    /// containers cannot move messages against one another.
     fn created(&mut self, sealed: u64, container: Time, now: Time) -> Time {
-        let said = container.signed_since(Time(sealed));
-        let (offset, since) = self.offset.unwrap_or((said, now));
-        let most = i64::try_from(now.since(since).as_nanos()).unwrap_or(i64::MAX) / 1000 * SLEW_PER_THOUSAND;
-        let moved = offset.saturating_add(said.saturating_sub(offset).clamp(-most, most));
-        self.retimed += u64::from(moved != said);
-        self.offset = Some((moved, now));
-        Time(sealed).shifted(Offset(moved))
+        let claimed = container.signed_since(Time(sealed));
+        let (offset, since) = self.offset.unwrap_or((claimed, now));
+        let max_change =
+            i64::try_from(now.since(since).as_nanos()).unwrap_or(i64::MAX) / 1000 * SLEW_PER_THOUSAND;
+        let slewed = offset.saturating_add(claimed.saturating_sub(offset).clamp(-max_change, max_change));
+        self.retimed += u64::from(slewed != claimed);
+        self.offset = Some((slewed, now));
+        Time(sealed).shifted(Offset(slewed))
     }
 }
 
@@ -103,19 +112,19 @@ impl Stage for Sink {
         let Some(length) = body.len().checked_sub(TAG_BYTES) else {
             return self.refuse("its tag is cut short");
         };
-        let known = self.sender.take_if(|sender| sender.salt == header.salt);
-        if known.is_none() && self.past.contains(&header.salt) {
+        let current = self.sender.take_if(|sender| sender.salt == header.salt);
+        if current.is_none() && self.superseded_salts.contains(&header.salt) {
             self.superseded += 1;
             out.drop_counted(SUPERSEDED, 1);
             return Ok(());
         }
-        let is_known = known.is_some();
-        let mut sender = known.unwrap_or_else(|| Sender {
+        let is_known = current.is_some();
+        let mut sender = current.unwrap_or_else(|| Sender {
             salt: header.salt,
             key: Key::derive(self.cipher, &self.secret, &header.salt),
             window: Window::new(self.window),
-            taken: 0,
-            ended: None,
+            accepted: 0,
+            end_counter: None,
         });
         if !sender.window.is_new(header.counter) {
             self.sender = Some(sender);
@@ -129,9 +138,9 @@ impl Stage for Sink {
         bytes.truncate(length);
         let is_genuine = sender.key.open(&header, tag, &mut bytes);
         if is_genuine {
-            sender.taken += 1;
+            sender.accepted += 1;
             if header.counter >= sender.window.next() {
-                sender.ended = header.is_end.then_some(header.counter);
+                sender.end_counter = header.is_end.then_some(header.counter);
             }
             sender.window.insert(header.counter);
         }
@@ -141,7 +150,9 @@ impl Stage for Sink {
             (false, false) => {}
         }
         if !is_genuine {
-            return self.refuse("it was altered on the way, or sealed with another key: both hosts need the same --key-file, or none");
+            return self.refuse(
+                "it was altered, or sealed with another key: both hosts need the same --key-file, or none",
+            );
         }
         if !header.is_end {
             self.opened += 1;
@@ -152,18 +163,18 @@ impl Stage for Sink {
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.is_cut_short = self.sender.as_ref().is_none_or(|sender| sender.ended.is_none());
+        self.is_cut_short = self.sender.as_ref().is_none_or(|sender| sender.end_counter.is_none());
         if self.is_cut_short {
             out.drop_counted(CUT_SHORT, 1);
             return Err(StageError::Input(
-                "the flow was cut short: its source never said that it ends".into(),
+                "the flow was cut short: the end sealed by its source did not arrive".into(),
             ));
         }
         Ok(())
     }
 
     fn report(&self) -> Vec<Report> {
-        let missing = self.sender.as_ref().map_or(0, |sender| sender.window.next() - sender.taken);
+        let missing = self.sender.as_ref().map_or(0, |sender| sender.window.next() - sender.accepted);
         vec![
             ("opened", self.opened as f64),
             ("missing", missing as f64),

@@ -1,4 +1,4 @@
-//! The half that seals.
+//! The half that seals messages.
 
 use super::seal::{HEADER_BYTES, Header, Key, SALT_BYTES, Salt, TAG_BYTES, cipher};
 use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, StageError, Time};
@@ -6,7 +6,7 @@ use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, Stag
 pub(super) struct Source {
     key: Key,
     salt: Salt,
-    /// Messages sealed, ends included: the next one's counter.
+    /// Counter of the next message or end.
     counter: u64,
 }
 

@@ -26,7 +26,7 @@ fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
     Encrypt.sink(&options(&Encrypt, given), &Format::Bytes, &site(99)).unwrap()
 }
 
-/// What a half makes of one message.
+/// Passes one message through a half.
 fn pass(stage: &mut dyn Stage, message: Message) -> Result<Vec<Message>, StageError> {
     let now = message.created;
     let mut out = Outbox::default();
@@ -57,7 +57,7 @@ fn altered(result: &Result<Vec<Message>, StageError>) -> bool {
 }
 
 #[test]
-fn without_a_key_it_says_what_to_do() {
+fn without_a_key_the_error_names_the_remedy() {
     let options = options(&Encrypt, &[]);
     for half in [Half::Source, Half::Sink] {
         let refused = Encrypt.half(half, &options, &Format::Bytes, &Site::default()).err().unwrap();
@@ -69,7 +69,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Made with an independent implementation (Python's `cryptography`) of HKDF and both ciphers.
+/// Computed with an independent implementation (Python's `cryptography`) of HKDF and both ciphers.
 #[test]
 fn layout_and_vectors() {
     let site = Site { key: Some(Secret(std::array::from_fn(|i| i as u8))), seed: [0xab; 32], ..site(0) };
@@ -94,21 +94,21 @@ const VECTORS: [[&str; 2]; 2] = [
 ];
 
 #[test]
-fn a_body_of_its_own_is_sealed_and_opened_where_it_lies() {
+fn an_unshared_body_is_sealed_and_opened_in_place() {
     let (mut source, mut sink) = (source(1), sink(&[]));
     let bytes = Bytes::from(vec![7; 100_000]);
-    let place = bytes.as_ptr();
+    let address = bytes.as_ptr();
     let sealed = seal(&mut *source, 5, bytes);
-    assert!(sealed.body.chunks().any(|piece| piece.as_ptr() == place), "copied");
+    assert!(sealed.body.chunks().any(|piece| piece.as_ptr() == address), "copied");
     let received = Bytes::from(sealed.body.into_bytes().to_vec());
-    let place = received.as_ptr().wrapping_add(HEADER_BYTES);
+    let address = received.as_ptr().wrapping_add(HEADER_BYTES);
     let opened = pass(&mut *sink, Message::new(Time(5), received)).unwrap().remove(0);
-    assert_eq!(opened.body.chunks().next().unwrap().as_ptr(), place, "copied");
+    assert_eq!(opened.body.chunks().next().unwrap().as_ptr(), address, "copied");
     assert_eq!(opened.body, Body::from(vec![7; 100_000]));
 }
 
 #[test]
-fn what_another_holds_too_is_left_alone() {
+fn a_shared_body_is_not_modified() {
     let (mut source, mut sink) = (source(1), sink(&[]));
     let body = Body::from(vec![7; 1000]);
     let sealed = seal(&mut *source, 5, body.clone());
@@ -119,7 +119,7 @@ fn what_another_holds_too_is_left_alone() {
 }
 
 #[test]
-fn nothing_is_taken_twice_and_what_is_late_within_the_window_is() {
+fn replays_are_dropped_and_late_messages_within_the_window_accepted() {
     let (mut source, mut sink) = (source(1), sink(&[("window", "64")]));
     let sealed: Vec<Message> = (0..200).map(|i| seal(&mut *source, i, vec![i as u8])).collect();
     let mut take = |i: usize| pass(&mut *sink, sealed[i].clone()).unwrap().len();
@@ -132,7 +132,7 @@ fn nothing_is_taken_twice_and_what_is_late_within_the_window_is() {
 }
 
 #[test]
-fn a_source_half_made_anew_takes_the_place_of_the_one_before_for_good() {
+fn a_restarted_source_half_supersedes_its_predecessor() {
     let (mut old, mut new, mut sink) = (source(1), source(2), sink(&[]));
     let late = seal(&mut *old, 1, &b"late"[..]);
     assert_eq!(pass(&mut *sink, seal(&mut *old, 1, &b"a"[..])).unwrap().len(), 1);
@@ -141,7 +141,7 @@ fn a_source_half_made_anew_takes_the_place_of_the_one_before_for_good() {
         assert_eq!(pass(&mut *sink, message).unwrap(), []);
     }
     assert_eq!(figure(&*sink, "superseded"), 2.0);
-    // One that forges the header of a third moves nothing.
+    // A forged header of a third source half changes nothing.
     let mut forged = seal(&mut *source(3), 4, &b"d"[..]).body.into_bytes().to_vec();
     forged[HEADER_BYTES] ^= 1;
     assert!(altered(&pass(&mut *sink, Message::new(Time(4), forged))));
@@ -151,7 +151,7 @@ fn a_source_half_made_anew_takes_the_place_of_the_one_before_for_good() {
 }
 
 #[test]
-fn a_flow_that_is_cut_short_is_found_out() {
+fn a_flow_without_its_end_is_reported() {
     let (mut source, mut sink) = (source(1), sink(&[]));
     assert!(finish(&mut *sink).is_err(), "nothing came at all");
     let first = seal(&mut *source, 1, &b"a"[..]);
@@ -160,9 +160,9 @@ fn a_flow_that_is_cut_short_is_found_out() {
     pass(&mut *sink, first).unwrap();
     let mut out = Outbox::default();
     let result = sink.handle_end(Port::MAIN, Time(9), &mut out);
-    assert!(matches!(result, Err(StageError::Input(what)) if what.contains("cut short")));
+    assert!(matches!(result, Err(StageError::Input(problem)) if problem.contains("cut short")));
     assert_eq!((out.drops[0].count, figure(&*sink, "cut_short")), (1, 1.0));
-    // Its end makes it whole, though a message in the middle is missing.
+    // With its end, the flow is complete, though a message in the middle is missing.
     assert_eq!(pass(&mut *sink, end).unwrap(), []);
     assert_eq!(finish(&mut *sink), Ok(()));
     assert_eq!((figure(&*sink, "missing"), figure(&*sink, "cut_short")), (1.0, 0.0));
@@ -170,31 +170,31 @@ fn a_flow_that_is_cut_short_is_found_out() {
     assert_eq!((figure(&*sink, "missing"), finish(&mut *sink)), (0.0, Ok(())));
 }
 
-/// The offset of the hosts' clocks passes, and is slewed; a container that was altered moves nothing.
+/// A slowly changing clock offset is followed; an altered container changes almost nothing.
 #[test]
-fn creation_times_follow_the_session_and_nobody_else() {
+fn creation_times_follow_only_the_session() {
     let (mut source, mut sink) = (source(1), sink(&[]));
     let offset = 5_000_000_000u64;
-    let mut at = |moment: u64, created: u64, said: u64| {
+    let mut at = |moment: u64, created: u64, claimed: u64| {
         let mut sealed = seal(&mut *source, created, &b"x"[..]);
-        sealed.created = Time(said);
+        sealed.created = Time(claimed);
         let mut out = Outbox::default();
         sink.handle(Port::MAIN, sealed, Time(moment), &mut out).unwrap();
         out.messages[0].1.created.0
     };
     assert_eq!(at(0, 1000, 1000 + offset), 1000 + offset);
-    // 0.5 % within a second: as the session slews.
+    // 0.5 % within a second, as the session slews it.
     let second = 1_000_000_000;
     assert_eq!(at(second, second, second + offset + 5_000_000), second + offset + 5_000_000);
-    // An hour, within a millisecond: no.
-    let lie = at(second + 1_000_000, second, second + 3_600 * second);
-    assert_eq!(lie, second + offset + 5_000_000 + 10_000);
+    // An hour within a millisecond is not followed.
+    let forged = at(second + 1_000_000, second, second + 3_600 * second);
+    assert_eq!(forged, second + offset + 5_000_000 + 10_000);
     assert_eq!(at(second + 2_000_000, second, 0), second + offset + 5_000_000);
     assert_eq!(figure(&*sink, "retimed"), 2.0);
 }
 
 #[test]
-fn a_bad_link_costs_what_it_loses_and_no_more() {
+fn a_bad_link_loses_no_further_messages() {
     let link =
         Params { jitter_ns: 30_000_000, loss_ppm: 50_000, reorder: true, ..steady(Duration::from_millis(9)) };
     let mut run = TwoHalves::new(&Encrypt, &[], &Format::Bytes, link, 3);
@@ -211,7 +211,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_message_comes_back_and_no_altered_one_does(
+    fn genuine_messages_survive_and_altered_ones_are_refused(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..12),
         cipher in prop::sample::select(CIPHERS.to_vec()),
         (flip, cut) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
@@ -225,7 +225,7 @@ proptest! {
             let bytes = sealed.body.clone().into_bytes();
             let mut flipped = bytes.to_vec();
             flipped[flip.index(bytes.len())] ^= 1 << bit;
-            // What says the counter of one that came is no more than a replay.
+            // A flip of the counter may make it a replay.
             let result = pass(&mut *sink, Message::new(sealed.created, flipped));
             prop_assert!(altered(&result) || result == Ok(vec![]), "{:?}", result);
             let short = bytes[..cut.index(bytes.len())].to_vec();

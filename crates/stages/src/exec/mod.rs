@@ -1,5 +1,6 @@
-//! `exec`: each half is a program of the user's own, in any language (paper N, chapter 5). What the programs
-//! read and write is in `docs/modules.md`; this table row only names them, and the runtime runs them.
+//! `exec`: each half is a program of the user, in any language ("Networked Device Driver
+//! Architecture" (2012), chapter 5). The pair only declares the programs; the runtime starts and
+//! supervises them. Their protocol is in `docs/reference/modules.md`.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Exec;
 
-/// An option that only this host itself sets.
+/// An option that only this host may set.
 const fn local(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
     OptionSpec { name, kind, default, scope: Scope::Local, doc }
 }
@@ -22,24 +23,44 @@ const fn local(name: &'static str, kind: OptionKind, default: &'static str, doc:
 const WORDS: OptionKind = OptionKind::Text { max: 4096 };
 
 static OPTIONS: [OptionSpec; 6] = [
-    local("source", WORDS, "", "the program that transforms, with its arguments; none: messages pass"),
-    local("sink", WORDS, "", "the program that undoes it, with its arguments; none: messages pass"),
-    agreed("stateful", OptionKind::Flag, "false", "the sink's program needs all that the source's made"),
-    agreed("makes", OptionKind::Choice(&["bytes", "same"]), "bytes", "the format of what the source makes"),
+    local(
+        "source",
+        WORDS,
+        "",
+        "program of the source half, with its arguments; empty: messages pass unchanged",
+    ),
+    local("sink", WORDS, "", "program of the sink half, with its arguments; empty: messages pass unchanged"),
+    agreed(
+        "stateful",
+        OptionKind::Flag,
+        "false",
+        "the sink's program needs all messages of the source's; both restart together",
+    ),
+    agreed(
+        "makes",
+        OptionKind::Choice(&["bytes", "same"]),
+        "bytes",
+        "format of the source's output: bytes, or same as its input",
+    ),
     local(
         "patience",
         OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(3600) },
         "5s",
-        "a program that owes something and gives nothing for so long is started anew",
+        "a program that owes output and writes none for this long is restarted",
     ),
-    local("reads", WORDS, "", "files and directories that it may read with `isolate`, divided by `:`"),
+    local(
+        "reads",
+        WORDS,
+        "",
+        "with isolate=true: files and directories that the program may read, separated by `:`",
+    ),
 ];
 
 fn half_of(options: &Options, half: Half) -> Result<Box<dyn Stage>, StageError> {
     match options.flag("stateful") {
         false => Ok(Box::new(PassThrough)),
         true => Err(StageError::Own(format!(
-            "with stateful=true this host must name the program of its half, too: {half}=PROGRAM"
+            "with stateful=true this host must also name the program of its half: {half}=PROGRAM"
         ))),
     }
 }
@@ -50,7 +71,7 @@ impl Pair for Exec {
     }
 
     fn summary(&self) -> &'static str {
-        "halves that are programs of your own, in any language"
+        "runs your own program as each half, in any language"
     }
 
     fn doc(&self) -> &'static str {

@@ -18,18 +18,18 @@ fn a_half_is_a_program_or_none() {
 }
 
 #[test]
-fn a_program_never_travels_and_no_peer_names_one() {
+fn programs_are_not_sent_to_the_peer_nor_taken_from_it() {
     let text = "exec(source=\"./blur.py\", sink=\"./noop.py\", makes=same)";
     let own = Pipeline::parse(text, PAIRS, Origin::Local).unwrap();
     assert_eq!(own.canonical(), "exec/1(makes=same,stateful=false)");
     for text in [text, own.canonical()] {
         let refused = Pipeline::parse(text, PAIRS, Origin::Peer).unwrap_err();
-        assert!(refused.problem.contains("runs only where that host names it"), "{refused}");
+        assert!(refused.problem.contains("runs only if that host names it"), "{refused}");
     }
 }
 
 #[test]
-fn one_with_a_history_wants_its_program_named() {
+fn a_stateful_half_needs_its_program_named() {
     let options = Options::check(Exec.options(), [("stateful", "true")]).unwrap();
     let refused = Exec.sink(&options, &Format::Bytes, &testkit::stage::site(1)).err().unwrap();
     assert!(refused.to_string().contains("sink=PROGRAM"), "{refused}");

@@ -1,4 +1,4 @@
-//! `fault`: an instrument that loses, repeats and corrupts messages.
+//! `fault`: a test pair that loses, repeats and corrupts messages.
 
 #[cfg(test)]
 mod tests;
@@ -16,8 +16,8 @@ pub(crate) struct Fault;
 static OPTIONS: [OptionSpec; 4] = [
     agreed("loss", OptionKind::Share, "0%", "share of messages lost"),
     agreed("repeat", OptionKind::Share, "0%", "share of messages sent twice"),
-    agreed("corrupt", OptionKind::Share, "0%", "share of messages of which one bit is flipped"),
-    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "what the draws begin with"),
+    agreed("corrupt", OptionKind::Share, "0%", "share of messages with one bit flipped"),
+    agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "seed of the random numbers"),
 ];
 
 const LOST: &str = "lost on purpose";
@@ -28,7 +28,7 @@ impl Pair for Fault {
     }
 
     fn summary(&self) -> &'static str {
-        "an instrument: loses, repeats and corrupts messages"
+        "test pair: loses, repeats and corrupts messages"
     }
 
     fn doc(&self) -> &'static str {
@@ -59,7 +59,7 @@ impl Pair for Fault {
     ) -> Result<Box<dyn Stage>, StageError> {
         let mut seeds = Random::new(options.integer("seed").unsigned_abs());
         let mut fault =
-            |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), hits: 0 };
+            |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), count: 0 };
         let (loss, repeat, corrupt) = (fault("loss"), fault("repeat"), fault("corrupt"));
         Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
     }
@@ -69,17 +69,17 @@ impl Pair for Fault {
     }
 }
 
-/// One kind of fault, with a generator of its own.
+/// One kind of fault, with its own random numbers.
 struct Chance {
     share: f64,
     random: Random,
-    hits: u64,
+    count: u64,
 }
 
 impl Chance {
-    fn hits(&mut self) -> bool {
+    fn draw(&mut self) -> bool {
         let hit = self.random.chance(self.share);
-        self.hits += u64::from(hit);
+        self.count += u64::from(hit);
         hit
     }
 }
@@ -100,17 +100,17 @@ impl Stage for Source {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         self.messages += 1;
-        if self.loss.hits() {
+        if self.loss.draw() {
             out.drop_counted(LOST, 1);
             return Ok(());
         }
-        if !message.body.is_empty() && self.corrupt.hits() {
+        if !message.body.is_empty() && self.corrupt.draw() {
             let mut bytes = message.body.into_bytes().to_vec();
             let bit = self.corrupt.random.up_to(bytes.len() as u64 * 8 - 1);
             bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
             message.body = bytes.into();
         }
-        if self.repeat.hits() {
+        if self.repeat.draw() {
             out.send(port, message.clone());
         }
         out.send(port, message);
@@ -120,9 +120,9 @@ impl Stage for Source {
     fn report(&self) -> Vec<Report> {
         vec![
             ("messages", self.messages as f64),
-            ("lost", self.loss.hits as f64),
-            ("repeated", self.repeat.hits as f64),
-            ("corrupted", self.corrupt.hits as f64),
+            ("lost", self.loss.count as f64),
+            ("repeated", self.repeat.count as f64),
+            ("corrupted", self.corrupt.count as f64),
         ]
     }
 }

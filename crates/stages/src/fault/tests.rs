@@ -25,7 +25,7 @@ fn numbers(run: &TwoHalves) -> Vec<u32> {
 }
 
 #[test]
-fn faults_come_as_often_as_asked_and_are_counted() {
+fn faults_have_their_share_and_are_counted() {
     let run = run(&[("loss", "2%"), ("repeat", "0.03"), ("corrupt", "5%")]);
     for (name, share) in [("lost", 200.0), ("repeated", 300.0), ("corrupted", 500.0)] {
         let figure = run.figure(Half::Source, name);
@@ -37,7 +37,7 @@ fn faults_come_as_often_as_asked_and_are_counted() {
 }
 
 #[test]
-fn kinds_do_not_disturb_each_other_and_seeds_repeat() {
+fn kinds_are_independent_and_seeds_repeat() {
     let lossy = numbers(&run(&[("loss", "5%"), ("seed", "3")]));
     assert_eq!(lossy, numbers(&run(&[("loss", "5%"), ("seed", "3")])));
     assert_ne!(lossy, numbers(&run(&[("loss", "5%"), ("seed", "4")])));

@@ -1,209 +1,218 @@
-//! One group at the sink half: what came of it, and how the rest is made again.
+//! One group at the sink half: the messages received, and recovery of the others.
 
-use super::fate::Fate;
 use super::header::{put_shard, read_shard, shard_bytes};
+use super::outcome::Outcome;
 use contract::{Body, Bytes, Message, Offset, StageError, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
 
 pub(super) struct Group {
-    /// How many parity messages it has.
+    /// Parity messages of the group.
     pub(super) parity: u8,
-    /// Whether it began while messages took longer than usual.
+    /// True if it began while messages took longer than usual.
     pub(super) is_slow: bool,
-    /// How many messages it has, if that is known.
+    /// Messages of the group, once known.
     size: Option<u8>,
-    /// The messages given out, a bit each.
-    given: u128,
-    /// How many of them came by themselves.
-    came: u8,
-    /// The parity messages that came, a bit each.
-    parity_came: u64,
-    /// When its first message was created.
+    /// A bit for each delivered message.
+    delivered: u128,
+    /// Messages received, not recovered.
+    received: u8,
+    /// A bit for each parity message received.
+    parity_received: u64,
+    /// Creation time of its first message.
     created: Time,
-    /// Those before this place are not made again.
-    repairs_from: u8,
-    kept: Kept,
+    /// Messages before this index are not recovered.
+    first_recoverable: u8,
+    stored: Stored,
 }
 
-/// What is kept to make others again.
+/// Shards stored for recovery.
 #[derive(Default)]
-struct Kept {
-    /// Place, creation after the first, and body.
+struct Stored {
+    /// Index, creation time after the first, and body.
     data: Vec<(u8, i64, Body)>,
-    /// Place and shard; all of one length.
+    /// Index and shard; all of the same length.
     parity: Vec<(u8, Bytes)>,
     bytes: usize,
-    /// Nothing is to be kept any more.
-    is_given_up: bool,
+    /// Nothing more is stored.
+    is_abandoned: bool,
 }
 
 impl Group {
-    pub(super) fn new(parity: u8, is_slow: bool, repairs_from: u8) -> Self {
+    pub(super) fn new(parity: u8, is_slow: bool, first_recoverable: u8) -> Self {
         Group {
             parity,
             is_slow,
             size: None,
-            given: 0,
-            came: 0,
-            parity_came: 0,
+            delivered: 0,
+            received: 0,
+            parity_received: 0,
             created: Time::ZERO,
-            repairs_from,
-            kept: Kept::default(),
+            first_recoverable,
+            stored: Stored::default(),
         }
     }
 
-    /// Bytes kept.
+    /// Bytes stored.
     pub(super) fn bytes(&self) -> usize {
-        self.kept.bytes
+        self.stored.bytes
     }
 
-    /// What became of it, as far as it came: how many messages it had is known, or `size`.
-    pub(super) fn fate(&self, size: u8) -> Fate {
+    /// The outcome so far. If the number of messages is unknown, `size` is used.
+    pub(super) fn outcome(&self, size: u8) -> Outcome {
         let size = self.size.unwrap_or(size.max(self.size()));
-        let lost = size - self.came;
-        let mut short = lost;
-        let mut places = (0..self.parity).filter(|place| self.parity_came & (1 << place) != 0);
-        let enough = match lost {
+        let lost = size - self.received;
+        let mut still_missing = lost;
+        let mut indices = (0..self.parity).filter(|index| self.parity_received & (1 << index) != 0);
+        let parity_needed = match lost {
             0 => Some(0),
-            _ => places
+            _ => indices
                 .find(|_| {
-                    short -= 1;
-                    short == 0
+                    still_missing -= 1;
+                    still_missing == 0
                 })
-                .map(|place| place + 1),
+                .map(|index| index + 1),
         };
-        // At most as many as there are, which fits.
-        let parity_lost = self.parity - self.parity_came.count_ones() as u8;
-        Fate { size, lost, parity: self.parity, parity_lost, enough, is_slow: self.is_slow }
+        // At most `parity`, which fits.
+        let parity_lost = self.parity - self.parity_received.count_ones() as u8;
+        Outcome { size, lost, parity: self.parity, parity_lost, parity_needed, is_slow: self.is_slow }
     }
 
-    /// How many messages it has at least.
+    /// Messages of the group, at least.
     pub(super) fn size(&self) -> u8 {
-        self.size.unwrap_or((u128::BITS - self.given.leading_zeros()) as u8)
+        self.size.unwrap_or((u128::BITS - self.delivered.leading_zeros()) as u8)
     }
 
-    /// How many messages were given out.
-    pub(super) fn given(&self) -> u32 {
-        self.given.count_ones()
+    /// Messages delivered.
+    pub(super) fn delivered(&self) -> u32 {
+        self.delivered.count_ones()
     }
 
-    /// Learns how many messages it has; false if that cannot be.
+    /// Sets the number of messages; `false` if it contradicts the messages received.
     pub(super) fn set_size(&mut self, size: u8) -> bool {
         let fits = self.size.is_none_or(|known| known == size) && self.size() <= size;
         if fits {
             self.size = Some(size);
-            self.forget_if_whole();
+            self.release_if_complete();
         }
         fits
     }
 
-    /// A message came; false if it was given out before.
-    pub(super) fn take(&mut self, place: u8, after: i64, message: &Message) -> Result<bool, StageError> {
-        if self.size.is_some_and(|size| place >= size) {
-            return Err(StageError::Input("its group has no such place".into()));
+    /// Adds a message; `false` if it was delivered before.
+    pub(super) fn add(
+        &mut self,
+        index: u8,
+        created_after: i64,
+        message: &Message,
+    ) -> Result<bool, StageError> {
+        if self.size.is_some_and(|size| index >= size) {
+            return Err(StageError::Input("its index is outside its group".into()));
         }
-        let bit = 1 << place;
-        if self.given & bit != 0 {
+        let bit = 1 << index;
+        if self.delivered & bit != 0 {
             return Ok(false);
         }
-        self.given |= bit;
-        self.came += 1;
-        self.created = message.created.shifted(Offset(after.saturating_neg()));
-        if self.parity > 0 && !self.kept.is_given_up {
-            self.kept.bytes += message.body.len();
-            self.kept.data.push((place, after, message.body.clone()));
-            self.forget_if_whole();
+        self.delivered |= bit;
+        self.received += 1;
+        self.created = message.created.shifted(Offset(created_after.saturating_neg()));
+        if self.parity > 0 && !self.stored.is_abandoned {
+            self.stored.bytes += message.body.len();
+            self.stored.data.push((index, created_after, message.body.clone()));
+            self.release_if_complete();
         }
         Ok(true)
     }
 
-    /// A parity message came. All of a group are of one length, and all its shards fit into `bytes_max`.
-    pub(super) fn take_parity(
+    /// Adds a parity message. Within a group, all have the same length, and all shards fit into
+    /// `bytes_max`.
+    pub(super) fn add_parity(
         &mut self,
-        place: u8,
+        index: u8,
         data: u8,
         message: Message,
         bytes_max: usize,
     ) -> Result<(), StageError> {
         let shard = message.body.into_bytes();
-        let wrong = |problem: &str| Err(StageError::Input(problem.into()));
+        let malformed = |problem: &str| Err(StageError::Input(problem.into()));
         let differs = |(_, other): &(u8, Bytes)| other.len() != shard.len();
-        let longest = self.kept.data.iter().map(|(_, _, body)| body.len()).max().unwrap_or(0);
+        let longest = self.stored.data.iter().map(|(_, _, body)| body.len()).max().unwrap_or(0);
         if !shard.len().is_multiple_of(2) || shard.len() < shard_bytes(longest) {
-            return wrong("its parity is cut short");
+            return malformed("its parity is cut short");
         }
-        if self.kept.parity.first().is_some_and(differs) || usize::from(data) * shard.len() > bytes_max {
-            return wrong("its parity is of another length than can be");
+        if self.stored.parity.first().is_some_and(differs) || usize::from(data) * shard.len() > bytes_max {
+            return malformed("its parity has a different length");
         }
         if !self.set_size(data) {
-            return wrong("its group has another number of messages");
+            return malformed("its group has a different number of messages");
         }
-        let bit = 1 << place;
-        let is_new = self.parity_came & bit == 0;
-        self.parity_came |= bit;
-        if is_new && !self.kept.is_given_up {
+        let bit = 1 << index;
+        let is_new = self.parity_received & bit == 0;
+        self.parity_received |= bit;
+        if is_new && !self.stored.is_abandoned {
             self.created = message.created;
-            self.kept.bytes += shard.len();
-            self.kept.parity.push((place, shard));
+            self.stored.bytes += shard.len();
+            self.stored.parity.push((index, shard));
         }
         Ok(())
     }
 
-    /// Makes again what is missing, if enough came. Gives it out, oldest first.
-    pub(super) fn repair(
+    /// Recovers the missing messages, if enough were received; oldest first.
+    pub(super) fn recover(
         &mut self,
         decoder: &mut Option<ReedSolomonDecoder>,
         scratch: &mut Vec<u8>,
     ) -> Result<Vec<Message>, StageError> {
-        let Some((_, first)) = self.kept.parity.first() else { return Ok(Vec::new()) };
+        let Some((_, first)) = self.stored.parity.first() else { return Ok(Vec::new()) };
         let (size, bytes) = (usize::from(self.size()), first.len());
-        if self.kept.data.len() + self.kept.parity.len() < size {
+        if self.stored.data.len() + self.stored.parity.len() < size {
             return Ok(Vec::new());
         }
-        if self.kept.data.iter().any(|(_, _, body)| shard_bytes(body.len()) > bytes) {
-            self.give_up();
-            return Err(StageError::Input("a message of its group is longer than its parity says".into()));
+        if self.stored.data.iter().any(|(_, _, body)| shard_bytes(body.len()) > bytes) {
+            self.abandon();
+            return Err(StageError::Input("a message of its group is longer than its parity".into()));
         }
-        let kept = std::mem::take(&mut self.kept);
-        self.give_up();
-        let own = |error: reed_solomon_simd::Error| StageError::Own(format!("Reed-Solomon: {error}"));
+        let stored = std::mem::take(&mut self.stored);
+        self.abandon();
+        let failed = |error: reed_solomon_simd::Error| StageError::Own(format!("Reed-Solomon: {error}"));
         let decoder = match decoder {
             Some(decoder) => {
-                decoder.reset(size, self.parity.into(), bytes).map_err(own)?;
+                decoder.reset(size, self.parity.into(), bytes).map_err(failed)?;
                 decoder
             }
-            none => none.insert(ReedSolomonDecoder::new(size, self.parity.into(), bytes).map_err(own)?),
+            none => none.insert(ReedSolomonDecoder::new(size, self.parity.into(), bytes).map_err(failed)?),
         };
         scratch.resize(bytes, 0);
-        for (place, after, body) in &kept.data {
-            put_shard(*after, body, scratch);
-            decoder.add_original_shard((*place).into(), &*scratch).map_err(own)?;
+        for (index, created_after, body) in &stored.data {
+            put_shard(*created_after, body, scratch);
+            decoder.add_original_shard((*index).into(), &*scratch).map_err(failed)?;
         }
-        for (place, shard) in &kept.parity {
-            decoder.add_recovery_shard((*place).into(), shard).map_err(own)?;
+        for (index, shard) in &stored.parity {
+            decoder.add_recovery_shard((*index).into(), shard).map_err(failed)?;
         }
-        let (mut places, mut made) = (0, Vec::new());
-        for (place, shard) in decoder.decode().map_err(own)?.restored_original_iter() {
-            let (after, bytes) = read_shard(shard)
-                .ok_or_else(|| StageError::Input("what its parity makes is no message".into()))?;
-            if place < self.repairs_from.into() {
+        let (mut indices, mut recovered) = (0, Vec::new());
+        for (index, shard) in decoder.decode().map_err(failed)?.restored_original_iter() {
+            let (created_after, bytes) = read_shard(shard)
+                .ok_or_else(|| StageError::Input("its parity recovers no valid message".into()))?;
+            if index < self.first_recoverable.into() {
                 continue;
             }
-            places |= 1 << place;
-            made.push(Message::new(self.created.shifted(Offset(after)), Bytes::copy_from_slice(bytes)));
+            indices |= 1 << index;
+            recovered.push(Message::new(
+                self.created.shifted(Offset(created_after)),
+                Bytes::copy_from_slice(bytes),
+            ));
         }
-        self.given |= places;
-        Ok(made)
+        self.delivered |= indices;
+        Ok(recovered)
     }
 
-    /// Keeps nothing any more.
-    pub(super) fn give_up(&mut self) {
-        self.kept = Kept { is_given_up: true, ..Kept::default() };
+    /// Releases the stored shards and stores no more.
+    pub(super) fn abandon(&mut self) {
+        self.stored = Stored { is_abandoned: true, ..Stored::default() };
     }
 
-    fn forget_if_whole(&mut self) {
-        if self.size.is_some_and(|size| self.given() == u32::from(size)) {
-            self.give_up();
+    fn release_if_complete(&mut self) {
+        if self.size.is_some_and(|size| self.delivered() == u32::from(size)) {
+            self.abandon();
         }
     }
 }

@@ -1,13 +1,21 @@
-//! `fec`: forward error correction (paper N, section 4.8.2): of a group of messages some may be lost, and all
-//! come. Reed-Solomon over GF(2^16), systematic: the messages themselves go at once, as they are.
+//! `fec`: forward error correction. Lost messages of a group are recovered from parity ("Networked
+//! Device Driver Architecture" (2012), 4.8.2). Reed-Solomon over GF(2^16), systematic: messages are
+//! sent at once and unchanged; parity follows them.
+//!
+//! ```text
+//! source    groups messages, sends parity           parity_count  parity=auto
+//! sink      delivers, recovers, reports outcomes    group         one group at the sink
+//! header    headers and shards                      outcome       losses of groups, as reported
+//! pace      detects delays that announce loss
+//! ```
 
-mod fate;
 mod group;
 mod header;
+mod outcome;
 mod pace;
+mod parity_count;
 mod sink;
 mod source;
-mod strength;
 #[cfg(test)]
 mod tests;
 
@@ -20,34 +28,34 @@ pub(crate) struct Fec;
 
 const DATA_MAX: i64 = 128;
 const PARITY_MAX: i64 = 64;
-/// Of the bytes held at the sink, a group has at most one part in so many.
+/// A group takes at most one part in this many of the bytes held at the sink.
 const GROUPS_HELD: usize = 4;
 
 static OPTIONS: [OptionSpec; 5] = [
-    agreed("data", OptionKind::Integer { min: 1, max: DATA_MAX }, "8", "messages of a group, at most"),
+    agreed("data", OptionKind::Integer { min: 1, max: DATA_MAX }, "8", "most messages per group"),
     agreed(
         "parity",
         OptionKind::OrAuto(&OptionKind::Integer { min: 0, max: PARITY_MAX }),
         "auto",
-        "parity messages of a group: so many of it may be lost",
+        "parity messages per group: as many losses are recovered; auto adapts to the network",
     ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(10) },
         "50ms",
-        "longest time that a group waits for more messages",
+        "longest time a group waits for more messages",
     ),
     agreed(
         "limit",
         OptionKind::Size { min: 1, max: 64 << 20 },
         "1MiB",
-        "largest message that is protected; larger ones go as they are",
+        "largest protected message, in bytes; larger ones are sent without parity",
     ),
     agreed(
         "held_bytes",
         OptionKind::Size { min: 64, max: 1 << 30 },
         "64MiB",
-        "bytes that the sink half keeps for repairs, at most",
+        "most bytes the sink keeps for recovery",
     ),
 ];
 
@@ -57,7 +65,7 @@ impl Pair for Fec {
     }
 
     fn summary(&self) -> &'static str {
-        "sends parity along, so that lost messages are made again"
+        "sends parity messages from which lost messages are recovered"
     }
 
     fn doc(&self) -> &'static str {
@@ -79,7 +87,7 @@ impl Pair for Fec {
     }
 
     fn cost(&self) -> Option<&'static str> {
-        Some("100 × the share of messages that stay lost + parity messages for each message")
+        Some("100 × share of messages that stay lost + parity messages per message")
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
@@ -90,7 +98,7 @@ impl Pair for Fec {
         let (limit, held) = (options.size("limit"), options.size("held_bytes"));
         match header::shard_bytes(limit) > held / GROUPS_HELD {
             true => Err(format!(
-                "held_bytes must be {GROUPS_HELD} times a message of limit={limit} at least, not {held}"
+                "held_bytes must be at least {GROUPS_HELD} times a message of limit={limit}, not {held}"
             )),
             false => Ok(()),
         }

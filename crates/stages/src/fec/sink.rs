@@ -1,9 +1,13 @@
-//! The half that makes again what was lost.
+//! The half that delivers messages at once and recovers lost ones.
+//!
+//! State is kept for each source half, because messages of a restarted one may arrive behind those
+//! of its successor. With `parity=auto`, the sink reports the outcome of each group that
+//! [`SETTLED_GROUPS`] others follow, and every change of [`Pace`].
 
 use super::GROUPS_HELD;
-use super::fate::Fate;
 use super::group::Group;
 use super::header::{Header, Part};
+use super::outcome::Outcome;
 use super::pace::Pace;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
@@ -11,71 +15,71 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-const TWICE: &str = "came twice, or was made again before";
-const LATE: &str = "came later than its group is remembered";
-/// Groups of a source half that are remembered.
+const DUPLICATE: &str = "duplicate, or already recovered";
+const FORGOTTEN: &str = "later than its group is remembered";
+/// Most groups remembered per source half.
 const GROUPS_MAX: usize = 256;
-/// Source halves that are remembered: those before may still be on their way.
-const HALVES_MAX: usize = 4;
-/// When so many groups follow a group, what is missing of it counts as lost.
-const SETTLED_AFTER: usize = 8;
-/// Different fates that a report tells of.
-const FATES_MAX: usize = 128;
-/// Time between two reports to the source half, and the least where the pace changes.
+/// Most source halves remembered.
+const SOURCES_MAX: usize = 4;
+/// Groups that must follow a group before its missing messages count as lost.
+const SETTLED_GROUPS: usize = 8;
+/// Most different outcomes in a report.
+const REPORT_ENTRIES_MAX: usize = 128;
+/// Interval between two reports, and the shortest interval if the pace changes.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// What came of one source half.
-struct Half {
+/// The groups of one source half.
+struct SourceHalf {
     id: u32,
-    /// By the number of their first message.
+    /// Groups by the number of their first message.
     groups: BTreeMap<u64, Group>,
-    /// The message that came first: group and place. A sink half made anew cannot know which before it were given
-    /// out, so it makes none of them again.
-    begun: (u64, u8),
-    /// Groups before this are forgotten.
+    /// Group and index of the first message received. A restarted sink half cannot know which
+    /// earlier messages its predecessor delivered, so it recovers none of them.
+    first_seen: (u64, u8),
+    /// Groups below this number are forgotten.
     floor: u64,
-    /// What was lost of the groups before this is counted.
-    settled: u64,
-    /// Messages known to have been sent: from, to.
+    /// Outcomes of the groups before this are reported.
+    settled_before: u64,
+    /// Range of message numbers known to have been sent.
     sent: (u64, u64),
-    given: u64,
+    delivered: u64,
 }
 
 pub(super) struct Sink {
     data: u8,
     bytes_max: usize,
-    halves: VecDeque<Half>,
+    sources: VecDeque<SourceHalf>,
     decoder: Option<ReedSolomonDecoder>,
     scratch: Vec<u8>,
-    /// Bytes kept by all groups.
+    /// Bytes stored by all groups.
     bytes: usize,
-    /// Where parity is left to the source half: what it is told.
-    fates: Option<Told>,
+    /// The next report; `None` unless `parity=auto`.
+    outcomes: Option<PendingReport>,
     repaired: u64,
-    twice: u64,
+    duplicates: u64,
     late: u64,
-    /// Missing messages of source halves that are forgotten.
-    missing_before: u64,
-    /// Something was before all that this half has seen.
-    is_made_anew: bool,
+    /// Missing messages of forgotten source halves.
+    missing_of_forgotten: u64,
+    /// True if messages were sent before this half started.
+    has_restarted: bool,
 }
 
-/// What the source half is told.
+/// The next report to the source half.
 #[derive(Default)]
-struct Told {
-    /// Of how many groups what became, since the last word.
-    fates: BTreeMap<Fate, u16>,
-    /// When the last word was given.
+struct PendingReport {
+    /// Number of groups by outcome, since the last report.
+    outcomes: BTreeMap<Outcome, u16>,
+    /// Time of the last report.
     at: Option<Time>,
     pace: Pace,
-    /// What the last word said.
-    was_slow: bool,
+    /// The pace in the last report.
+    reported_slow: bool,
 }
 
-impl Half {
+impl SourceHalf {
     fn missing(&self) -> u64 {
-        (self.sent.1 - self.sent.0).saturating_sub(self.given)
+        (self.sent.1 - self.sent.0).saturating_sub(self.delivered)
     }
 
     fn bytes(&self) -> usize {
@@ -86,142 +90,157 @@ impl Half {
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
-            // The option's range fits.
+            // The range of the option fits.
             data: u8::try_from(options.integer("data")).unwrap_or(u8::MAX),
             bytes_max: options.size("held_bytes"),
-            halves: VecDeque::new(),
+            sources: VecDeque::new(),
             decoder: None,
             scratch: Vec::new(),
             bytes: 0,
-            fates: options.is_auto("parity").then(Told::default),
+            outcomes: options.is_auto("parity").then(PendingReport::default),
             repaired: 0,
-            twice: 0,
+            duplicates: 0,
             late: 0,
-            missing_before: 0,
-            is_made_anew: false,
+            missing_of_forgotten: 0,
+            has_restarted: false,
         }
     }
 
-    /// The index of the source half `id`, which is begun if it is new.
-    fn half(&mut self, header: &Header) -> usize {
-        let Header { half: id, group, .. } = *header;
-        if let Some(known) = self.halves.iter().rposition(|half| half.id == id) {
+    /// Index of a source half; adds it if it is new.
+    fn source_index(&mut self, header: &Header) -> usize {
+        let Header { source_id: id, group, .. } = *header;
+        if let Some(known) = self.sources.iter().rposition(|source| source.id == id) {
             return known;
         }
-        if self.halves.len() == HALVES_MAX
-            && let Some(forgotten) = self.halves.pop_front()
+        if self.sources.len() == SOURCES_MAX
+            && let Some(forgotten) = self.sources.pop_front()
         {
-            self.missing_before += forgotten.missing();
+            self.missing_of_forgotten += forgotten.missing();
             self.bytes -= forgotten.bytes();
         }
-        let begun = match header.part {
-            // Nothing was before the beginning.
-            _ if group == 0 && !self.is_made_anew => (0, 0),
-            Part::Data { place, .. } => (group, place),
+        let first_seen = match header.part {
+            // Nothing was sent before the first group.
+            _ if group == 0 && !self.has_restarted => (0, 0),
+            Part::Data { index, .. } => (group, index),
             Part::Parity { .. } => (group + 1, 0),
         };
         let (groups, sent) = (BTreeMap::new(), (group, group));
-        self.halves.push_back(Half { id, groups, begun, floor: 0, settled: 0, sent, given: 0 });
-        self.halves.len() - 1
+        self.sources.push_back(SourceHalf {
+            id,
+            groups,
+            first_seen,
+            floor: 0,
+            settled_before: 0,
+            sent,
+            delivered: 0,
+        });
+        self.sources.len() - 1
     }
 
-    /// Begins a group; false if it is older than what is remembered.
-    fn begin(&mut self, index: usize, header: &Header) -> bool {
-        let half = &mut self.halves[index];
-        if half.groups.contains_key(&header.group) {
+    /// Opens a group; `false` if it is too old to be remembered.
+    fn open_group(&mut self, source_index: usize, header: &Header) -> bool {
+        let source = &mut self.sources[source_index];
+        if source.groups.contains_key(&header.group) {
             return true;
         }
-        if half.groups.len() == GROUPS_MAX {
-            match half.groups.first_entry() {
+        if source.groups.len() == GROUPS_MAX {
+            match source.groups.first_entry() {
                 Some(oldest) if *oldest.key() < header.group => {
-                    half.floor = oldest.key() + 1;
+                    source.floor = oldest.key() + 1;
                     self.bytes -= oldest.remove().bytes();
                 }
                 _ => return false,
             }
         }
-        let repairs_from = match header.group.cmp(&half.begun.0) {
+        let first_recoverable = match header.group.cmp(&source.first_seen.0) {
             Ordering::Less => u8::MAX,
-            Ordering::Equal => half.begun.1,
+            Ordering::Equal => source.first_seen.1,
             Ordering::Greater => 0,
         };
-        half.groups.insert(header.group, Group::new(header.parity, header.is_slow, repairs_from));
-        // One that has come up to where the next begins is whole, though its parity is lost.
-        if let Some((first, group)) = half.groups.range_mut(..header.group).next_back()
-            && u64::from(group.given()) == header.group - first
+        source.groups.insert(header.group, Group::new(header.parity, header.is_slow, first_recoverable));
+        // The previous group is complete if its messages reach the new group, even if its parity is
+        // lost.
+        if let Some((first, group)) = source.groups.range_mut(..header.group).next_back()
+            && u64::from(group.delivered()) == header.group - first
         {
             let before = group.bytes();
             group.set_size(group.size());
             self.bytes -= before - group.bytes();
         }
-        if let Some(told) = &mut self.fates {
-            half.settle(&mut told.fates, self.data);
+        if let Some(pending) = &mut self.outcomes {
+            source.collect_settled(&mut pending.outcomes, self.data);
         }
         true
     }
 
-    /// Counts a message or a repair: bytes kept before and after, and messages given out.
-    fn account(&mut self, index: usize, group: u64, before: (usize, u32)) {
-        let half = &mut self.halves[index];
-        let Some(entry) = half.groups.get(&group) else { return };
-        half.given += u64::from(entry.given() - before.1);
-        half.sent = (half.sent.0.min(group), half.sent.1.max(group + u64::from(entry.size())));
+    /// Updates the totals after a change of a group; `before` holds its stored bytes and delivered
+    /// messages before the change. Over the bound of bytes, abandons the oldest groups.
+    fn account(&mut self, source_index: usize, group: u64, before: (usize, u32)) {
+        let source = &mut self.sources[source_index];
+        let Some(entry) = source.groups.get(&group) else { return };
+        source.delivered += u64::from(entry.delivered() - before.1);
+        source.sent = (source.sent.0.min(group), source.sent.1.max(group + u64::from(entry.size())));
         self.bytes = self.bytes + entry.bytes() - before.0;
-        let mut oldest = self.halves.iter_mut().flat_map(|half| half.groups.values_mut());
+        let mut oldest = self.sources.iter_mut().flat_map(|source| source.groups.values_mut());
         while self.bytes > self.bytes_max
             && let Some(group) = oldest.next()
         {
             self.bytes -= group.bytes();
             if group.bytes() > 0 {
-                group.give_up();
+                group.abandon();
             }
         }
     }
 
-    /// Tells the source half what became of groups, now and then, and at once when the pace changes.
-    fn tell(&mut self, now: Time, out: &mut Outbox) {
-        let Some(told) = &mut self.fates else { return };
-        let is_slow = told.pace.is_slow();
-        let has_changed = is_slow != told.was_slow;
+    /// Sends a report to the source half: regularly, and soon after a change of the pace.
+    fn send_report(&mut self, now: Time, out: &mut Outbox) {
+        let Some(pending) = &mut self.outcomes else { return };
+        let is_slow = pending.pace.is_slow();
+        let has_changed = is_slow != pending.reported_slow;
         let interval = if has_changed { REPORT_INTERVAL_MIN } else { REPORT_INTERVAL };
-        if told.at.is_some_and(|at| now.since(at) < interval) || !has_changed && told.fates.is_empty() {
+        if pending.at.is_some_and(|at| now.since(at) < interval)
+            || !has_changed && pending.outcomes.is_empty()
+        {
             return;
         }
-        let entries = std::mem::take(&mut told.fates).into_iter().take(FATES_MAX);
+        let entries = std::mem::take(&mut pending.outcomes).into_iter().take(REPORT_ENTRIES_MAX);
         let mut report = vec![u8::from(is_slow)];
-        report.extend(entries.flat_map(|(fate, groups)| fate.to_bytes(groups)));
-        told.at = Some(now);
-        told.was_slow = is_slow;
+        report.extend(entries.flat_map(|(outcome, groups)| outcome.to_bytes(groups)));
+        pending.at = Some(now);
+        pending.reported_slow = is_slow;
         out.control(report);
     }
 }
 
-impl Half {
-    /// Says what became of groups that so many followed that nothing more of them is to come.
-    fn settle(&mut self, fates: &mut BTreeMap<Fate, u16>, data: u8) {
-        let mut count = |fate: Fate| {
-            let groups = fates.entry(fate).or_default();
+impl SourceHalf {
+    /// Adds the outcomes of settled groups to the next report.
+    fn collect_settled(&mut self, outcomes: &mut BTreeMap<Outcome, u16>, data: u8) {
+        let mut count = |outcome: Outcome| {
+            let groups = outcomes.entry(outcome).or_default();
             *groups = groups.saturating_add(1);
         };
-        while self.groups.range(self.settled..).nth(SETTLED_AFTER).is_some() {
-            let mut open = self.groups.range(self.settled..);
-            let (Some((first, group)), Some((next, _))) = (open.next(), open.next()) else { return };
+        while self.groups.range(self.settled_before..).nth(SETTLED_GROUPS).is_some() {
+            let mut unsettled = self.groups.range(self.settled_before..);
+            let (Some((first, group)), Some((next, _))) = (unsettled.next(), unsettled.next()) else {
+                return;
+            };
             let span = next - first;
-            let fate = group.fate(span.min(data.into()) as u8);
-            count(fate);
-            // What is missing to the next are whole groups. More lost at once say no more of what would help.
-            let missing = span.saturating_sub(fate.size.into());
+            let outcome = group.outcome(span.min(data.into()) as u8);
+            count(outcome);
+            // Numbers missing up to the next group belong to groups lost as a whole. More of them
+            // at once would not change the choice.
+            let missing = span.saturating_sub(outcome.size.into());
             let parity = group.parity;
-            let gone = Fate {
+            let all_lost = Outcome {
                 size: data,
                 lost: data,
                 parity,
                 parity_lost: parity,
-                enough: None,
-                is_slow: fate.is_slow,
+                parity_needed: None,
+                is_slow: outcome.is_slow,
             };
-            (0..missing.div_ceil(data.into()).min(SETTLED_AFTER as u64)).for_each(|_| count(gone));
-            self.settled = first + 1;
+            (0..missing.div_ceil(data.into()).min(SETTLED_GROUPS as u64)).for_each(|_| count(all_lost));
+            self.settled_before = first + 1;
         }
     }
 }
@@ -235,66 +254,66 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body, self.data)?;
-        let index = self.half(&header);
-        if header.group < self.halves[index].floor || !self.begin(index, &header) {
+        let source_index = self.source_index(&header);
+        if header.group < self.sources[source_index].floor || !self.open_group(source_index, &header) {
             self.late += 1;
-            // A parity message is none that anybody misses.
-            out.drop_counted(LATE, u64::from(matches!(header.part, Part::Data { .. })));
+            // A late parity message is no loss.
+            out.drop_counted(FORGOTTEN, u64::from(matches!(header.part, Part::Data { .. })));
             return Ok(());
         }
-        let Some(group) = self.halves[index].groups.get_mut(&header.group) else { return Ok(()) };
+        let Some(group) = self.sources[source_index].groups.get_mut(&header.group) else { return Ok(()) };
         if (group.parity, group.is_slow) != (header.parity, header.is_slow) {
-            return Err(StageError::Input("its group has another number of parity messages".into()));
+            return Err(StageError::Input("its group has a different number of parity messages".into()));
         }
-        let before = (group.bytes(), group.given());
+        let before = (group.bytes(), group.delivered());
         let result = match header.part {
-            Part::Data { place, after } => match group.take(place, after, &message) {
+            Part::Data { index, created_after } => match group.add(index, created_after, &message) {
                 Ok(true) => {
-                    if let Some(told) = &mut self.fates {
-                        told.pace.see(now.signed_since(message.created));
+                    if let Some(pending) = &mut self.outcomes {
+                        pending.pace.add(now.signed_since(message.created));
                     }
                     out.send(port, message);
                     Ok(())
                 }
                 Ok(false) => {
-                    self.twice += 1;
-                    out.drop_counted(TWICE, 1);
+                    self.duplicates += 1;
+                    out.drop_counted(DUPLICATE, 1);
                     Ok(())
                 }
                 Err(error) => Err(error),
             },
-            Part::Parity { place, data } => {
-                group.take_parity(place, data, message, self.bytes_max / GROUPS_HELD)
+            Part::Parity { index, data } => {
+                group.add_parity(index, data, message, self.bytes_max / GROUPS_HELD)
             }
         };
         let result = result.and_then(|()| {
-            let made = group.repair(&mut self.decoder, &mut self.scratch)?;
-            self.repaired += made.len() as u64;
-            made.into_iter().for_each(|message| out.send(port, message));
+            let recovered = group.recover(&mut self.decoder, &mut self.scratch)?;
+            self.repaired += recovered.len() as u64;
+            recovered.into_iter().for_each(|message| out.send(port, message));
             Ok(())
         });
-        self.account(index, header.group, before);
-        self.tell(now, out);
+        self.account(source_index, header.group, before);
+        self.send_report(now, out);
         result
     }
 
     fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        self.is_made_anew |= self.halves.is_empty();
+        self.has_restarted |= self.sources.is_empty();
         Ok(())
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        self.halves.iter_mut().flat_map(|half| half.groups.values_mut()).for_each(Group::give_up);
+        self.sources.iter_mut().flat_map(|source| source.groups.values_mut()).for_each(Group::abandon);
         self.bytes = 0;
         Ok(())
     }
 
     fn report(&self) -> Vec<Report> {
-        let missing: u64 = self.halves.iter().map(Half::missing).sum();
+        let missing: u64 = self.sources.iter().map(SourceHalf::missing).sum();
         vec![
             ("repaired", self.repaired as f64),
-            ("unrepaired", (self.missing_before + missing) as f64),
-            ("twice", self.twice as f64),
+            ("unrepaired", (self.missing_of_forgotten + missing) as f64),
+            ("duplicates", self.duplicates as f64),
             ("late", self.late as f64),
             ("held_bytes", self.bytes as f64),
         ]

@@ -1,9 +1,9 @@
-//! `gray`: pictures without their colours.
+//! `gray`: removes the colours of pictures.
 
 #[cfg(test)]
 mod tests;
 
-use crate::picture::{self, AT, Filter, Memory, Parts, Picture, channels, too_large};
+use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, channels, too_large};
 use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use wire::formats::video::{Geometry, PixelFormat};
 
@@ -16,7 +16,7 @@ impl Pair for Gray {
     }
 
     fn summary(&self) -> &'static str {
-        "pictures without their colours: a third of the bytes or less"
+        "removes the colours of pictures, and a third or more of the bytes"
     }
 
     fn doc(&self) -> &'static str {
@@ -36,22 +36,22 @@ impl Pair for Gray {
     }
 
     fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Source, options, || Brightness))
+        Ok(picture::half(Half::Source, options, || GrayFilter))
     }
 
     fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
-        Ok(picture::half(Half::Sink, options, || Brightness))
+        Ok(picture::half(Half::Sink, options, || GrayFilter))
     }
 }
 
-struct Brightness;
+struct GrayFilter;
 
-impl Filter for Brightness {
+impl Filter for GrayFilter {
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let Picture { geometry, pixels } = picture;
         let (plane, gray) = (geometry.plane(0), self.geometry(&geometry)?);
         if geometry.pixels().pixel_bytes() == 1 {
-            // It is shared, not copied.
+            // Shared, not copied.
             return Ok(Picture { geometry: gray, pixels: pixels.slice(..plane.bytes()) });
         }
         let mut into = memory.take(gray.bytes());
@@ -61,31 +61,31 @@ impl Filter for Brightness {
         Ok(Picture { geometry: gray, pixels: into.freeze() })
     }
 
-    fn parts(&mut self, mut parts: Parts) -> Result<Parts, StageError> {
-        let pixels = parts.geometry.pixels();
+    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
+        let pixels = partial.geometry.pixels();
         if pixels.pixel_bytes() > 1 {
-            let mut into = vec![0; parts.pixels.len() / pixels.pixel_bytes()];
-            convert(pixels, &parts.pixels, &mut into);
-            parts.pixels = into.into();
-            parts.geometry = gray(&parts.geometry)?;
+            let mut into = vec![0; partial.pixels.len() / pixels.pixel_bytes()];
+            convert(pixels, &partial.pixels, &mut into);
+            partial.pixels = into.into();
+            partial.geometry = gray(&partial.geometry)?;
         }
-        Ok(parts)
+        Ok(partial)
     }
 
     fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
         let gray = gray(from)?;
         match from.pixels().pixel_bytes() {
-            // The plane of brightness is there already.
+            // The plane of brightness exists already, with its stride.
             1 => gray.with_stride(from.stride()).map_err(too_large),
             _ => Ok(gray),
         }
     }
 }
 
-/// The same picture in gray.
-fn gray(of: &Geometry) -> Result<Geometry, StageError> {
-    let (numerator, denominator) = of.rate();
-    let gray = Geometry::new(PixelFormat::Gray8, of.width(), of.height()).map_err(too_large)?;
+/// The geometry of the picture in gray.
+fn gray(from: &Geometry) -> Result<Geometry, StageError> {
+    let (numerator, denominator) = from.rate();
+    let gray = Geometry::new(PixelFormat::Gray8, from.width(), from.height()).map_err(too_large)?;
     Ok(gray.with_rate(numerator, denominator))
 }
 

@@ -1,4 +1,13 @@
-//! `latest`: where the network is slower than the device, only the newest counts.
+//! `latest`: while the network is slower than the device, a newer message replaces the one that
+//! waits.
+//!
+//! The sink half acknowledges every message by control message, so the source half knows how many
+//! messages are in flight.
+//!
+//! - [`source`]: sends while the window has room, otherwise holds; detects lost messages by
+//!   timeout.
+//! - [`window`]: the limit on messages in flight, fixed or `auto`.
+//! - [`pending`]: the held messages: the newest of each key, or merged motion of an input device.
 
 mod pending;
 mod sink;
@@ -14,30 +23,30 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Latest;
 
-/// Messages under way at a time, at most.
+/// Largest window, in messages.
 const IN_FLIGHT_MAX: usize = 4096;
 
 const IN_FLIGHT: OptionKind = OptionKind::Integer { min: 1, max: IN_FLIGHT_MAX as i64 };
 
 static OPTIONS: [OptionSpec; 4] = [
-    agreed("in_flight", OptionKind::OrAuto(&IN_FLIGHT), "auto", "messages under way at a time, at most"),
+    agreed("in_flight", OptionKind::OrAuto(&IN_FLIGHT), "auto", "most messages in flight"),
     agreed(
         "merge",
         OptionKind::Flag,
         "true",
-        "join what input devices say, so that no key is lost, rather than drop it",
+        "formats evdev and motion: merge motion and keep every key, instead of dropping messages",
     ),
     agreed(
         "lost_after",
         OptionKind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(60) },
         "1s",
-        "a message of which nothing is heard for so long was lost",
+        "a message not acknowledged for this long counts as lost",
     ),
     agreed(
         "held_max",
         OptionKind::Integer { min: 0, max: 1 << 20 },
         "1024",
-        "messages held, at most: keys of the flow, or events that cannot be joined; 0: what cannot leave is not taken",
+        "most messages held: one for each key, or events that cannot be merged; 0: hold none and apply backpressure",
     ),
 ];
 
@@ -47,7 +56,7 @@ impl Pair for Latest {
     }
 
     fn summary(&self) -> &'static str {
-        "while the network is busy, the newest message takes the place of the one that waits"
+        "while the network is busy, the newest message replaces the one that waits"
     }
 
     fn doc(&self) -> &'static str {
@@ -71,18 +80,18 @@ impl Pair for Latest {
 
     fn cost(&self) -> Option<&'static str> {
         Some(
-            "age of the newest message at the sink half, ms + 1 ms for each percent of the network's rate not used",
+            "age of the newest message at the sink half in ms, plus 1 ms for each percent of the network's rate not used",
         )
     }
 
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {
         match format {
-            Format::Serial => Err("it drops messages, and of a serial line each byte counts".into()),
-            Format::Viewer => Err("it drops messages, and a key's release is not said twice".into()),
-            Format::Controls => Err("it drops messages, and each setting counts".into()),
+            Format::Serial => Err("it drops messages, and a serial line needs every byte".into()),
+            Format::Viewer => Err("it drops messages, and a key release is sent only once".into()),
+            Format::Controls => Err("it drops messages, and every setting is needed".into()),
             Format::Evdev | Format::Motion if !options.flag("merge") => Err(
-                "with merge=false it drops messages, and here each one counts (a key's release is not said \
-                 twice)"
+                "with merge=false it drops messages, and input devices need every one (a key release is sent only \
+                 once)"
                     .into(),
             ),
             _ => Ok(Format::Bytes),

@@ -1,38 +1,38 @@
-//! What waits while the network is busy.
+//! The messages that wait while the network is busy.
 
 use crate::movement::Movement;
 use contract::{Attributes, Message, Time};
 use std::collections::VecDeque;
 
-/// What became of a message that was held.
+/// The result of holding a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
-    /// It waits.
-    Waits,
-    /// It took the place of one of its key, which is dropped.
-    Replaces,
-    /// It became one with the motion before it.
-    Joins,
+pub(super) enum HoldOutcome {
+    /// Added to the queue.
+    Queued,
+    /// Replaced the waiting message of its key, which is dropped.
+    Replaced,
+    /// Merged with the motion before it.
+    Merged,
 }
 
-/// Messages that wait, oldest first: one for each key; or, of an input device, all that say more than mere
-/// motion, and motion joined.
+/// Waiting messages, oldest first. Without merging, one for each key. With merging, every message
+/// that is not pure motion, and the merged motion last.
 #[derive(Debug)]
 pub(super) struct Pending {
     queue: VecDeque<Message>,
-    /// Motion behind all that is in the queue, in a format that has such.
+    /// Merged motion, newer than the queue; `None` without merging.
     movement: Option<Movement>,
-    /// Of the newest in `movement`.
+    /// Creation time and attributes of the newest message in `movement`.
     newest: (Time, Attributes),
 }
 
 impl Pending {
-    /// With the motion of a format, if it may be joined.
+    /// Merges motion if `movement` is given.
     pub(super) fn new(movement: Option<Movement>) -> Self {
         Pending { queue: VecDeque::new(), movement, newest: (Time::ZERO, Attributes::default()) }
     }
 
-    /// Messages that wait.
+    /// Number of waiting messages.
     pub(super) fn len(&self) -> usize {
         self.queue.len() + usize::from(self.has_motion())
     }
@@ -41,7 +41,7 @@ impl Pending {
         self.movement.as_ref().is_some_and(|movement| !movement.is_empty())
     }
 
-    /// Notes a message that goes its way at once. Nothing may wait.
+    /// Records the positions in a message that is sent at once. No message may be waiting.
     pub(super) fn pass(&mut self, message: &mut Message) {
         if let Some(movement) = &mut self.movement {
             let update = movement.read(message.body.as_slice());
@@ -50,41 +50,41 @@ impl Pending {
     }
 
     /// Holds a message.
-    pub(super) fn hold(&mut self, message: Message) -> Held {
+    pub(super) fn hold(&mut self, message: Message) -> HoldOutcome {
         let Some(mut movement) = self.movement.take() else { return self.replace(message) };
-        let held = self.join(&mut movement, message);
+        let outcome = self.merge(&mut movement, message);
         self.movement = Some(movement);
-        held
+        outcome
     }
 
-    fn join(&mut self, movement: &mut Movement, mut message: Message) -> Held {
+    fn merge(&mut self, movement: &mut Movement, mut message: Message) -> HoldOutcome {
         let update = movement.read(message.body.as_slice());
-        let mut held = if movement.is_empty() { Held::Waits } else { Held::Joins };
+        let mut outcome = if movement.is_empty() { HoldOutcome::Queued } else { HoldOutcome::Merged };
         if !movement.add(&update) {
             while let Some(motion) = self.take_motion(movement) {
                 self.queue.push_back(motion);
             }
-            held = Held::Waits;
+            outcome = HoldOutcome::Queued;
             if !movement.add(&update) {
                 movement.pass(&update);
                 self.queue.push_back(message);
-                return held;
+                return outcome;
             }
         }
         self.newest = (message.created, message.attributes);
-        held
+        outcome
     }
 
-    /// In place, so that keys have their turns in the order in which they began to wait.
-    fn replace(&mut self, message: Message) -> Held {
-        match self.queue.iter_mut().find(|waits| waits.attributes.key == message.attributes.key) {
-            Some(waits) => {
-                *waits = message;
-                Held::Replaces
+    /// Replaces in place: keys keep the order in which they began to wait.
+    fn replace(&mut self, message: Message) -> HoldOutcome {
+        match self.queue.iter_mut().find(|waiting| waiting.attributes.key == message.attributes.key) {
+            Some(waiting) => {
+                *waiting = message;
+                HoldOutcome::Replaced
             }
             None => {
                 self.queue.push_back(message);
-                Held::Waits
+                HoldOutcome::Queued
             }
         }
     }
@@ -94,7 +94,7 @@ impl Pending {
         Some(Message { created, attributes, body: movement.take_last()?.into() })
     }
 
-    /// The next that may go.
+    /// Takes the next message to send.
     pub(super) fn take(&mut self) -> Option<Message> {
         if let Some(first) = self.queue.pop_front() {
             return Some(first);

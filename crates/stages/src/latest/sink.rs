@@ -1,4 +1,4 @@
-//! The half that says what has come.
+//! The half that acknowledges messages.
 
 use crate::varint;
 use contract::{Message, Outbox, Port, Report, Stage, StageError, Time};
@@ -18,9 +18,9 @@ impl Stage for Sink {
     ) -> Result<(), StageError> {
         let sequence = varint::take(&mut message.body);
         let next = sequence.and_then(|sequence| sequence.checked_add(1));
-        let next = next.ok_or_else(|| StageError::Input("it has no number".into()))?;
-        // What stands before it came, or was lost. Each says so for itself: a number that was altered on the way
-        // is then believed by nobody for long.
+        let next = next.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;
+        // The messages before this one arrived or are lost. Each message is acknowledged on its
+        // own, without remembering a maximum: then a number altered on the way misleads only once.
         out.control(next.to_le_bytes().to_vec());
         self.messages += 1;
         out.send(port, message);

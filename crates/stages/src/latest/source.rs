@@ -1,6 +1,9 @@
-//! The half that holds back what the network has no room for.
+//! The half that holds messages for which the network has no room.
+//!
+//! A message is lost if no acknowledgement comes for `lost_after`. Each further timeout in a row
+//! doubles that time, up to [`LOSS_TIMEOUT_MAX`], so that a dead network is probed but not flooded.
 
-use super::pending::{Held, Pending};
+use super::pending::{HoldOutcome, Pending};
 use super::window::Window;
 use crate::movement::Movement;
 use crate::varint;
@@ -9,29 +12,30 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a message is counted as in whose place another one goes.
+/// Drop reason of a message that a newer one replaced.
 pub(super) const REPLACED: &str = "replaced by a newer one";
-/// Feedback that the network is busy holds for so long, if no other comes.
+/// Time for which feedback that the network is busy holds without new feedback.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// The longest that nothing is sent because nothing is heard.
-const PATIENCE_MAX: Duration = Duration::from_secs(16);
+/// Longest loss timeout.
+const LOSS_TIMEOUT_MAX: Duration = Duration::from_secs(16);
 
 pub(super) struct Source {
     pending: Pending,
     window: Window,
     lost_after: Duration,
     held_max: usize,
-    /// Of the next message that leaves.
+    /// Number of the next message to send.
     sequence: u64,
-    /// When each message under way left, and its bytes, oldest first; the last has the sequence before the next.
-    under_way: VecDeque<(Time, usize)>,
-    under_way_bytes: u64,
-    /// Until then only one may be under way: bytes wait for the network.
+    /// Send time and bytes of each message in flight, oldest first. The last has number `sequence -
+    /// 1`.
+    in_flight: VecDeque<(Time, usize)>,
+    in_flight_bytes: u64,
+    /// Until then only one message may be in flight, because bytes wait for the network.
     busy_until: Option<Time>,
-    /// When something was last heard of, or given up, or began to wait.
-    patient_since: Time,
-    /// How often in a row nothing was heard.
-    given_up: u32,
+    /// Start of the loss timer: the last acknowledgement, loss or begin of waiting.
+    timer_start: Time,
+    /// Consecutive loss timeouts.
+    timeouts: u32,
     replaced: u64,
     joined: u64,
     lost: u64,
@@ -46,11 +50,11 @@ impl Source {
             lost_after: options.duration("lost_after"),
             held_max: options.count("held_max"),
             sequence: 0,
-            under_way: VecDeque::new(),
-            under_way_bytes: 0,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
             busy_until: None,
-            patient_since: Time::ZERO,
-            given_up: 0,
+            timer_start: Time::ZERO,
+            timeouts: 0,
             replaced: 0,
             joined: 0,
             lost: 0,
@@ -59,18 +63,20 @@ impl Source {
 
     fn may_send(&self) -> bool {
         let most = if self.busy_until.is_some() { 1 } else { self.window.size() };
-        let by_bytes = self.window.has_room(self.under_way.len(), self.under_way_bytes);
-        by_bytes.unwrap_or(self.under_way.len() < most)
+        let by_bytes = self.window.has_room(self.in_flight.len(), self.in_flight_bytes);
+        by_bytes.unwrap_or(self.in_flight.len() < most)
     }
 
-    /// Something waits: for the window, unless less than that is under way because bytes wait for the network.
+    /// A message waits. Tells the window, unless the wait is for bytes in the network and the
+    /// window has room.
     fn note_full(&mut self) {
-        if self.under_way.len() >= self.window.size() {
-            self.window.fill();
+        if self.in_flight.len() >= self.window.size() {
+            self.window.set_full();
         }
     }
 
-    /// Whether somebody waits for what is under way to be heard of: a message, or who is told that there is no room.
+    /// True if an acknowledgement is awaited: by a held message, or by the caller because there is
+    /// no room.
     fn is_waiting(&self) -> bool {
         self.pending.len() > 0 || self.held_max == 0 && !self.may_send()
     }
@@ -80,8 +86,8 @@ impl Source {
         varint::put(&mut header, self.sequence);
         message.body.push_front(&header);
         self.sequence += 1;
-        self.under_way.push_back((now, message.body.len()));
-        self.under_way_bytes += message.body.len() as u64;
+        self.in_flight.push_back((now, message.body.len()));
+        self.in_flight_bytes += message.body.len() as u64;
         out.send(Port::MAIN, message);
     }
 
@@ -92,17 +98,17 @@ impl Source {
         }
     }
 
-    /// The oldest under way is no longer so.
-    fn settle_one(&mut self) -> Option<Time> {
-        let (left, bytes) = self.under_way.pop_front()?;
-        self.under_way_bytes -= bytes as u64;
-        Some(left)
+    /// Removes the oldest message in flight; returns its send time.
+    fn remove_oldest(&mut self) -> Option<Time> {
+        let (sent_at, bytes) = self.in_flight.pop_front()?;
+        self.in_flight_bytes -= bytes as u64;
+        Some(sent_at)
     }
 
-    /// When the oldest under way is given up: ever later while nothing is heard.
-    fn patience_ends(&self) -> Time {
-        let patience = self.lost_after.saturating_mul(1 << self.given_up.min(16));
-        self.patient_since.after(patience.min(PATIENCE_MAX.max(self.lost_after)))
+    /// Time at which the oldest message in flight counts as lost.
+    fn loss_deadline(&self) -> Time {
+        let timeout = self.lost_after.saturating_mul(1 << self.timeouts.min(16));
+        self.timer_start.after(timeout.min(LOSS_TIMEOUT_MAX.max(self.lost_after)))
     }
 }
 
@@ -119,18 +125,19 @@ impl Stage for Source {
                 self.pending.pass(&mut message);
                 self.send(message, now, out);
                 if self.is_waiting() {
-                    self.patient_since = self.patient_since.max(now);
+                    self.timer_start = self.timer_start.max(now);
                     self.note_full();
                 }
                 return Ok(());
             }
-            self.patient_since = self.patient_since.max(self.under_way.back().map_or(now, |(left, _)| *left));
+            self.timer_start =
+                self.timer_start.max(self.in_flight.back().map_or(now, |(sent_at, _)| *sent_at));
         }
         self.note_full();
         match self.pending.hold(message) {
-            Held::Waits => {}
-            Held::Joins => self.joined += 1,
-            Held::Replaces => {
+            HoldOutcome::Queued => {}
+            HoldOutcome::Merged => self.joined += 1,
+            HoldOutcome::Replaced => {
                 self.replaced += 1;
                 out.drop_counted(REPLACED, 1);
             }
@@ -139,22 +146,23 @@ impl Stage for Source {
     }
 
     fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        let wrong = |what: &str| StageError::Control(what.into());
-        let next = <[u8; 8]>::try_from(control).map_err(|_| wrong("it is no number of messages"))?;
+        let malformed = |problem: &str| StageError::Control(problem.into());
+        let next = <[u8; 8]>::try_from(control).map_err(|_| malformed("it is not a sequence number"))?;
         let next = u64::from_le_bytes(next);
         if next > self.sequence {
-            return Err(wrong("so many were not sent yet"));
+            return Err(malformed("it acknowledges messages not yet sent"));
         }
-        let heard_of = self.under_way.len() as u64 - (self.sequence - next).min(self.under_way.len() as u64);
+        let acknowledged =
+            self.in_flight.len() as u64 - (self.sequence - next).min(self.in_flight.len() as u64);
         let mut last = None;
-        for _ in 0..heard_of {
-            let bytes = self.under_way.front().map_or(0, |(_, bytes)| *bytes);
-            last = self.settle_one().map(|left| (left, bytes));
+        for _ in 0..acknowledged {
+            let bytes = self.in_flight.front().map_or(0, |(_, bytes)| *bytes);
+            last = self.remove_oldest().map(|sent_at| (sent_at, bytes));
         }
-        if let Some((left, bytes)) = last {
-            self.patient_since = now;
-            self.given_up = 0;
-            self.window.handle_heard(next - 1, self.sequence, (left, bytes), now);
+        if let Some((sent_at, bytes)) = last {
+            self.timer_start = now;
+            self.timeouts = 0;
+            self.window.handle_ack(next - 1, self.sequence, (sent_at, bytes), now);
         }
         self.release(now, out);
         Ok(())
@@ -166,8 +174,9 @@ impl Stage for Source {
         now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        // What is under way between the halves may well not be acknowledged yet; more than that waits.
-        let is_busy = feedback.waiting_bytes > self.under_way_bytes;
+        // Bytes in flight between the halves are expected to be unacknowledged; only more than
+        // those wait.
+        let is_busy = feedback.waiting_bytes > self.in_flight_bytes;
         self.busy_until = is_busy.then_some(now.after(BUSY_FOR));
         self.release(now, out);
         Ok(())
@@ -181,17 +190,17 @@ impl Stage for Source {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let patience = self.is_waiting().then(|| self.patience_ends());
-        patience.into_iter().chain(self.busy_until).min()
+        let loss = self.is_waiting().then(|| self.loss_deadline());
+        loss.into_iter().chain(self.busy_until).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.busy_until = self.busy_until.filter(|until| *until > now);
-        if self.is_waiting() && self.patience_ends() <= now {
-            self.patient_since = now;
-            self.given_up += 1;
-            // More than one only where they were allowed and no longer are.
-            while !self.may_send() && self.settle_one().is_some() {
+        if self.is_waiting() && self.loss_deadline() <= now {
+            self.timer_start = now;
+            self.timeouts += 1;
+            // Removes more than one message only where the window has shrunk.
+            while !self.may_send() && self.remove_oldest().is_some() {
                 self.lost += 1;
             }
         }
@@ -215,8 +224,8 @@ impl Stage for Source {
             ("sent", self.sequence as f64),
             ("replaced", self.replaced as f64),
             ("joined", self.joined as f64),
-            ("under_way", self.under_way.len() as f64),
-            ("in_flight", self.window.size() as f64),
+            ("in_flight", self.in_flight.len() as f64),
+            ("window", self.window.size() as f64),
             ("held", self.pending.len() as f64),
             ("lost", self.lost as f64),
         ]

@@ -28,7 +28,7 @@ fn it_conforms() {
 }
 
 #[test]
-fn what_it_cannot_drop_it_does_not_take() {
+fn formats_that_need_every_message_are_refused() {
     let merging = options(&Latest, &[]);
     let dropping = options(&Latest, &[("merge", "false")]);
     assert!(Latest.accept(&Format::Serial, &merging).is_err());
@@ -44,8 +44,8 @@ fn source(given: &[(&str, &str)], format: &Format) -> Box<dyn Stage> {
     Latest.source(&options(&Latest, given), format, &Site::default()).unwrap()
 }
 
-/// What left, without the number in front.
-fn left(out: &mut Outbox) -> Vec<Bytes> {
+/// Takes the bodies that were sent, without their numbers.
+fn bodies_out(out: &mut Outbox) -> Vec<Bytes> {
     out.messages
         .drain(..)
         .map(|(_, mut m)| m.body.split_front(1).map(|_| m.body.into_bytes()).unwrap())
@@ -92,8 +92,8 @@ fn a_network_that_keeps_up_changes_nothing() {
     }
 }
 
-/// 100 messages of 1000 bytes a second on 10 ms and 20 kB/s, which carries 20: how old is what the
-/// application sees, on the whole and at the end of ten seconds?
+/// Sends 100 messages of 1000 bytes a second over 10 ms and 20 kB/s, which carries 20. Returns the
+/// mean age at the application, the age at the end of ten seconds, and the number received.
 fn ages_ms(given: &[(&str, &str)], pair: &dyn Pair) -> (f64, f64, usize) {
     let network = Params { rate_bps: 160_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(10)) };
     let mut run = TwoHalves::new(pair, given, &Format::Bytes, network, 1);
@@ -106,9 +106,9 @@ fn ages_ms(given: &[(&str, &str)], pair: &dyn Pair) -> (f64, f64, usize) {
 }
 
 #[test]
-fn on_a_thin_network_the_newest_is_seen_and_as_often_as_it_carries() {
+fn a_slow_network_carries_the_newest_at_its_full_rate() {
     let (_, queued_ms, _) = ages_ms(&[("in_flight", "4096"), ("merge", "false")], &Latest);
-    assert!(queued_ms > 7000.0, "without pressure the queue takes it all: {queued_ms}");
+    assert!(queued_ms > 7000.0, "a large window fills the queue: {queued_ms}");
     let (mean_ms, last_ms, seen) = ages_ms(&[], &Latest);
     assert!(mean_ms < 170.0 && last_ms < 170.0 && seen > 185, "{mean_ms} {last_ms} {seen}");
     let (mean_ms, _, seen) = ages_ms(&[("in_flight", "1")], &Latest);
@@ -116,17 +116,17 @@ fn on_a_thin_network_the_newest_is_seen_and_as_often_as_it_carries() {
 }
 
 #[test]
-fn a_fast_device_far_away_is_not_held_back_by_the_round_trip() {
+fn a_long_round_trip_does_not_limit_a_fast_device() {
     let network = steady(Duration::from_millis(100));
     let mut run = TwoHalves::new(&Latest, &[], &Format::Bytes, network, 1);
     for number in 0..5000u32 {
         run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
         run.run_until(run.now.after(Duration::from_millis(1)));
     }
-    // The window of 4 doubles each 200 ms until 200 are under way.
+    // The window of 4 doubles every 200 ms until 200 messages are in flight.
     let replaced = run.figure(Half::Source, "replaced");
     assert!(replaced < 1300.0, "{replaced}");
-    assert!(run.figure(Half::Source, "in_flight") >= 200.0);
+    assert!(run.figure(Half::Source, "window") >= 200.0);
     assert_eq!(run.drops[&(Half::Source, REPLACED)] as f64, replaced);
     let before = run.figure(Half::Source, "replaced");
     for number in 0..1000u32 {
@@ -137,7 +137,7 @@ fn a_fast_device_far_away_is_not_held_back_by_the_round_trip() {
 }
 
 #[test]
-fn auto_says_what_it_chose_and_why() {
+fn auto_reports_its_choice_and_reason() {
     let mut source = source(&[], &Format::Bytes);
     let mut out = Outbox::default();
     source.handle(Port::MAIN, Message::new(Time(0), vec![1]), Time(0), &mut out).unwrap();
@@ -161,11 +161,11 @@ fn the_newest_of_each_key_waits_in_turn() {
     }
     assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 3);
     source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
-    // Of key 1 there is always another: key 2 has its turn all the same.
+    // Key 1 always has a newer message; key 2 has its turn nevertheless.
     source.handle(Port::MAIN, message(1, 7), Time(9), &mut out).unwrap();
     source.handle_control(&2u64.to_le_bytes(), Time(9), &mut out).unwrap();
     source.handle_control(&3u64.to_le_bytes(), Time(9), &mut out).unwrap();
-    assert_eq!(left(&mut out), [[1], [6], [5], [7]].map(|value| Bytes::from(value.to_vec())));
+    assert_eq!(bodies_out(&mut out), [[1], [6], [5], [7]].map(|value| Bytes::from(value.to_vec())));
     for key in 0..3 {
         assert!(source.has_room());
         source.handle(Port::MAIN, message(key, 0), Time(9), &mut out).unwrap();
@@ -174,7 +174,7 @@ fn the_newest_of_each_key_waits_in_turn() {
 }
 
 #[test]
-fn what_cannot_leave_is_not_taken_if_none_may_be_held() {
+fn with_held_max_0_it_applies_backpressure() {
     let given = [("in_flight", "2"), ("held_max", "0"), ("lost_after", "1s")];
     let (mut source, mut out) = (source(&given, &Format::Bytes), Outbox::default());
     for value in 0..2 {
@@ -185,8 +185,8 @@ fn what_cannot_leave_is_not_taken_if_none_may_be_held() {
     source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
     assert!(source.has_room());
     source.handle(Port::MAIN, Message::new(Time(9), vec![2]), Time(9), &mut out).unwrap();
-    assert_eq!((left(&mut out).len(), source.held()), (3, 0));
-    // Nothing is heard of the two any more.
+    assert_eq!((bodies_out(&mut out).len(), source.held()), (3, 0));
+    // The other two are never acknowledged.
     let until = source.poll_timeout().unwrap();
     assert_eq!(until, Time(9).after(Duration::from_secs(1)));
     source.handle_timeout(until, &mut out).unwrap();
@@ -194,13 +194,13 @@ fn what_cannot_leave_is_not_taken_if_none_may_be_held() {
 }
 
 #[test]
-fn what_the_network_carries_within_a_round_trip_may_be_under_way_in_any_number() {
+fn bytes_in_flight_are_limited_to_one_round_trip() {
     let (mut source, mut out) = (source(&[("held_max", "0")], &Format::Bytes), Outbox::default());
     let ms = Time::from_millis;
     let push = |source: &mut dyn Stage, bytes: usize, at| {
         source.handle(Port::MAIN, Message::new(at, vec![0; bytes]), at, &mut Outbox::default()).unwrap();
     };
-    // A small one says how long the way is, a large one how long a byte takes: 1000 a millisecond.
+    // A small message measures the distance, a large one the time for a byte: 1 us.
     push(source.as_mut(), 10, ms(0));
     source.handle_control(&1u64.to_le_bytes(), ms(100), &mut out).unwrap();
     push(source.as_mut(), 100_000, ms(200));
@@ -210,13 +210,13 @@ fn what_the_network_carries_within_a_round_trip_may_be_under_way_in_any_number()
         push(source.as_mut(), 10_000, ms(500));
     }
     push(source.as_mut(), 20_000, ms(500));
-    assert!(!source.has_room(), "110 kB take longer than the round trip");
+    assert!(!source.has_room(), "110 kB take longer than one round trip");
 }
 
-/// A film fills 10 Mbit/s over 50 ms, in parts of changing size, and now and then something small comes: a letter. It
-/// never waits for more than what fills the way and the parts before and behind its turn.
+/// A film with parts of varying size fills 10 Mbit/s over 50 ms; now and then a small message (a
+/// letter) follows. The letter waits only for the messages in flight and the part before it.
 #[test]
-fn what_is_small_waits_for_no_queue_of_what_is_large() {
+fn small_messages_do_not_queue_behind_large_ones() {
     let network =
         Params { rate_bps: 10_000_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(50)) };
     let mut run = TwoHalves::new(&Latest, &[], &Format::Bytes, network, 1);
@@ -240,7 +240,7 @@ fn what_is_small_waits_for_no_queue_of_what_is_large() {
 }
 
 #[test]
-fn bytes_that_wait_for_the_network_let_one_go_at_a_time() {
+fn a_busy_network_allows_one_message_in_flight() {
     let mut source = source(&[("in_flight", "9")], &Format::Bytes);
     let mut out = Outbox::default();
     let push = |source: &mut dyn Stage, value: u8, out: &mut Outbox| {
@@ -254,17 +254,17 @@ fn bytes_that_wait_for_the_network_let_one_go_at_a_time() {
     source.handle_control(&1u64.to_le_bytes(), Time(9), &mut out).unwrap();
     push(source.as_mut(), 5, &mut out);
     source.handle_feedback(&waiting(0), Time(10), &mut out).unwrap();
-    assert_eq!(left(&mut out), [[1], [4], [5]].map(|value| Bytes::from(value.to_vec())));
+    assert_eq!(bodies_out(&mut out), [[1], [4], [5]].map(|value| Bytes::from(value.to_vec())));
     source.handle_feedback(&waiting(100_000), Time(10), &mut out).unwrap();
     push(source.as_mut(), 6, &mut out);
     let until = source.poll_timeout().unwrap();
-    assert_eq!(until, Time(10).after(Duration::from_secs(1)), "or until nobody says so any more");
+    assert_eq!(until, Time(10).after(Duration::from_secs(1)), "until feedback expires");
     source.handle_timeout(until, &mut out).unwrap();
     assert_eq!(out.messages.len(), 1);
 }
 
 #[test]
-fn a_network_that_loses_everything_stops_nothing_for_ever() {
+fn total_loss_does_not_stop_the_flow_for_ever() {
     let given = [("merge", "false"), ("in_flight", "2")];
     let mut run = TwoHalves::new(&Latest, &given, &Format::Bytes, steady(Duration::from_millis(5)), 1);
     let feed = |run: &mut TwoHalves, count: u32| {
@@ -277,7 +277,7 @@ fn a_network_that_loses_everything_stops_nothing_for_ever() {
     run.configure(Params { loss_ppm: 1_000_000, ..steady(Duration::from_millis(5)) });
     feed(&mut run, 500);
     let tried = run.lost();
-    assert!((3..8).contains(&tried), "two, then ever more seldom: {tried}");
+    assert!((3..8).contains(&tried), "two, then less and less often: {tried}");
     run.configure(steady(Duration::from_millis(5)));
     feed(&mut run, 1000);
     run.end();
@@ -288,7 +288,7 @@ fn a_network_that_loses_everything_stops_nothing_for_ever() {
 }
 
 #[test]
-fn a_number_altered_on_the_way_is_believed_by_nobody_for_long() {
+fn an_altered_number_misleads_only_once() {
     let (mut source, mut out) =
         (source(&[("in_flight", "1"), ("lost_after", "1s")], &Format::Bytes), Outbox::default());
     let mut sink = Latest.sink(&options(&Latest, &[]), &Format::Bytes, &Site::default()).unwrap();
@@ -296,20 +296,20 @@ fn a_number_altered_on_the_way_is_believed_by_nobody_for_long() {
     for round in 0..10 {
         source.handle(Port::MAIN, Message::new(now, vec![round]), now, &mut out).unwrap();
         if round == 4 {
-            now = source.poll_timeout().expect("it waits for word of the one before");
+            now = source.poll_timeout().expect("it waits for an acknowledgement");
             source.handle_timeout(now, &mut out).unwrap();
         }
-        let (_, mut message) = out.messages.pop_front().expect("the one before was heard of, or given up");
+        let (_, mut message) = out.messages.pop_front().expect("the previous one was acknowledged or lost");
         if round == 3 {
-            // The largest number that a message can carry.
+            // The largest number that the header can hold.
             message.body = Body::from([vec![0xff; 8], vec![0x7f, 0]].concat());
         }
         now = now.after(Duration::from_millis(10));
         sink.handle(Port::MAIN, message, now, &mut out).unwrap();
         out.messages.clear();
         for control in std::mem::take(&mut out.controls) {
-            let heard = source.handle_control(&control, now, &mut out);
-            assert_eq!(heard.is_err(), round == 3, "{heard:?}");
+            let result = source.handle_control(&control, now, &mut out);
+            assert_eq!(result.is_err(), round == 3, "{result:?}");
         }
     }
 }
@@ -325,10 +325,10 @@ fn events(run: &TwoHalves) -> Vec<Event> {
         .collect()
 }
 
-/// A mouse of 1000 Hz that is clicked twice a second, on 10 ms and 1 kB/s, which carries about 50 frames: nothing
-/// is older than a fifth of a second, no click is lost, and the pointer ends where it would.
+/// A mouse of 1000 Hz with two clicks a second, over 10 ms and 1 kB/s, which carries about 50
+/// frames: no event is older than 0.2 s, no click is lost, and the pointer ends at the right place.
 #[test]
-fn on_a_thin_network_a_mouse_loses_no_click_and_no_distance() {
+fn a_mouse_on_a_slow_network_loses_no_click_and_no_distance() {
     let network = Params { rate_bps: 8_000, queue_packets: u32::MAX, ..steady(Duration::from_millis(10)) };
     let mut run = TwoHalves::new(&Latest, &[], &Format::Evdev, network, 1);
     let mut clicks = Vec::new();
@@ -397,10 +397,10 @@ fn a_cap_leads_as_far_and_comes_to_rest() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// On any network that loses nothing, however thin: what is received was sent, in order, the last of all is
-    /// received, and each message is received or counted.
+    /// On any network without loss: messages arrive in order, the last one always arrives, and each
+    /// message is received or counted as dropped.
     #[test]
-    fn the_last_always_comes(
+    fn the_last_message_always_arrives(
         gaps_ms in prop::collection::vec(0..60u64, 1..200),
         rate_bps in 2_000..500_000u64,
         delay_ms in 0..200u64,

@@ -1,38 +1,42 @@
-//! How many messages may be under way.
+//! The limit on messages in flight: fixed, or `auto`.
 //!
-//! `auto` follows the time from a message's leaving to the sink half's word of it, the round trip. The network
-//! is full when round trips grow longer than the shortest. As in FAST TCP (Wei, Jin, Low and Hegde 2006) the
-//! window tends to what the network holds plus [`QUEUED`] messages: `window * shortest / round trip + QUEUED`.
+//! `auto` measures the round trip from sending a message to its acknowledgement. Round trips longer
+//! than the shortest mean that the network queues. As in FAST TCP (Wei, Jin, Low and Hegde, 2006),
+//! the window tends to the messages that the network holds plus [`QUEUED`]: `window * shortest /
+//! round trip + QUEUED`.
 //!
-//! That is for messages of one size, and it takes some round trips to tend anywhere. Where messages are large enough to
-//! tell, how long the network takes for a byte is followed too, and then only what it carries within the shortest round
-//! trip may be under way: many that are small, few that are large, and no queue meanwhile.
+//! This rule assumes messages of one size, and needs some round trips to converge. For large
+//! messages, `auto` also measures the time that the network takes for a byte. Then the bytes in
+//! flight are limited to those that the network carries within the shortest round trip: many small
+//! messages or few large ones, without a queue.
 //!
-//! A shortest that nothing has come near for long is measured anew, over an empty network (as BBR does), or a queue
-//! of our own would come to be taken for distance.
+//! A queue that our own messages cause must not be taken for distance. So a shortest round trip
+//! that no other has come near for [`SHORTEST_VALID_FOR`] is measured again over an empty network,
+//! with one message in flight (as BBR does).
 
 use super::IN_FLIGHT_MAX;
 use contract::{Options, Time, Value};
 use std::time::Duration;
 
-/// Messages that may wait in the network, so that it is never idle.
+/// Messages that may queue in the network, so that it is never idle.
 const QUEUED: f64 = 1.0;
-/// Where `auto` begins.
+/// Initial window of `auto`.
 const FIRST: usize = 4;
-/// Round trips this much longer than the shortest, in parts of it, say nothing of a queue.
+/// A round trip longer than the shortest by this share does not mean a queue.
 const SLACK: f64 = 0.125;
-/// And neither do those by so much.
+/// Nor does one that is longer by this time.
 const SLACK_MIN: Duration = Duration::from_millis(2);
-/// Messages of fewer bytes say nothing of how long a byte takes.
-const TIMED_BYTES_MIN: usize = 1 << 11;
-/// Messages by whose median it is told how long a byte takes: what one of them waited for somebody else counts for nothing.
-const TIMED: usize = 9;
-/// Beyond where the network was once full, the window grows by one part in so many at a time.
+/// Smaller messages are no sample of the time for a byte.
+const SAMPLE_BYTES_MIN: usize = 1 << 11;
+/// Samples of the time for a byte; their median counts. It ignores a message that waited for other
+/// traffic.
+const BYTE_SAMPLES: usize = 9;
+/// After the first congestion, the window grows by one part in this many at a time.
 const GROW_SHARE: usize = 8;
-/// How many times as many messages as the window has may be under way if their bytes say so.
-const SMALL_ONES: usize = 4;
-/// How long a shortest round trip is relied on that nothing comes near.
-const MEASURED_FOR: Duration = Duration::from_secs(10);
+/// Factor by which the number of small messages may exceed the window, if their bytes allow it.
+const SMALL_MESSAGES_FACTOR: usize = 4;
+/// Time after which the shortest round trip is measured again if none came near it.
+const SHORTEST_VALID_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -42,61 +46,63 @@ pub(super) struct Window {
 
 #[derive(Debug, Default)]
 struct Auto {
-    /// The shortest round trip, and when one was last seen that is hardly longer.
+    /// The shortest round trip, and the time at which a round trip near it was last seen.
     shortest: Option<(Duration, Time)>,
-    /// The shortest of those that came since the window was last set.
-    lately: Option<Duration>,
-    /// The window is set again when this message is heard of.
-    until: u64,
-    /// Messages had to wait meanwhile.
+    /// The shortest round trip since the last update of the window.
+    recent_shortest: Option<Duration>,
+    /// The acknowledgement of this message updates the window again.
+    update_at: u64,
+    /// Messages had to wait since the last update.
     was_full: bool,
-    /// It was seen where the network is full.
-    was_beyond: bool,
-    /// The window from before the shortest began to be measured anew.
-    resumes: Option<usize>,
-    /// Nanoseconds that the network took for a byte of the last messages, and how many there were.
-    bytes_ns: [f64; TIMED],
-    timed: usize,
-    /// When something was last heard of.
-    heard: Time,
+    /// Congestion was seen: growth is slow from then on.
+    was_congested: bool,
+    /// The window to return to after the shortest round trip was measured again.
+    saved_size: Option<usize>,
+    /// Time for a byte in the last messages, in nanoseconds, and the number of samples so far.
+    bytes_ns: [f64; BYTE_SAMPLES],
+    samples: usize,
+    /// Time of the last acknowledgement.
+    last_ack: Time,
 }
 
-/// Whether a round trip is no longer than the shortest, as far as can be told.
+/// True if a round trip is as short as the shortest, within the slack.
 fn is_near(round_trip: Duration, shortest: Duration) -> bool {
     round_trip <= shortest.mul_f64(1.0 + SLACK).max(shortest + SLACK_MIN)
 }
 
 impl Auto {
-    /// Nanoseconds that the network takes for a byte.
+    /// Median time for a byte, in nanoseconds.
     fn byte_ns(&self) -> Option<f64> {
         let mut sorted = self.bytes_ns;
-        let sorted = &mut sorted[..self.timed.min(TIMED)];
+        let sorted = &mut sorted[..self.samples.min(BYTE_SAMPLES)];
         sorted.sort_unstable_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// Notes how long a message of so many bytes took, which left then; the one before it was heard of at `before`.
-    fn time_bytes(&mut self, bytes: usize, left: Time, before: Time, now: Time) {
-        let Some((shortest, _)) = self.shortest.filter(|_| bytes >= TIMED_BYTES_MIN) else { return };
-        // What went before it held it up; the way alone takes its time whatever goes.
-        let own = now.since(before.max(left.after(shortest)));
-        self.bytes_ns[self.timed % TIMED] = own.as_nanos() as f64 / bytes as f64;
-        self.timed += 1;
+    /// Samples the time for a byte from a message sent at `sent_at`; `previous_ack` is the time of the
+    /// acknowledgement before its own.
+    fn sample_byte_time(&mut self, bytes: usize, sent_at: Time, previous_ack: Time, now: Time) {
+        let Some((shortest, _)) = self.shortest.filter(|_| bytes >= SAMPLE_BYTES_MIN) else { return };
+        // Its transmission began when the message before it was through, but no sooner than the
+        // distance allows.
+        let transmission = now.since(previous_ack.max(sent_at.after(shortest)));
+        self.bytes_ns[self.samples % BYTE_SAMPLES] = transmission.as_nanos() as f64 / bytes as f64;
+        self.samples += 1;
     }
 
-    /// Notes the round trip of a message of so many bytes.
-    fn note_shortest(&mut self, bytes: usize, round_trip: Duration, now: Time) {
-        let own = self.byte_ns().map_or(0.0, |byte_ns| byte_ns * bytes as f64);
+    /// Updates the shortest round trip with that of a message of `bytes` bytes.
+    fn update_shortest(&mut self, bytes: usize, round_trip: Duration, now: Time) {
+        let transmission = self.byte_ns().map_or(0.0, |byte_ns| byte_ns * bytes as f64);
         match &mut self.shortest {
             Some((shortest, _)) if round_trip < *shortest => {
                 if !is_near(*shortest, round_trip) {
-                    // By what was taken for the way, bytes were timed wrongly.
-                    self.timed = 0;
+                    // The samples assumed the wrong distance: start again.
+                    self.samples = 0;
                 }
                 self.shortest = Some((round_trip, now));
             }
             Some((shortest, seen)) => {
-                if is_near(round_trip.saturating_sub(Duration::from_nanos(own as u64)), *shortest) {
+                if is_near(round_trip.saturating_sub(Duration::from_nanos(transmission as u64)), *shortest) {
                     *seen = now;
                 }
             }
@@ -113,67 +119,76 @@ impl Window {
         }
     }
 
-    /// Messages that may be under way.
+    /// Most messages in flight.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether one message more finds no queue beside so many under way, of so many bytes; `None` where that cannot be told
-    /// by bytes, and their number counts.
+    /// Returns true if another message finds no queue besides those in flight, judged by their
+    /// bytes; `None` if the time for a byte is unknown and only their number counts.
     pub(super) fn has_room(&self, messages: usize, bytes: u64) -> Option<bool> {
         let auto = self.auto.as_ref()?;
         let (byte_ns, (shortest, _)) = (auto.byte_ns()?, auto.shortest?);
         let is_carried = bytes as f64 * byte_ns < shortest.max(SLACK_MIN).as_nanos() as f64;
-        let most = self.size.saturating_mul(SMALL_ONES).min(IN_FLIGHT_MAX);
+        let most = self.size.saturating_mul(SMALL_MESSAGES_FACTOR).min(IN_FLIGHT_MAX);
         Some(messages == 0 || is_carried && messages < most)
     }
 
-    /// A message has to wait.
-    pub(super) fn fill(&mut self) {
+    /// Notes that a message has to wait.
+    pub(super) fn set_full(&mut self) {
         if let Some(auto) = &mut self.auto {
             auto.was_full = true;
         }
     }
 
-    /// Message `number`, of so many bytes, was heard of, which left then; the next to leave has number `next`.
-    pub(super) fn handle_heard(&mut self, number: u64, next: u64, (left, bytes): (Time, usize), now: Time) {
+    /// Message `number` of `bytes` bytes, sent at `sent_at`, was acknowledged; `next` is the number
+    /// of the next message to send. Once per window, the size is updated:
+    ///
+    /// ```text
+    /// shortest round trip too old    1, until it is measured again
+    /// it was measured again          the size before that
+    /// round trips near the shortest  if messages waited: doubled, or an eighth more after the first congestion
+    /// longer round trips             window * shortest / round trip + QUEUED
+    /// ```
+    pub(super) fn handle_ack(&mut self, number: u64, next: u64, (sent_at, bytes): (Time, usize), now: Time) {
         let Some(auto) = &mut self.auto else { return };
-        let before = std::mem::replace(&mut auto.heard, now);
-        // While it is measured anew, what left before tells of our own queue.
-        if auto.shortest.is_none() && number < auto.until {
+        let previous_ack = std::mem::replace(&mut auto.last_ack, now);
+        // While the shortest is measured again, messages sent earlier still show our own queue.
+        if auto.shortest.is_none() && number < auto.update_at {
             return;
         }
-        let round_trip = now.since(left);
-        auto.time_bytes(bytes, left, before, now);
-        auto.note_shortest(bytes, round_trip, now);
-        let lately = auto.lately.map_or(round_trip, |lately| lately.min(round_trip));
-        auto.lately = Some(lately);
-        let Some((shortest, seen)) = auto.shortest.filter(|_| number >= auto.until) else { return };
-        if now.since(seen) > MEASURED_FOR {
-            (auto.shortest, auto.timed) = (None, 0);
-            auto.resumes = Some(std::mem::replace(&mut self.size, 1));
-        } else if let Some(size) = auto.resumes.take() {
+        let round_trip = now.since(sent_at);
+        auto.sample_byte_time(bytes, sent_at, previous_ack, now);
+        auto.update_shortest(bytes, round_trip, now);
+        let recent_shortest =
+            auto.recent_shortest.map_or(round_trip, |recent_shortest| recent_shortest.min(round_trip));
+        auto.recent_shortest = Some(recent_shortest);
+        let Some((shortest, seen)) = auto.shortest.filter(|_| number >= auto.update_at) else { return };
+        if now.since(seen) > SHORTEST_VALID_FOR {
+            (auto.shortest, auto.samples) = (None, 0);
+            auto.saved_size = Some(std::mem::replace(&mut self.size, 1));
+        } else if let Some(size) = auto.saved_size.take() {
             self.size = size;
-        } else if is_near(lately, shortest) {
+        } else if is_near(recent_shortest, shortest) {
             if auto.was_full {
-                let more = if auto.was_beyond { (self.size / GROW_SHARE).max(1) } else { self.size };
+                let more = if auto.was_congested { (self.size / GROW_SHARE).max(1) } else { self.size };
                 self.size = (self.size + more).min(IN_FLIGHT_MAX);
             }
         } else {
-            auto.was_beyond = true;
-            let holds = self.size as f64 * shortest.as_secs_f64() / lately.as_secs_f64();
+            auto.was_congested = true;
+            let holds = self.size as f64 * shortest.as_secs_f64() / recent_shortest.as_secs_f64();
             self.size = ((holds + QUEUED).round() as usize).clamp(1, IN_FLIGHT_MAX);
         }
-        (auto.lately, auto.until, auto.was_full) = (None, next, false);
+        (auto.recent_shortest, auto.update_at, auto.was_full) = (None, next, false);
     }
 
-    /// What `auto` stands at, and why.
+    /// The current choice of `auto` and its reason.
     pub(super) fn choice(&self) -> Option<contract::Choice> {
         let auto = self.auto.as_ref()?;
         let why = match auto.shortest {
-            None => "how long a round trip takes is being measured".into(),
+            None => "the round trip is being measured".into(),
             Some((shortest, _)) => format!(
-                "round trips take {:.1} ms at least: so many messages keep the network busy, and more would only wait",
+                "round trips take at least {:.1} ms: this many messages keep the network busy, and more would only queue",
                 shortest.as_secs_f64() * 1e3
             ),
         };

@@ -1,20 +1,20 @@
-//! What stands in front of every message and part.
+//! The header in front of every message and part.
 
 use contract::{Body, StageError};
 
-/// Where a message stands in the flow, and which way it went.
+/// Position of a message in the flow, and its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Milliseconds of the source's clock at its first message, wrapping.
+    /// Start of the source half: milliseconds of its clock at its first message, wrapping.
     pub(super) start: u32,
     /// Number of the message, from 0.
     pub(super) sequence: u64,
-    /// The way; of a divided message, the part too.
+    /// The way; in mode `split` also the index of the part.
     pub(super) way: u8,
 }
 
 impl Header {
-    /// Puts it in front of a body.
+    /// Puts the header in front of a body.
     pub(super) fn put(self, body: &mut Body) {
         let mut bytes = [0; 13];
         bytes[..4].copy_from_slice(&self.start.to_le_bytes());
@@ -23,14 +23,14 @@ impl Header {
         body.push_front(&bytes);
     }
 
-    /// Takes it off; the way is below `ways`.
+    /// Takes the header off a body; checks that its way is below `ways`.
     pub(super) fn take(body: &mut Body, ways: u16) -> Result<Header, StageError> {
         let short = || StageError::Input("its header is cut short".into());
         let start = body.take_front().map(u32::from_le_bytes).ok_or_else(short)?;
         let sequence = body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;
         let [way] = body.take_front().ok_or_else(short)?;
         if u16::from(way) >= ways {
-            return Err(StageError::Input(format!("it went way {way} of {ways}")));
+            return Err(StageError::Input(format!("its way is {way}, but there are {ways}")));
         }
         Ok(Header { start, sequence, way })
     }

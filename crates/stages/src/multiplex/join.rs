@@ -1,31 +1,33 @@
-//! The half at which the ways meet again.
+//! The sink half for `join=true`: merges all ways into one ordered flow.
 
 use super::header::Header;
 use super::{Mode, ways};
-use crate::checkpoint::{Checkpoint, Remembered};
-use crate::course::Place;
-use crate::turns::{NOWHERE, Turn, Turns};
+use crate::checkpoint::{CheckpointReader, CheckpointWriter};
+use crate::reorder_buffer::{Admission, IMPOSSIBLE, ReorderBuffer};
+use crate::sequence::Position;
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
-const MISSING: &str = "not all of it came in time";
-const CAME_BEFORE: &str = "its first copy went before this half was there";
-const OLD_START: &str = "from before the source started anew";
+const INCOMPLETE: &str = "incomplete in time";
+const SENT_BEFORE_START: &str = "copy of a message sent before this half started";
+const OLD_START: &str = "from before the source restarted";
 
 pub(super) struct Sink {
     ways: u16,
     mode: Mode,
-    turns: Turns,
-    /// Messages given up that were counted.
-    counted: u64,
+    buffer: ReorderBuffer,
+    /// Abandoned messages already counted as drops.
+    abandoned_counted: u64,
     repeated: u64,
-    /// Ways that were heard, and input ports that ended: a bit each.
-    heard: u64,
-    ended: u64,
-    /// One input port brings several ways.
+    /// A bit for each way that brought a message.
+    ways_seen: u64,
+    /// A bit for each input port that ended.
+    ports_ended: u64,
+    /// True if one input port brings several ways, as in a pipeline of one flow.
     is_one_flow: bool,
-    /// Nothing was taken yet; of this message a later copy came.
+    /// True until the first message is accepted. Until then, later copies of the message
+    /// `sent_before_start` are dropped.
     is_new: bool,
-    came_before: Option<(u32, u64)>,
+    sent_before_start: Option<(u32, u64)>,
 }
 
 impl Sink {
@@ -36,37 +38,38 @@ impl Sink {
         Sink {
             ways,
             mode,
-            turns: Turns::new(parts, window, wait, options.size("held_bytes")),
-            counted: 0,
+            buffer: ReorderBuffer::new(parts, window, wait, options.size("held_bytes")),
+            abandoned_counted: 0,
             repeated: 0,
-            heard: 0,
-            ended: 0,
+            ways_seen: 0,
+            ports_ended: 0,
             is_one_flow: false,
             is_new: true,
-            came_before: None,
+            sent_before_start: None,
         }
     }
 
-    /// In one flow the copies of a message go one behind the other. A half that finds a later one first was made anew
-    /// in between: the message came.
-    fn passes(&mut self, header: Header, port: Port, out: &mut Outbox) -> bool {
+    /// In a pipeline of one flow, the copies of a message follow one another. If the first copy
+    /// that a half sees is a later one, the half was restarted between the copies, and its
+    /// predecessor sent the message. Returns true for such a copy.
+    fn is_copy_from_before_start(&mut self, header: Header, port: Port, out: &mut Outbox) -> bool {
         let Header { start, sequence, way } = header;
         let place = (start, sequence);
         let is_copy = self.mode == Mode::All && way > 0 && port == Port::MAIN;
-        if !is_copy || self.came_before.is_some_and(|known| known != place) {
+        if !is_copy || self.sent_before_start.is_some_and(|known| known != place) {
             return false;
         }
-        if self.came_before.replace(place).is_none() {
-            out.drop_counted(CAME_BEFORE, 1);
+        if self.sent_before_start.replace(place).is_none() {
+            out.drop_counted(SENT_BEFORE_START, 1);
         }
         true
     }
 
-    /// Counts what was given up since.
-    fn count_missing(&mut self, out: &mut Outbox) {
-        let missing = self.turns.missing();
-        out.drop_counted(MISSING, missing - self.counted);
-        self.counted = missing;
+    /// Counts the messages abandoned since the last call as drops.
+    fn count_abandoned(&mut self, out: &mut Outbox) {
+        let abandoned = self.buffer.abandoned();
+        out.drop_counted(INCOMPLETE, abandoned - self.abandoned_counted);
+        self.abandoned_counted = abandoned;
     }
 }
 
@@ -79,69 +82,70 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
-        self.heard |= 1 << way;
+        self.ways_seen |= 1 << way;
         self.is_one_flow |= u16::from(way) != port.0;
-        if self.is_new && self.passes(Header { start, sequence, way }, port, out) {
+        if self.is_new && self.is_copy_from_before_start(Header { start, sequence, way }, port, out) {
             return Ok(());
         }
         self.is_new = false;
         let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
-        match self.turns.take(Place { start, sequence, part }, message, now, out) {
-            Turn::Taken => {}
-            // It came another way before, or was counted when it was given up.
-            Turn::Past => self.repeated += 1,
-            Turn::Stale => out.drop_counted(OLD_START, 1),
-            Turn::Nowhere => return Err(StageError::Input(NOWHERE.into())),
-            Turn::TooLarge => {
-                return Err(StageError::Input("its parts together are larger than a body may be".into()));
+        match self.buffer.push(Position { start, sequence, part }, message, now, out) {
+            Admission::Accepted => {}
+            // A copy came by another way before, or the message was counted when it was abandoned.
+            Admission::Late => self.repeated += 1,
+            Admission::Stale => out.drop_counted(OLD_START, 1),
+            Admission::Impossible => return Err(StageError::Input(IMPOSSIBLE.into())),
+            Admission::TooLarge => {
+                return Err(StageError::Input("its parts together exceed the largest body".into()));
             }
         }
-        self.count_missing(out);
+        self.count_abandoned(out);
         Ok(())
     }
 
     fn handle_end(&mut self, port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.ended |= 1u64.checked_shl(port.0.into()).unwrap_or(0);
-        // While another way goes on, it may bring what is missing.
-        if self.is_one_flow || self.ended.count_ones() == u32::from(self.ways) {
-            self.turns.flush(out);
-            self.count_missing(out);
+        self.ports_ended |= 1u64.checked_shl(port.0.into()).unwrap_or(0);
+        // While another way continues, it may bring the missing messages.
+        if self.is_one_flow || self.ports_ended.count_ones() == u32::from(self.ways) {
+            self.buffer.flush(out);
+            self.count_abandoned(out);
         }
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.turns.poll_timeout()
+        self.buffer.poll_timeout()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.turns.handle_timeout(now, out);
-        self.count_missing(out);
+        self.buffer.handle_timeout(now, out);
+        self.count_abandoned(out);
         Ok(())
     }
 
     fn held(&self) -> usize {
-        self.turns.held()
+        self.buffer.held()
     }
 
     fn checkpoint(&self) -> Option<Body> {
-        let mut checkpoint = Checkpoint::default();
+        let mut checkpoint = CheckpointWriter::default();
         checkpoint.put([self.is_new.into(), self.is_one_flow.into()]);
         let mut all = checkpoint.finish();
-        all.append(self.turns.checkpoint());
+        all.append(self.buffer.checkpoint());
         Some(all)
     }
 
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        let mut remembered = Remembered(checkpoint);
-        self.is_new = remembered.number_below(2)? == 1;
-        self.is_one_flow = remembered.number_below(2)? == 1;
-        self.turns.restore(remembered.0)
+        let mut reader = CheckpointReader(checkpoint);
+        self.is_new = reader.number_below(2)? == 1;
+        self.is_one_flow = reader.number_below(2)? == 1;
+        self.buffer.restore(reader.0)
     }
 
     fn report(&self) -> Vec<Report> {
-        let mut figures = self.turns.figures();
-        figures.extend([("repeated", self.repeated as f64), ("ways", f64::from(self.heard.count_ones()))]);
+        let mut figures = self.buffer.figures();
+        figures
+            .extend([("repeated", self.repeated as f64), ("ways", f64::from(self.ways_seen.count_ones()))]);
         figures
     }
 }

@@ -1,23 +1,23 @@
-//! The half at one of several sinks: what came this way goes on at once.
+//! The sink half for `join=false`: passes on each message of its way at once, and drops duplicates.
 
 use super::header::Header;
 use super::{Mode, ways};
-use crate::course::{Course, Fit, Place};
-use crate::turns::NOWHERE;
+use crate::reorder_buffer::IMPOSSIBLE;
+use crate::sequence::{Position, SequenceTracker, Verdict};
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
 
-const OLD_START: &str = "from before the source started anew";
-const TOO_LATE: &str = "came too late to know whether it came before";
+const OLD_START: &str = "from before the source restarted";
+const TOO_LATE: &str = "too late to tell from a duplicate";
 
 pub(super) struct Sink {
     ways: u16,
     mode: Mode,
     window: usize,
-    course: Course,
-    /// The number of the first of `seen`.
+    tracker: SequenceTracker,
+    /// Number of the first entry of `seen`.
     first: u64,
-    /// What came of each message, by number: a bit for each part.
+    /// A bit for each part that arrived, by message number.
     seen: VecDeque<u64>,
     released: u64,
     repeated: u64,
@@ -31,7 +31,7 @@ impl Sink {
             ways: ways(options),
             mode: Mode::of(options),
             window,
-            course: Course::new(window, options.duration("wait")),
+            tracker: SequenceTracker::new(window, options.duration("wait")),
             first: 0,
             seen: VecDeque::new(),
             released: 0,
@@ -40,36 +40,37 @@ impl Sink {
         }
     }
 
-    /// Begins where this place is; a `rival` said so before it, and was released.
-    fn begin(&mut self, place: Place, rival: Option<Place>, before: Option<u32>) {
-        self.restarts += u64::from(before.is_some_and(|before| before != place.start));
+    /// Moves to a new position. A confirmed `candidate` was released when it came, so it is marked
+    /// as seen.
+    fn resync(&mut self, position: Position, candidate: Option<Position>, previous_start: Option<u32>) {
+        self.restarts += u64::from(previous_start.is_some_and(|start| start != position.start));
         self.seen.clear();
-        // What came first may have overtaken others.
-        self.first = place.sequence.saturating_sub(self.window as u64 - 1);
-        if let Some(rival) = rival {
-            self.first = self.first.min(rival.sequence);
-            if let Some(seen) = self.seen(rival.sequence) {
-                *seen |= 1 << rival.part;
+        // The first to arrive may have overtaken others.
+        self.first = position.sequence.saturating_sub(self.window as u64 - 1);
+        if let Some(candidate) = candidate {
+            self.first = self.first.min(candidate.sequence);
+            if let Some(seen) = self.seen(candidate.sequence) {
+                *seen |= 1 << candidate.part;
             }
         }
     }
 
-    /// What came of this message; `None` if that is forgotten.
+    /// The parts of a message that arrived; `None` if the message is older than the window.
     fn seen(&mut self, sequence: u64) -> Option<&mut u64> {
         if sequence.checked_sub(self.first)? >= 2 * self.window as u64 {
             self.seen.clear();
             self.first = sequence;
         }
-        // Within two windows, which fit.
-        let mut place = (sequence - self.first) as usize;
-        if place >= self.seen.len() {
-            self.seen.resize(place + 1, 0);
+        // Less than two windows, which fit.
+        let mut index = (sequence - self.first) as usize;
+        if index >= self.seen.len() {
+            self.seen.resize(index + 1, 0);
         }
-        let forgotten = self.seen.len().saturating_sub(self.window);
-        self.seen.drain(..forgotten);
-        self.first += forgotten as u64;
-        place -= forgotten;
-        self.seen.get_mut(place)
+        let excess = self.seen.len().saturating_sub(self.window);
+        self.seen.drain(..excess);
+        self.first += excess as u64;
+        index -= excess;
+        self.seen.get_mut(index)
     }
 }
 
@@ -83,27 +84,27 @@ impl Stage for Sink {
     ) -> Result<(), StageError> {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
         let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
-        let place = Place { start, sequence, part };
-        let was_doubted = self.course.rival() == Some(place);
+        let position = Position { start, sequence, part };
+        let is_candidate = self.tracker.candidate() == Some(position);
         let next = self.first.saturating_add(self.seen.len() as u64);
-        match self.course.see(place, next, now) {
-            Fit::Near => {}
-            Fit::Begins { rival, before } => self.begin(place, rival, before),
-            // Whether it came before is the same wherever the flow stands.
-            Fit::Doubtful if was_doubted => {
+        match self.tracker.classify(position, next, now) {
+            Verdict::InWindow => {}
+            Verdict::Resync { candidate, previous_start } => self.resync(position, candidate, previous_start),
+            // A second copy of the candidate is a duplicate wherever the flow continues.
+            Verdict::Unconfirmed if is_candidate => {
                 self.repeated += 1;
                 return Ok(());
             }
-            Fit::Doubtful => {
+            Verdict::Unconfirmed => {
                 self.released += 1;
                 out.send(Port::MAIN, message);
                 return Ok(());
             }
-            Fit::Behind => {
-                out.drop_counted(if self.course.is_of(start) { TOO_LATE } else { OLD_START }, 1);
+            Verdict::Behind => {
+                out.drop_counted(if self.tracker.is_current_start(start) { TOO_LATE } else { OLD_START }, 1);
                 return Ok(());
             }
-            Fit::Nowhere => return Err(StageError::Input(NOWHERE.into())),
+            Verdict::Impossible => return Err(StageError::Input(IMPOSSIBLE.into())),
         }
         let bit = 1 << part;
         match self.seen(sequence) {

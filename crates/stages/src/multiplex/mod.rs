@@ -1,4 +1,10 @@
-//! `multiplex`: one flow divided among several ways, and joined again.
+//! `multiplex`: divides one flow among several **ways** (to several hosts, or over several paths to
+//! one), and joins them again ("Networked Device Driver Architecture" (2012), 4.8.2).
+//!
+//! - [`source`]: copies or divides each message and sends it by the port of each way.
+//! - [`join`]: `join=true`. All ways end at one sink half, which restores the order with a
+//!   [`ReorderBuffer`](crate::reorder_buffer::ReorderBuffer).
+//! - [`keep`]: `join=false`. Each sink half gets one way and drops duplicates.
 
 mod header;
 mod join;
@@ -19,38 +25,43 @@ static OPTIONS: [OptionSpec; 8] = [
         "mode",
         OptionKind::Choice(&["all", "round_robin", "split", "key"]),
         "all",
-        "what each way gets: every message, the next one, a part of every message, or those of its keys",
+        "content of each way: every message, every n-th in turn, a part of every message, or the messages of its keys",
     ),
-    agreed("ways", OptionKind::Integer { min: 2, max: 64 }, "2", "ways that the flow is divided among"),
-    agreed("join", OptionKind::Flag, "true", "whether the ways meet again at one sink"),
+    agreed("ways", OptionKind::Integer { min: 2, max: 64 }, "2", "number of ways"),
+    agreed(
+        "join",
+        OptionKind::Flag,
+        "true",
+        "true: all ways end at one sink, which joins them; false: each ends at a sink of its own",
+    ),
     agreed(
         "at",
         OptionKind::Integer { min: 0, max: 1 << 16 },
         "0",
-        "key: where in the body the key stands, for messages that have none of their own",
+        "mode=key: offset of the key in the body, in bytes, for messages without a key attribute",
     ),
     agreed(
         "width",
         OptionKind::Integer { min: 0, max: 8 },
         "0",
-        "key: bytes of that key; 0: what has no key of its own goes the first way",
+        "mode=key: width of that key, in bytes; 0: messages without a key attribute go the first way",
     ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
         "200ms",
-        "join: the longest a message waits for what is missing before it, or of it",
+        "join=true: longest time a message waits for missing messages or parts",
     ),
     agreed(
         "window",
         OptionKind::Integer { min: 1, max: 1 << 16 },
         "1024",
-        "messages held for what is missing, or remembered to know those that come twice, at most",
+        "most messages held (join=true) or remembered to detect duplicates (join=false)",
     ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "join: bytes held, at most"),
+    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "join=true: most bytes held"),
 ];
 
-/// What each way gets (paper N, section 4.8.2, "Multiplexing").
+/// Content of each way ("Networked Device Driver Architecture" (2012), 4.8.2, "Multiplexing").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     All,
@@ -70,7 +81,7 @@ impl Mode {
     }
 }
 
-/// From 2 to 64.
+/// The number of ways, 2 to 64.
 fn ways(options: &Options) -> u16 {
     options.integer("ways").clamp(2, 64) as u16
 }
@@ -81,7 +92,7 @@ impl Pair for Multiplex {
     }
 
     fn summary(&self) -> &'static str {
-        "divides a flow among several ways: hosts, or paths through the network"
+        "divides a flow among several hosts, or among several network paths to one host"
     }
 
     fn doc(&self) -> &'static str {
@@ -98,7 +109,7 @@ impl Pair for Multiplex {
             may_drop: true,
             may_delay: joins,
             may_reorder: !joins,
-            // A part that is not joined is not the message.
+            // A part that is not joined is not the whole message.
             may_change: !joins && Mode::of(options) == Mode::Split,
             ..Promises::default()
         }

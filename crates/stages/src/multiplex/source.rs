@@ -1,4 +1,4 @@
-//! The half that divides.
+//! The half that divides the flow.
 
 use super::header::Header;
 use super::{Mode, ways};
@@ -25,7 +25,8 @@ impl Source {
         }
     }
 
-    /// The way of a message's key: always the same for one, and all alike often for many.
+    /// The way of a message's key: a hash, so that a key always has the same way, and keys spread
+    /// evenly.
     fn way_of_key(&self, message: &Message) -> u16 {
         let key = message.attributes.key.or_else(|| self.key.read(&message.body));
         key.map_or(0, |key| (Random::new(key).draw() % u64::from(self.ways)) as u16)

@@ -26,22 +26,22 @@ fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
     Multiplex.sink(&options(&Multiplex, given), &Format::Bytes, &site(1)).unwrap()
 }
 
-/// What a source half makes of these bodies: way and bytes.
+/// Divides these bodies; returns way and bytes of each message.
 fn divided(given: &[(&str, &str)], bodies: &[&[u8]]) -> Vec<(u16, Vec<u8>)> {
     let (mut source, mut out) = (source(given), Outbox::default());
     for body in bodies {
         let message = Message::new(Time(1), body.to_vec());
         source.handle(Port::MAIN, message, Time::from_millis(0x1_2345_6789), &mut out).unwrap();
     }
-    let mut made: Vec<_> =
+    let mut sent: Vec<_> =
         out.messages.into_iter().map(|(port, m)| (port.0, m.body.into_bytes().to_vec())).collect();
-    made.sort();
-    made
+    sent.sort();
+    sent
 }
 
 #[test]
 fn header_layout() {
-    let made = divided(&[("mode", "split"), ("ways", "3")], &[b"seven b", b"2b"]);
+    let sent = divided(&[("mode", "split"), ("ways", "3")], &[b"seven b", b"2b"]);
     let expected: [(u16, &[u8]); 6] = [
         (0, b"\x89\x67\x45\x23\0\0\0\0\0\0\0\0\0sev"),
         (0, b"\x89\x67\x45\x23\x01\0\0\0\0\0\0\0\x002"),
@@ -50,34 +50,34 @@ fn header_layout() {
         (2, b"\x89\x67\x45\x23\0\0\0\0\0\0\0\0\x02 b"),
         (2, b"\x89\x67\x45\x23\x01\0\0\0\0\0\0\0\x02"),
     ];
-    assert_eq!(made, expected.map(|(way, bytes)| (way, bytes.to_vec())));
+    assert_eq!(sent, expected.map(|(way, bytes)| (way, bytes.to_vec())));
 }
 
 #[test]
-fn each_mode_gives_each_way_its_own() {
+fn each_mode_divides_as_documented() {
     let bodies: Vec<Vec<u8>> = (0..60u8).map(|i| vec![9, i % 10, 0, i]).collect();
     let bodies: Vec<&[u8]> = bodies.iter().map(|body| &body[..]).collect();
-    let at = |way: u16, made: &[(u16, Vec<u8>)]| -> Vec<u8> {
-        made.iter().filter(|(theirs, _)| *theirs == way).map(|(_, bytes)| bytes[16]).collect()
+    let at = |way: u16, sent: &[(u16, Vec<u8>)]| -> Vec<u8> {
+        sent.iter().filter(|(theirs, _)| *theirs == way).map(|(_, bytes)| bytes[16]).collect()
     };
-    let made = divided(&[("ways", "3")], &bodies);
-    assert!((0..3).all(|way| at(way, &made) == (0..60).collect::<Vec<u8>>()));
-    let made = divided(&[("mode", "round_robin"), ("ways", "3")], &bodies);
-    assert!((0..3).all(|way| at(way, &made) == (0..60).filter(|i| i % 3 == way as u8).collect::<Vec<_>>()));
+    let sent = divided(&[("ways", "3")], &bodies);
+    assert!((0..3).all(|way| at(way, &sent) == (0..60).collect::<Vec<u8>>()));
+    let sent = divided(&[("mode", "round_robin"), ("ways", "3")], &bodies);
+    assert!((0..3).all(|way| at(way, &sent) == (0..60).filter(|i| i % 3 == way as u8).collect::<Vec<_>>()));
     let by_key = [("mode", "key"), ("ways", "3"), ("at", "1"), ("width", "2")];
-    let made = divided(&by_key, &bodies);
-    let ways: Vec<Vec<u8>> = (0..3).map(|way| at(way, &made)).collect();
-    assert!(ways.iter().all(|way| !way.is_empty()), "ten keys leave no way without any: {ways:?}");
+    let sent = divided(&by_key, &bodies);
+    let ways: Vec<Vec<u8>> = (0..3).map(|way| at(way, &sent)).collect();
+    assert!(ways.iter().all(|way| !way.is_empty()), "ten keys use every way: {ways:?}");
     for key in 0..10 {
         let with_it = ways.iter().filter(|way| way.iter().any(|i| i % 10 == key)).count();
         assert_eq!(with_it, 1, "key {key} goes one way: {ways:?}");
     }
-    let made = divided(&[("mode", "key"), ("ways", "3"), ("at", "3"), ("width", "2")], &bodies);
-    assert_eq!(at(0, &made).len(), 60, "bodies too short for the key");
+    let sent = divided(&[("mode", "key"), ("ways", "3"), ("at", "3"), ("width", "2")], &bodies);
+    assert_eq!(at(0, &sent).len(), 60, "bodies too short for the key");
 }
 
 #[test]
-fn the_hosts_own_key_counts_before_the_bodys() {
+fn the_key_attribute_precedes_the_key_in_the_body() {
     let (mut source, mut out) =
         (source(&[("mode", "key"), ("ways", "64"), ("width", "1")]), Outbox::default());
     for key in [3, 4, 3] {
@@ -90,13 +90,14 @@ fn the_hosts_own_key_counts_before_the_bodys() {
 }
 
 #[test]
-fn its_shape_is_its_ways() {
+fn its_shape_has_a_port_for_each_way() {
     let shape = |given: &[(&str, &str)]| Multiplex.shape(&options(&Multiplex, given));
     assert_eq!((shape(&[]), shape(&[("ways", "64")])), (Shape::Fan(2), Shape::Fan(64)));
     assert!(Options::check(Multiplex.options(), [("ways", "65")]).is_err());
 }
 
-/// Runs numbered messages, one every 16 ms, over these lanes; gives the run and the numbers that arrived.
+/// Sends numbered messages, one every 16 ms, over these lanes; returns the run and the numbers that
+/// arrived.
 fn run(given: &[(&str, &str)], lanes: &[Params], count: u64, seed: u64) -> (TwoHalves, Vec<u64>) {
     let mut run = TwoHalves::with_lanes(&Multiplex, given, &Format::Motion, lanes, seed);
     for number in 0..count {
@@ -111,7 +112,7 @@ fn run(given: &[(&str, &str)], lanes: &[Params], count: u64, seed: u64) -> (TwoH
 }
 
 #[test]
-fn what_one_path_loses_another_brings() {
+fn a_message_lost_on_one_way_arrives_by_another() {
     let lossy = Params { loss_ppm: 100_000, ..steady(Duration::from_millis(20)) };
     let (run, numbers) = run(&[("ways", "3")], &[lossy.clone(), lossy.clone(), lossy], 2000, 5);
     assert!(run.lost() > 500, "{}", run.lost());
@@ -131,13 +132,13 @@ fn the_faster_path_sets_the_pace() {
 }
 
 #[test]
-fn a_way_that_is_cut_takes_only_its_own_along() {
+fn a_cut_way_loses_only_its_own_messages() {
     let lanes =
         [steady(Duration::from_millis(10)), Params { down: true, ..steady(Duration::from_millis(10)) }];
     for (mode, arrived) in [("round_robin", 100), ("split", 0)] {
         let (run, numbers) = run(&[("mode", mode), ("wait", "50ms")], &lanes, 200, 5);
         assert_eq!(numbers, (0..arrived).map(|i| 2 * i).collect::<Vec<u64>>(), "{mode}");
-        // What is missing after the last that came is known to nobody.
+        // A loss after the last message that arrived cannot be noticed.
         let known = if mode == "split" { 200 } else { 99 };
         assert_eq!(run.dropped(), known, "{mode}: {:?}", run.drops);
         let slowest = run.received.iter().map(|(at, message)| at.since(message.created)).max();
@@ -156,7 +157,7 @@ fn one_device_feeds_four_hosts() {
             source.handle(Port::MAIN, message, Time(number), &mut out).unwrap();
             for (port, message) in out.messages.drain(..) {
                 let (sink, out) = &mut sinks[usize::from(port.0)];
-                // The network repeats every message of every host's way.
+                // The network duplicates every message.
                 sink.handle(Port::MAIN, message.clone(), Time(number), out).unwrap();
                 sink.handle(Port::MAIN, message, Time(number), out).unwrap();
             }
@@ -168,7 +169,7 @@ fn one_device_feeds_four_hosts() {
     }
 }
 
-/// A message as a source half makes it.
+/// A message as a source half sends it.
 fn numbered(start: u32, sequence: u64, way: u8, bytes: usize) -> Message {
     let mut body = Body::from(vec![7; bytes]);
     super::header::Header { start, sequence, way }.put(&mut body);
@@ -180,24 +181,24 @@ fn created(out: &mut Outbox) -> Vec<u64> {
 }
 
 #[test]
-fn a_sink_that_keeps_its_way_remembers_a_window() {
+fn a_sink_of_one_way_detects_duplicates_within_the_window() {
     let (mut sink, mut out) = (sink(&[("join", "false"), ("window", "4")]), Outbox::default());
     for sequence in [10, 8, 9, 10, 6, 12, 8, 9, 1000, 13, 1000] {
         sink.handle(Port::MAIN, numbered(1, sequence, 0, 1), Time::ZERO, &mut out).unwrap();
     }
     assert_eq!(created(&mut out), [10, 8, 9, 12, 1000, 13]);
     let counted: u64 = out.drops.drain(..).map(|drop| drop.count).sum();
-    assert_eq!(counted, 2, "6 and 8 are too late to tell");
+    assert_eq!(counted, 2, "6 and 8 are too late to tell from duplicates");
     assert!(sink.handle(Port::MAIN, numbered(1, u64::MAX, 0, 1), Time::ZERO, &mut out).is_err());
     for (start, sequence) in [(2, 0), (2, 0), (2, 1), (1, 13)] {
         sink.handle(Port::MAIN, numbered(start, sequence, 1, 1), Time::ZERO, &mut out).unwrap();
     }
-    assert_eq!((created(&mut out), out.drops.len()), (vec![0, 1], 1), "a new start, and one from before");
+    assert_eq!((created(&mut out), out.drops.len()), (vec![0, 1], 1), "a new start, and an old one");
 }
 
-/// The 20th of 100 messages claims to be a later one: it is lost, and the others come.
+/// The number of one of 100 messages is altered: that message is lost, and the others arrive.
 #[test]
-fn a_number_altered_within_the_window_takes_no_other_along() {
+fn an_altered_number_loses_no_other_message() {
     for altered in [276, 532, 1000] {
         let (mut sink, mut out) = (sink(&[]), Outbox::default());
         for number in 0..100 {
@@ -210,16 +211,16 @@ fn a_number_altered_within_the_window_takes_no_other_along() {
             message.created = Time(number);
             sink.handle(Port::MAIN, message, now, &mut out).unwrap();
         }
-        let came = created(&mut out);
+        let received = created(&mut out);
         assert!(
-            (0..100).filter(|number| *number != 20).all(|number| came.contains(&number)),
-            "{altered}: {came:?}"
+            (0..100).filter(|number| *number != 20).all(|number| received.contains(&number)),
+            "{altered}: {received:?}"
         );
     }
 }
 
 #[test]
-fn a_half_made_anew_between_the_copies_of_a_message_does_not_repeat_it() {
+fn a_half_restarted_between_copies_repeats_nothing() {
     let (mut sink, mut out) = (sink(&[("ways", "3")]), Outbox::default());
     for (sequence, way) in [(7, 1), (7, 2), (8, 0), (8, 1), (8, 2), (9, 1)] {
         sink.handle(Port::MAIN, numbered(1, sequence, way, 1), Time::ZERO, &mut out).unwrap();
@@ -230,7 +231,7 @@ fn a_half_made_anew_between_the_copies_of_a_message_does_not_repeat_it() {
 }
 
 #[test]
-fn a_joint_ends_when_all_its_ways_have() {
+fn a_join_ends_when_all_ways_have_ended() {
     let (mut sink, mut out) = (sink(&[("mode", "round_robin")]), Outbox::default());
     for (port, sequence) in [(0, 0), (0, 2), (0, 4)] {
         sink.handle(Port(port), numbered(1, sequence, port as u8, 1), Time::ZERO, &mut out).unwrap();
@@ -243,7 +244,7 @@ fn a_joint_ends_when_all_its_ways_have() {
 }
 
 #[test]
-fn the_other_half_cannot_make_it_hold_or_make_more_than_it_may() {
+fn a_hostile_source_cannot_exceed_the_bounds() {
     let given = [("mode", "split"), ("ways", "8"), ("held_bytes", "100MiB"), ("window", "64")];
     let (mut sink, mut out) = (sink(&given), Outbox::default());
     assert!(sink.handle(Port::MAIN, numbered(1, 0, 8, 1), Time::ZERO, &mut out).is_err(), "no such way");
@@ -253,7 +254,7 @@ fn the_other_half_cannot_make_it_hold_or_make_more_than_it_may() {
     }
     assert!(sink.handle(Port::MAIN, numbered(1, 0, 4, 1), Time::ZERO, &mut out).is_err(), "too large");
     assert!(sink.handle(Port::MAIN, numbered(1, 1, 0, 40 << 20), Time::ZERO, &mut out).is_ok());
-    assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 1, "the first is given up");
+    assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 1, "the first is abandoned");
     for sequence in [1 << 40, u64::MAX, 3] {
         let _ = sink.handle(Port::MAIN, numbered(1, sequence, 0, 1), Time::ZERO, &mut out);
     }
@@ -263,9 +264,9 @@ fn the_other_half_cannot_make_it_hold_or_make_more_than_it_may() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// However late and disordered the ways are, all that went in comes out, in order, once.
+    /// Whatever the delay and disorder of the ways, each message leaves once and in order.
     #[test]
-    fn ways_that_lose_nothing_are_joined_exactly(
+    fn lossless_ways_are_joined_exactly(
         mode in prop::sample::select(MODES.to_vec()),
         delays_ms in prop::collection::vec((0u64..60, 0u64..50, any::<bool>()), 2..6),
         seed in any::<u64>(),
@@ -285,8 +286,8 @@ proptest! {
         prop_assert_eq!((run.dropped(), run.figure(Half::Sink, "missing")), (0, 0.0));
     }
 
-    /// Whatever bits are flipped on the way, the flow goes on; and as long as it is not every message's, what is given
-    /// up is counted soberly.
+    /// The flow continues despite flipped bits, and few more messages are counted as lost than were
+    /// altered.
     #[test]
     fn flipped_bits_do_not_stop_it(
         mode in prop::sample::select(MODES.to_vec()),
@@ -308,9 +309,9 @@ proptest! {
             run.run_until(run.now.after(Duration::from_millis(4)));
         }
         run.end();
-        let came = run.received.iter().filter(|(_, message)| message.created.0 >= 400).count();
+        let received = run.received.iter().filter(|(_, message)| message.created.0 >= 400).count();
         let each = if mode == "split" && !join { 2 } else { 1 };
-        prop_assert_eq!(came, 200 * each, "{:?}", run.drops);
+        prop_assert_eq!(received, 200 * each, "{:?}", run.drops);
         prop_assert!(run.dropped() < 2000, "{:?}", run.drops);
     }
 }

@@ -1,4 +1,4 @@
-//! `null`: both halves pass on what comes. What a pair costs that does nothing.
+//! `null`: both halves pass messages on unchanged. Measures the cost of a pair.
 
 use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError};
 

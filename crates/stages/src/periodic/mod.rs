@@ -1,4 +1,5 @@
-//! `periodic`: the most recent message at set times (paper N, section 4.8.2).
+//! `periodic`: sends the most recent message at fixed times ("Networked Device Driver Architecture"
+//! (2012), 4.8.2).
 
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ use contract::{
     Site, Stage, StageError, Time,
 };
 use std::time::Duration;
+use wire::formats::motion::Update;
 
 /// The pair.
 pub(crate) struct Periodic;
@@ -17,7 +19,7 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
     "period",
     OptionKind::Duration { min: Duration::from_micros(100), max: Duration::from_secs(3600) },
     "16ms",
-    "time from one message to the next",
+    "time between two messages",
 )];
 
 const REPLACED: &str = "replaced by a newer one";
@@ -28,7 +30,7 @@ impl Pair for Periodic {
     }
 
     fn summary(&self) -> &'static str {
-        "sends only the most recent message at set times"
+        "sends only the most recent message at fixed times"
     }
 
     fn doc(&self) -> &'static str {
@@ -45,21 +47,17 @@ impl Pair for Periodic {
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            Format::Evdev | Format::Serial | Format::Controls => {
-                Err("it drops messages, and here each one counts (a key's release is not said twice)".into())
+            Format::Evdev | Format::Serial | Format::Viewer | Format::Controls => {
+                Err("it drops messages, and this format needs every one (a key release is sent only once)"
+                    .into())
             }
             _ => Ok(format.clone()),
         }
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
-        let period = options.duration("period");
-        Ok(Box::new(Source { period, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+        let (period, has_buttons) = (options.duration("period"), *format == Format::Motion);
+        Ok(Box::new(Source { period, has_buttons, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
     }
 
     fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
@@ -69,8 +67,10 @@ impl Pair for Periodic {
 
 struct Source {
     period: Duration,
+    /// The format `motion`: its buttons and snapshots are sent only once, so they do not wait and are not replaced.
+    has_buttons: bool,
     newest: Option<Message>,
-    /// When the next may leave.
+    /// Earliest time for the next message.
     next: Time,
     sent: u64,
     replaced: u64,
@@ -79,7 +79,7 @@ struct Source {
 impl Source {
     fn send(&mut self, now: Time, out: &mut Outbox) {
         if let Some(message) = self.newest.take() {
-            // On the grid while messages keep coming; a new grid after a pause.
+            // Messages stay on a grid of periods; a pause starts a new grid.
             let on_grid = self.next.after(self.period);
             self.next = if on_grid > now { on_grid } else { now.after(self.period) };
             self.sent += 1;
@@ -92,10 +92,19 @@ impl Stage for Source {
     fn handle(
         &mut self,
         _port: Port,
-        message: Message,
+        mut message: Message,
         now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
+        if self.has_buttons
+            && let Ok(Update::Button { .. } | Update::Snapshot { .. }) =
+                Update::parse(message.body.as_slice())
+        {
+            // The motion before a button keeps its place.
+            let passed = self.newest.take().into_iter().chain([message]);
+            self.sent += passed.map(|message| out.send(Port::MAIN, message)).count() as u64;
+            return Ok(());
+        }
         if self.newest.replace(message).is_some() {
             self.replaced += 1;
             out.drop_counted(REPLACED, 1);

@@ -2,6 +2,7 @@ use super::Periodic;
 use contract::{Format, Message, Pair, Time};
 use std::time::Duration;
 use testkit::stage::{TwoHalves, conforms, options, steady};
+use wire::formats::motion::{Motion, Update};
 
 #[test]
 fn it_conforms() {
@@ -31,9 +32,27 @@ fn the_newest_leaves_at_the_end_of_each_period() {
 }
 
 #[test]
-fn it_refuses_flows_in_which_each_message_counts() {
+fn formats_that_need_every_message_are_refused() {
     let options = options(&Periodic, &[]);
     assert!(Periodic.accept(&Format::Evdev, &options).unwrap_err().contains("release"));
-    assert!(Periodic.accept(&Format::Serial, &options).is_err());
+    for needs_all in [Format::Serial, Format::Evdev, Format::Viewer, Format::Controls] {
+        assert!(Periodic.accept(&needs_all, &options).is_err(), "{needs_all:?}");
+    }
     assert_eq!(Periodic.accept(&Format::Motion, &options), Ok(Format::Motion));
+}
+
+#[test]
+fn buttons_do_not_wait_and_are_not_replaced() {
+    let motion = |x| Update::Motion(Motion { axes: [x, 0, 0, 0, 0, 0], period_us: 0 });
+    let button = |pressed| Update::Button { number: 1, pressed };
+    let mut run =
+        TwoHalves::new(&Periodic, &[("period", "10ms")], &Format::Motion, steady(Duration::ZERO), 1);
+    let updates = [motion(1), motion(2), motion(3), button(true), motion(4), button(false), motion(5)];
+    for update in &updates {
+        run.push(Message::new(run.now, update.to_bytes()));
+    }
+    run.run_until(Time::from_millis(2000));
+    let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
+    let expected = [motion(1), motion(3), button(true), motion(4), button(false), motion(5)];
+    assert_eq!(received, expected.map(|update| update.to_bytes()));
 }

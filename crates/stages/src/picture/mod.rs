@@ -1,7 +1,7 @@
-//! What the pairs for pictures share: they take a picture out of a message, hand it to a [`Filter`] and put what
-//! that makes of it into the message's place.
+//! Shared part of the picture pairs (`scale`, `crop`, `gray`, `colour`, `track`): parses a picture,
+//! calls the pair's [`Filter`], and replaces the message with the result.
 //!
-//! What is no picture, or not whole, is passed on as it came: whoever takes it in the end says what is wrong.
+//! A message that is not a complete picture passes unchanged: its final receiver reports the error.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -17,22 +17,22 @@ use wire::formats::video::{
     Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles, unpack_yuyv,
 };
 
-/// Pictures' worth of memory kept for use again.
+/// Buffers kept for reuse, in pictures.
 const PICTURES_KEPT: usize = 8;
 
-/// The option of all pairs for pictures: where the work is done.
+/// The option of all picture pairs: the half that does the work.
 pub(crate) const AT: OptionSpec = crate::agreed(
     "at",
     OptionKind::Choice(&["source", "sink"]),
     "source",
-    "which half does the work: the source, so that less is sent, or the sink",
+    "half that does the work: source, which may send less, or sink",
 );
 
 /// A whole picture.
 #[derive(Debug, Clone)]
 pub(crate) struct Picture {
     pub(crate) geometry: Geometry,
-    /// As many bytes as the geometry says.
+    /// As many bytes as the geometry requires.
     pub(crate) pixels: Bytes,
 }
 
@@ -44,17 +44,17 @@ impl Picture {
     }
 }
 
-/// Parts of a picture, of packed pixels.
+/// Rectangles of a picture, in packed pixels.
 #[derive(Debug, Clone)]
-pub(crate) struct Parts {
+pub(crate) struct PartialPicture {
     /// Of the whole picture.
     pub(crate) geometry: Geometry,
     pub(crate) rectangles: Vec<Rectangle>,
-    /// Of one rectangle behind those of the other, rows without padding.
+    /// Pixels of one rectangle after the other, rows without padding.
     pub(crate) pixels: Bytes,
 }
 
-impl Parts {
+impl PartialPicture {
     fn into_body(self) -> Body {
         let mut body = Body::from(emit_rectangles(&self.rectangles));
         body.push(self.pixels);
@@ -63,16 +63,16 @@ impl Parts {
     }
 }
 
-/// The shape of a pointer.
+/// A cursor message: the shape of the pointer.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct Cursor {
     /// Of the whole picture.
     pub(crate) geometry: Geometry,
-    /// What follows the header.
+    /// Content behind the header.
     rest: Body,
 }
 
-impl Shape {
+impl Cursor {
     fn into_body(self) -> Body {
         let mut body = self.rest;
         body.push_front(&Header { kind: Kind::Cursor, geometry: self.geometry }.emit());
@@ -80,37 +80,39 @@ impl Shape {
     }
 }
 
-/// What a message holds that a filter can work on.
-pub(crate) enum Taken {
+/// A message that a filter can process.
+pub(crate) enum VideoMessage {
     Frame(Picture),
-    Parts(Parts),
-    Shape(Shape),
+    Partial(PartialPicture),
+    Cursor(Cursor),
 }
 
-impl Taken {
-    /// The picture in `body`, without a copy if it lies in one piece; `None` if it is no picture or not whole.
-    pub(crate) fn of(body: &Body) -> Option<Taken> {
+impl VideoMessage {
+    /// Parses a body, without a copy if it is in one piece; `None` if it is not a complete picture.
+    pub(crate) fn parse(body: &Body) -> Option<VideoMessage> {
         let header = Header::parse(&body.peek_front::<{ Header::BYTES }>()?).ok()?;
         let geometry = header.geometry;
-        let wanted = Header::BYTES + geometry.bytes();
-        if header.kind == Kind::Frame && geometry.pixels() != PixelFormat::Mjpeg && body.len() != wanted {
+        let expected = Header::BYTES + geometry.bytes();
+        if header.kind == Kind::Frame && geometry.pixels() != PixelFormat::Mjpeg && body.len() != expected {
             return None;
         }
         let mut rest = body.clone();
         rest.skip_front(Header::BYTES);
         let bytes = rest.into_bytes();
         match header.parse_content(&bytes).ok()? {
-            Content::Frame(_) => Some(Taken::Frame(Picture { geometry, pixels: bytes })),
-            Content::Rectangles(rectangles, pixels) => {
-                Some(Taken::Parts(Parts { geometry, rectangles, pixels: bytes.slice_ref(pixels) }))
-            }
-            Content::Cursor(..) => Some(Taken::Shape(Shape { geometry, rest: bytes.into() })),
+            Content::Frame(_) => Some(VideoMessage::Frame(Picture { geometry, pixels: bytes })),
+            Content::Rectangles(rectangles, pixels) => Some(VideoMessage::Partial(PartialPicture {
+                geometry,
+                rectangles,
+                pixels: bytes.slice_ref(pixels),
+            })),
+            Content::Cursor(..) => Some(VideoMessage::Cursor(Cursor { geometry, rest: bytes.into() })),
             Content::Boxes(_) => None,
         }
     }
 }
 
-/// Memory for pictures, used again as soon as the last one that lay in it is gone.
+/// Memory for pictures, reused when the last picture in it is dropped.
 pub(crate) struct Memory {
     pool: Pool,
 }
@@ -120,7 +122,7 @@ impl Memory {
         Memory { pool: Pool::new(0, 0) }
     }
 
-    /// So many bytes, of arbitrary content.
+    /// Returns a buffer of this size, with arbitrary content.
     pub(crate) fn take(&mut self, bytes: usize) -> Lease {
         if self.pool.capacity() != bytes {
             self.pool = Pool::new(bytes, PICTURES_KEPT);
@@ -129,20 +131,21 @@ impl Memory {
     }
 }
 
-/// Makes one picture of another. Pixels are never [`PixelFormat::Mjpeg`] or [`PixelFormat::Yuyv`] here.
+/// Transforms pictures. Pixels are never [`PixelFormat::Mjpeg`] or [`PixelFormat::Yuyv`] here.
 pub(crate) trait Filter: Send {
-    /// A whole picture.
+    /// Transforms a whole picture.
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError>;
 
-    /// Parts of a picture.
-    fn parts(&mut self, parts: Parts) -> Result<Parts, StageError>;
+    /// Transforms rectangles of a picture.
+    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError>;
 
-    /// What becomes of the geometry of a picture: a pointer goes with it, and is left as it is.
+    /// Transforms the geometry of a picture. A cursor message needs only this: its shape stays
+    /// unchanged.
     fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError>;
 }
 
-/// The half of a pair that has a filter.
-struct Filtering<F> {
+/// The active half of a pair with a filter.
+struct FilterStage<F> {
     filter: F,
     memory: Memory,
     unpacked: Memory,
@@ -150,7 +153,7 @@ struct Filtering<F> {
     others: u64,
 }
 
-impl<F: Filter> Stage for Filtering<F> {
+impl<F: Filter> Stage for FilterStage<F> {
     fn handle(
         &mut self,
         port: Port,
@@ -158,19 +161,19 @@ impl<F: Filter> Stage for Filtering<F> {
         _now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        match Taken::of(&message.body) {
-            Some(Taken::Frame(picture)) => {
+        match VideoMessage::parse(&message.body) {
+            Some(VideoMessage::Frame(picture)) => {
                 let picture = unpack(picture, &mut self.unpacked)?;
                 message.body = self.filter.frame(picture, &mut self.memory)?.into_body();
                 self.frames += 1;
             }
-            Some(Taken::Parts(parts)) => {
-                message.body = self.filter.parts(parts)?.into_body();
+            Some(VideoMessage::Partial(partial)) => {
+                message.body = self.filter.partial(partial)?.into_body();
                 self.frames += 1;
             }
-            Some(Taken::Shape(mut shape)) => {
-                shape.geometry = self.filter.geometry(&planar(shape.geometry)?)?;
-                message.body = shape.into_body();
+            Some(VideoMessage::Cursor(mut cursor)) => {
+                cursor.geometry = self.filter.geometry(&planar(cursor.geometry)?)?;
+                message.body = cursor.into_body();
                 self.others += 1;
             }
             None => self.others += 1,
@@ -184,25 +187,25 @@ impl<F: Filter> Stage for Filtering<F> {
     }
 }
 
-/// A half of a pair with a filter: it works if option [`AT`] says so, and passes on if not.
+/// A half of a pair with a filter: active if option [`AT`] says so, else pass-through.
 pub(crate) fn half<F: Filter + 'static>(
     half: Half,
     options: &Options,
     filter: impl FnOnce() -> F,
 ) -> Box<dyn Stage> {
-    if !works(half, options) {
+    if !is_active(half, options) {
         return Box::new(PassThrough);
     }
     let (memory, unpacked) = (Memory::new(), Memory::new());
-    Box::new(Filtering { filter: filter(), memory, unpacked, frames: 0, others: 0 })
+    Box::new(FilterStage { filter: filter(), memory, unpacked, frames: 0, others: 0 })
 }
 
-/// Whether this half is the one that works.
-pub(crate) fn works(half: Half, options: &Options) -> bool {
+/// True if option [`AT`] makes this half the active one.
+pub(crate) fn is_active(half: Half, options: &Options) -> bool {
     options.text(AT.name) == if half == Half::Source { "source" } else { "sink" }
 }
 
-/// Pairs for pictures take nothing else.
+/// Accepts only `video`.
 pub(crate) fn accept(format: &Format) -> Result<Format, String> {
     match format {
         Format::Video => Ok(Format::Video),
@@ -210,12 +213,12 @@ pub(crate) fn accept(format: &Format) -> Result<Format, String> {
     }
 }
 
-/// What can be said of a geometry that a filter was to make.
+/// The error for an output geometry that does not exist.
 pub(crate) fn too_large(error: WireError) -> StageError {
-    StageError::Own(format!("no such picture can be made: {error}"))
+    StageError::Own(format!("the output picture is impossible: {error}"))
 }
 
-/// The geometry that [`unpack`] gives.
+/// The geometry of the result of [`unpack`].
 fn planar(from: Geometry) -> Result<Geometry, StageError> {
     match from.pixels() {
         PixelFormat::Yuyv => {
@@ -224,14 +227,13 @@ fn planar(from: Geometry) -> Result<Geometry, StageError> {
             Ok(to.with_rate(numerator, denominator))
         }
         PixelFormat::Mjpeg => Err(StageError::Own(
-            "the picture is compressed (MJPG): have the device give raw pixels, or leave this pair out"
-                .into(),
+            "the picture is compressed (MJPG): set the device to raw pixels, or leave this pair out".into(),
         )),
         _ => Ok(from),
     }
 }
 
-/// Gives the pixels of cameras planes of their own, and refuses compressed ones.
+/// Converts packed `YUYV` to planes; refuses compressed pictures.
 pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
     let from = picture.geometry;
     let to = planar(from)?;
@@ -243,7 +245,7 @@ pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, S
     Ok(Picture { geometry: to, pixels: into.freeze() })
 }
 
-/// Where red, green and blue stand in a packed pixel of colour.
+/// Offsets of red, green and blue in a packed pixel.
 pub(crate) fn channels(pixels: PixelFormat) -> [usize; 3] {
     match pixels {
         PixelFormat::Bgrx32 => [2, 1, 0],

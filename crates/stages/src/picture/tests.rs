@@ -7,7 +7,7 @@ use wire::formats::video::{
     Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles,
 };
 
-/// Formats whose pixels a filter gets to see.
+/// Pixel formats that a filter receives.
 pub(crate) const PLAIN: [PixelFormat; 6] = [
     PixelFormat::Gray8,
     PixelFormat::Rgb24,
@@ -17,10 +17,10 @@ pub(crate) const PLAIN: [PixelFormat; 6] = [
     PixelFormat::I444,
 ];
 
-/// A geometry at 30 frames a second, with `more` bytes to fill up each row.
-pub(crate) fn geometry(pixels: PixelFormat, width: u32, height: u32, more: u32) -> Geometry {
+/// A geometry at 30 frames a second, with `padding` bytes at the end of each row.
+pub(crate) fn geometry(pixels: PixelFormat, width: u32, height: u32, padding: u32) -> Geometry {
     let tight = Geometry::new(pixels, width, height).unwrap().with_rate(30, 1);
-    tight.with_stride(tight.stride() + more).unwrap()
+    tight.with_stride(tight.stride() + padding).unwrap()
 }
 
 pub(crate) fn noise(bytes: usize, seed: u8) -> Vec<u8> {
@@ -44,8 +44,8 @@ pub(crate) fn half(pair: &dyn Pair, given: &[(&str, &str)], half: Half) -> Box<d
     pair.half(half, &options(pair, given), &Format::Video, &Site::default()).unwrap()
 }
 
-/// What a stage makes of a message, by the main port.
-pub(crate) fn made(stage: &mut dyn Stage, body: Body) -> Result<Body, StageError> {
+/// Output of a stage on the main port.
+pub(crate) fn output_of(stage: &mut dyn Stage, body: Body) -> Result<Body, StageError> {
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, Message::new(Time(5), body), Time(9), &mut out)?;
     let message = out.messages.into_iter().find(|(port, _)| *port == Port::MAIN).unwrap().1;
@@ -53,7 +53,7 @@ pub(crate) fn made(stage: &mut dyn Stage, body: Body) -> Result<Body, StageError
     Ok(message.body)
 }
 
-/// What a source half makes of one frame.
+/// Output of a source half for one frame.
 pub(crate) fn filtered(
     pair: &dyn Pair,
     given: &[(&str, &str)],
@@ -61,16 +61,16 @@ pub(crate) fn filtered(
     pixels: &[u8],
 ) -> (Geometry, Vec<u8>) {
     let mut source = half(pair, given, Half::Source);
-    let made = made(&mut *source, frame(geometry, pixels.to_vec())).unwrap().into_bytes();
-    let header = Header::parse(&made).unwrap();
-    let Content::Frame(pixels) = header.parse_content(&made[Header::BYTES..]).unwrap() else {
+    let output = output_of(&mut *source, frame(geometry, pixels.to_vec())).unwrap().into_bytes();
+    let header = Header::parse(&output).unwrap();
+    let Content::Frame(pixels) = header.parse_content(&output[Header::BYTES..]).unwrap() else {
         panic!("{:?} instead of a frame", header.kind)
     };
     (header.geometry, pixels.to_vec())
 }
 
-/// The bytes of a pixel of a plane, where pixels have bytes of their own.
-pub(crate) fn at(geometry: &Geometry, pixels: &[u8], plane: usize, x: usize, y: usize) -> Vec<u8> {
+/// The bytes of a pixel of a plane.
+pub(crate) fn pixel(geometry: &Geometry, pixels: &[u8], plane: usize, x: usize, y: usize) -> Vec<u8> {
     let bytes = geometry.pixels().pixel_bytes();
     let row = geometry.plane(plane).rows(pixels).nth(y).unwrap();
     row[x * bytes..(x + 1) * bytes].to_vec()
@@ -83,7 +83,7 @@ pub(crate) fn plain(geometry: &Geometry, colour: [u8; 3]) -> Vec<u8> {
     pixels
 }
 
-/// Paints a rectangle, or what of it lies in the picture.
+/// Paints a rectangle, clipped to the picture.
 pub(crate) fn paint(geometry: &Geometry, pixels: &mut [u8], colour: [u8; 3], place: Rectangle) {
     let (start_x, start_y) = (place.x as usize, place.y as usize);
     let (end_x, end_y) = (start_x + place.width as usize, start_y + place.height as usize);
@@ -109,7 +109,7 @@ fn video_pairs() -> impl Iterator<Item = &'static dyn Pair> {
 }
 
 #[test]
-fn they_take_pictures_and_nothing_else() {
+fn only_video_is_accepted() {
     assert_eq!(video_pairs().count(), 5);
     for pair in video_pairs() {
         let defaults = options(pair, &[]);
@@ -121,7 +121,7 @@ fn they_take_pictures_and_nothing_else() {
 }
 
 #[test]
-fn what_is_no_whole_picture_passes_as_it_is() {
+fn incomplete_pictures_pass_unchanged() {
     let size = geometry(PixelFormat::Rgb24, 4, 4, 0);
     let whole = frame(size, noise(48, 1)).into_bytes();
     let boxes = Header { kind: Kind::Boxes, geometry: size }.emit();
@@ -136,14 +136,19 @@ fn what_is_no_whole_picture_passes_as_it_is() {
     for pair in video_pairs() {
         let mut source = half(pair, &[], Half::Source);
         for body in &bodies {
-            assert_eq!(made(&mut *source, body.clone().into()), Ok(body.clone().into()), "{}", pair.name());
+            assert_eq!(
+                output_of(&mut *source, body.clone().into()),
+                Ok(body.clone().into()),
+                "{}",
+                pair.name()
+            );
         }
         assert!(source.report().contains(&("others", bodies.len() as f64)), "{}", pair.name());
     }
 }
 
 #[test]
-fn a_pointer_goes_with_its_picture_and_stays_as_it_is() {
+fn a_cursor_follows_its_picture_and_keeps_its_shape() {
     let cursor = Cursor { width: 2, height: 1, hot_x: 1, hot_y: 0 };
     let rest = [&cursor.emit()[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
     for pixels in PLAIN.into_iter().chain([PixelFormat::Yuyv]) {
@@ -157,12 +162,12 @@ fn a_pointer_goes_with_its_picture_and_stays_as_it_is() {
         ] {
             let pair = video_pairs().find(|known| known.name() == pair).unwrap();
             let mut source = half(pair, given, Half::Source);
-            let whole = made(&mut *source, frame(size, vec![0; size.bytes()])).unwrap();
-            let shape = made(&mut *source, [&header[..], &rest].concat().into()).unwrap().into_bytes();
-            let of = Header::parse(&whole.into_bytes()).unwrap().geometry;
+            let whole = output_of(&mut *source, frame(size, vec![0; size.bytes()])).unwrap();
+            let shape = output_of(&mut *source, [&header[..], &rest].concat().into()).unwrap().into_bytes();
+            let geometry_of_picture = Header::parse(&whole.into_bytes()).unwrap().geometry;
             assert_eq!(
                 Header::parse(&shape),
-                Ok(Header { kind: Kind::Cursor, geometry: of }),
+                Ok(Header { kind: Kind::Cursor, geometry: geometry_of_picture }),
                 "{}",
                 pair.name()
             );
@@ -172,31 +177,32 @@ fn a_pointer_goes_with_its_picture_and_stays_as_it_is() {
 }
 
 #[test]
-fn compressed_pictures_are_refused_by_name() {
+fn compressed_pictures_are_refused() {
     let jpeg = Geometry::new(PixelFormat::Mjpeg, 640, 480).unwrap();
     for pair in video_pairs() {
         let mut source = half(pair, &[], Half::Source);
-        let error = made(&mut *source, frame(jpeg, vec![0xff, 0xd8])).unwrap_err();
+        let error = output_of(&mut *source, frame(jpeg, vec![0xff, 0xd8])).unwrap_err();
         assert!(error.to_string().contains("MJPG"), "{}: {error}", pair.name());
     }
 }
 
 #[test]
-fn only_the_half_that_is_asked_to_works() {
+fn only_the_chosen_half_is_active() {
     let gray = geometry(PixelFormat::Gray8, 8, 8, 0);
     let given = [[("at", "sink"), ("brightness", "9")], [("at", "source"), ("brightness", "9")]];
-    for (works, given) in [Half::Sink, Half::Source].into_iter().zip(given) {
+    for (active, given) in [Half::Sink, Half::Source].into_iter().zip(given) {
         for side in [Half::Source, Half::Sink] {
             let mut stage = half(&crate::colour::Colour, &given, side);
-            let changed = made(&mut *stage, frame(gray, vec![1; 64])).unwrap() != frame(gray, vec![1; 64]);
-            assert_eq!(changed, side == works);
+            let changed =
+                output_of(&mut *stage, frame(gray, vec![1; 64])).unwrap() != frame(gray, vec![1; 64]);
+            assert_eq!(changed, side == active);
         }
     }
 }
 
 #[test]
-fn pixels_of_cameras_get_planes() {
-    // Three pixels across: the last of the second pair fills up.
+fn yuyv_is_converted_to_planes() {
+    // Three pixels across: the second pair is incomplete.
     let size = geometry(PixelFormat::Yuyv, 3, 2, 1);
     let row = |first: u8| (first..first + 8).collect::<Vec<u8>>();
     let pixels = [row(10), vec![0], row(30), vec![0]].concat();
@@ -213,5 +219,5 @@ fn a_picture_in_pieces_is_joined() {
     let body = frame(size, pixels.clone()).into_bytes();
     let pieces: Body = body.chunks(7).map(contract::Bytes::copy_from_slice).collect();
     let mut source = half(&crate::gray::Gray, &[], Half::Source);
-    assert_eq!(made(&mut *source, pieces).unwrap(), frame(size, pixels));
+    assert_eq!(output_of(&mut *source, pieces).unwrap(), frame(size, pixels));
 }

@@ -1,23 +1,24 @@
-//! The halves at the application: requests go out, and answers come in.
+//! The halves at the application. [`Requests`] sends requests and prefetches; [`Answers`] receives
+//! answers and fills the cache.
 
 use super::cache::Cache;
-use super::guess::Guess;
 use super::header::Header;
+use super::predict::Predictor;
 use contract::{Bytes, Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const ANSWERED_HERE: &str = "answered by what was made ahead";
-const UNUSED: &str = "made ahead, and not asked for";
-const TOO_LATE: &str = "not waited for any more";
+const FROM_CACHE: &str = "answered from the cache";
+const NEVER_REQUESTED: &str = "prefetched but never requested";
+const TOO_LATE: &str = "answer after its timeout";
 
-/// What the two halves have in common.
+/// The state that both halves share.
 #[derive(Default)]
-struct Meeting(Mutex<State>);
+struct SharedState(Mutex<State>);
 
-impl Meeting {
-    fn at(site: &Site) -> Arc<Meeting> {
+impl SharedState {
+    fn of_host(site: &Site) -> Arc<SharedState> {
         site.shared.state("prefetch at the application")
     }
 
@@ -28,14 +29,14 @@ impl Meeting {
 
 #[derive(Default)]
 struct State {
-    /// Given by the half of the requests.
+    /// Set by [`Requests`].
     limits: Option<Limits>,
-    /// There is a half for the answers, and it knows which is which.
-    pairs: bool,
-    /// Requests whose answers the application has not got, in its order.
-    owed: VecDeque<Owed>,
-    /// Requests made ahead that are not answered.
-    flights: Vec<Flight>,
+    /// True while [`Answers`] exists and the device half can match answers to requests.
+    is_matching: bool,
+    /// Requests of the application that it has no answer to, in its order.
+    pending: VecDeque<PendingRequest>,
+    /// Prefetched requests without an answer.
+    prefetches: Vec<InFlightPrefetch>,
     cache: Cache,
     unanswered: u64,
 }
@@ -48,67 +49,67 @@ struct Limits {
     wait: Duration,
 }
 
-struct Owed {
+struct PendingRequest {
     number: u64,
     since: Time,
-    /// The request, if its answer is to be kept.
+    /// The request, if its answer is to be cached.
     request: Option<Bytes>,
     answer: Option<Message>,
 }
 
-struct Flight {
+struct InFlightPrefetch {
     number: u64,
     since: Time,
     request: Bytes,
 }
 
 impl State {
-    /// Relies on nothing that the device said: it may say something else now.
-    fn forget(&mut self, out: &mut Outbox) {
-        self.flights.clear();
-        self.owed.iter_mut().for_each(|owed| owed.request = None);
-        out.drop_counted(UNUSED, self.cache.clear());
+    /// Discards all answers: the device may answer differently now.
+    fn invalidate(&mut self, out: &mut Outbox) {
+        self.prefetches.clear();
+        self.pending.iter_mut().for_each(|pending| pending.request = None);
+        out.drop_counted(NEVER_REQUESTED, self.cache.clear());
     }
 
-    fn keep(&mut self, request: Bytes, answer: Message, asked_for: bool, now: Time, out: &mut Outbox) {
+    fn keep(&mut self, request: Bytes, answer: Message, requested: bool, now: Time, out: &mut Outbox) {
         let cache_bytes = self.limits.map_or(0, |limits| limits.cache_bytes);
-        out.drop_counted(UNUSED, self.cache.keep(request, answer, asked_for, now, cache_bytes));
+        out.drop_counted(NEVER_REQUESTED, self.cache.insert(request, answer, requested, now, cache_bytes));
     }
 
-    /// Sends the answers whose turn it is.
+    /// Sends the answers whose turn has come.
     fn deliver(&mut self, out: &mut Outbox) {
-        while let Some(answer) = self.owed.front_mut().and_then(|first| first.answer.take()) {
-            self.owed.pop_front();
+        while let Some(answer) = self.pending.front_mut().and_then(|first| first.answer.take()) {
+            self.pending.pop_front();
             out.send(Port::MAIN, answer);
         }
     }
 
-    /// When the first answer was waited for long enough; at once if it is there.
-    fn next_due(&self) -> Option<Time> {
-        let first = self.owed.front()?;
+    /// The time at which the first pending request times out; now if its answer is there.
+    fn next_deadline(&self) -> Option<Time> {
+        let first = self.pending.front()?;
         let wait = self.limits.map_or(Duration::ZERO, |limits| limits.wait);
         Some(if first.answer.is_some() { Time::ZERO } else { first.since.after(wait) })
     }
 
-    /// Answers that wait for their turn.
-    fn ready(&self) -> usize {
-        self.owed.iter().filter(|owed| owed.answer.is_some()).count()
+    /// Answers that wait for an earlier one.
+    fn answered(&self) -> usize {
+        self.pending.iter().filter(|pending| pending.answer.is_some()).count()
     }
 }
 
-/// The half that makes requests ahead: the source half of the requests' flow.
+/// The source half of the flow of requests. It prefetches.
 pub(super) struct Requests {
-    meeting: Arc<Meeting>,
+    shared: Arc<SharedState>,
     limits: Limits,
-    guess: Guess,
+    predictor: Predictor,
     ahead: usize,
-    owed_max: usize,
+    pending_max: usize,
     others_are_answered: bool,
     number: u64,
-    asked: u64,
+    requests: u64,
     hits: u64,
     joined: u64,
-    made_ahead: u64,
+    prefetched: u64,
 }
 
 impl Requests {
@@ -119,23 +120,23 @@ impl Requests {
             fresh: options.duration("fresh"),
             wait: options.duration("wait"),
         };
-        let meeting = Meeting::at(site);
-        meeting.lock().limits = Some(limits);
+        let shared = SharedState::of_host(site);
+        shared.lock().limits = Some(limits);
         let mut first = [0; 8];
         first.copy_from_slice(&site.seed[..8]);
         Requests {
-            meeting,
+            shared,
             limits,
-            guess: Guess::new(options),
+            predictor: Predictor::new(options),
             ahead: options.count("ahead"),
-            owed_max: options.count("asked"),
+            pending_max: options.count("asked"),
             others_are_answered: options.text("others") == "answered",
-            // Anywhere: an answer from before this half was made anew must not be taken for another.
+            // A random start: answers to requests of a predecessor of this half must not match.
             number: u64::from_le_bytes(first),
-            asked: 0,
+            requests: 0,
             hits: 0,
             joined: 0,
-            made_ahead: 0,
+            prefetched: 0,
         }
     }
 
@@ -144,51 +145,56 @@ impl Requests {
         self.number
     }
 
-    /// A request of the kind that is made ahead, unless its answer is here: says what goes to the device.
-    fn ask(&mut self, request: &Bytes, now: Time, state: &mut State) -> Option<Header> {
+    /// Handles a request that may be cached. Returns the header to send it with, or `None` if the
+    /// cache answered it.
+    fn lookup(&mut self, request: &Bytes, now: Time, state: &mut State) -> Option<Header> {
         let Limits { keeps, fresh, .. } = self.limits;
-        let owed =
-            |number, answer| Owed { number, since: now, request: keeps.then(|| request.clone()), answer };
-        if let Some(answer) = state.cache.ask(request, keeps, now, fresh) {
+        let pending = |number, answer| PendingRequest {
+            number,
+            since: now,
+            request: keeps.then(|| request.clone()),
+            answer,
+        };
+        if let Some(answer) = state.cache.get(request, keeps, now, fresh) {
             self.hits += 1;
-            state.owed.push_back(owed(self.next_number(), Some(answer)));
+            state.pending.push_back(pending(self.next_number(), Some(answer)));
             return None;
         }
-        let flying = state.flights.iter().position(|flight| flight.request == request);
-        let header = match flying.map(|index| state.flights.swap_remove(index)) {
-            Some(flight) => {
+        let in_flight = state.prefetches.iter().position(|prefetch| prefetch.request == request);
+        let header = match in_flight.map(|index| state.prefetches.swap_remove(index)) {
+            Some(prefetch) => {
                 self.joined += 1;
-                state.owed.push_back(owed(flight.number, None));
-                Header::AskedAfterAll(flight.number)
+                state.pending.push_back(pending(prefetch.number, None));
+                Header::Confirmed(prefetch.number)
             }
             None => {
                 let number = self.next_number();
-                state.owed.push_back(owed(number, None));
-                Header::Asked(number)
+                state.pending.push_back(pending(number, None));
+                Header::Request(number)
             }
         };
         Some(header)
     }
 
-    /// Makes the requests ahead that probably follow this one.
-    fn make_ahead(&mut self, request: &Bytes, number: u64, now: Time, state: &mut State, out: &mut Outbox) {
+    /// Prefetches the requests that probably follow this one.
+    fn prefetch(&mut self, request: &Bytes, number: u64, now: Time, state: &mut State, out: &mut Outbox) {
         let Limits { fresh, wait, .. } = self.limits;
-        state.flights.retain(|flight| now.since(flight.since) < wait);
-        for next in self.guess.next(number) {
-            if state.flights.len() >= self.ahead {
+        state.prefetches.retain(|prefetch| now.since(prefetch.since) < wait);
+        for next in self.predictor.predict(number) {
+            if state.prefetches.len() >= self.ahead {
                 break;
             }
-            let request = self.guess.request(request, next);
-            let is_here = state.cache.has(&request, now, fresh);
-            if is_here || state.flights.iter().any(|flight| flight.request == request) {
+            let request = self.predictor.request(request, next);
+            let is_cached = state.cache.has(&request, now, fresh);
+            if is_cached || state.prefetches.iter().any(|prefetch| prefetch.request == request) {
                 continue;
             }
             let number = self.next_number();
             let mut message = Message::new(now, request.clone());
             message.attributes.droppable = true;
-            state.flights.push(Flight { number, since: now, request });
-            self.made_ahead += 1;
-            send(Header::Ahead(number), message, out);
+            state.prefetches.push(InFlightPrefetch { number, since: now, request });
+            self.prefetched += 1;
+            send(Header::Prefetch(number), message, out);
         }
     }
 }
@@ -206,62 +212,62 @@ impl Stage for Requests {
         now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let meeting = self.meeting.clone();
-        let mut state = meeting.lock();
-        self.asked += 1;
-        if !state.pairs {
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        self.requests += 1;
+        if !state.is_matching {
             let number = self.next_number();
-            send(Header::Asked(number), message, out);
+            send(Header::Request(number), message, out);
             return Ok(());
         }
-        let Some(number) = self.guess.number(&message.body) else {
-            state.forget(out);
+        let Some(number) = self.predictor.number(&message.body) else {
+            state.invalidate(out);
             let number = self.next_number();
             if self.others_are_answered {
-                state.owed.push_back(Owed { number, since: now, request: None, answer: None });
+                state.pending.push_back(PendingRequest { number, since: now, request: None, answer: None });
             }
             send(Header::Other(number), message, out);
             return Ok(());
         };
         let request = message.body.clone().into_bytes();
-        match self.ask(&request, now, &mut state) {
+        match self.lookup(&request, now, &mut state) {
             Some(header) => send(header, message, out),
-            None => out.drop_counted(ANSWERED_HERE, 1),
+            None => out.drop_counted(FROM_CACHE, 1),
         }
-        self.make_ahead(&request, number, now, &mut state, out);
+        self.prefetch(&request, number, now, &mut state, out);
         Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.meeting.lock().owed.len() < self.owed_max
+        self.shared.lock().pending.len() < self.pending_max
     }
 
     fn report(&self) -> Vec<Report> {
         vec![
-            ("asked", self.asked as f64),
+            ("requests", self.requests as f64),
             ("hits", self.hits as f64),
             ("joined", self.joined as f64),
-            ("made_ahead", self.made_ahead as f64),
-            ("kept_bytes", self.meeting.lock().cache.bytes() as f64),
+            ("prefetched", self.prefetched as f64),
+            ("cache_bytes", self.shared.lock().cache.bytes() as f64),
         ]
     }
 }
 
-/// The half that keeps answers until they are asked for: the sink half of the answers' flow.
+/// The sink half of the flow of answers. It caches and orders them.
 pub(super) struct Answers {
-    meeting: Arc<Meeting>,
+    shared: Arc<SharedState>,
 }
 
 impl Answers {
     pub(super) fn new(site: &Site) -> Self {
-        let meeting = Meeting::at(site);
-        let mut state = meeting.lock();
-        state.pairs = true;
-        // Behind a new epoch there may be another device.
-        state.flights.clear();
+        let shared = SharedState::of_host(site);
+        let mut state = shared.lock();
+        state.is_matching = true;
+        // A new epoch may mean another device.
+        state.prefetches.clear();
         state.cache.clear();
         drop(state);
-        Answers { meeting }
+        Answers { shared }
     }
 }
 
@@ -274,34 +280,35 @@ impl Stage for Answers {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body)?;
-        let mut state = self.meeting.lock();
+        let mut state = self.shared.lock();
         let number = match header {
-            Header::Answer(number) if state.pairs => number,
-            Header::Answer(_) | Header::Unasked => {
+            Header::Answer(number) if state.is_matching => number,
+            Header::Answer(_) | Header::Unsolicited => {
                 out.send(port, message);
                 return Ok(());
             }
-            Header::Unknown => {
-                state.pairs = false;
-                state.forget(out);
-                state.owed.retain(|owed| owed.answer.is_some());
+            Header::Unmatched => {
+                state.is_matching = false;
+                state.invalidate(out);
+                state.pending.retain(|pending| pending.answer.is_some());
                 state.deliver(out);
                 out.send(port, message);
                 return Ok(());
             }
             other => return Err(StageError::Input(format!("{other:?} is no answer"))),
         };
-        if let Some(owed) = state.owed.iter_mut().find(|owed| owed.number == number && owed.answer.is_none())
+        if let Some(pending) =
+            state.pending.iter_mut().find(|pending| pending.number == number && pending.answer.is_none())
         {
-            let request = owed.request.take();
-            owed.answer = Some(message.clone());
+            let request = pending.request.take();
+            pending.answer = Some(message.clone());
             if let Some(request) = request {
                 state.keep(request, message, true, now, out);
             }
             state.deliver(out);
-        } else if let Some(index) = state.flights.iter().position(|flight| flight.number == number) {
-            let flight = state.flights.swap_remove(index);
-            state.keep(flight.request, message, false, now, out);
+        } else if let Some(index) = state.prefetches.iter().position(|prefetch| prefetch.number == number) {
+            let prefetch = state.prefetches.swap_remove(index);
+            state.keep(prefetch.request, message, false, now, out);
         } else {
             out.drop_counted(TOO_LATE, 1);
         }
@@ -309,20 +316,21 @@ impl Stage for Answers {
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        // An answer before its turn would be taken for another: what waits for one leaves by the next half.
-        self.meeting.lock().deliver(out);
+        // Only the answers whose turn has come: another would be taken for the answer to an earlier
+        // request. The next half delivers the rest.
+        self.shared.lock().deliver(out);
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.meeting.lock().next_due()
+        self.shared.lock().next_deadline()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        let mut state = self.meeting.lock();
+        let mut state = self.shared.lock();
         state.deliver(out);
-        while state.next_due().is_some_and(|at| at <= now) {
-            state.owed.pop_front();
+        while state.next_deadline().is_some_and(|at| at <= now) {
+            state.pending.pop_front();
             state.unanswered += 1;
             state.deliver(out);
         }
@@ -330,15 +338,15 @@ impl Stage for Answers {
     }
 
     fn held(&self) -> usize {
-        self.meeting.lock().ready()
+        self.shared.lock().answered()
     }
 
     fn report(&self) -> Vec<Report> {
-        let state = self.meeting.lock();
+        let state = self.shared.lock();
         vec![
-            ("held", state.ready() as f64),
+            ("held", state.answered() as f64),
             ("unanswered", state.unanswered as f64),
-            ("pairs", f64::from(u8::from(state.pairs))),
+            ("matching", f64::from(u8::from(state.is_matching))),
         ]
     }
 }

@@ -1,22 +1,23 @@
-//! The halves at the device: requests come in, and answers go out.
+//! The halves at the device. [`Requests`] hands requests to the device; [`Answers`] labels each
+//! answer with the number of its request.
 
-use super::AHEAD_BYTES_MAX;
+use super::PREFETCH_BYTES_MAX;
 use super::header::Header;
 use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const MADE_ALREADY: &str = "made ahead already";
-/// Requests made ahead that are remembered to have been handed to the device.
-const MADE_MAX: usize = 256;
+const ALREADY_PREFETCHED: &str = "already prefetched";
+/// Prefetched requests remembered after they were handed to the device.
+const RECENT_MAX: usize = 256;
 
-/// What the two halves have in common.
+/// The state that both halves share.
 #[derive(Default)]
-struct Meeting(Mutex<State>);
+struct SharedState(Mutex<State>);
 
-impl Meeting {
-    fn at(site: &Site) -> Arc<Meeting> {
+impl SharedState {
+    fn of_host(site: &Site) -> Arc<SharedState> {
         site.shared.state("prefetch at the device")
     }
 
@@ -25,71 +26,81 @@ impl Meeting {
     }
 }
 
+/// How answers are matched to requests.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Matching {
+    /// Not at all: this host has no half for the answers.
+    #[default]
+    NoAnswers,
+    /// The device answers each request in order.
+    InOrder,
+    /// The device left a request without an answer, so the order says nothing until the next epoch.
+    Lost,
+}
+
 #[derive(Default)]
 struct State {
-    /// There is a half for the answers.
-    has_answers: bool,
-    /// A request was left without an answer: which answer is which is not known any more.
-    is_unsure: bool,
-    /// Requests that the device has not answered, in its order, and when it got them.
-    handed: VecDeque<(u64, Time)>,
-    /// Requests to be made ahead while the device has nothing else to do.
-    waiting: VecDeque<(u64, Message)>,
-    /// Those that were, the last ones.
-    made: VecDeque<u64>,
+    matching: Matching,
+    /// Numbers of the requests that the device has not answered, in its order, and when it got
+    /// them.
+    outstanding: VecDeque<(u64, Time)>,
+    /// Prefetches for the device to do when it is idle.
+    queue: VecDeque<(u64, Message)>,
+    /// Numbers of the last prefetches handed to the device.
+    recent: VecDeque<u64>,
 }
 
 impl State {
-    fn pairs(&self) -> bool {
-        self.has_answers && !self.is_unsure
+    fn is_matching(&self) -> bool {
+        self.matching == Matching::InOrder
     }
 }
 
-/// The half that hands requests to the device: the sink half of the requests' flow.
+/// The sink half of the flow of requests. It hands them to the device.
 pub(super) struct Requests {
-    meeting: Arc<Meeting>,
+    shared: Arc<SharedState>,
     ahead: usize,
-    handed_max: usize,
+    outstanding_max: usize,
     wait: Duration,
     others_are_answered: bool,
-    made_ahead: u64,
-    left_out: u64,
+    prefetched: u64,
+    skipped: u64,
 }
 
 impl Requests {
     pub(super) fn new(options: &Options, site: &Site) -> Self {
         Requests {
-            meeting: Meeting::at(site),
+            shared: SharedState::of_host(site),
             ahead: options.count("ahead"),
-            handed_max: options.count("asked"),
+            outstanding_max: options.count("asked"),
             wait: options.duration("wait"),
             others_are_answered: options.text("others") == "answered",
-            made_ahead: 0,
-            left_out: 0,
+            prefetched: 0,
+            skipped: 0,
         }
     }
 
-    /// Makes one request ahead if the device has nothing to do.
-    fn make_ahead(&mut self, now: Time, out: &mut Outbox) {
-        let mut state = self.meeting.lock();
-        if !state.handed.is_empty() {
+    /// Hands one prefetch to the device if it is idle.
+    fn prefetch(&mut self, now: Time, out: &mut Outbox) {
+        let mut state = self.shared.lock();
+        if !state.outstanding.is_empty() {
             return;
         }
-        if let Some((number, message)) = state.waiting.pop_front() {
-            self.made_ahead += 1;
-            state.made.push_back(number);
-            if state.made.len() > MADE_MAX {
-                state.made.pop_front();
+        if let Some((number, message)) = state.queue.pop_front() {
+            self.prefetched += 1;
+            state.recent.push_back(number);
+            if state.recent.len() > RECENT_MAX {
+                state.recent.pop_front();
             }
-            state.handed.push_back((number, now));
+            state.outstanding.push_back((number, now));
             out.send(Port::MAIN, message);
         }
     }
 
-    fn leave_out(&mut self, state: &mut State, most: usize) {
-        let more = state.waiting.len().saturating_sub(most);
-        self.left_out += more as u64;
-        state.waiting.drain(..more);
+    fn trim_queue(&mut self, state: &mut State, max: usize) {
+        let excess = state.queue.len().saturating_sub(max);
+        self.skipped += excess as u64;
+        state.queue.drain(..excess);
     }
 }
 
@@ -102,97 +113,97 @@ impl Stage for Requests {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body)?;
-        let meeting = self.meeting.clone();
-        let mut state = meeting.lock();
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
         let number = match header {
-            Header::Asked(number) => Some(number),
+            Header::Request(number) => Some(number),
             Header::Other(number) => {
-                // The application waits for nothing that was made ahead before this.
-                self.leave_out(&mut state, 0);
+                // The application has discarded all earlier prefetches.
+                self.trim_queue(&mut state, 0);
                 self.others_are_answered.then_some(number)
             }
-            Header::AskedAfterAll(number) if state.made.contains(&number) => {
-                out.drop_counted(MADE_ALREADY, 1);
+            Header::Confirmed(number) if state.recent.contains(&number) => {
+                out.drop_counted(ALREADY_PREFETCHED, 1);
                 return Ok(());
             }
-            Header::AskedAfterAll(number) => {
-                state.waiting.retain(|(waiting, _)| *waiting != number);
+            Header::Confirmed(number) => {
+                state.queue.retain(|(queued, _)| *queued != number);
                 Some(number)
             }
-            Header::Ahead(_) if message.body.len() > AHEAD_BYTES_MAX => {
-                let (what, bytes) = ("a request made ahead", message.body.len());
-                return Err(StageError::TooLarge { what, bytes, limit: AHEAD_BYTES_MAX });
+            Header::Prefetch(_) if message.body.len() > PREFETCH_BYTES_MAX => {
+                let (what, bytes) = ("a prefetched request", message.body.len());
+                return Err(StageError::TooLarge { what, bytes, limit: PREFETCH_BYTES_MAX });
             }
-            Header::Ahead(number) => {
-                state.waiting.push_back((number, message));
-                let most = if state.pairs() { self.ahead } else { 0 };
-                self.leave_out(&mut state, most);
+            Header::Prefetch(number) => {
+                state.queue.push_back((number, message));
+                let max = if state.is_matching() { self.ahead } else { 0 };
+                self.trim_queue(&mut state, max);
                 drop(state);
-                self.make_ahead(now, out);
+                self.prefetch(now, out);
                 return Ok(());
             }
             other => return Err(StageError::Input(format!("{other:?} is no request"))),
         };
-        if let Some(number) = number.filter(|_| state.pairs()) {
-            state.handed.push_back((number, now));
+        if let Some(number) = number.filter(|_| state.is_matching()) {
+            state.outstanding.push_back((number, now));
         }
         out.send(port, message);
         Ok(())
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
-        let meeting = self.meeting.clone();
-        self.leave_out(&mut meeting.lock(), 0);
+        let shared = self.shared.clone();
+        self.trim_queue(&mut shared.lock(), 0);
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let state = self.meeting.lock();
-        match state.handed.front() {
+        let state = self.shared.lock();
+        match state.outstanding.front() {
             Some((_, since)) => Some(since.after(self.wait)),
-            None => state.waiting.front().map(|_| Time::ZERO),
+            None => state.queue.front().map(|_| Time::ZERO),
         }
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        let meeting = self.meeting.clone();
-        let mut state = meeting.lock();
-        if state.handed.front().is_some_and(|(_, since)| since.after(self.wait) <= now) {
-            state.is_unsure = true;
-            state.handed.clear();
-            self.leave_out(&mut state, 0);
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        if state.outstanding.front().is_some_and(|(_, since)| since.after(self.wait) <= now) {
+            state.matching = Matching::Lost;
+            state.outstanding.clear();
+            self.trim_queue(&mut state, 0);
         }
         drop(state);
-        self.make_ahead(now, out);
+        self.prefetch(now, out);
         Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.meeting.lock().handed.len() < self.handed_max
+        self.shared.lock().outstanding.len() < self.outstanding_max
     }
 
     fn report(&self) -> Vec<Report> {
-        let state = self.meeting.lock();
+        let state = self.shared.lock();
         vec![
-            ("handed", state.handed.len() as f64),
-            ("made_ahead", self.made_ahead as f64),
-            ("left_out", self.left_out as f64),
-            ("unsure", f64::from(u8::from(state.is_unsure))),
+            ("outstanding", state.outstanding.len() as f64),
+            ("prefetched", self.prefetched as f64),
+            ("skipped", self.skipped as f64),
+            ("unmatched", f64::from(u8::from(state.matching == Matching::Lost))),
         ]
     }
 }
 
-/// The half that says which request an answer belongs to: the source half of the answers' flow.
+/// The source half of the flow of answers. It labels each with its request.
 pub(super) struct Answers {
-    meeting: Arc<Meeting>,
+    shared: Arc<SharedState>,
 }
 
 impl Answers {
     pub(super) fn new(site: &Site) -> Self {
-        let meeting = Meeting::at(site);
-        // A new epoch: the device may be another, and knows of no request.
-        *meeting.lock() = State { has_answers: true, ..State::default() };
-        Answers { meeting }
+        let shared = SharedState::of_host(site);
+        // A new epoch may mean another device, without outstanding requests.
+        *shared.lock() = State { matching: Matching::InOrder, ..State::default() };
+        Answers { shared }
     }
 }
 
@@ -204,11 +215,11 @@ impl Stage for Answers {
         _now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let mut state = self.meeting.lock();
-        let header = match state.handed.pop_front() {
-            _ if state.is_unsure => Header::Unknown,
+        let mut state = self.shared.lock();
+        let header = match state.outstanding.pop_front() {
+            _ if state.matching == Matching::Lost => Header::Unmatched,
             Some((number, _)) => Header::Answer(number),
-            None => Header::Unasked,
+            None => Header::Unsolicited,
         };
         header.put(&mut message.body);
         out.send(port, message);

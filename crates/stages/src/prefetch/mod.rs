@@ -1,11 +1,23 @@
-//! `prefetch`: makes the requests ahead that an application will probably make next. It stands in both flows of a
-//! driver, and its halves on one host meet in what the two flows share there.
+//! `prefetch`: requests data before the application does ("Networked Device Driver Architecture"
+//! (2012), 4.8.2). For devices that answer each request with one message, in order.
+//!
+//! The pair is part of both flows of a driver. Its two halves on one host share state through
+//! [`Site::shared`]:
+//!
+//! ```text
+//! host         flow of requests                 flow of answers
+//! application  application::Requests (source)   application::Answers (sink)      cache, pending requests
+//! device       device::Requests (sink)          device::Answers (source)         order of outstanding requests
+//! ```
+//!
+//! [`predict`]: the requests that probably come next. [`cache`]: answers not yet requested.
+//! [`header`]: numbers that match answers to requests.
 
 mod application;
 mod cache;
 mod device;
-mod guess;
 mod header;
+mod predict;
 #[cfg(test)]
 mod tests;
 
@@ -17,62 +29,67 @@ use std::time::Duration;
 pub(crate) struct Prefetch;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The longest request that is made ahead.
-const AHEAD_BYTES_MAX: usize = 8192;
+/// Largest request that is prefetched.
+const PREFETCH_BYTES_MAX: usize = 8192;
 
 static OPTIONS: [OptionSpec; 13] = [
-    agreed("flow", OptionKind::Choice(&["requests", "answers"]), "requests", "what this flow carries"),
+    agreed("flow", OptionKind::Choice(&["requests", "answers"]), "requests", "content of this flow"),
     agreed(
         "ahead",
         OptionKind::Integer { min: 1, max: 64 },
         "4",
-        "requests made ahead and not answered, at most",
+        "most prefetched requests without an answer",
     ),
     agreed(
         "step",
         OptionKind::Integer { min: 1, max: 1 << 32 },
         "1",
-        "how far the number in a request is from that in the next",
+        "difference between the numbers of successive requests",
     ),
-    agreed("at", OptionKind::Integer { min: 0, max: 1 << 12 }, "0", "where in a request its number stands"),
-    agreed("width", OptionKind::Integer { min: 1, max: 8 }, "8", "bytes of that number"),
+    agreed(
+        "at",
+        OptionKind::Integer { min: 0, max: 1 << 12 },
+        "0",
+        "offset of the number in a request, in bytes",
+    ),
+    agreed("width", OptionKind::Integer { min: 1, max: 8 }, "8", "width of that number, in bytes"),
     agreed(
         "only",
         OptionKind::Text { max: 64 },
         "",
-        "hex: only requests that begin with these bytes are made ahead, and leave the others as they are",
+        "hexadecimal: prefetch only requests that begin with these bytes; any other request empties the cache",
     ),
     agreed(
         "guess",
         OptionKind::Choice(&["run", "around"]),
         "run",
-        "what is made ahead: what continues a run of requests, or also what lies on both sides of any other",
+        "run: prefetch the continuation of a run; around: also the neighbours of any other request",
     ),
-    agreed("cache", OptionKind::Size { min: 1, max: 1 << 30 }, "1MiB", "bytes of answers kept, at most"),
-    agreed("keep", OptionKind::Flag, "false", "keep answers after they were asked for"),
+    agreed("cache", OptionKind::Size { min: 1, max: 1 << 30 }, "1MiB", "most bytes of cached answers"),
+    agreed("keep", OptionKind::Flag, "false", "keep answers in the cache after they were requested"),
     agreed(
         "fresh",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) },
         "10s",
-        "how long an answer may be kept",
+        "longest time an answer stays in the cache",
     ),
     agreed(
         "others",
         OptionKind::Choice(&["answered", "silent"]),
         "answered",
-        "whether the device answers requests that do not begin as `only` says",
+        "answered: the device also answers requests that do not begin with `only`; silent: it does not",
     ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::from_millis(1), max: MINUTE },
         "5s",
-        "how long an answer is waited for",
+        "time after which an answer counts as missing",
     ),
     agreed(
         "asked",
         OptionKind::Integer { min: 1, max: 1 << 16 },
         "1024",
-        "requests without an answer, at most",
+        "most requests without an answer; then backpressure",
     ),
 ];
 
@@ -80,7 +97,7 @@ fn carries_requests(options: &Options) -> bool {
     options.text("flow") == "requests"
 }
 
-/// Bytes written in hexadecimal digits.
+/// Parses hexadecimal digits.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
@@ -93,7 +110,7 @@ impl Pair for Prefetch {
     }
 
     fn summary(&self) -> &'static str {
-        "makes requests ahead that an application will probably make next"
+        "prefetches the requests that an application will probably make next"
     }
 
     fn doc(&self) -> &'static str {
@@ -113,7 +130,7 @@ impl Pair for Prefetch {
     }
 
     fn isolates(&self, _options: &Options) -> Result<(), String> {
-        Err("its halves in a driver's two flows share what they know, and processes of their own share nothing".into())
+        Err("its halves in the two flows of a driver share state, which processes of their own cannot".into())
     }
 
     fn check(&self, options: &Options) -> Result<(), String> {

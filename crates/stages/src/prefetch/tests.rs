@@ -17,13 +17,13 @@ fn it_conforms() {
 #[test]
 fn header_layout() {
     let kinds = [
-        Header::Asked(0x0102),
-        Header::AskedAfterAll(1),
+        Header::Request(0x0102),
+        Header::Confirmed(1),
         Header::Other(u64::MAX),
-        Header::Ahead(3),
+        Header::Prefetch(3),
         Header::Answer(4),
-        Header::Unasked,
-        Header::Unknown,
+        Header::Unsolicited,
+        Header::Unmatched,
     ];
     let expected: [&[u8]; 7] = [
         b"\x00\x02\x01\0\0\0\0\0\0b",
@@ -51,7 +51,7 @@ fn options_are_checked() {
     assert!(check("0").is_err() && check("+1").is_err() && check("zz").is_err());
 }
 
-/// What an application may do with a memory of 64-bit words.
+/// An access of an application to a memory of 64-bit words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Read(u32),
@@ -75,7 +75,7 @@ struct Memory {
     requests: VecDeque<Message>,
     done_at: Option<Time>,
     served: usize,
-    /// Which request it leaves without an answer.
+    /// Number of a request that it does not answer.
     ignores: Option<usize>,
 }
 
@@ -114,16 +114,16 @@ impl Memory {
     }
 }
 
-/// What each act answers where nothing is in between.
+/// The answers of the memory itself.
 fn answers(acts: &[Act]) -> Vec<Vec<u8>> {
     let mut memory = Memory::default();
     acts.iter().map(|act| memory.answer(&act.request())).collect()
 }
 
-const ASKS: usize = 0;
-const HANDS: usize = 1;
-const ANSWERS: usize = 2;
-const GETS: usize = 3;
+const APPLICATION_REQUESTS: usize = 0;
+const DEVICE_REQUESTS: usize = 1;
+const DEVICE_ANSWERS: usize = 2;
+const APPLICATION_ANSWERS: usize = 3;
 
 /// A driver of two flows with the memory at one end and an application at the other.
 struct Driver {
@@ -142,7 +142,7 @@ struct Driver {
 const READS: [(&str, &str); 3] = [("at", "6"), ("width", "4"), ("only", "52")];
 
 impl Driver {
-    /// With this pair in both flows, or nothing.
+    /// With the pair in both flows, or with pass-through stages.
     fn new(given: Option<&[(&str, &str)]>, link: &Params, seed: u64) -> Self {
         let sites = [site(10), site(20)];
         let stages = match given {
@@ -167,10 +167,10 @@ impl Driver {
         }
     }
 
-    /// The flow of answers begins anew: both its halves are made again.
-    fn begin_answers_anew(&mut self, given: &[(&str, &str)]) {
-        self.stages[ANSWERS] = half(given, "answers", Half::Source, &self.sites[1]);
-        self.stages[GETS] = half(given, "answers", Half::Sink, &self.sites[0]);
+    /// Restarts the flow of answers: makes both its halves again.
+    fn restart_answers(&mut self, given: &[(&str, &str)]) {
+        self.stages[DEVICE_ANSWERS] = half(given, "answers", Half::Source, &self.sites[1]);
+        self.stages[APPLICATION_ANSWERS] = half(given, "answers", Half::Sink, &self.sites[0]);
     }
 
     fn message(&mut self, stage: usize, message: Message) {
@@ -184,33 +184,33 @@ impl Driver {
         }
         for (_, message) in std::mem::take(&mut self.out.messages) {
             match stage {
-                ASKS | ANSWERS => {
+                APPLICATION_REQUESTS | DEVICE_ANSWERS => {
                     let id = self.crossing.len() as u64;
                     let _ = self.links[stage / 2].push(self.now.0, id, 64);
                     self.crossing.push(Message::new(message.created, message.body));
                 }
-                HANDS => self.memory.take(message, self.now),
+                DEVICE_REQUESTS => self.memory.take(message, self.now),
                 _ => self.received.push(message.body.into_bytes().to_vec()),
             }
         }
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     fn next(&self) -> Option<Time> {
         let links = self.links.iter().filter_map(Link::deadline).map(Time);
         let stages = self.stages.iter().filter_map(|stage| stage.poll_timeout());
         links.chain(stages).chain(self.memory.done_at).min()
     }
 
-    fn happen(&mut self) {
-        for way in 0..2 {
-            while let Some((_, id)) = self.links[way].pop(self.now.0) {
+    fn process_events(&mut self) {
+        for direction in 0..2 {
+            while let Some((_, id)) = self.links[direction].pop(self.now.0) {
                 let message = self.crossing[id as usize].clone();
-                self.message(2 * way + 1, message);
+                self.message(2 * direction + 1, message);
             }
         }
         while let Some(answer) = self.memory.finish(self.now) {
-            self.message(ANSWERS, answer);
+            self.message(DEVICE_ANSWERS, answer);
         }
         for stage in 0..4 {
             if self.stages[stage].poll_timeout().is_some_and(|at| at <= self.now) {
@@ -220,7 +220,8 @@ impl Driver {
         }
     }
 
-    /// The application does all this, with at most `depth` requests unanswered; gives the time it took.
+    /// The application performs `acts`, with at most `depth` requests unanswered. Returns the time
+    /// that this took.
     fn run(&mut self, acts: &[Act], depth: usize) -> Duration {
         let (started, already) = (self.now, self.received.len());
         let mut asked = 0;
@@ -228,9 +229,9 @@ impl Driver {
         loop {
             while asked < acts.len()
                 && asked < self.received.len() - already + depth
-                && self.stages[ASKS].has_room()
+                && self.stages[APPLICATION_REQUESTS].has_room()
             {
-                self.message(ASKS, Message::new(self.now, acts[asked].request()));
+                self.message(APPLICATION_REQUESTS, Message::new(self.now, acts[asked].request()));
                 asked += 1;
             }
             if self.received.len() - already == acts.len() {
@@ -239,7 +240,7 @@ impl Driver {
             let Some(at) = self.next() else { break };
             self.now = self.now.max(at);
             assert!(self.now < Time::from_millis(10_000_000), "stuck");
-            self.happen();
+            self.process_events();
         }
         finished.unwrap_or_else(|| self.now.since(started))
     }
@@ -255,12 +256,12 @@ fn half(given: &[(&str, &str)], flow: &str, half: Half, site: &Site) -> Box<dyn 
     Prefetch.half(half, &options(&Prefetch, &given), &Format::Bytes, site).unwrap()
 }
 
-/// Half of the network's 50 ms, each way.
+/// A network with a round trip of 50 ms.
 fn network() -> Params {
     steady(Duration::from_millis(25))
 }
 
-/// How many times faster these acts are done, one after another, than without the pair.
+/// Speed-up of these accesses, one after another, by the pair.
 fn speed_up(acts: &[Act], given: &[(&str, &str)]) -> f64 {
     let bare = Driver::new(None, &network(), 1).run(acts, 1);
     let mut driver = Driver::new(Some(given), &network(), 1);
@@ -292,7 +293,7 @@ fn reads_in_a_row_are_faster_and_scattered_ones_not_slower() {
 }
 
 #[test]
-fn what_lies_around_a_request_is_made_ahead() {
+fn neighbours_of_a_request_are_prefetched() {
     let acts = [500, 499, 502, 498, 501].map(Act::Read);
     let mut driver = Driver::new(Some(&[("guess", "around")]), &network(), 1);
     driver.run(&acts[..1], 1);
@@ -301,54 +302,61 @@ fn what_lies_around_a_request_is_made_ahead() {
 }
 
 #[test]
-fn an_answer_is_kept_until_it_is_asked_for_or_longer() {
+fn an_answer_is_cached_until_it_is_requested_or_longer() {
     let acts = [10, 11, 12, 11, 12].map(Act::Read);
     for (keep, hits) in [("false", 1.0), ("true", 3.0)] {
         let mut driver = Driver::new(Some(&[("keep", keep), ("ahead", "1")]), &network(), 1);
         driver.run(&acts, 1);
         assert_eq!(driver.received, answers(&acts));
-        let figure = |name| driver.figure(ASKS, name);
+        let figure = |name| driver.figure(APPLICATION_REQUESTS, name);
         assert_eq!(figure("hits") + figure("joined"), hits, "keep={keep}");
     }
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_grows_old() {
+fn the_cache_is_bounded_and_expires() {
     let given = [("ahead", "8"), ("cache", "2KiB"), ("fresh", "1s")];
     let mut driver = Driver::new(Some(&given), &network(), 1);
     driver.run(&[1, 2].map(Act::Read), 1);
-    assert!(driver.figure(ASKS, "kept_bytes") <= 2048.0);
-    assert_eq!(driver.drops[&"made ahead, and not asked for"], 5, "three of eight find room");
+    assert!(driver.figure(APPLICATION_REQUESTS, "cache_bytes") <= 2048.0);
+    assert_eq!(driver.drops[&"prefetched but never requested"], 5, "three of eight fit");
     driver.now = driver.now.after(Duration::from_secs(2));
     driver.run(&[Act::Read(9)], 1);
-    assert_eq!(driver.figure(ASKS, "hits"), 0.0, "10 is kept, and too old; 3 to 7 made room");
+    assert_eq!(
+        driver.figure(APPLICATION_REQUESTS, "hits"),
+        0.0,
+        "10 is cached but too old; 3 to 7 were evicted"
+    );
     assert_eq!(driver.received, answers(&[1, 2, 9].map(Act::Read)));
 }
 
 #[test]
-fn a_device_that_leaves_a_request_unanswered_is_asked_nothing_ahead() {
+fn an_unanswered_request_stops_prefetching() {
     let given = [("wait", "300ms")];
     let mut driver = Driver::new(Some(&given), &network(), 1);
     driver.memory.ignores = Some(7);
     let acts: Vec<Act> = (0..40).map(Act::Read).collect();
     driver.run(&acts, 3);
     let expected = answers(&acts);
-    // One answer is missing where the device owed it; each other came, in order, once.
+    // Only the unanswered request may lack an answer; all others arrive in order, once.
     assert!((39..=40).contains(&driver.received.len()), "{}", driver.received.len());
     assert!(driver.received.windows(2).all(|two| two[0][..4] < two[1][..4]));
     assert!(driver.received.iter().all(|answer| expected.contains(answer)));
-    assert_eq!(driver.figure(HANDS, "unsure"), 1.0);
+    assert_eq!(driver.figure(DEVICE_REQUESTS, "unmatched"), 1.0);
     let served = driver.memory.served;
     driver.run(&acts, 3);
-    assert_eq!(driver.memory.served, served + 40, "each is made once");
-    driver.begin_answers_anew(&given);
+    assert_eq!(driver.memory.served, served + 40, "each request reaches the device once");
+    driver.restart_answers(&given);
     driver.run(&acts, 3);
-    assert!(driver.figure(ASKS, "hits") + driver.figure(ASKS, "joined") > 20.0, "a new epoch begins anew");
+    assert!(
+        driver.figure(APPLICATION_REQUESTS, "hits") + driver.figure(APPLICATION_REQUESTS, "joined") > 20.0,
+        "a new epoch prefetches again"
+    );
     assert_eq!(driver.received[driver.received.len() - 40..], expected);
 }
 
 #[test]
-fn what_the_network_loses_holds_nothing_up_for_ever() {
+fn lost_messages_do_not_stop_the_flow() {
     let link = Params { loss_ppm: 50_000, ..network() };
     for seed in 0..5 {
         let mut driver = Driver::new(Some(&[("wait", "400ms"), ("ahead", "4")]), &link, seed);
@@ -362,14 +370,14 @@ fn what_the_network_loses_holds_nothing_up_for_ever() {
 }
 
 #[test]
-fn what_the_device_says_unasked_passes() {
+fn unsolicited_messages_pass() {
     let mut driver = Driver::new(Some(&[]), &network(), 1);
-    driver.message(ANSWERS, Message::new(Time(1), b"event".to_vec()));
+    driver.message(DEVICE_ANSWERS, Message::new(Time(1), b"event".to_vec()));
     driver.run(&[Act::Read(1)], 1);
     assert_eq!(driver.received, [b"event".to_vec(), answers(&[Act::Read(1)]).remove(0)]);
 }
 
-/// Runs up and down, jumps and writes, among a few addresses.
+/// Runs up and down, jumps and writes among a few addresses.
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let some = prop_oneof![
         4 => (0u32..40, 1u32..8, any::<bool>()).prop_map(|(from, count, up)| {
@@ -387,13 +395,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn halves_that_meet_survive_hostile_bytes(
+    fn halves_with_shared_state_survive_hostile_bytes(
         calls in prop::collection::vec((0usize..4, prop::collection::vec(any::<u8>(), 0..24)), 1..100),
     ) {
         let mut driver = Driver::new(Some(&[("guess", "around"), ("asked", "8")]), &network(), 1);
         for (stage, mut bytes) in calls {
-            // Kinds that there are, mostly.
-            if let Some(kind) = bytes.first_mut().filter(|_| stage != ASKS) {
+            // Mostly valid kinds.
+            if let Some(kind) = bytes.first_mut().filter(|_| stage != APPLICATION_REQUESTS) {
                 *kind %= 8;
             }
             let message = Message::new(Time(1), bytes);
@@ -406,13 +414,13 @@ proptest! {
                 }
             }
         }
-        prop_assert!(driver.figure(HANDS, "handed") <= 200.0);
-        prop_assert!(driver.figure(ASKS, "kept_bytes") <= 1048576.0);
+        prop_assert!(driver.figure(DEVICE_REQUESTS, "outstanding") <= 200.0);
+        prop_assert!(driver.figure(APPLICATION_REQUESTS, "cache_bytes") <= 1048576.0);
     }
 
-    /// Whatever is read and written, each request gets the answer that it gets without the pair, in order.
+    /// Each request gets the same answer as without the pair, in order.
     #[test]
-    fn answers_are_those_of_the_device_alone(
+    fn answers_are_the_same_as_without_the_pair(
         acts in acts(),
         depth in 1usize..9,
         ahead in 1u32..12,
@@ -420,7 +428,7 @@ proptest! {
         keep in any::<bool>(),
         cache in prop::sample::select(vec!["1", "3KiB", "1MiB"]),
         jitter_ms in 0u64..30,
-        begins_anew in any::<bool>(),
+        restarts in any::<bool>(),
         seed in any::<u32>(),
     ) {
         let (ahead, keep) = (ahead.to_string(), keep.to_string());
@@ -429,8 +437,8 @@ proptest! {
         let mut driver = Driver::new(Some(&given), &link, seed.into());
         let (first, second) = acts.split_at(acts.len() / 2);
         driver.run(first, depth);
-        if begins_anew {
-            driver.begin_answers_anew(&given);
+        if restarts {
+            driver.restart_answers(&given);
         }
         driver.run(second, depth);
         prop_assert_eq!(driver.received, answers(&acts));

@@ -1,4 +1,5 @@
-//! `record`: copies a flow to a file, with its timing (paper N, section 4.8.2).
+//! `record`: copies a flow, with its timing, to a side port ("Networked Device Driver Architecture"
+//! (2012), 4.8.2).
 
 #[cfg(test)]
 mod tests;
@@ -12,15 +13,19 @@ use contract::{
 /// The pair.
 pub(crate) struct Record;
 
-/// Where the copies leave.
+/// The port of the copies.
 const COPIES: Port = Port(1);
 
-static OPTIONS: [OptionSpec; 1] =
-    [agreed("side", OptionKind::Choice(&["both", "source", "sink"]), "both", "which host may record")];
+static OPTIONS: [OptionSpec; 1] = [agreed(
+    "side",
+    OptionKind::Choice(&["both", "source", "sink"]),
+    "both",
+    "halves that record, each to its own port `record`",
+)];
 
 fn half(options: &Options, side: &str) -> Box<dyn Stage> {
     match options.text("side") {
-        chosen if chosen == "both" || chosen == side => Box::new(Recorder::default()),
+        choice if choice == "both" || choice == side => Box::new(Recorder::default()),
         _ => Box::new(PassThrough),
     }
 }
@@ -31,7 +36,7 @@ impl Pair for Record {
     }
 
     fn summary(&self) -> &'static str {
-        "copies the flow to a file or another partner, with its timing"
+        "copies the flow, with its timing, to a file or another partner"
     }
 
     fn doc(&self) -> &'static str {

@@ -13,7 +13,7 @@ fn it_conforms() {
 }
 
 #[test]
-fn each_side_records_where_it_may() {
+fn each_half_records_if_chosen() {
     for (side, halves) in
         [("both", &[Half::Source, Half::Sink][..]), ("source", &[Half::Source]), ("sink", &[Half::Sink])]
     {
@@ -30,9 +30,9 @@ fn each_side_records_where_it_may() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What was recorded leaves `replay` again, whole, in the same rhythm to the nanosecond.
+    /// A recording leaves `replay` complete and with the same spacing to the nanosecond.
     #[test]
-    fn a_recording_replayed_has_the_same_rhythm(
+    fn a_replayed_recording_has_the_same_spacing(
         messages in prop::collection::vec((0u64..100_000_000, prop::collection::vec(any::<u8>(), 0..50)), 1..40),
         held_max in 1usize..50,
     ) {
@@ -53,18 +53,18 @@ proptest! {
         let held_max = held_max.to_string();
         let given = [("held_max", held_max.as_str())];
         let mut replayed = TwoHalves::new(&Replay, &given, &Format::Motion, steady(Duration::from_millis(3)), 1);
-        let begun = replayed.now;
+        let start = replayed.now;
         tape.iter().for_each(|message| replayed.push(message.clone()));
-        replayed.run_until(begun.after(Duration::from_secs(10)));
+        replayed.run_until(start.after(Duration::from_secs(10)));
         prop_assert_eq!(replayed.held(Half::Source), 0);
         prop_assert_eq!(replayed.received.len(), tape.len());
-        let rhythm = |times: Vec<Time>| -> Vec<u64> { times.iter().map(|at| at.0 - times[0].0).collect() };
-        let expected = rhythm(tape.iter().map(|message| message.created).collect());
-        prop_assert_eq!(&rhythm(replayed.received.iter().map(|(at, _)| *at).collect()), &expected);
-        prop_assert_eq!(rhythm(replayed.received.iter().map(|(_, m)| m.created).collect()), expected);
-        prop_assert_eq!(replayed.received[0].1.created, begun);
-        for ((_, came), sent) in replayed.received.iter().zip(&tape) {
-            prop_assert_eq!(&came.body, &sent.body);
+        let spacing = |times: Vec<Time>| -> Vec<u64> { times.iter().map(|at| at.0 - times[0].0).collect() };
+        let expected = spacing(tape.iter().map(|message| message.created).collect());
+        prop_assert_eq!(&spacing(replayed.received.iter().map(|(at, _)| *at).collect()), &expected);
+        prop_assert_eq!(spacing(replayed.received.iter().map(|(_, m)| m.created).collect()), expected);
+        prop_assert_eq!(replayed.received[0].1.created, start);
+        for ((_, received), sent) in replayed.received.iter().zip(&tape) {
+            prop_assert_eq!(&received.body, &sent.body);
         }
     }
 }

@@ -1,4 +1,6 @@
-//! `reorder`: puts messages back in order.
+//! `reorder`: puts messages back in order, behind a transport that reorders them (`udp`).
+//!
+//! Mechanism: [`crate::reorder_buffer`] and [`crate::sequence`]. Layout and figures: `doc.md`.
 
 mod sink;
 mod source;
@@ -17,15 +19,15 @@ static OPTIONS: [OptionSpec; 3] = [
         "window",
         OptionKind::Integer { min: 1, max: 1 << 16 },
         "64",
-        "messages held for a missing one, at most",
+        "most messages held while one is missing",
     ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
         "50ms",
-        "the longest a message is held for a missing one",
+        "longest time a message waits for a missing one",
     ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "bytes held, at most"),
+    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held"),
 ];
 
 impl Pair for Reorder {
@@ -34,7 +36,7 @@ impl Pair for Reorder {
     }
 
     fn summary(&self) -> &'static str {
-        "puts messages back in order (for udp)"
+        "puts messages back in order, for transports that reorder (udp)"
     }
 
     fn doc(&self) -> &'static str {

@@ -1,20 +1,20 @@
-//! The half that holds what is ahead of its turn.
+//! The half that restores the order: a [`ReorderBuffer`].
 
-use crate::course::Place;
-use crate::turns::{NOWHERE, Turn, Turns};
+use crate::reorder_buffer::{Admission, IMPOSSIBLE, ReorderBuffer};
+use crate::sequence::Position;
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
-const LATE: &str = "came after its turn, or twice";
-const OLD_START: &str = "from before the source started anew";
+const LATE_OR_DUPLICATE: &str = "late or duplicate";
+const OLD_START: &str = "from before the source restarted";
 
 pub(super) struct Sink {
-    turns: Turns,
+    buffer: ReorderBuffer,
 }
 
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         let (window, wait) = (options.count("window"), options.duration("wait"));
-        Sink { turns: Turns::new(1, window, wait, options.size("held_bytes")) }
+        Sink { buffer: ReorderBuffer::new(1, window, wait, options.size("held_bytes")) }
     }
 }
 
@@ -29,39 +29,39 @@ impl Stage for Sink {
         let short = || StageError::Input("its header is cut short".into());
         let start = message.body.take_front().map(u32::from_le_bytes).ok_or_else(short)?;
         let sequence = message.body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;
-        match self.turns.take(Place { start, sequence, part: 0 }, message, now, out) {
-            Turn::Past => out.drop_counted(LATE, 1),
-            Turn::Stale => out.drop_counted(OLD_START, 1),
-            Turn::Nowhere => return Err(StageError::Input(NOWHERE.into())),
-            // A message in one part is never too large with its others.
-            Turn::Taken | Turn::TooLarge => {}
+        match self.buffer.push(Position { start, sequence, part: 0 }, message, now, out) {
+            Admission::Late => out.drop_counted(LATE_OR_DUPLICATE, 1),
+            Admission::Stale => out.drop_counted(OLD_START, 1),
+            Admission::Impossible => return Err(StageError::Input(IMPOSSIBLE.into())),
+            // A message in one part has no other parts that could make it too large.
+            Admission::Accepted | Admission::TooLarge => {}
         }
         Ok(())
     }
 
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.turns.flush(out);
+        self.buffer.flush(out);
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.turns.poll_timeout()
+        self.buffer.poll_timeout()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.turns.handle_timeout(now, out);
+        self.buffer.handle_timeout(now, out);
         Ok(())
     }
 
     fn checkpoint(&self) -> Option<Body> {
-        Some(self.turns.checkpoint())
+        Some(self.buffer.checkpoint())
     }
 
     fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
-        self.turns.restore(checkpoint)
+        self.buffer.restore(checkpoint)
     }
 
     fn report(&self) -> Vec<Report> {
-        self.turns.figures()
+        self.buffer.figures()
     }
 }

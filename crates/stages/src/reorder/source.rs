@@ -1,4 +1,4 @@
-//! The half that numbers.
+//! The half that numbers the messages.
 
 use contract::{Message, Outbox, Port, Stage, StageError, Time};
 

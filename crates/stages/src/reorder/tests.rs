@@ -30,7 +30,7 @@ fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
     Reorder.sink(&options(&Reorder, given), &Format::Bytes, &Site::default()).unwrap()
 }
 
-/// Hands numbered messages of one start to a sink; gives the numbers that left.
+/// Hands numbered messages of one start to a sink; returns the numbers that left.
 fn hand(sink: &mut dyn Stage, start: u32, numbers: &[u64], at_ms: u64, out: &mut Outbox) -> Vec<u64> {
     for number in numbers {
         let mut body = Body::from(number.to_le_bytes().to_vec());
@@ -51,7 +51,7 @@ fn figure(sink: &dyn Stage, name: &str) -> f64 {
 }
 
 #[test]
-fn what_is_missing_is_waited_for_and_given_up() {
+fn a_missing_message_is_waited_for_then_abandoned() {
     let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
     assert_eq!(hand(&mut *sink, 1, &[0, 2, 4], 0, &mut out), [0]);
     assert_eq!(hand(&mut *sink, 1, &[6], 20, &mut out), []);
@@ -59,39 +59,39 @@ fn what_is_missing_is_waited_for_and_given_up() {
     assert_eq!(sink.poll_timeout(), Some(Time::from_millis(50)));
     sink.handle_timeout(Time::from_millis(50), &mut out).unwrap();
     assert_eq!(numbers_out(&mut out), [4]);
-    assert_eq!(sink.poll_timeout(), Some(Time::from_millis(70)), "5 is missing since 6 came");
+    assert_eq!(sink.poll_timeout(), Some(Time::from_millis(70)), "5 is missing since 6 arrived");
     assert_eq!(hand(&mut *sink, 1, &[3, 4, 6, 5], 60, &mut out), [5, 6]);
     assert_eq!(out.drops.iter().map(|drop| drop.count).sum::<u64>(), 3);
-    assert_eq!((figure(&*sink, "missing"), figure(&*sink, "moved")), (1.0, 3.0));
+    assert_eq!((figure(&*sink, "missing"), figure(&*sink, "reordered")), (1.0, 3.0));
     assert_eq!(sink.poll_timeout(), None);
 }
 
 #[test]
-fn the_window_bounds_what_is_held() {
+fn the_window_bounds_the_messages_held() {
     let (mut sink, mut out) = (sink(&[("window", "4")]), Outbox::default());
     assert_eq!(hand(&mut *sink, 1, &[1, 3], 0, &mut out), []);
-    assert_eq!(hand(&mut *sink, 1, &[4], 0, &mut out), [1], "0 is given up");
+    assert_eq!(hand(&mut *sink, 1, &[4], 0, &mut out), [1], "0 is abandoned");
     assert_eq!(hand(&mut *sink, 1, &[9], 0, &mut out), [3, 4, 9]);
-    assert_eq!(hand(&mut *sink, 1, &[100], 0, &mut out), [], "one alone is not believed");
+    assert_eq!(hand(&mut *sink, 1, &[100], 0, &mut out), [], "one message alone moves nothing");
     assert_eq!(hand(&mut *sink, 1, &[101], 0, &mut out), [100, 101]);
     assert_eq!((figure(&*sink, "held"), figure(&*sink, "missing")), (0.0, 96.0));
 }
 
 #[test]
-fn one_that_says_it_is_elsewhere_is_waited_for_until_another_says_so_too() {
+fn a_jump_waits_for_confirmation() {
     let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
     assert_eq!(hand(&mut *sink, 5, &[0, 1, 1000], 0, &mut out), [0, 1]);
-    // The flow was not there: a flipped bit, or a lie.
+    // 2 contradicts 1000: a flipped bit, or a lie.
     assert_eq!(hand(&mut *sink, 5, &[2], 10, &mut out), [2]);
     sink.handle_timeout(Time::from_millis(50), &mut out).unwrap();
     assert_eq!((numbers_out(&mut out), out.drops.drain(..).count()), (vec![], 1));
-    // Nothing else came: it leaves, and where the flow stands shows the next.
+    // Nothing contradicts 2000: it leaves after `wait`, and 2001 confirms it.
     assert_eq!(hand(&mut *sink, 5, &[2000], 60, &mut out), []);
     assert_eq!((sink.poll_timeout(), figure(&*sink, "held")), (Some(Time::from_millis(110)), 1.0));
     sink.handle_timeout(Time::from_millis(110), &mut out).unwrap();
     assert_eq!((numbers_out(&mut out), sink.poll_timeout()), (vec![2000], None));
     assert_eq!(hand(&mut *sink, 5, &[2001], 900, &mut out), [2001]);
-    // It came ahead of a few hundred others.
+    // 2100 overtakes 98 others.
     assert_eq!(hand(&mut *sink, 5, &[2100], 910, &mut out), []);
     let numbers: Vec<u64> = (2002..2100).collect();
     assert_eq!(hand(&mut *sink, 5, &numbers, 911, &mut out), (2002..2101).collect::<Vec<u64>>());
@@ -99,8 +99,8 @@ fn one_that_says_it_is_elsewhere_is_waited_for_until_another_says_so_too() {
 }
 
 #[test]
-fn a_flow_that_was_thought_elsewhere_is_found_again() {
-    // The very first message names another start, or another number.
+fn the_flow_recovers_from_a_wrong_first_message() {
+    // The very first message has another start, or a number far ahead.
     for (start, number) in [(1 << 30, 0), (5, 1 << 60)] {
         let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
         assert_eq!(hand(&mut *sink, start, &[number], 0, &mut out).len(), 1);
@@ -114,22 +114,22 @@ fn a_flow_that_was_thought_elsewhere_is_found_again() {
 }
 
 #[test]
-fn no_number_is_further_ahead_than_a_flow_gets() {
+fn an_impossible_number_is_refused() {
     let (mut sink, mut out) = (sink(&[]), Outbox::default());
     hand(&mut *sink, 1, &[0], 0, &mut out);
     for number in [u64::MAX, 1 << 32 | 1] {
         let body = [&1u32.to_le_bytes()[..], &number.to_le_bytes()].concat();
-        let told = sink.handle(Port::MAIN, Message::new(Time(1), body), Time::ZERO, &mut out);
-        assert!(matches!(told, Err(StageError::Input(_))), "{told:?}");
+        let result = sink.handle(Port::MAIN, Message::new(Time(1), body), Time::ZERO, &mut out);
+        assert!(matches!(result, Err(StageError::Input(_))), "{result:?}");
     }
     assert_eq!(hand(&mut *sink, 1, &[1], 0, &mut out), [1]);
 }
 
 #[test]
-fn a_new_start_begins_anew() {
+fn a_restarted_source_is_followed() {
     let (mut sink, mut out) = (sink(&[]), Outbox::default());
     assert_eq!(hand(&mut *sink, u32::MAX, &[0, 2], 0, &mut out), [0]);
-    assert_eq!(hand(&mut *sink, 5, &[1], 0, &mut out), [], "one alone is not believed");
+    assert_eq!(hand(&mut *sink, 5, &[1], 0, &mut out), [], "one message alone moves nothing");
     assert_eq!(hand(&mut *sink, 5, &[0], 0, &mut out), [2, 0, 1]);
     assert_eq!(hand(&mut *sink, u32::MAX, &[3], 0, &mut out), []);
     assert_eq!(out.drops.len(), 1);
@@ -137,7 +137,7 @@ fn a_new_start_begins_anew() {
 }
 
 #[test]
-fn a_sink_that_begins_in_the_middle_does_not_wait_for_the_beginning() {
+fn a_sink_that_starts_mid_flow_does_not_wait() {
     let (mut sink, mut out) = (sink(&[]), Outbox::default());
     assert_eq!(hand(&mut *sink, 1, &[5000, 5001], 0, &mut out), [5000, 5001]);
 }
@@ -145,7 +145,7 @@ fn a_sink_that_begins_in_the_middle_does_not_wait_for_the_beginning() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// On a link that only reorders, everything arrives in order once the wait covers the jitter.
+    /// On a link that only reorders, everything arrives in order if the wait covers the jitter.
     #[test]
     fn order_is_restored(jitter_ms in 0u64..50, period_us in 200u64..20_000, seed in any::<u64>()) {
         let steady = steady(Duration::from_millis(3));
@@ -161,8 +161,8 @@ proptest! {
         prop_assert_eq!((run.dropped(), run.figure(Half::Sink, "missing")), (0, 0.0));
     }
 
-    /// Whatever bits are flipped on the way, the flow goes on. A wrong number within the window is believed, so that the
-    /// 64 before it may come too late when nothing is flipped any more.
+    /// The flow continues despite flipped bits. A wrong number within the window is accepted, so up
+    /// to 64 messages may still be late after the last flipped bit.
     #[test]
     fn flipped_bits_do_not_stop_it(corrupt_ppm in 10_000u32..300_000, seed in any::<u64>()) {
         let steady = steady(Duration::from_millis(3));

@@ -1,4 +1,5 @@
-//! `replay`: gives a recording back in the rhythm in which it was made (paper N, section 4.8.2).
+//! `replay`: releases a recording at the spacing at which it was made ("Networked Device Driver
+//! Architecture" (2012), 4.8.2).
 
 mod source;
 #[cfg(test)]
@@ -13,24 +14,39 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Replay;
 
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 static OPTIONS: [OptionSpec; 5] = [
-    agreed("speed", OptionKind::Number { min: 0.001, max: 1000.0 }, "1", "times as fast as it was recorded"),
+    agreed(
+        "speed",
+        OptionKind::Number { min: 0.001, max: 1000.0 },
+        "1",
+        "speed factor: 2 is twice as fast, 0.5 half as fast",
+    ),
     agreed(
         "from",
-        OptionKind::Duration { min: Duration::ZERO, max: LONGEST },
+        OptionKind::Duration { min: Duration::ZERO, max: YEAR },
         "0s",
-        "where in the recording it begins",
+        "start position, from the first message of the recording",
     ),
     agreed(
         "pause",
-        OptionKind::Duration { min: Duration::from_millis(1), max: LONGEST },
+        OptionKind::Duration { min: Duration::from_millis(1), max: YEAR },
         "60s",
-        "longest time between two messages; a longer one in the recording is cut to this",
+        "longest time between two messages; longer pauses are cut to this",
     ),
-    agreed("held_max", OptionKind::Integer { min: 1, max: 1 << 20 }, "64", "messages held, at most"),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "16MiB", "bytes held, at most"),
+    agreed(
+        "held_max",
+        OptionKind::Integer { min: 1, max: 1 << 20 },
+        "64",
+        "most messages held; then backpressure",
+    ),
+    agreed(
+        "held_bytes",
+        OptionKind::Size { min: 1, max: 1 << 30 },
+        "16MiB",
+        "most bytes held; then backpressure",
+    ),
 ];
 
 impl Pair for Replay {
@@ -39,7 +55,7 @@ impl Pair for Replay {
     }
 
     fn summary(&self) -> &'static str {
-        "gives a recording back in its own rhythm"
+        "replays a recording at its original spacing"
     }
 
     fn doc(&self) -> &'static str {

@@ -1,10 +1,10 @@
-//! The half that keeps the rhythm.
+//! The half that restores the spacing.
 
 use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-const BEFORE: &str = "before where the replay begins";
+const BEFORE_START: &str = "before the start of the replay";
 
 pub(super) struct Source {
     speed: f64,
@@ -12,14 +12,14 @@ pub(super) struct Source {
     pause: Duration,
     held_max: usize,
     bytes_max: usize,
-    /// When the recording begins, on its own clock.
-    begin: Option<Time>,
-    /// When the last message that came was recorded, and when it is due.
+    /// Creation time of the first message of the recording.
+    start: Option<Time>,
+    /// Recorded time and due time of the last message that arrived.
     last: Option<(Time, Time)>,
     held: VecDeque<(Time, Message)>,
     bytes: usize,
     sent: u64,
-    late: Duration,
+    late_max: Duration,
 }
 
 impl Source {
@@ -30,28 +30,29 @@ impl Source {
             pause: options.duration("pause"),
             held_max: options.count("held_max"),
             bytes_max: options.size("held_bytes"),
-            begin: None,
+            start: None,
             last: None,
             held: VecDeque::new(),
             bytes: 0,
             sent: 0,
-            late: Duration::ZERO,
+            late_max: Duration::ZERO,
         }
     }
 
-    /// When a message recorded at `recorded` is due: the first now, each other after the one before it.
+    /// Due time of a message recorded at `recorded`: the first is due now, each other relative to
+    /// the previous one.
     fn due(&mut self, recorded: Time, now: Time) -> Time {
         let due = match self.last {
             None => now,
-            Some((before, due)) => {
-                let interval = recorded.since(before);
-                // Exact where nothing is to be scaled.
+            Some((previous, due)) => {
+                let interval = recorded.since(previous);
+                // Without scaling, the interval stays exact.
                 let interval = if self.speed == 1.0 { interval } else { interval.div_f64(self.speed) };
                 due.after(interval.min(self.pause))
             }
         };
-        // One recorded out of order does not lengthen the time to the next.
-        let latest = self.last.map_or(recorded, |(before, _)| before.max(recorded));
+        // A message recorded out of order does not lengthen the time to the next.
+        let latest = self.last.map_or(recorded, |(previous, _)| previous.max(recorded));
         self.last = Some((latest, due));
         due
     }
@@ -62,11 +63,11 @@ impl Source {
         {
             self.bytes -= message.body.len();
             self.sent += 1;
-            self.late = self.late.max(now.since(due));
-            // What wakes this half late does not show in the rhythm.
+            self.late_max = self.late_max.max(now.since(due));
+            // The due time, so a late timer does not show in the spacing.
             let created = due.min(now);
-            let moved = Offset(created.signed_since(message.created));
-            message.attributes.deadline = message.attributes.deadline.map(|at| at.shifted(moved));
+            let shift = Offset(created.signed_since(message.created));
+            message.attributes.deadline = message.attributes.deadline.map(|at| at.shifted(shift));
             message.created = created;
             out.send(Port::MAIN, message);
         }
@@ -81,9 +82,9 @@ impl Stage for Source {
         now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let begin = *self.begin.get_or_insert(message.created);
-        if self.last.is_none() && message.created < begin.after(self.from) {
-            out.drop_counted(BEFORE, 1);
+        let start = *self.start.get_or_insert(message.created);
+        if self.last.is_none() && message.created < start.after(self.from) {
+            out.drop_counted(BEFORE_START, 1);
             return Ok(());
         }
         let due = self.due(message.created, now);
@@ -123,7 +124,7 @@ impl Stage for Source {
         vec![
             ("sent", self.sent as f64),
             ("held", self.held.len() as f64),
-            ("late_max_us", self.late.as_secs_f64() * 1e6),
+            ("late_max_us", self.late_max.as_secs_f64() * 1e6),
         ]
     }
 }

@@ -19,29 +19,29 @@ fn run(given: &[(&str, &str)]) -> TwoHalves {
     TwoHalves::new(&Replay, given, &Format::Motion, steady(Duration::ZERO), 1)
 }
 
-/// Milliseconds from the start at which messages recorded at these milliseconds leave.
-fn left(given: &[(&str, &str)], recorded: &[u64]) -> Vec<u128> {
+/// Release times, in milliseconds from the start, of messages recorded at these times.
+fn released_ms(given: &[(&str, &str)], recorded: &[u64]) -> Vec<u128> {
     let mut run = run(given);
-    let begun = run.now;
+    let start = run.now;
     recorded.iter().for_each(|ms| run.push(Message::new(Time::from_millis(7_000_000 + ms), vec![1])));
-    run.run_until(begun.after(Duration::from_secs(100_000)));
+    run.run_until(start.after(Duration::from_secs(100_000)));
     assert!(run.received.iter().all(|(at, message)| *at == message.created));
-    run.received.iter().map(|(at, _)| at.since(begun).as_millis()).collect()
+    run.received.iter().map(|(at, _)| at.since(start).as_millis()).collect()
 }
 
 #[test]
-fn the_rhythm_is_the_recorded_one() {
+fn the_spacing_is_the_recorded_one() {
     let recorded = [5, 5, 105, 90, 110, 5000];
-    assert_eq!(left(&[], &recorded), [0, 0, 100, 100, 105, 4995]);
-    assert_eq!(left(&[("speed", "2")], &recorded), [0, 0, 50, 50, 52, 2497]);
-    assert_eq!(left(&[("speed", "0.5")], &recorded), [0, 0, 200, 200, 210, 9990]);
-    assert_eq!(left(&[("from", "50ms")], &recorded), [0, 0, 5, 4895]);
-    assert_eq!(left(&[("pause", "1s")], &recorded), [0, 0, 100, 100, 105, 1105]);
-    assert_eq!(left(&[], &[0, 3_600_000_000]), [0, 60_000]);
+    assert_eq!(released_ms(&[], &recorded), [0, 0, 100, 100, 105, 4995]);
+    assert_eq!(released_ms(&[("speed", "2")], &recorded), [0, 0, 50, 50, 52, 2497]);
+    assert_eq!(released_ms(&[("speed", "0.5")], &recorded), [0, 0, 200, 200, 210, 9990]);
+    assert_eq!(released_ms(&[("from", "50ms")], &recorded), [0, 0, 5, 4895]);
+    assert_eq!(released_ms(&[("pause", "1s")], &recorded), [0, 0, 100, 100, 105, 1105]);
+    assert_eq!(released_ms(&[], &[0, 3_600_000_000]), [0, 60_000]);
 }
 
 #[test]
-fn what_lies_before_the_start_is_counted() {
+fn messages_before_the_start_are_counted() {
     let mut run = run(&[("from", "50ms")]);
     for ms in [0, 49, 50, 51] {
         run.push(Message::new(Time::from_millis(ms), vec![1]));
@@ -51,7 +51,7 @@ fn what_lies_before_the_start_is_counted() {
 }
 
 #[test]
-fn it_reads_no_more_than_it_may_hold() {
+fn it_applies_backpressure_at_its_bounds() {
     for (given, held) in [(("held_max", "3"), 3), (("held_bytes", "25"), 3)] {
         let mut run = run(&[given]);
         for number in 0..50u64 {

@@ -19,7 +19,7 @@ fn size(given: &[(&str, &str)], width: u32, height: u32) -> (u32, u32) {
 }
 
 #[test]
-fn the_size_is_the_one_asked_for_and_keeps_its_shape() {
+fn the_size_is_as_requested_and_keeps_proportions() {
     assert_eq!(size(&[("width", "320"), ("height", "100")], 640, 480), (320, 100));
     assert_eq!(size(&[("width", "320")], 640, 480), (320, 240));
     assert_eq!(size(&[("height", "240")], 641, 480), (321, 240));
@@ -34,8 +34,8 @@ fn the_size_is_the_one_asked_for_and_keeps_its_shape() {
 fn half_the_size_is_the_mean_of_four() {
     let given = [("factor", "0.5"), ("filter", "box")];
     for pixels in PLAIN {
-        for more in [0, 1, 12] {
-            let from = geometry(pixels, 32, 16, more);
+        for padding in [0, 1, 12] {
+            let from = geometry(pixels, 32, 16, padding);
             let bytes = noise(from.bytes(), 1);
             let (to, half) = filtered(&Scale, &given, from, &bytes);
             assert_eq!(to, geometry(pixels, 16, 8, 0));
@@ -45,12 +45,12 @@ fn half_the_size_is_the_mean_of_four() {
                     .flat_map(|x| (0..plane.rows).map(move |y| (x, y)))
                 {
                     let four = [(0, 0), (1, 0), (0, 1), (1, 1)]
-                        .map(|(right, down)| at(&from, &bytes, number, 2 * x + right, 2 * y + down));
-                    for (byte, made) in at(&to, &half, number, x, y).into_iter().enumerate() {
+                        .map(|(right, down)| pixel(&from, &bytes, number, 2 * x + right, 2 * y + down));
+                    for (byte, output) in pixel(&to, &half, number, x, y).into_iter().enumerate() {
                         let mean = four.iter().map(|pixel| f64::from(pixel[byte])).sum::<f64>() / 4.0;
                         assert!(
-                            (f64::from(made) - mean).abs() <= 1.0,
-                            "{pixels:?}+{more} {number} at {x}, {y}"
+                            (f64::from(output) - mean).abs() <= 1.0,
+                            "{pixels:?}+{padding} {number} at {x}, {y}"
                         );
                     }
                 }
@@ -66,33 +66,37 @@ fn twice_the_size_repeats_pixels() {
         let bytes = noise(from.bytes(), 2);
         let (to, twice) = filtered(&Scale, &[("factor", "2"), ("filter", "nearest")], from, &bytes);
         for (x, y) in (0..18).flat_map(|x| (0..10).map(move |y| (x, y))) {
-            assert_eq!(at(&to, &twice, 0, x, y), at(&from, &bytes, 0, x / 2, y / 2), "{pixels:?} {x} {y}");
+            assert_eq!(
+                pixel(&to, &twice, 0, x, y),
+                pixel(&from, &bytes, 0, x / 2, y / 2),
+                "{pixels:?} {x} {y}"
+            );
         }
     }
 }
 
 #[test]
-fn a_plain_picture_stays_plain_whatever_the_filter() {
+fn a_plain_picture_stays_plain_with_every_filter() {
     for filter in ["nearest", "box", "bilinear", "bicubic", "lanczos"] {
         for pixels in PLAIN {
             let from = geometry(pixels, 31, 17, 5);
             let given = [("width", "47"), ("height", "11"), ("filter", filter)];
-            let (to, made) = filtered(&Scale, &given, from, &plain(&from, [200, 90, 30]));
-            assert_eq!(made, plain(&to, [200, 90, 30]), "{filter} {pixels:?}");
+            let (to, output) = filtered(&Scale, &given, from, &plain(&from, [200, 90, 30]));
+            assert_eq!(output, plain(&to, [200, 90, 30]), "{filter} {pixels:?}");
         }
     }
 }
 
 #[test]
-fn what_cannot_be_scaled_is_an_error_with_a_name() {
+fn impossible_sizes_and_rectangles_are_errors() {
     let mut large = half(&Scale, &[("width", "16384")], Half::Source);
     let square = Geometry::new(PixelFormat::Bgrx32, 64, 64).unwrap();
-    let error = made(&mut *large, frame(square, vec![0; square.bytes()])).unwrap_err();
+    let error = output_of(&mut *large, frame(square, vec![0; square.bytes()])).unwrap_err();
     assert!(error.to_string().contains("over the limit"), "{error}");
     let tall = Geometry::new(PixelFormat::Gray8, 1, 16384).unwrap();
-    let error = made(&mut *large, frame(tall, vec![0; tall.bytes()])).unwrap_err();
+    let error = output_of(&mut *large, frame(tall, vec![0; tall.bytes()])).unwrap_err();
     assert!(error.to_string().contains("over the limit"), "{error}");
     let place = [Rectangle { x: 0, y: 0, width: 1, height: 1 }];
-    let error = made(&mut *large, rectangles(square, &place, &[0; 4])).unwrap_err();
+    let error = output_of(&mut *large, rectangles(square, &place, &[0; 4])).unwrap_err();
     assert!(error.to_string().contains("whole pictures"), "{error}");
 }

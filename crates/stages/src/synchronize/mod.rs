@@ -1,4 +1,6 @@
-//! `synchronize`: puts several flows in order by creation time where they meet.
+//! `synchronize`: merges or aligns several flows by creation time at the sink ("Networked Device
+//! Driver Architecture" (2012), 4.8.2, figure 4.5). Creation times are in every container, so the
+//! source half passes messages on.
 
 mod sink;
 mod skew;
@@ -17,40 +19,50 @@ pub(crate) struct Synchronize;
 const MINUTE: Duration = Duration::from_secs(60);
 
 static OPTIONS: [OptionSpec; 9] = [
-    agreed("flows", OptionKind::Integer { min: 2, max: 64 }, "2", "flows that meet, at most"),
+    agreed("flows", OptionKind::Integer { min: 2, max: 64 }, "2", "most flows"),
     agreed(
         "align",
         OptionKind::Flag,
         "false",
-        "let messages made at the same time leave at the same time, on a common delay that follows the slowest",
+        "release messages with the same creation time together, at a common delay that adapts to the slowest flow",
     ),
-    agreed("apart", OptionKind::Flag, "false", "keep the flows apart, rather than make one of them"),
+    agreed(
+        "apart",
+        OptionKind::Flag,
+        "false",
+        "true: each flow leaves by its own port; false: all become one flow",
+    ),
     agreed(
         "wait",
         OptionKind::Duration { min: Duration::ZERO, max: MINUTE },
         "200ms",
-        "the longest a message is held, and the longest common delay",
+        "longest time a message is held, and longest common delay",
     ),
     agreed(
         "silent",
         OptionKind::Choice(&["wait", "skip", "last"]),
         "skip",
-        "a flow that falls silent: is waited for each time, left out, or its last message repeated as stale",
+        "treatment of a silent flow: wait for it each time, skip it, or repeat its last message as stale",
     ),
     agreed(
         "silence",
         OptionKind::Duration { min: Duration::from_millis(1), max: MINUTE },
         "500ms",
-        "how long a flow says nothing before it counts as silent",
+        "time without a message after which a flow is silent",
     ),
     agreed(
         "late",
         OptionKind::Choice(&["pass", "drop"]),
         "pass",
-        "what came too late for its turn: goes on at once, or is dropped",
+        "treatment of a late message: pass it on at once, or drop it",
     ),
-    agreed("window", OptionKind::Integer { min: 1, max: 1 << 16 }, "4096", "messages held, at most"),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "bytes held, at most"),
+    agreed(
+        "window",
+        OptionKind::Integer { min: 1, max: 1 << 16 },
+        "4096",
+        "most messages held; over it, the oldest leave early",
+    ),
+    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held"),
 ];
 
 impl Pair for Synchronize {
@@ -59,7 +71,7 @@ impl Pair for Synchronize {
     }
 
     fn summary(&self) -> &'static str {
-        "puts several flows in order by creation time"
+        "merges several flows in order of creation time"
     }
 
     fn doc(&self) -> &'static str {
@@ -74,7 +86,7 @@ impl Pair for Synchronize {
         Promises {
             may_delay: true,
             may_drop: options.text("late") == "drop",
-            // What is repeated was never said.
+            // A repeated message was not sent by the device.
             may_change: options.text("silent") == "last",
             ..Promises::default()
         }

@@ -1,74 +1,85 @@
-//! The half at which the flows meet.
+//! The half that merges or aligns flows.
+//!
+//! A message is released when no other flow can bring an older one, that is when every other flow
+//! has a horizon at or after it. With `align`, it is released at its creation time plus a common
+//! shift instead. `wait` bounds both. The state of a flow:
+//!
+//! ```text
+//! unknown   no message yet: not waited for
+//! active    waited for until its next message
+//! silent    no message for `silence`: waited for (wait), or not (skip, last)
+//! ended     not waited for
+//! ```
 
 use super::skew::Skew;
-use crate::playout::{STEP_NS, Window};
+use crate::playout::{MinMaxWindow, STEP_NS};
 use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-const LATE: &str = "came after its turn";
-/// The common delay shrinks by at most one part in this many of the time that passes.
+const LATE: &str = "late";
+/// The common delay falls by at most one part in this many of the elapsed time.
 const SLEW: u32 = 1000;
 
-/// What is done about a flow that falls silent.
+/// Treatment of a silent flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Silent {
+enum SilentPolicy {
     Wait,
     Skip,
     Last,
 }
 
 struct Held {
-    /// When it was made, but never before the one that went before it in its flow.
-    made: Time,
-    came: Time,
+    /// Creation time, raised to that of the previous message in its flow.
+    created: Time,
+    arrived: Time,
     message: Message,
 }
 
-/// One of the flows that meet.
+/// State of one flow.
 struct Flow {
     port: Port,
     queue: VecDeque<Held>,
-    /// How far it has spoken: nothing that was made before will come any more.
-    reached: Time,
-    /// When something of it came last.
-    heard: Time,
-    /// What came last, and how often it was repeated since, if that is done at all.
-    last: Option<(Message, u32)>,
-    ended: bool,
+    /// Creation time that it has reached: no older message will be released from it.
+    horizon: Time,
+    /// Arrival of its last message.
+    last_arrival: Time,
+    /// With `silent=last`: its last message, and how often that was repeated.
+    repeatable: Option<(Message, u32)>,
+    has_ended: bool,
 }
 
 impl Flow {
     fn new(port: Port) -> Self {
-        let (queue, reached, heard) = (VecDeque::new(), Time::ZERO, Time::ZERO);
-        Flow { port, queue, reached, heard, last: None, ended: false }
+        let (queue, horizon, last_arrival) = (VecDeque::new(), Time::ZERO, Time::ZERO);
+        Flow { port, queue, horizon, last_arrival, repeatable: None, has_ended: false }
     }
 
-    fn hold(&mut self, message: Message, made: Time, now: Time) {
-        self.reached = made;
-        self.queue.push_back(Held { made, came: now, message });
+    fn hold(&mut self, message: Message, created: Time, now: Time) {
+        self.horizon = created;
+        self.queue.push_back(Held { created, arrived: now, message });
     }
 
-    fn next_made(&self) -> Option<Time> {
-        self.queue.front().map(|held| held.made)
+    fn next_created(&self) -> Option<Time> {
+        self.queue.front().map(|held| held.created)
     }
 }
 
 pub(super) struct Sink {
     flows_max: usize,
     wait: Duration,
-    silent: Silent,
+    silent_policy: SilentPolicy,
     silence: Duration,
-    keeps_apart: bool,
+    separate_ports: bool,
     drops_late: bool,
     messages_max: usize,
     bytes_max: usize,
-    /// If flows are aligned.
+    /// State of `align`.
     align: Option<Align>,
     flows: Vec<Flow>,
     messages: usize,
     bytes: usize,
-    /// Up to when what was made has left.
+    /// Latest creation time released.
     released: Time,
     late: u64,
     early: u64,
@@ -76,25 +87,25 @@ pub(super) struct Sink {
     skew: [Skew; 2],
 }
 
-/// The delay that all flows have in common.
+/// The common delay of all flows.
 #[derive(Default)]
 struct Align {
-    ages: Window,
-    /// What is added to a creation time, nanoseconds.
+    ages: MinMaxWindow,
+    /// Release minus creation, nanoseconds.
     shift: i64,
-    slewed: Option<Time>,
+    last_update: Option<Time>,
 }
 
 impl Align {
-    /// Follows the slowest: up at once, down slowly, and never so far that the fastest would be held for longer
-    /// than `longest`.
-    fn follow(&mut self, age: i64, longest: Duration, now: Time) {
+    /// Adapts to the slowest flow: rises at once, falls slowly, and never delays the fastest by
+    /// more than `delay_max`.
+    fn update(&mut self, age: i64, delay_max: Duration, now: Time) {
         self.ages.add(age, now);
         let (low, high) = (self.ages.low().unwrap_or(age), self.ages.high().unwrap_or(age));
-        let target = high.min(low.saturating_add(nanoseconds(longest)));
+        let target = high.min(low.saturating_add(nanoseconds(delay_max)));
         let above = self.shift.saturating_sub(target);
-        let step = self.slewed.map_or(i64::MAX, |before| nanoseconds(now.since(before) / SLEW));
-        self.slewed = Some(now);
+        let step = self.last_update.map_or(i64::MAX, |previous| nanoseconds(now.since(previous) / SLEW));
+        self.last_update = Some(now);
         self.shift = match above {
             ..0 | STEP_NS.. => target,
             above => self.shift - above.min(step),
@@ -111,13 +122,13 @@ impl Sink {
         Sink {
             flows_max: options.count("flows"),
             wait: options.duration("wait"),
-            silent: match options.text("silent") {
-                "wait" => Silent::Wait,
-                "last" => Silent::Last,
-                _ => Silent::Skip,
+            silent_policy: match options.text("silent") {
+                "wait" => SilentPolicy::Wait,
+                "last" => SilentPolicy::Last,
+                _ => SilentPolicy::Skip,
             },
             silence: options.duration("silence"),
-            keeps_apart: options.flag("apart"),
+            separate_ports: options.flag("apart"),
             drops_late: options.text("late") == "drop",
             messages_max: options.count("window"),
             bytes_max: options.size("held_bytes"),
@@ -143,53 +154,54 @@ impl Sink {
         }))
     }
 
-    /// The flow whose first message was made first.
+    /// The flow with the oldest first message.
     fn first(&self) -> Option<(usize, Time)> {
         let heads =
-            self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.next_made()?)));
-        heads.min_by_key(|(index, made)| (*made, self.flows[*index].port))
+            self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.next_created()?)));
+        heads.min_by_key(|(index, created)| (*created, self.flows[*index].port))
     }
 
-    /// When the first message leaves if nothing else comes; at the latest when any was held for long enough.
+    /// Release time of the oldest message if nothing else arrives; at the latest when any message
+    /// has waited for `wait`.
     fn next_due(&self) -> Option<Time> {
-        let (first, made) = self.first()?;
-        let waited = self.flows.iter().filter_map(|flow| flow.queue.front()).map(|held| held.came);
-        let latest = waited.min()?.after(self.wait);
+        let (first, created) = self.first()?;
+        let arrivals = self.flows.iter().filter_map(|flow| flow.queue.front()).map(|held| held.arrived);
+        let latest = arrivals.min()?.after(self.wait);
         let due = match &self.align {
-            Some(align) => made.shifted(Offset(align.shift)),
-            None => self.others_reach(first, made),
+            Some(align) => created.shifted(Offset(align.shift)),
+            None => self.others_ready_at(first, created),
         };
         Some(due.min(latest))
     }
 
-    /// When no other flow is waited for any more that may still bring what was made before `made`.
-    fn others_reach(&self, first: usize, made: Time) -> Time {
-        let waited_for = self.flows.iter().enumerate().filter(|(index, flow)| {
-            *index != first && !flow.ended && flow.queue.is_empty() && flow.reached < made
+    /// Time at which no other flow is awaited that may still bring an older message.
+    fn others_ready_at(&self, first: usize, created: Time) -> Time {
+        let awaited = self.flows.iter().enumerate().filter(|(index, flow)| {
+            *index != first && !flow.has_ended && flow.queue.is_empty() && flow.horizon < created
         });
-        let left_out = waited_for.map(|(_, flow)| match self.silent {
-            Silent::Wait => Time(u64::MAX),
-            Silent::Skip | Silent::Last => flow.heard.after(self.silence),
+        let skipped_at = awaited.map(|(_, flow)| match self.silent_policy {
+            SilentPolicy::Wait => Time(u64::MAX),
+            SilentPolicy::Skip | SilentPolicy::Last => flow.last_arrival.after(self.silence),
         });
-        left_out.max().unwrap_or(Time::ZERO)
+        skipped_at.max().unwrap_or(Time::ZERO)
     }
 
     fn release(&mut self, now: Time, out: &mut Outbox) {
         while self.messages > self.messages_max || self.bytes > self.bytes_max {
             self.early += 1;
-            self.send_first(now, out);
+            self.release_first(now, out);
         }
         while self.next_due().is_some_and(|due| due <= now) {
-            self.send_first(now, out);
+            self.release_first(now, out);
         }
     }
 
-    fn send_first(&mut self, now: Time, out: &mut Outbox) {
-        let Some((first, made)) = self.first() else { return };
+    fn release_first(&mut self, now: Time, out: &mut Outbox) {
+        let Some((first, created)) = self.first() else { return };
         let Some(held) = self.flows[first].queue.pop_front() else { return };
         self.messages -= 1;
         self.bytes -= held.message.body.len();
-        self.released = self.released.max(made);
+        self.released = self.released.max(created);
         self.send(first, held.message, now, out);
     }
 
@@ -197,38 +209,38 @@ impl Sink {
         if !message.attributes.stale {
             self.skew[1].add(flow, now.signed_since(message.created));
         }
-        let port = if self.keeps_apart { self.flows[flow].port } else { Port::MAIN };
+        let port = if self.separate_ports { self.flows[flow].port } else { Port::MAIN };
         out.send(port, message);
     }
 
-    fn hold(&mut self, flow: usize, message: Message, made: Time, now: Time) {
+    fn hold(&mut self, flow: usize, message: Message, created: Time, now: Time) {
         self.messages += 1;
         self.bytes += message.body.len();
-        self.flows[flow].hold(message, made, now);
+        self.flows[flow].hold(message, created, now);
     }
 
-    /// When a flow's last message is repeated next: while another flow is heard.
-    fn repeat_at(&self, flow: &Flow) -> Option<Time> {
-        let (_, repeats) = flow.last.as_ref().filter(|_| !flow.ended)?;
-        let at = flow.heard.after(self.silence.saturating_mul(repeats + 1));
-        let others = self.flows.iter().filter(|other| other.port != flow.port && !other.ended);
-        others.map(|other| other.heard.after(self.silence)).any(|until| until > at).then_some(at)
+    /// Time of the next repetition of a flow's last message: only while another flow is active.
+    fn repeat_due(&self, flow: &Flow) -> Option<Time> {
+        let (_, repeat_count) = flow.repeatable.as_ref().filter(|_| !flow.has_ended)?;
+        let at = flow.last_arrival.after(self.silence.saturating_mul(repeat_count + 1));
+        let others = self.flows.iter().filter(|other| other.port != flow.port && !other.has_ended);
+        others.map(|other| other.last_arrival.after(self.silence)).any(|until| until > at).then_some(at)
     }
 
-    /// Repeats what silent flows said last, as if it had been made anew.
-    fn repeat(&mut self, now: Time) {
+    /// Repeats the last messages of silent flows, with current creation times.
+    fn repeat_silent(&mut self, now: Time) {
         for index in 0..self.flows.len() {
-            while let Some(at) = self.repeat_at(&self.flows[index]).filter(|at| *at <= now) {
+            while let Some(at) = self.repeat_due(&self.flows[index]).filter(|at| *at <= now) {
                 let flow = &mut self.flows[index];
-                let Some((last, repeats)) = &mut flow.last else { break };
-                *repeats += 1;
-                let silent = at.since(flow.heard);
-                let mut message = last.clone();
-                message.created = message.created.after(silent);
+                let Some((repeatable, repeat_count)) = &mut flow.repeatable else { break };
+                *repeat_count += 1;
+                let silence = at.since(flow.last_arrival);
+                let mut message = repeatable.clone();
+                message.created = message.created.after(silence);
                 message.attributes.stale = true;
-                let made = message.created.min(now).max(flow.reached).max(self.released);
+                let created = message.created.min(now).max(flow.horizon).max(self.released);
                 self.repeated += 1;
-                self.hold(index, message, made, now);
+                self.hold(index, message, created, now);
             }
         }
     }
@@ -243,28 +255,28 @@ impl Stage for Sink {
         out: &mut Outbox,
     ) -> Result<(), StageError> {
         let index = self.flow(port)?;
-        // Nothing is made much later than now: what says so must not hold its flow back for ever.
-        let made = message.created.min(now.after(self.wait));
-        let age = now.signed_since(made);
+        // A creation time far in the future must not hold its flow back for ever.
+        let created = message.created.min(now.after(self.wait));
+        let age = now.signed_since(created);
         self.skew[0].add(index, age);
         if let Some(align) = &mut self.align {
-            align.follow(age, self.wait, now);
+            align.update(age, self.wait, now);
         }
         let flow = &mut self.flows[index];
-        (flow.heard, flow.ended) = (now, false);
-        if self.silent == Silent::Last {
-            flow.last = Some((message.clone(), 0));
+        (flow.last_arrival, flow.has_ended) = (now, false);
+        if self.silent_policy == SilentPolicy::Last {
+            flow.repeatable = Some((message.clone(), 0));
         }
-        let made = made.max(flow.reached);
-        if made < self.released {
-            flow.reached = made;
+        let created = created.max(flow.horizon);
+        if created < self.released {
+            flow.horizon = created;
             self.late += 1;
             match self.drops_late {
                 true => out.drop_counted(LATE, 1),
                 false => self.send(index, message, now, out),
             }
         } else {
-            self.hold(index, message, made, now);
+            self.hold(index, message, created, now);
         }
         self.release(now, out);
         Ok(())
@@ -272,10 +284,10 @@ impl Stage for Sink {
 
     fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let index = self.flow(port)?;
-        self.flows[index].ended = true;
-        if self.flows.iter().all(|flow| flow.ended) {
+        self.flows[index].has_ended = true;
+        if self.flows.iter().all(|flow| flow.has_ended) {
             while self.messages > 0 {
-                self.send_first(now, out);
+                self.release_first(now, out);
             }
         }
         self.release(now, out);
@@ -283,12 +295,12 @@ impl Stage for Sink {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let repeats = self.flows.iter().filter_map(|flow| self.repeat_at(flow));
+        let repeats = self.flows.iter().filter_map(|flow| self.repeat_due(flow));
         repeats.chain(self.next_due()).min()
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
-        self.repeat(now);
+        self.repeat_silent(now);
         self.release(now, out);
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! How far apart flows are: the spread of the times that their latest messages took since they were made.
+//! The skew between flows: the spread of the ages of their latest messages.
 
 use crate::histogram::Histogram;
 use contract::Report;
 use std::time::Duration;
 
-/// The skew at one place.
+/// The skew at one point of the path.
 #[derive(Debug, Default)]
 pub(super) struct Skew {
-    /// Of each flow's latest message, nanoseconds since it was made.
+    /// Age of the latest message of each flow, in nanoseconds.
     ages: Vec<Option<i64>>,
     spreads: Histogram,
 }
 
 impl Skew {
-    /// A message of flow number `flow` passes, `age` nanoseconds after it was made.
+    /// Adds a message of flow number `flow` with this age, in nanoseconds.
     pub(super) fn add(&mut self, flow: usize, age: i64) {
         if self.ages.len() <= flow {
             self.ages.resize(flow + 1, None);
@@ -27,7 +27,7 @@ impl Skew {
         }
     }
 
-    /// Median and 99th percentile, milliseconds, by these names.
+    /// Median and 99th percentile in milliseconds, as figures with these names.
     pub(super) fn figures(&self, names: [&'static str; 2]) -> [Report; 2] {
         let read = |share| self.spreads.percentile(share).as_secs_f64() * 1e3;
         [(names[0], read(0.5)), (names[1], read(0.99))]

@@ -17,41 +17,42 @@ fn it_conforms() {
 }
 
 #[test]
-fn its_flows_meet_at_the_sink() {
+fn its_shape_is_a_joint() {
     assert_eq!(Synchronize.shape(&options(&Synchronize, &[])), Shape::Joint);
 }
 
-/// A sink half with its clock and outbox.
-struct Meeting {
+/// A sink half with its outbox.
+struct Rig {
     sink: Box<dyn Stage>,
     out: Outbox,
 }
 
-impl Meeting {
+impl Rig {
     fn new(given: &[(&str, &str)]) -> Self {
         let sink = Synchronize.sink(&options(&Synchronize, given), &Format::Bytes, &site(1)).unwrap();
-        Meeting { sink, out: Outbox::default() }
+        Rig { sink, out: Outbox::default() }
     }
 
-    /// Flow `port` brings at `now_ms` what was made at `made_ms`; gives what left, by flow and creation time.
-    fn bring(&mut self, port: u16, made_ms: u64, now_ms: u64) -> Vec<(u8, u64)> {
-        let message = Message::new(Time::from_millis(made_ms), vec![port as u8]);
+    /// Flow `port` brings a message created at `created_ms` at `now_ms`; returns flow and creation
+    /// time of each message released.
+    fn push(&mut self, port: u16, created_ms: u64, now_ms: u64) -> Vec<(u8, u64)> {
+        let message = Message::new(Time::from_millis(created_ms), vec![port as u8]);
         self.sink.handle(Port(port), message, Time::from_millis(now_ms), &mut self.out).unwrap();
-        self.left()
+        self.released()
     }
 
-    /// Time passes until `now_ms`.
-    fn pass(&mut self, now_ms: u64) -> Vec<(u8, u64)> {
+    /// Lets time pass until `now_ms`.
+    fn run_until(&mut self, now_ms: u64) -> Vec<(u8, u64)> {
         let now = Time::from_millis(now_ms);
         while let Some(at) = self.sink.poll_timeout().filter(|at| *at <= now) {
             self.sink.handle_timeout(at, &mut self.out).unwrap();
         }
-        self.left()
+        self.released()
     }
 
-    fn left(&mut self) -> Vec<(u8, u64)> {
-        let left = self.out.messages.drain(..);
-        left.map(|(_, m)| (m.body.peek_front::<1>().unwrap()[0], m.created.0 / 1_000_000)).collect()
+    fn released(&mut self) -> Vec<(u8, u64)> {
+        let released = self.out.messages.drain(..);
+        released.map(|(_, m)| (m.body.peek_front::<1>().unwrap()[0], m.created.0 / 1_000_000)).collect()
     }
 
     fn figure(&self, name: &str) -> f64 {
@@ -61,111 +62,109 @@ impl Meeting {
 
 #[test]
 fn messages_leave_in_order_of_creation_across_flows() {
-    let mut meeting = Meeting::new(&[("flows", "3")]);
-    assert_eq!(meeting.bring(0, 100, 110), [(0, 100)], "who has not spoken is not waited for");
-    assert_eq!(meeting.bring(1, 105, 111), []);
-    assert_eq!(meeting.bring(0, 120, 125), [(1, 105)]);
-    assert_eq!(meeting.bring(1, 116, 130), [(1, 116)]);
-    assert_eq!(meeting.bring(1, 118, 131), [(1, 118)]);
-    assert_eq!(meeting.bring(1, 120, 132), [(0, 120), (1, 120)]);
-    assert_eq!(meeting.sink.held(), 0);
-    assert_eq!(meeting.sink.poll_timeout(), None);
+    let mut rig = Rig::new(&[("flows", "3")]);
+    assert_eq!(rig.push(0, 100, 110), [(0, 100)], "an unknown flow is not awaited");
+    assert_eq!(rig.push(1, 105, 111), []);
+    assert_eq!(rig.push(0, 120, 125), [(1, 105)]);
+    assert_eq!(rig.push(1, 116, 130), [(1, 116)]);
+    assert_eq!(rig.push(1, 118, 131), [(1, 118)]);
+    assert_eq!(rig.push(1, 120, 132), [(0, 120), (1, 120)]);
+    assert_eq!(rig.sink.held(), 0);
+    assert_eq!(rig.sink.poll_timeout(), None);
 }
 
 #[test]
-fn nothing_is_held_for_longer_than_wait() {
-    let mut meeting = Meeting::new(&[("wait", "50ms"), ("silent", "wait")]);
-    meeting.bring(0, 100, 100);
-    meeting.bring(1, 101, 101);
-    meeting.pass(151);
-    assert_eq!(meeting.bring(0, 200, 210), []);
-    assert_eq!(meeting.bring(0, 201, 220), []);
-    assert_eq!(meeting.pass(259), []);
-    assert_eq!(meeting.pass(260), [(0, 200)]);
-    assert_eq!(meeting.bring(1, 150, 261), [(1, 150)], "late, and goes on at once");
-    assert_eq!((meeting.figure("late"), meeting.figure("held")), (1.0, 1.0));
-    assert_eq!(meeting.bring(0, u64::MAX / 1_000_000, 262), []);
-    assert_eq!(meeting.pass(312).len(), 2, "a time that cannot be is bounded too");
-    assert_eq!(meeting.bring(0, 263, 320).len(), 0);
-    assert_eq!(meeting.pass(371).len(), 1, "and holds its flow up no longer");
+fn no_message_is_held_longer_than_wait() {
+    let mut rig = Rig::new(&[("wait", "50ms"), ("silent", "wait")]);
+    rig.push(0, 100, 100);
+    rig.push(1, 101, 101);
+    rig.run_until(151);
+    assert_eq!(rig.push(0, 200, 210), []);
+    assert_eq!(rig.push(0, 201, 220), []);
+    assert_eq!(rig.run_until(259), []);
+    assert_eq!(rig.run_until(260), [(0, 200)]);
+    assert_eq!(rig.push(1, 150, 261), [(1, 150)], "late, released at once");
+    assert_eq!((rig.figure("late"), rig.figure("held")), (1.0, 1.0));
+    assert_eq!(rig.push(0, u64::MAX / 1_000_000, 262), []);
+    assert_eq!(rig.run_until(312).len(), 2, "an impossible time is bounded");
+    assert_eq!(rig.push(0, 263, 320).len(), 0);
+    assert_eq!(rig.run_until(371).len(), 1, "and holds its flow back no longer");
 }
 
 #[test]
-fn what_is_late_may_be_dropped_and_is_counted() {
-    let mut meeting = Meeting::new(&[("late", "drop")]);
-    assert_eq!(meeting.bring(0, 100, 110), [(0, 100)]);
-    assert_eq!(meeting.bring(1, 90, 111), []);
-    assert_eq!(meeting.out.drops.iter().map(|drop| drop.count).sum::<u64>(), 1);
+fn late_messages_may_be_dropped() {
+    let mut rig = Rig::new(&[("late", "drop")]);
+    assert_eq!(rig.push(0, 100, 110), [(0, 100)]);
+    assert_eq!(rig.push(1, 90, 111), []);
+    assert_eq!(rig.out.drops.iter().map(|drop| drop.count).sum::<u64>(), 1);
 }
 
 #[test]
-fn a_silent_flow_is_left_out_until_it_speaks_again() {
-    let mut meeting = Meeting::new(&[("wait", "10s"), ("silence", "100ms")]);
-    meeting.bring(0, 100, 100);
-    assert_eq!(meeting.bring(1, 100, 101), [(1, 100)]);
-    assert_eq!(meeting.bring(0, 150, 150), []);
-    assert_eq!(meeting.pass(200), []);
-    assert_eq!(meeting.pass(201), [(0, 150)], "flow 1 has been silent for 100 ms");
-    assert_eq!(meeting.bring(0, 210, 210), [(0, 210)], "and is not waited for");
-    assert_eq!(meeting.bring(1, 220, 220), []);
-    assert_eq!(meeting.bring(0, 230, 230), [(1, 220)]);
-    assert_eq!(meeting.pass(300), [], "it is again");
+fn a_silent_flow_is_skipped_until_its_next_message() {
+    let mut rig = Rig::new(&[("wait", "10s"), ("silence", "100ms")]);
+    rig.push(0, 100, 100);
+    assert_eq!(rig.push(1, 100, 101), [(1, 100)]);
+    assert_eq!(rig.push(0, 150, 150), []);
+    assert_eq!(rig.run_until(200), []);
+    assert_eq!(rig.run_until(201), [(0, 150)], "flow 1 has been silent for 100 ms");
+    assert_eq!(rig.push(0, 210, 210), [(0, 210)], "and is not awaited");
+    assert_eq!(rig.push(1, 220, 220), []);
+    assert_eq!(rig.push(0, 230, 230), [(1, 220)]);
+    assert_eq!(rig.run_until(300), [], "it is awaited again");
 }
 
 #[test]
-fn a_silent_flow_may_repeat_what_it_said_last() {
-    let mut meeting = Meeting::new(&[("silent", "last"), ("silence", "100ms"), ("apart", "true")]);
-    meeting.bring(1, 95, 100);
+fn the_last_message_of_a_silent_flow_may_be_repeated() {
+    let mut rig = Rig::new(&[("silent", "last"), ("silence", "100ms"), ("apart", "true")]);
+    rig.push(1, 95, 100);
     let mut repeats = Vec::new();
     for now_ms in (100..1000).step_by(10) {
         let message = Message::new(Time::from_millis(now_ms - 5), vec![0]);
         let now = Time::from_millis(now_ms);
-        meeting.sink.handle(Port(0), message, now, &mut meeting.out).unwrap();
-        while let Some(at) =
-            meeting.sink.poll_timeout().filter(|at| *at < now.after(Duration::from_millis(10)))
-        {
-            meeting.sink.handle_timeout(at, &mut meeting.out).unwrap();
+        rig.sink.handle(Port(0), message, now, &mut rig.out).unwrap();
+        while let Some(at) = rig.sink.poll_timeout().filter(|at| *at < now.after(Duration::from_millis(10))) {
+            rig.sink.handle_timeout(at, &mut rig.out).unwrap();
         }
-        repeats.extend(meeting.out.messages.drain(..).filter(|(_, m)| m.attributes.stale));
+        repeats.extend(rig.out.messages.drain(..).filter(|(_, m)| m.attributes.stale));
     }
-    let made: Vec<u64> = repeats.iter().map(|(_, m)| m.created.0 / 1_000_000).collect();
-    assert_eq!(made, [195, 295, 395, 495, 595, 695, 795, 895]);
+    let created: Vec<u64> = repeats.iter().map(|(_, m)| m.created.0 / 1_000_000).collect();
+    assert_eq!(created, [195, 295, 395, 495, 595, 695, 795, 895]);
     assert!(repeats.iter().all(|(port, m)| *port == Port(1) && m.body.peek_front() == Some([1])));
-    // Both are silent: nothing is repeated for ever.
-    assert!(meeting.pass(1_000_000).len() <= 2);
-    assert_eq!(meeting.sink.poll_timeout(), None);
+    // Both are silent: repetition stops.
+    assert!(rig.run_until(1_000_000).len() <= 2);
+    assert_eq!(rig.sink.poll_timeout(), None);
 }
 
 #[test]
 fn a_flow_that_ended_is_not_waited_for() {
-    let mut meeting = Meeting::new(&[("silent", "wait"), ("wait", "10s")]);
-    meeting.bring(0, 100, 100);
-    assert_eq!(meeting.bring(1, 100, 101), [(1, 100)]);
-    assert_eq!(meeting.bring(0, 150, 150), []);
-    meeting.sink.handle_end(Port(1), Time::from_millis(160), &mut meeting.out).unwrap();
-    assert_eq!(meeting.left(), [(0, 150)]);
-    assert_eq!(meeting.bring(0, 170, 170), [(0, 170)]);
+    let mut rig = Rig::new(&[("silent", "wait"), ("wait", "10s")]);
+    rig.push(0, 100, 100);
+    assert_eq!(rig.push(1, 100, 101), [(1, 100)]);
+    assert_eq!(rig.push(0, 150, 150), []);
+    rig.sink.handle_end(Port(1), Time::from_millis(160), &mut rig.out).unwrap();
+    assert_eq!(rig.released(), [(0, 150)]);
+    assert_eq!(rig.push(0, 170, 170), [(0, 170)]);
 }
 
 #[test]
-fn bounds_hold() {
-    let mut meeting = Meeting::new(&[("window", "2"), ("silent", "wait")]);
-    meeting.bring(1, 50, 50);
-    meeting.bring(0, 51, 51);
-    assert_eq!(meeting.bring(0, 52, 52), []);
-    assert_eq!(meeting.bring(0, 53, 53), [(0, 51)]);
-    assert_eq!(meeting.figure("early"), 1.0);
+fn the_bounds_hold() {
+    let mut rig = Rig::new(&[("window", "2"), ("silent", "wait")]);
+    rig.push(1, 50, 50);
+    rig.push(0, 51, 51);
+    assert_eq!(rig.push(0, 52, 52), []);
+    assert_eq!(rig.push(0, 53, 53), [(0, 51)]);
+    assert_eq!(rig.figure("early"), 1.0);
     let message = Message::new(Time::ZERO, vec![0]);
-    let error = meeting.sink.handle(Port(2), message, Time::ZERO, &mut meeting.out);
+    let error = rig.sink.handle(Port(2), message, Time::ZERO, &mut rig.out);
     assert_eq!(error, Err(StageError::Port(Port(2))), "more flows than were agreed on");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// However the networks delay them, flows leave as one in order of creation once `wait` covers the difference.
+    /// Flows with any delays are merged in order of creation if `wait` covers the difference.
     #[test]
-    fn flows_become_one_in_order(
+    fn flows_are_merged_in_order(
         delays_ms in prop::collection::vec((0u64..80, 0u64..80), 2..5),
         align in any::<bool>(),
         seed in any::<u64>(),
@@ -186,8 +185,8 @@ proptest! {
         }
         run.end();
         prop_assert_eq!((run.received.len(), run.dropped()), (300, 0));
-        let settled = run.received.iter().map(|(_, m)| m.created).filter(|made| *made > Time::from_millis(1400));
-        // A flow is known, and how slow it is, only when it was heard.
+        let settled = run.received.iter().map(|(_, m)| m.created).filter(|created| *created > Time::from_millis(1400));
+        // A flow and its delay are known only after its first message.
         prop_assert!(align || settled.is_sorted());
     }
 }
@@ -199,7 +198,7 @@ fn percentiles(skew: &[(Time, Duration)]) -> [f64; 2] {
     [50, 99].map(|percent| spreads[(spreads.len() - 1) * percent / 100].as_secs_f64() * 1e3)
 }
 
-/// Two devices at 62.5 Hz for ten minutes, one clock 3 ms a minute fast, 80 ms of jitter each way.
+/// Two devices at 62.5 Hz for ten minutes; one clock is 3 ms per minute fast; 80 ms of jitter.
 fn two_devices(compares_clocks: bool) -> JointSetting {
     JointSetting {
         drifts_ppm: vec![0, 50],

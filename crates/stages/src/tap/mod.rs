@@ -1,4 +1,4 @@
-//! `tap`: an instrument that copies and measures what passes.
+//! `tap`: copies messages to a side port and measures their rate.
 
 #[cfg(test)]
 mod tests;
@@ -13,16 +13,16 @@ use contract::{
 /// The pair.
 pub(crate) struct Tap;
 
-/// Where the copies leave.
+/// The port of the copies.
 const COPIES: Port = Port(1);
 
 static OPTIONS: [OptionSpec; 1] =
-    [agreed("side", OptionKind::Choice(&["both", "source", "sink"]), "both", "where it taps")];
+    [agreed("side", OptionKind::Choice(&["both", "source", "sink"]), "both", "halves that copy and measure")];
 
 fn half(options: &Options, side: &str) -> Box<dyn Stage> {
     match options.text("side") {
         "both" => Box::new(Meter::default()),
-        chosen if chosen == side => Box::new(Meter::default()),
+        choice if choice == side => Box::new(Meter::default()),
         _ => Box::new(PassThrough),
     }
 }
@@ -33,7 +33,7 @@ impl Pair for Tap {
     }
 
     fn summary(&self) -> &'static str {
-        "an instrument: copies and measures what passes"
+        "copies the flow to a side port, and measures its rate"
     }
 
     fn doc(&self) -> &'static str {
@@ -74,8 +74,8 @@ impl Pair for Tap {
 struct Meter {
     messages: u64,
     bytes: u64,
-    /// The first and the last message.
-    passed: Option<(Time, Time)>,
+    /// Times of the first and the last message.
+    first_and_last: Option<(Time, Time)>,
     intervals: Histogram,
 }
 
@@ -89,21 +89,21 @@ impl Stage for Meter {
     ) -> Result<(), StageError> {
         self.messages += 1;
         self.bytes += message.body.len() as u64;
-        let first = match self.passed {
+        let first = match self.first_and_last {
             Some((first, last)) => {
                 self.intervals.add(now.since(last));
                 first
             }
             None => now,
         };
-        self.passed = Some((first, now));
+        self.first_and_last = Some((first, now));
         out.send(COPIES, message.clone());
         out.send(port, message);
         Ok(())
     }
 
     fn report(&self) -> Vec<Report> {
-        let seconds = self.passed.map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
+        let seconds = self.first_and_last.map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
         let intervals = self.messages.saturating_sub(1) as f64;
         let rate = if seconds > 0.0 { intervals / seconds } else { 0.0 };
         let mean = if intervals > 0.0 { seconds / intervals } else { 0.0 };

@@ -11,7 +11,7 @@ fn it_conforms() {
 }
 
 #[test]
-fn it_copies_and_measures_what_passes() {
+fn it_copies_and_measures_messages() {
     let mut run = TwoHalves::new(&Tap, &[("side", "sink")], &Format::Evdev, steady(Duration::ZERO), 1);
     for number in 0..101u8 {
         run.push(Message::new(run.now, vec![number; 24]));

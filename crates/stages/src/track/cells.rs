@@ -1,9 +1,9 @@
-//! A picture in cells: the mean brightness and colour of each square, which noise hardly moves.
+//! A picture in cells: the mean brightness and colour of squares, which averages out noise.
 
 use crate::picture::{Picture, channels};
 use wire::formats::video::Plane;
 
-/// Pixels of a cell, across and down.
+/// Width and height of a cell, in pixels.
 pub(super) const CELL: usize = 8;
 
 /// Brightness and two colours: Y from 0 to 255, Cb and Cr from -128 to 127 (ITU-R BT.601).
@@ -20,42 +20,42 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// Looks at a picture.
-    pub(super) fn look(&mut self, picture: &Picture) {
+    /// Computes the cells of a picture.
+    pub(super) fn update(&mut self, picture: &Picture) {
         let geometry = picture.geometry;
         self.across = (geometry.width() as usize).div_ceil(CELL);
         self.down = (geometry.height() as usize).div_ceil(CELL);
         self.means.clear();
         self.means.resize(self.across * self.down, [0; 3]);
         let (pixels, first) = (&picture.pixels, geometry.plane(0));
-        let whole = (CELL, CELL);
+        let luma_cell = (CELL, CELL);
         match geometry.pixels().subsampling() {
             Some((across, down)) => {
-                let part = (CELL / across as usize, CELL / down as usize);
-                self.sum::<1>(&first, pixels, whole, |mean, [y]| mean[0] = stretched(y - 16, 219));
-                self.sum::<1>(&geometry.plane(1), pixels, part, |mean, [cb]| {
-                    mean[1] = stretched(cb - 128, 224)
+                let chroma_cell = (CELL / across as usize, CELL / down as usize);
+                self.sum::<1>(&first, pixels, luma_cell, |mean, [y]| mean[0] = full_range(y - 16, 219));
+                self.sum::<1>(&geometry.plane(1), pixels, chroma_cell, |mean, [cb]| {
+                    mean[1] = full_range(cb - 128, 224)
                 });
-                self.sum::<1>(&geometry.plane(2), pixels, part, |mean, [cr]| {
-                    mean[2] = stretched(cr - 128, 224)
+                self.sum::<1>(&geometry.plane(2), pixels, chroma_cell, |mean, [cr]| {
+                    mean[2] = full_range(cr - 128, 224)
                 });
             }
             None => {
-                let places = channels(geometry.pixels());
+                let offsets = channels(geometry.pixels());
                 match geometry.pixels().pixel_bytes() {
-                    4 => self.sum::<4>(&first, pixels, whole, |mean, at| {
-                        *mean = normal(places.map(|i| at[i] as u8))
+                    4 => self.sum::<4>(&first, pixels, luma_cell, |mean, at| {
+                        *mean = ycc(offsets.map(|i| at[i] as u8))
                     }),
-                    3 => self.sum::<3>(&first, pixels, whole, |mean, at| {
-                        *mean = normal(places.map(|i| at[i] as u8))
+                    3 => self.sum::<3>(&first, pixels, luma_cell, |mean, at| {
+                        *mean = ycc(offsets.map(|i| at[i] as u8))
                     }),
-                    _ => self.sum::<1>(&first, pixels, whole, |mean, [y]| mean[0] = y),
+                    _ => self.sum::<1>(&first, pixels, luma_cell, |mean, [y]| mean[0] = y),
                 }
             }
         }
     }
 
-    /// Hands the mean of each of the `BYTES` bytes of a plane's pixels to `set`, cell by cell.
+    /// Computes the mean of each byte of a plane's pixels, cell by cell, and passes it to `set`.
     fn sum<const BYTES: usize>(
         &mut self,
         plane: &Plane,
@@ -89,14 +89,14 @@ impl Cells {
 }
 
 /// Y, Cb and Cr of red, green and blue.
-pub(super) fn normal([red, green, blue]: [u8; 3]) -> Mean {
+pub(super) fn ycc([red, green, blue]: [u8; 3]) -> Mean {
     let (red, green, blue) = (i32::from(red), i32::from(green), i32::from(blue));
     let y = (77 * red + 150 * green + 29 * blue) >> 8;
     // Cb is (blue - Y) / 1.772, Cr is (red - Y) / 1.402.
     [y as i16, (((blue - y) * 144) >> 8) as i16, (((red - y) * 183) >> 8) as i16]
 }
 
-/// What is one of so many steps, in steps of 255.
-fn stretched(value: i16, steps: i32) -> i16 {
+/// Scales a value of a range of `steps` to a range of 255.
+fn full_range(value: i16, steps: i32) -> i16 {
     (i32::from(value) * 255 / steps) as i16
 }

@@ -1,4 +1,8 @@
-//! `track`: where something moves, or has a colour, in each picture (paper N, section 4.8.2: "object-tracking").
+//! `track`: finds objects that move, or have a colour, in each picture ("Networked Device Driver
+//! Architecture" (2012), 4.8.2: "object-tracking").
+//!
+//! [`cells`] reduces a picture to squares of 8 by 8 pixels. [`finder`] marks the squares that
+//! differ from the background or have the colour, and joins adjacent ones to boxes.
 
 mod cells;
 mod finder;
@@ -6,46 +10,56 @@ mod finder;
 mod tests;
 
 use crate::agreed;
-use crate::picture::{self, AT, Memory, Picture, Taken, unpack};
-use cells::{Cells, normal};
+use crate::picture::{self, AT, Memory, Picture, VideoMessage, unpack};
+use cells::{Cells, ycc};
 use contract::{
     Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
     Report, Site, Stage, StageError, Time,
 };
-use finder::{Finder, Wanted};
+use finder::{Finder, Target};
 use wire::formats::video::{Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
 
 /// The pair.
 pub(crate) struct Track;
 
-/// Where boxes leave.
+/// The port of the boxes.
 const BOXES: Port = Port(1);
 
-/// Pixels of a line that is drawn.
+/// Width of drawn lines, in pixels.
 const LINE: u32 = 2;
 
 static OPTIONS: [OptionSpec; 7] = [
-    agreed("mode", OptionKind::Choice(&["motion", "colour"]), "motion", "what is looked for"),
-    agreed("colour", OptionKind::Text { max: 6 }, "ff0000", "the colour looked for: red, green, blue in hex"),
+    agreed(
+        "mode",
+        OptionKind::Choice(&["motion", "colour"]),
+        "motion",
+        "find objects that move, or that have a colour",
+    ),
+    agreed(
+        "colour",
+        OptionKind::Text { max: 6 },
+        "ff0000",
+        "mode=colour: red, green and blue in hexadecimal",
+    ),
     agreed(
         "threshold",
         OptionKind::Integer { min: 1, max: 255 },
         "24",
-        "difference, of 255, from which something moves, or up to which a colour is the one looked for",
+        "difference, 1 to 255: smallest that counts as motion, or largest that counts as the colour",
     ),
     agreed(
         "smallest",
         OptionKind::Integer { min: 1, max: 1 << 20 },
         "128",
-        "pixels of the smallest thing that counts",
+        "size of the smallest object, in pixels",
     ),
     agreed(
         "most",
         OptionKind::Integer { min: 1, max: RECTANGLES_MAX as i64 },
         "8",
-        "boxes a picture, the largest things first",
+        "most boxes per picture, largest objects first",
     ),
-    agreed("draw", OptionKind::Flag, "false", "draws the boxes on the pictures"),
+    agreed("draw", OptionKind::Flag, "false", "true: draw the boxes into the pictures, in white"),
     AT,
 ];
 
@@ -55,7 +69,7 @@ impl Pair for Track {
     }
 
     fn summary(&self) -> &'static str {
-        "finds what moves, or has a colour, and gives boxes as a flow of their own"
+        "finds objects that move or have a colour; boxes leave by a side port"
     }
 
     fn doc(&self) -> &'static str {
@@ -92,18 +106,19 @@ impl Pair for Track {
 }
 
 fn half(half: Half, options: &Options) -> Result<Box<dyn Stage>, StageError> {
-    Ok(match picture::works(half, options) {
+    Ok(match picture::is_active(half, options) {
         true => Box::new(Tracker::new(options)?),
         false => Box::new(PassThrough),
     })
 }
 
-/// Red, green and blue of the colour looked for.
+/// Red, green and blue of the option `colour`.
 fn colour(options: &Options) -> Result<[u8; 3], String> {
     let text = options.text("colour");
-    let wrong = || format!("`{text}` is no colour: write red, green and blue in hexadecimal, as in ff8000");
+    let malformed =
+        || format!("`{text}` is not a colour: write red, green and blue in hexadecimal, as in ff8000");
     let digits = text.len() == 6 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let number = u32::from_str_radix(text, 16).ok().filter(|_| digits).ok_or_else(wrong)?;
+    let number = u32::from_str_radix(text, 16).ok().filter(|_| digits).ok_or_else(malformed)?;
     let [_, red, green, blue] = number.to_be_bytes();
     Ok([red, green, blue])
 }
@@ -111,7 +126,7 @@ fn colour(options: &Options) -> Result<[u8; 3], String> {
 struct Tracker {
     cells: Cells,
     finder: Finder,
-    draws: bool,
+    draws_boxes: bool,
     memory: Memory,
     unpacked: Memory,
     pictures: u64,
@@ -121,19 +136,19 @@ struct Tracker {
 
 impl Tracker {
     fn new(options: &Options) -> Result<Self, StageError> {
-        let wanted = match options.text("mode") {
-            "colour" => Wanted::Colour(normal(colour(options).map_err(StageError::Own)?)),
-            _ => Wanted::Motion,
+        let target = match options.text("mode") {
+            "colour" => Target::Colour(ycc(colour(options).map_err(StageError::Own)?)),
+            _ => Target::Motion,
         };
         Ok(Tracker {
             cells: Cells::default(),
             finder: Finder::new(
-                wanted,
+                target,
                 options.count("threshold") as i16,
                 options.count("smallest"),
                 options.count("most"),
             ),
-            draws: options.flag("draw"),
+            draws_boxes: options.flag("draw"),
             memory: Memory::new(),
             unpacked: Memory::new(),
             pictures: 0,
@@ -151,19 +166,19 @@ impl Stage for Tracker {
         _now: Time,
         out: &mut Outbox,
     ) -> Result<(), StageError> {
-        let Some(Taken::Frame(picture)) = Taken::of(&message.body) else {
+        let Some(VideoMessage::Frame(picture)) = VideoMessage::parse(&message.body) else {
             self.others += 1;
             out.send(port, message);
             return Ok(());
         };
         let geometry = picture.geometry;
         let picture = unpack(picture, &mut self.unpacked)?;
-        self.cells.look(&picture);
+        self.cells.update(&picture);
         let boxes = self.finder.find(&self.cells, &geometry);
         self.pictures += 1;
         self.boxes += boxes.len() as u64;
-        if self.draws && !boxes.is_empty() {
-            message.body = drawn(&picture, &boxes, &mut self.memory);
+        if self.draws_boxes && !boxes.is_empty() {
+            message.body = with_boxes(&picture, &boxes, &mut self.memory);
         }
         let mut body = Body::from(emit_rectangles(&boxes));
         body.push_front(&Header { kind: Kind::Boxes, geometry }.emit());
@@ -177,13 +192,13 @@ impl Stage for Tracker {
     }
 }
 
-/// A copy of the picture with white edges around `boxes`.
-fn drawn(picture: &Picture, boxes: &[Rectangle], memory: &mut Memory) -> Body {
+/// A copy of the picture with white boxes.
+fn with_boxes(picture: &Picture, boxes: &[Rectangle], memory: &mut Memory) -> Body {
     let mut pixels = memory.take(picture.pixels.len());
     pixels.copy_from_slice(&picture.pixels);
     let plane = picture.geometry.plane(0);
     let pixel_bytes = picture.geometry.pixels().pixel_bytes();
-    // White of Y is 235.
+    // In planes, white is Y = 235.
     let white = if picture.geometry.pixels().subsampling().is_some() { 235 } else { 255 };
     for &Rectangle { x, y, width, height } in boxes {
         let (across, down) = (LINE.min(width), LINE.min(height));

@@ -14,7 +14,7 @@ fn it_conforms() {
     }
 }
 
-/// Passes one frame; what came out, and the boxes found.
+/// Passes one frame; returns the picture sent on and the boxes found.
 fn pass(stage: &mut dyn Stage, body: Body) -> (Body, Vec<Rectangle>) {
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, Message::new(Time(5), body), Time(9), &mut out).unwrap();
@@ -34,7 +34,7 @@ fn square(x: u32, y: u32) -> Rectangle {
     Rectangle { x, y, width: 40, height: 40 }
 }
 
-/// A noisy scene with a square in it, in red or its Y, Cb and Cr.
+/// A noisy scene with a red square.
 fn scene(geometry: &Geometry, square: Option<Rectangle>, seed: u8) -> Vec<u8> {
     let planar = geometry.pixels().subsampling().is_some();
     let (background, red) =
@@ -45,7 +45,7 @@ fn scene(geometry: &Geometry, square: Option<Rectangle>, seed: u8) -> Vec<u8> {
     pixels.iter().zip(noise).map(|(pixel, noise)| pixel.saturating_add(noise % 12)).collect()
 }
 
-/// The box holds the square, and is no more than a cell larger on each side.
+/// Asserts that the box contains the square, and is at most a cell larger on each side.
 fn fits(found: &[Rectangle], square: Rectangle) {
     let [found] = found else { panic!("{found:?} for {square:?}") };
     assert_eq!(found.intersection(&square), Some(square), "{found:?}");
@@ -53,7 +53,7 @@ fn fits(found: &[Rectangle], square: Rectangle) {
 }
 
 #[test]
-fn a_square_that_moves_is_followed_and_a_still_one_is_not() {
+fn a_moving_square_is_found_and_a_still_one_is_not() {
     for pixels in COLOURS.into_iter().chain([PixelFormat::Gray8]) {
         let size = geometry(pixels, 333, 201, 4);
         let mut source = half(&Track, &[], Half::Source);
@@ -66,7 +66,7 @@ fn a_square_that_moves_is_followed_and_a_still_one_is_not() {
             assert_eq!(passed.0, body, "{pixels:?}: the picture is as it was");
             found = passed.1;
             match step {
-                // By its edges alone a box may be a little small; every cell it touches counts by more than a half.
+                // Found by its moving edges, a box may be slightly small.
                 5.. => {
                     let [one] = found[..] else { panic!("{pixels:?} at {step}: {found:?}") };
                     let common = one.intersection(&last).expect("they touch");
@@ -84,12 +84,12 @@ fn a_square_that_moves_is_followed_and_a_still_one_is_not() {
         for still in 0..40 {
             found = pass(&mut *source, frame(size, scene(&size, Some(last), still))).1;
         }
-        assert_eq!(found, [], "{pixels:?}: what stopped is background");
+        assert_eq!(found, [], "{pixels:?}: a stopped object is background");
     }
 }
 
 #[test]
-fn what_was_there_first_and_goes_leaves_no_box_where_it_was() {
+fn an_object_of_the_first_picture_leaves_no_box_behind() {
     let size = geometry(PixelFormat::Bgrx32, 320, 200, 0);
     let mut source = half(&Track, &[], Half::Source);
     for step in 0..30u32 {
@@ -103,7 +103,7 @@ fn what_was_there_first_and_goes_leaves_no_box_where_it_was() {
 }
 
 #[test]
-fn a_colour_is_found_at_once_and_the_largest_first() {
+fn a_colour_is_found_at_once_largest_object_first() {
     for pixels in COLOURS {
         let size = geometry(pixels, 333, 201, 0);
         let given = [("mode", "colour"), ("threshold", "40")];
@@ -128,7 +128,7 @@ fn a_colour_is_found_at_once_and_the_largest_first() {
 }
 
 #[test]
-fn boxes_are_drawn_on_request_and_nothing_else_changes() {
+fn drawing_boxes_changes_no_other_pixels() {
     for pixels in COLOURS {
         let size = geometry(pixels, 160, 120, 0);
         let mut source =
@@ -144,10 +144,12 @@ fn boxes_are_drawn_on_request_and_nothing_else_changes() {
                 (x + by..x + width - by).contains(&(across as u32))
                     && (y + by..y + height - by).contains(&(down as u32))
             };
-            let made = at(&size, drawn, 0, across, down);
+            let output = pixel(&size, drawn, 0, across, down);
             match inside(0) && !inside(2) {
-                true => assert!(made.iter().all(|byte| *byte == white), "{pixels:?} {across} {down}"),
-                false => assert_eq!(made, at(&size, &bytes, 0, across, down), "{pixels:?} {across} {down}"),
+                true => assert!(output.iter().all(|byte| *byte == white), "{pixels:?} {across} {down}"),
+                false => {
+                    assert_eq!(output, pixel(&size, &bytes, 0, across, down), "{pixels:?} {across} {down}")
+                }
             }
         }
     }
@@ -162,7 +164,7 @@ fn a_colour_is_six_digits() {
 }
 
 #[test]
-fn a_picture_of_another_size_begins_anew() {
+fn a_picture_of_another_size_restarts_tracking() {
     let mut source = half(&Track, &[], Half::Source);
     for (width, height) in [(64, 64), (8, 512), (1, 1), (320, 200), (200, 320)] {
         let size = geometry(PixelFormat::I420, width, height, 0);

@@ -1,6 +1,6 @@
 //! A set of event codes.
 
-/// Codes a [`Bits`] can hold: as many as there are keys, the largest kind (`KEY_CNT`).
+/// The number of codes in a [`Bits`]: as many as there are keys, the kind with the most (`KEY_CNT`).
 pub const BITS_COUNT: usize = 768;
 
 const WORD_BITS: usize = u64::BITS as usize;
@@ -17,7 +17,7 @@ impl Bits {
         Bits::default()
     }
 
-    /// The set whose member n is bit `n % 8` of byte `n / 8`; what is beyond [`BITS_COUNT`] is left out.
+    /// Makes a set from bytes: code n is bit `n % 8` of byte `n / 8`. Codes from [`BITS_COUNT`] on are ignored.
     pub fn from_bytes(bytes: &[u8]) -> Bits {
         let mut bits = Bits::new();
         for (at, byte) in bytes.iter().enumerate().take(BITS_COUNT / 8) {
@@ -26,21 +26,21 @@ impl Bits {
         bits
     }
 
-    /// The bytes of [`Bits::from_bytes`], without zeros at the end.
+    /// Returns the bytes for [`Bits::from_bytes`], without trailing zeros.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
         bytes
     }
 
-    /// Whether `code` is a member.
+    /// Returns true if `code` is a member.
     pub fn contains(&self, code: u16) -> bool {
         self.words
             .get(usize::from(code) / WORD_BITS)
             .is_some_and(|word| word >> (usize::from(code) % WORD_BITS) & 1 == 1)
     }
 
-    /// Makes `code` a member or not; says whether that changed anything. Codes beyond the last stay out.
+    /// Adds or removes `code`; returns true if that changed the set. Codes from [`BITS_COUNT`] on are ignored.
     pub fn set(&mut self, code: u16, member: bool) -> bool {
         let Some(word) = self.words.get_mut(usize::from(code) / WORD_BITS) else {
             return false;
@@ -51,29 +51,29 @@ impl Bits {
         *word != before
     }
 
-    /// The members, smallest first.
+    /// Iterates over the members, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         (0..BITS_COUNT as u16).filter(|code| self.contains(*code))
     }
 
-    /// Whether there is no member.
+    /// Returns true if there is no member.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The members that `other` has not.
+    /// The members that are not in `other`.
     pub fn without(&self, other: &Bits) -> Bits {
         let mut left = *self;
         left.words.iter_mut().zip(other.words).for_each(|(word, other)| *word &= !other);
         left
     }
 
-    /// The members that `other` has too.
+    /// The members that are also in `other`.
     pub fn common(&self, other: &Bits) -> Bits {
         self.without(&self.without(other))
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_beyond_the_last_stay_out() {
+    fn codes_beyond_the_last_are_ignored() {
         let mut bits = Bits::new();
         assert!(!bits.set(768, true));
         assert!(!bits.contains(u16::MAX));

@@ -11,7 +11,7 @@ pub const EV_LED: u16 = 0x11;
 pub const EV_SND: u16 = 0x12;
 pub const EV_REP: u16 = 0x14;
 pub const EV_FF: u16 = 0x15;
-/// What `uinput` calls a request of its own (`linux/uinput.h`).
+/// The event kind of `uinput`'s own requests (`linux/uinput.h`).
 pub const EV_UINPUT: u16 = 0x0101;
 pub const UI_FF_UPLOAD: u16 = 1;
 pub const UI_FF_ERASE: u16 = 2;
@@ -82,5 +82,5 @@ pub const FF_INERTIA: u16 = 0x56;
 pub const FF_RAMP: u16 = 0x57;
 pub const FF_GAIN: u16 = 0x60;
 pub const FF_AUTOCENTER: u16 = 0x61;
-/// Effect numbers stand below [`FF_GAIN`] among the codes of `EV_FF`, so there are at most as many.
+/// Effect numbers are below [`FF_GAIN`] among the codes of `EV_FF`, so there are at most that many.
 pub const FF_EFFECTS_MAX: u16 = FF_GAIN;

@@ -1,33 +1,34 @@
-//! Force-feedback effects (`struct ff_effect`), without the union: every kind's parameters are 16-bit words.
+//! Force-feedback effects (`struct ff_effect`), without its union: the parameters of every kind are 16-bit
+//! words.
 
 use super::code;
 
-/// Words of parameters of the kind of effect with the most: a condition's two axes of six.
+/// Parameters, in words, of the largest kind of effect: two axes of a condition, six each.
 pub const EFFECT_PARAMETERS_MAX: usize = 12;
 
-/// An effect as an application describes it to a device. Times are milliseconds.
+/// An effect, as an application uploads it. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
     /// `FF_RUMBLE`, `FF_PERIODIC` and so on.
     pub kind: u16,
-    /// Its number on the device; -1 asks for a new one.
+    /// Its number on the device; -1 requests a new one.
     pub id: i16,
-    /// Where the force comes from: 0x4000 for a quarter turn.
+    /// The direction that the force comes from: 0x4000 is a quarter turn.
     pub direction: u16,
     /// The button that starts it.
     pub trigger_button: u16,
-    /// How soon the button starts it again.
+    /// The shortest time between two starts by the button.
     pub trigger_interval_ms: u16,
-    /// How long it plays; 0 is for ever.
+    /// How long it plays; 0 means for ever.
     pub length_ms: u16,
-    /// What passes before it plays.
+    /// The delay before it plays.
     pub delay_ms: u16,
-    /// The kind's own parameters, in the order of `linux/input.h` (an envelope's four at the end of a kind
-    /// that has one); those that the kind has not are 0. Custom waveforms are not carried.
+    /// The parameters of this kind, in the order of `linux/input.h`; an envelope's four come last. Unused ones
+    /// are 0. Custom waveforms are not supported.
     pub parameters: [u16; EFFECT_PARAMETERS_MAX],
 }
 
-/// How many parameters a kind of effect has; `None` if it is not known.
+/// The number of parameters of a kind of effect; `None` for an unknown kind.
 pub fn effect_parameters(kind: u16) -> Option<usize> {
     Some(match kind {
         code::FF_RUMBLE => 2,
@@ -39,7 +40,7 @@ pub fn effect_parameters(kind: u16) -> Option<usize> {
     })
 }
 
-/// Words of the kernel's union: as large as a periodic effect with the pointer at its end.
+/// The length of the kernel's union in words: that of a periodic effect, with the pointer at its end.
 const UNION_WORDS: usize = 12 + size_of::<usize>() / 2;
 
 /// `struct ff_effect`.
@@ -57,7 +58,7 @@ pub(super) struct KernelEffect {
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 struct Union {
-    /// Aligned as the pointer that one of its kinds holds.
+    /// Aligned like the pointer that one of its kinds holds.
     align: [usize; 0],
     words: [u16; UNION_WORDS],
 }
@@ -65,7 +66,7 @@ struct Union {
 const _: () = assert!(size_of::<KernelEffect>() == size_of::<libc::ff_effect>());
 
 impl From<&Effect> for KernelEffect {
-    /// The words after the parameters stay 0: a custom waveform of no samples, at no address.
+    /// The words after the parameters stay 0: a custom waveform without samples and with a null pointer.
     fn from(effect: &Effect) -> Self {
         let mut words = [0; UNION_WORDS];
         let count = effect_parameters(effect.kind).unwrap_or(0);
@@ -82,7 +83,7 @@ impl From<&Effect> for KernelEffect {
 }
 
 impl KernelEffect {
-    /// The effect, if its kind is known.
+    /// Returns the effect, if its kind is known.
     pub(super) fn effect(&self) -> Option<Effect> {
         let mut parameters = [0; EFFECT_PARAMETERS_MAX];
         let count = effect_parameters(self.kind)?;

@@ -1,7 +1,7 @@
-//! Input devices: event nodes (`evdev`) and devices made by a program (`uinput`).
+//! Input devices: event nodes (`evdev`), and devices made by programs (`uinput`).
 //!
-//! The kernel's own names and numbers: `linux/input-event-codes.h`, `linux/input.h`, `linux/uinput.h`, and
-//! its documents `input/event-codes.rst`, `input/multi-touch-protocol.rst`, `input/ff.rst`, `input/uinput.rst`.
+//! Names and numbers are the kernel's: `linux/input-event-codes.h`, `linux/input.h`, `linux/uinput.h`, and its
+//! documents `input/event-codes.rst`, `input/multi-touch-protocol.rst`, `input/ff.rst`, `input/uinput.rst`.
 
 mod bits;
 pub mod code;
@@ -22,9 +22,9 @@ use std::os::fd::BorrowedFd;
 pub struct Event {
     /// `EV_KEY`, `EV_REL` and so on.
     pub kind: u16,
-    /// Which key, axis, light.
+    /// The key, axis or light.
     pub code: u16,
-    /// 1 and 0 for down and up, a distance, a position.
+    /// 1 for down, 0 for up; or a distance; or a position.
     pub value: i32,
 }
 
@@ -34,24 +34,24 @@ impl Event {
         Event { kind, code, value }
     }
 
-    /// What ends a frame.
+    /// The event that ends a frame.
     pub const REPORT: Event = Event::new(code::EV_SYN, code::SYN_REPORT, 0);
 }
 
-/// The name, place and serial number are cut at this many bytes when they are read.
+/// Longer names, locations and serial numbers are truncated to this many bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Bus, maker, product and version of a device (`struct input_id`).
+/// Bus, vendor, product and version of a device (`struct input_id`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Ids {
     /// `BUS_USB` and so on.
     pub bus: u16,
-    /// Who made it.
+    /// The vendor.
     pub vendor: u16,
-    /// What it is.
+    /// The product.
     pub product: u16,
-    /// Which version of it.
+    /// Its version.
     pub version: u16,
 }
 
@@ -59,15 +59,15 @@ pub struct Ids {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Axis {
-    /// Where it stands.
+    /// The current value.
     pub value: i32,
     /// Smallest value.
     pub minimum: i32,
     /// Largest value.
     pub maximum: i32,
-    /// Noise that the kernel filters out.
+    /// The noise that the kernel filters out.
     pub fuzz: i32,
-    /// Values around the centre that a program should take as the centre.
+    /// The values around the centre that programs should treat as the centre.
     pub flat: i32,
     /// Units per millimetre, or per radian.
     pub resolution: i32,
@@ -75,9 +75,9 @@ pub struct Axis {
 
 const EVENT_BYTES: usize = size_of::<libc::input_event>();
 
-/// Appends what a descriptor has, at most 64 events, and returns how many: each with its time in
-/// nanoseconds, on the clock of the descriptor ([`evdev::use_boot_clock`]). None is
-/// [`io::ErrorKind::WouldBlock`] on a non-blocking descriptor; a device that went away is ENODEV.
+/// Reads and appends the pending events, at most 64, and returns their number. Each has its time in nanoseconds
+/// on the clock of the descriptor ([`evdev::use_boot_clock`]). Without events a non-blocking descriptor fails
+/// with [`io::ErrorKind::WouldBlock`]; a removed device fails with `ENODEV`.
 pub fn read_events(descriptor: BorrowedFd<'_>, into: &mut Vec<(u64, Event)>) -> io::Result<usize> {
     let mut bytes = [0; 64 * EVENT_BYTES];
     let length = rustix::io::read(descriptor, &mut bytes)?;
@@ -85,7 +85,7 @@ pub fn read_events(descriptor: BorrowedFd<'_>, into: &mut Vec<(u64, Event)>) -> 
     Ok(length / EVENT_BYTES)
 }
 
-/// Writes events in one call, so that nobody's come between them.
+/// Writes events in one call, so that no other events come between them.
 pub fn write_events(descriptor: BorrowedFd<'_>, events: &[Event]) -> io::Result<()> {
     let mut bytes = vec![0; events.len() * EVENT_BYTES];
     for (bytes, event) in bytes.chunks_exact_mut(EVENT_BYTES).zip(events) {
@@ -110,7 +110,7 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 fn parse_event(bytes: &[u8]) -> (u64, Event) {
-    // The time is two words of the kernel's `unsigned long` at the front.
+    // The time is at the front: two words of the kernel's type `unsigned long`.
     const WORD: usize = size_of::<usize>();
     let seconds = usize::from_ne_bytes(get::<WORD>(bytes, 0)) as u64;
     let microseconds = usize::from_ne_bytes(get::<WORD>(bytes, WORD)) as u64;
@@ -122,10 +122,10 @@ fn parse_event(bytes: &[u8]) -> (u64, Event) {
     (seconds.saturating_mul(1_000_000_000).saturating_add(microseconds * 1000), event)
 }
 
-/// The text that an ioctl of `evdev` or `uinput` answers, without its closing zero.
+/// Calls an ioctl of `evdev` or `uinput` that returns a text; removes the final zero.
 fn ioctl_text(descriptor: BorrowedFd<'_>, group: u8, number: u32) -> io::Result<String> {
     let mut bytes = [0u8; TEXT_BYTES_MAX];
-    // SAFETY: every caller in this module names a request that fills a byte string of any length.
+    // SAFETY: every caller in this module uses a request that fills a byte string of any length.
     unsafe { ioctl_fill(descriptor, group, number, &mut bytes)? };
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
@@ -138,14 +138,14 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn structures_are_as_large_as_the_kernels() {
+    fn structures_have_the_kernels_size() {
         assert_eq!(size_of::<Axis>(), size_of::<libc::input_absinfo>());
         assert_eq!(size_of::<Ids>(), size_of::<libc::input_id>());
     }
 
-    /// Numbers as a C program prints them on x86-64: `EVIOCGID`, `EVIOCGRAB`, `EVIOCGNAME(256)`.
+    /// The numbers that a C program prints on x86-64: `EVIOCGID`, `EVIOCGRAB`, `EVIOCGNAME(256)`.
     #[test]
-    fn ioctl_numbers_are_the_kernels() {
+    fn ioctl_numbers_match_the_kernels() {
         assert_eq!(ioctl_number(READ, b'E', 2, size_of::<Ids>()) as u32, 0x8008_4502);
         assert_eq!(ioctl_number(WRITE, b'E', 0x90, 4) as u32, 0x4004_4590);
         assert_eq!(ioctl_number(READ, b'E', 6, 256) as u32, 0x8100_4506);

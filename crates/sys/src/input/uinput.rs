@@ -1,4 +1,4 @@
-//! Devices that a program makes (`drivers/input/misc/uinput.c`).
+//! Input devices made by programs (`drivers/input/misc/uinput.c`).
 
 use super::effect::KernelEffect;
 use super::{Axis, Effect, Ids};
@@ -14,7 +14,7 @@ const CREATE: libc::Ioctl = ioctl_number(0, GROUP, 1, 0);
 const DESTROY: libc::Ioctl = ioctl_number(0, GROUP, 2, 0);
 const SET_PHYS: libc::Ioctl = ioctl_number(WRITE, GROUP, 108, size_of::<usize>());
 
-/// A name is cut at this many bytes (`UINPUT_MAX_NAME_SIZE` less the closing zero).
+/// Longer names are truncated to this many bytes (`UINPUT_MAX_NAME_SIZE` less the final zero).
 pub const NAME_BYTES_MAX: usize = 79;
 
 #[repr(C)]
@@ -45,29 +45,28 @@ struct Erase {
     effect: u32,
 }
 
-/// Name, ids, and how many effects it holds (UI_DEV_SETUP).
+/// Sets the name, the ids, and the number of effects (`UI_DEV_SETUP`).
 pub fn set_up(device: BorrowedFd<'_>, name: &str, ids: Ids, effects_max: u32) -> io::Result<()> {
     let mut setup = Setup { ids, name: [0; NAME_BYTES_MAX + 1], effects_max };
     let length = name.floor_char_boundary(NAME_BYTES_MAX);
     setup.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-    // SAFETY: UI_DEV_SETUP reads a `struct uinput_setup`, which `Setup` is.
+    // SAFETY: UI_DEV_SETUP reads a `struct uinput_setup`, which is the layout of `Setup`.
     unsafe { ioctl_struct(device, GROUP, WRITE, 3, &mut setup) }.map(drop)
 }
 
-/// An absolute axis (UI_ABS_SETUP).
+/// Sets up an absolute axis (`UI_ABS_SETUP`).
 pub fn set_axis(device: BorrowedFd<'_>, code: u16, axis: Axis) -> io::Result<()> {
     let mut setup = AxisSetup { code, axis };
-    // SAFETY: UI_ABS_SETUP reads a `struct uinput_abs_setup`, which `AxisSetup` is.
+    // SAFETY: UI_ABS_SETUP reads a `struct uinput_abs_setup`, which is the layout of `AxisSetup`.
     unsafe { ioctl_struct(device, GROUP, WRITE, 4, &mut setup) }.map(drop)
 }
 
-/// The device will have events of a kind (UI_SET_EVBIT).
+/// Enables a kind of event (`UI_SET_EVBIT`).
 pub fn enable_kind(device: BorrowedFd<'_>, kind: u16) -> io::Result<()> {
     set_bit(device, 100, kind)
 }
 
-/// The device will have this code of a kind (UI_SET_KEYBIT and its like). Kinds without codes of their own
-/// have none to enable.
+/// Enables a code of a kind (`UI_SET_KEYBIT` and others). Does nothing for kinds without codes.
 pub fn enable_code(device: BorrowedFd<'_>, kind: u16, code: u16) -> io::Result<()> {
     let number = match kind {
         code::EV_KEY => 101,
@@ -83,7 +82,7 @@ pub fn enable_code(device: BorrowedFd<'_>, kind: u16, code: u16) -> io::Result<(
     set_bit(device, number, code)
 }
 
-/// The device will have a property (UI_SET_PROPBIT).
+/// Enables a property (`UI_SET_PROPBIT`).
 pub fn enable_property(device: BorrowedFd<'_>, property: u16) -> io::Result<()> {
     set_bit(device, 110, property)
 }
@@ -93,32 +92,33 @@ fn set_bit(device: BorrowedFd<'_>, number: u32, bit: u16) -> io::Result<()> {
     unsafe { ioctl_value(device, ioctl_number(WRITE, GROUP, number, INT), bit.into()) }.map(drop)
 }
 
-/// Where it is plugged in (UI_SET_PHYS).
+/// Sets the physical location (`UI_SET_PHYS`).
 pub fn set_physical_location(device: BorrowedFd<'_>, location: &CStr) -> io::Result<()> {
-    // SAFETY: UI_SET_PHYS copies a string that ends with a zero, and keeps no pointer to it.
+    // SAFETY: UI_SET_PHYS copies a string that ends with a zero, and retains no pointer to it.
     let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), SET_PHYS, location.as_ptr()) };
     answer(result).map(drop)
 }
 
-/// Makes the device that was set up; its event node exists afterwards (UI_DEV_CREATE).
+/// Makes the device after its setup; then its event node exists (`UI_DEV_CREATE`).
 pub fn create(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: UI_DEV_CREATE takes no argument.
     unsafe { ioctl_value(device, CREATE, 0) }.map(drop)
 }
 
-/// Takes the device away again, as pulling it out would (UI_DEV_DESTROY).
+/// Removes the device, as if it was unplugged (`UI_DEV_DESTROY`).
 pub fn destroy(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: UI_DEV_DESTROY takes no argument.
     unsafe { ioctl_value(device, DESTROY, 0) }.map(drop)
 }
 
-/// Its name under `/sys/devices/virtual/input`, such as `input7` (UI_GET_SYSNAME).
+/// The name under `/sys/devices/virtual/input`, such as `input7` (`UI_GET_SYSNAME`).
 pub fn system_name(device: BorrowedFd<'_>) -> io::Result<String> {
     ioctl_text(device, GROUP, 44)
 }
 
-/// Answers a program that waits in EVIOCSFF: `decide` gets the effect, with the number that the kernel gave
-/// it (`None`: a kind not known here), and returns 0 or a negative errno (UI_BEGIN_FF_UPLOAD, UI_END_FF_UPLOAD).
+/// Answers an application that waits in `EVIOCSFF`. `decide` gets the effect, with the number that the kernel
+/// assigned (`None` for an unknown kind), and returns 0 or a negative errno (`UI_BEGIN_FF_UPLOAD`,
+/// `UI_END_FF_UPLOAD`).
 pub fn answer_upload(
     device: BorrowedFd<'_>,
     request: u32,
@@ -126,18 +126,18 @@ pub fn answer_upload(
 ) -> io::Result<()> {
     let (effect, old) = (KernelEffect::default(), KernelEffect::default());
     let mut upload = Upload { request, result: 0, effect, old };
-    // SAFETY: both requests take a `struct uinput_ff_upload`, which `Upload` is.
+    // SAFETY: both requests take a `struct uinput_ff_upload`, which is the layout of `Upload`.
     unsafe { ioctl_struct(device, GROUP, READ | WRITE, 200, &mut upload)? };
     upload.result = decide(upload.effect.effect());
     // SAFETY: as above.
     unsafe { ioctl_struct(device, GROUP, WRITE, 201, &mut upload) }.map(drop)
 }
 
-/// Answers a program that waits in EVIOCRMFF, or closes the node, with yes; returns the effect's number
-/// (UI_BEGIN_FF_ERASE, UI_END_FF_ERASE).
+/// Answers an application that waits in `EVIOCRMFF`, or closes the node, with success; returns the effect's
+/// number (`UI_BEGIN_FF_ERASE`, `UI_END_FF_ERASE`).
 pub fn answer_erase(device: BorrowedFd<'_>, request: u32) -> io::Result<u32> {
     let mut erase = Erase { request, result: 0, effect: 0 };
-    // SAFETY: both requests take a `struct uinput_ff_erase`, which `Erase` is.
+    // SAFETY: both requests take a `struct uinput_ff_erase`, which is the layout of `Erase`.
     unsafe { ioctl_struct(device, GROUP, READ | WRITE, 202, &mut erase)? };
     let effect = erase.effect;
     // SAFETY: as above.

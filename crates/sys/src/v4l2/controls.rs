@@ -1,4 +1,4 @@
-//! Brightness, exposure and so on: what a node has, where it stands, and setting it.
+//! Controls of a camera: brightness, exposure and so on. Lists, reads and sets them.
 
 use super::layout::*;
 use super::{LIST_MAX, ask, is, text};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What values a control takes (`enum v4l2_ctrl_type`); others are not spoken of here.
+/// The type of a control (`enum v4l2_ctrl_type`); other types are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A number.
@@ -16,7 +16,7 @@ pub enum Kind {
     Boolean,
     /// One of several words.
     Menu,
-    /// Something to be done: any value does it.
+    /// An action; any value triggers it.
     Button,
     /// A number of 64 bits.
     Wide,
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// With the kernel's numbers.
+    /// All types with the kernel's numbers.
     pub const ALL: [(Kind, u32); 7] = [
         (Kind::Integer, 1),
         (Kind::Boolean, 2),
@@ -42,19 +42,19 @@ impl Kind {
 /// A control that can be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// Its number, `V4L2_CID_BRIGHTNESS` and so on.
+    /// Its number: `V4L2_CID_BRIGHTNESS` and so on.
     pub id: u32,
-    /// What values it takes.
+    /// Its type.
     pub kind: Kind,
-    /// What people call it.
+    /// Its name for users.
     pub name: String,
     /// Smallest value.
     pub minimum: i64,
     /// Largest value.
     pub maximum: i64,
-    /// From one value to the next.
+    /// The difference between two valid values.
     pub step: u64,
-    /// Where it stands at first.
+    /// The default value.
     pub default: i64,
 }
 
@@ -75,7 +75,7 @@ pub fn controls(node: BorrowedFd<'_>) -> io::Result<Vec<Control>> {
             Err(error) if is(&error, Errno::INVAL) || is(&error, Errno::NOTTY) => break,
             Err(error) => return Err(error),
         }
-        // A driver that does not go on would never end.
+        // A faulty driver may repeat a control; stop there.
         if query.id <= last {
             break;
         }
@@ -96,12 +96,12 @@ pub fn controls(node: BorrowedFd<'_>) -> io::Result<Vec<Control>> {
     Ok(found)
 }
 
-/// The words, or the numbers, of a menu, each with its value (`VIDIOC_QUERYMENU`).
+/// The entries of a menu, words or numbers, each with its value (`VIDIOC_QUERYMENU`).
 pub fn menu(node: BorrowedFd<'_>, control: &Control) -> io::Result<Vec<(i64, String)>> {
     let first = u32::try_from(control.minimum).unwrap_or(0);
     let last = u32::try_from(control.maximum).unwrap_or(0).min(first.saturating_add(LIST_MAX));
     let is_number = control.kind == Kind::IntegerMenu;
-    // There may be holes in a menu.
+    // A menu may have gaps.
     let entries = (first..=last).filter_map(|index| {
         let mut entry = KernelMenu { id: control.id, index, ..Plain::zeroed() };
         // SAFETY: VIDIOC_QUERYMENU reads and writes a `struct v4l2_querymenu`.
@@ -120,7 +120,8 @@ pub fn menu(node: BorrowedFd<'_>, control: &Control) -> io::Result<Vec<(i64, Str
     entries.collect()
 }
 
-/// Where a control stands (`VIDIOC_G_CTRL`, of a wide one `VIDIOC_G_EXT_CTRLS`). EACCES: it can only be set.
+/// The value of a control (`VIDIOC_G_CTRL`; `VIDIOC_G_EXT_CTRLS` for a wide one). Fails with `EACCES` if it can
+/// only be set.
 pub fn value(node: BorrowedFd<'_>, id: u32, kind: Kind) -> io::Result<i64> {
     match kind {
         Kind::Wide => wide(node, 71, id, 0),
@@ -128,7 +129,7 @@ pub fn value(node: BorrowedFd<'_>, id: u32, kind: Kind) -> io::Result<i64> {
             let mut control = KernelControl { id, value: 0 };
             // SAFETY: VIDIOC_G_CTRL reads and writes a `struct v4l2_control`.
             unsafe { ask(node, READ | WRITE, 27, &mut control)? };
-            // Bits are no sign.
+            // A bit mask is unsigned.
             Ok(match kind {
                 Kind::Bitmask => control.value.cast_unsigned().into(),
                 _ => control.value.into(),
@@ -137,8 +138,8 @@ pub fn value(node: BorrowedFd<'_>, id: u32, kind: Kind) -> io::Result<i64> {
     }
 }
 
-/// Sets a control (`VIDIOC_S_CTRL`, of a wide one `VIDIOC_S_EXT_CTRLS`); drivers take the nearest value they
-/// have, or refuse with ERANGE. EBUSY or EACCES: not now.
+/// Sets a control (`VIDIOC_S_CTRL`; `VIDIOC_S_EXT_CTRLS` for a wide one). Drivers use the nearest valid value
+/// or fail with `ERANGE`. `EBUSY` or `EACCES` mean that it cannot be set now.
 pub fn set_value(node: BorrowedFd<'_>, id: u32, kind: Kind, value: i64) -> io::Result<()> {
     match kind {
         Kind::Wide => wide(node, 72, id, value).map(drop),
@@ -152,7 +153,7 @@ pub fn set_value(node: BorrowedFd<'_>, id: u32, kind: Kind, value: i64) -> io::R
     }
 }
 
-/// One control of 64 bits, by the request of this number.
+/// Calls the request with this number for one control of 64 bits.
 fn wide(node: BorrowedFd<'_>, number: u32, id: u32, value: i64) -> io::Result<i64> {
     let mut control = KernelWideControl { id, size: 0, reserved: 0, value };
     let mut controls = KernelWideControls {
@@ -163,13 +164,13 @@ fn wide(node: BorrowedFd<'_>, number: u32, id: u32, value: i64) -> io::Result<i6
         reserved: 0,
         controls: &raw mut control,
     };
-    // SAFETY: both requests read and write a `struct v4l2_ext_controls` and as many `struct v4l2_ext_control`
-    // as it counts: the one that it points at, which lives through the call.
+    // SAFETY: both requests read and write a `struct v4l2_ext_controls` and the counted number of `struct
+    // v4l2_ext_control`: the one that it points to, which lives through the call.
     unsafe { ask(node, READ | WRITE, number, &mut controls)? };
     Ok(control.value)
 }
 
-/// The control of this name, if the node has one: `sustain_framerate` and so on.
+/// Returns the control with this name, such as `sustain_framerate`, if the node has it.
 pub fn named(node: BorrowedFd<'_>, name: &str) -> io::Result<Option<Control>> {
     Ok(controls(node)?.into_iter().find(|control| control.name == name))
 }

@@ -45,7 +45,7 @@ pub(super) struct KernelPixels {
     pub colour: [u32; 6],
 }
 
-/// `struct v4l2_format` with `struct v4l2_pix_format` in its union, which is aligned as a pointer.
+/// `struct v4l2_format` with `struct v4l2_pix_format` in its union, which has the alignment of a pointer.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct KernelFormat {
@@ -79,7 +79,8 @@ pub(super) struct KernelInterval {
     pub reserved: [u32; 2],
 }
 
-/// `struct v4l2_streamparm` with `struct v4l2_captureparm` or `struct v4l2_outputparm`, which begin alike.
+/// `struct v4l2_streamparm` with `struct v4l2_captureparm` or `struct v4l2_outputparm`, which start with the
+/// same fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct KernelStream {
@@ -116,7 +117,7 @@ pub(super) struct KernelBuffer {
     pub timecode: [u32; 4],
     pub sequence: u32,
     pub memory: u32,
-    /// A union; for mapped buffers the offset in its first half.
+    /// A union; for mapped buffers its first half is the offset.
     pub offset: u32,
     pub offset_rest: u32,
     pub length: u32,
@@ -171,7 +172,7 @@ pub(super) struct KernelQuery {
     pub reserved: [u32; 32],
 }
 
-/// `struct v4l2_querymenu`, which is packed; the name or, of a menu of numbers, the value in its front.
+/// `struct v4l2_querymenu`, which is packed. It starts with the name, or the value in a menu of numbers.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]
 pub(super) struct KernelMenu {
@@ -206,10 +207,10 @@ pub(super) struct KernelEvent {
     pub end: u32,
 }
 
-/// A structure all of whose bytes are zero.
+/// A structure that may consist of zero bytes.
 pub(super) trait Plain: Copy {
     fn zeroed() -> Self {
-        // SAFETY: who implements this trait, below, consists of numbers, for which zero is a value.
+        // SAFETY: the implementors below consist of numbers, for which zero is valid.
         unsafe { std::mem::zeroed() }
     }
 }
@@ -221,7 +222,7 @@ macro_rules! plain {
     };
 }
 
-// Sizes as a C program prints them on x86-64; aarch64 has the same.
+// The sizes that a C program prints on x86-64; aarch64 has the same.
 #[cfg(target_pointer_width = "64")]
 plain! {
     KernelCapability: 104, KernelFormatName: 64, KernelFormat: 208, KernelSize: 44, KernelInterval: 52,
@@ -234,9 +235,9 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// Places as a C program prints them.
+    /// The offsets that a C program prints.
     #[test]
-    fn fields_stand_where_the_kernel_has_them() {
+    fn fields_have_the_kernels_offsets() {
         let places = [
             (offset_of!(KernelFormat, pixels), 8),
             (offset_of!(KernelStream, interval), 12),

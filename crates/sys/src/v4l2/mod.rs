@@ -1,7 +1,7 @@
-//! Cameras and what takes pictures as one gives them (V4L2): what a node is, its pictures' layout and rate, and
-//! what happens to it. Controls are in [`controls`], the buffers that frames come in are in [`queue`].
+//! Video devices (V4L2): capabilities, picture layout, frame rate and events. [`controls`] has the controls,
+//! [`queue`] the buffers of frames.
 //!
-//! The kernel's own numbers and names: `linux/videodev2.h`, and its document `userspace-api/media/v4l`.
+//! Names and numbers are the kernel's: `linux/videodev2.h`, and its document `userspace-api/media/v4l`.
 
 pub mod controls;
 mod layout;
@@ -14,24 +14,24 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 const GROUP: u8 = b'V';
-/// Most answers that are asked for in a list, so that a driver without an end does not hold anybody up.
+/// The most entries requested of a list, as a faulty driver may never end it.
 const LIST_MAX: u32 = 256;
 
-/// A bit of [`Capability::capabilities`]: frames can be captured (`V4L2_CAP_VIDEO_CAPTURE`).
+/// A bit of [`Capability::capabilities`]: captures frames (`V4L2_CAP_VIDEO_CAPTURE`).
 pub const CAPTURE: u32 = 1;
-/// A bit of [`Capability::capabilities`]: frames can be put out (`V4L2_CAP_VIDEO_OUTPUT`).
+/// A bit of [`Capability::capabilities`]: outputs frames (`V4L2_CAP_VIDEO_OUTPUT`).
 pub const OUTPUT: u32 = 2;
-/// A bit of [`Capability::capabilities`]: frames come in buffers (`V4L2_CAP_STREAMING`).
+/// A bit of [`Capability::capabilities`]: frames are passed in buffers (`V4L2_CAP_STREAMING`).
 pub const STREAMING: u32 = 0x0400_0000;
 /// `V4L2_CAP_DEVICE_CAPS`.
 const DEVICE_CAPS: u32 = 0x8000_0000;
 
-/// Into the host or out of it.
+/// The direction of pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// A camera.
     Capture,
-    /// What shows or hands on pictures.
+    /// A display or a loopback device.
     Output,
 }
 
@@ -44,56 +44,56 @@ impl Direction {
     }
 }
 
-/// Who drives a node and what it can do (`VIDIOC_QUERYCAP`).
+/// The driver and the capabilities of a node (`VIDIOC_QUERYCAP`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
     /// The driver.
     pub driver: String,
     /// The device's name.
     pub card: String,
-    /// Where it is plugged in.
+    /// Its physical location.
     pub bus: String,
-    /// What this node can do now: [`CAPTURE`] and so on.
+    /// The current capabilities of this node: [`CAPTURE`] and so on.
     pub capabilities: u32,
 }
 
-/// How pictures lie in memory (`struct v4l2_pix_format`).
+/// The layout of pictures in memory (`struct v4l2_pix_format`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PixelLayout {
     /// Pixels across.
     pub width: u32,
     /// Pixels down.
     pub height: u32,
-    /// What a pixel is.
+    /// The pixel format.
     pub fourcc: [u8; 4],
-    /// Bytes from one row to the next.
+    /// Bytes between the starts of two rows.
     pub stride: u32,
-    /// Bytes of a picture, at most.
+    /// The largest size of a picture in bytes.
     pub size_bytes: u32,
 }
 
-/// The sizes that pictures can have.
+/// The supported picture sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// This one: across and down.
+    /// One size: width and height.
     One(u32, u32),
-    /// Any between these, in steps.
+    /// A range, in steps.
     Range {
-        /// Across: smallest, largest, step.
+        /// Width: smallest, largest, step.
         across: [u32; 3],
-        /// Down: smallest, largest, step.
+        /// Height: smallest, largest, step.
         down: [u32; 3],
     },
 }
 
-/// What a driver tells of by itself (`VIDIOC_DQEVENT`).
+/// An event of the driver (`VIDIOC_DQEVENT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody changed this control.
+    /// The value of this control changed.
     Control(u32),
-    /// The pictures have another size now.
+    /// The size of the pictures changed.
     SourceChange,
-    /// Something else.
+    /// Another event.
     Other(u32),
 }
 
@@ -102,13 +102,13 @@ const EVENT_CONTROL: u32 = 3;
 /// `V4L2_EVENT_SOURCE_CHANGE`.
 const EVENT_SOURCE_CHANGE: u32 = 5;
 
-/// Calls an ioctl of V4L2 again if a signal interrupted it.
+/// Calls a V4L2 ioctl; repeats it after interruption by a signal.
 ///
 /// # Safety
 /// As [`ioctl_struct`].
 unsafe fn ask<T>(node: BorrowedFd<'_>, direction: u32, number: u32, value: &mut T) -> io::Result<()> {
     loop {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         match unsafe { ioctl_struct(node, GROUP, direction, number, value) } {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             answer => return answer.map(drop),
@@ -121,7 +121,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Answers of numbered questions, until the driver has no more.
+/// Calls `question` with increasing numbers until the driver has no more entries.
 fn list<T>(mut question: impl FnMut(u32) -> io::Result<T>) -> io::Result<Vec<T>> {
     let mut answers = Vec::new();
     for index in 0..LIST_MAX {
@@ -138,7 +138,7 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// What a node is. ENOTTY: none of V4L2's.
+/// The capability of a node. Fails with `ENOTTY` if it is not a V4L2 device.
 pub fn capability(node: BorrowedFd<'_>) -> io::Result<Capability> {
     let mut answer = KernelCapability::zeroed();
     // SAFETY: VIDIOC_QUERYCAP fills a `struct v4l2_capability`.
@@ -155,7 +155,7 @@ pub fn capability(node: BorrowedFd<'_>) -> io::Result<Capability> {
     })
 }
 
-/// The pixel formats it has, the driver's favourite first (`VIDIOC_ENUM_FMT`).
+/// The pixel formats, the driver's preference first (`VIDIOC_ENUM_FMT`).
 pub fn formats(node: BorrowedFd<'_>, direction: Direction) -> io::Result<Vec<[u8; 4]>> {
     list(|index| {
         let mut answer = KernelFormatName { index, kind: direction.number(), ..Plain::zeroed() };
@@ -165,7 +165,7 @@ pub fn formats(node: BorrowedFd<'_>, direction: Direction) -> io::Result<Vec<[u8
     })
 }
 
-/// The sizes it has with these pixels (`VIDIOC_ENUM_FRAMESIZES`); none if it does not say.
+/// The picture sizes for a pixel format (`VIDIOC_ENUM_FRAMESIZES`); none if unknown.
 pub fn sizes(node: BorrowedFd<'_>, fourcc: [u8; 4]) -> io::Result<Vec<Sizes>> {
     list(|index| {
         let mut answer = KernelSize { index, fourcc, ..Plain::zeroed() };
@@ -179,8 +179,8 @@ pub fn sizes(node: BorrowedFd<'_>, fourcc: [u8; 4]) -> io::Result<Vec<Sizes>> {
     })
 }
 
-/// The times between frames that it has with such pictures, as fractions of seconds, or the shortest and the
-/// longest (`VIDIOC_ENUM_FRAMEINTERVALS`); none if it does not say.
+/// The times between frames for such pictures, as fractions of seconds; or the shortest and the longest
+/// (`VIDIOC_ENUM_FRAMEINTERVALS`). None if unknown.
 pub fn intervals(
     node: BorrowedFd<'_>,
     fourcc: [u8; 4],
@@ -205,16 +205,16 @@ fn layout_of(pixels: &KernelPixels) -> PixelLayout {
     PixelLayout { width, height, fourcc, stride, size_bytes }
 }
 
-/// How its pictures lie now (`VIDIOC_G_FMT`).
+/// The current layout of pictures (`VIDIOC_G_FMT`).
 pub fn format(node: BorrowedFd<'_>, direction: Direction) -> io::Result<PixelLayout> {
     let mut format = kernel_format(direction);
-    // SAFETY: VIDIOC_G_FMT reads and writes a `struct v4l2_format`; of these kinds it holds no pointer.
+    // SAFETY: VIDIOC_G_FMT reads and writes a `struct v4l2_format`; for these types it holds no pointer.
     unsafe { ask(node, READ | WRITE, 4, &mut format)? };
     Ok(layout_of(&format.pixels))
 }
 
-/// Asks for pictures that lie so; the driver answers with what comes nearest (`VIDIOC_S_FMT`). A stride of 0
-/// leaves that to it. EBUSY: frames flow.
+/// Requests a layout of pictures; returns the nearest one that the driver supports (`VIDIOC_S_FMT`). With a
+/// stride of 0 the driver chooses it. Fails with `EBUSY` while streaming.
 pub fn set_format(
     node: BorrowedFd<'_>,
     direction: Direction,
@@ -226,12 +226,12 @@ pub fn set_format(
     let PixelLayout { width, height, fourcc, stride, size_bytes } = *wanted;
     format.pixels =
         KernelPixels { width, height, fourcc, stride, size_bytes, field: PROGRESSIVE, ..format.pixels };
-    // SAFETY: VIDIOC_S_FMT reads and writes a `struct v4l2_format`; of these kinds it holds no pointer.
+    // SAFETY: VIDIOC_S_FMT reads and writes a `struct v4l2_format`; for these types it holds no pointer.
     unsafe { ask(node, READ | WRITE, 5, &mut format)? };
     Ok(layout_of(&format.pixels))
 }
 
-/// The time from one frame to the next, as a fraction of seconds; 0 as a denominator if it has no fixed rate
+/// The time between frames as a fraction of seconds; the denominator is 0 without a fixed rate
 /// (`VIDIOC_G_PARM`).
 pub fn interval(node: BorrowedFd<'_>, direction: Direction) -> io::Result<(u32, u32)> {
     let mut stream = KernelStream { kind: direction.number(), ..Plain::zeroed() };
@@ -240,7 +240,7 @@ pub fn interval(node: BorrowedFd<'_>, direction: Direction) -> io::Result<(u32, 
     Ok(stream.interval.into())
 }
 
-/// Asks for a time between frames; the driver answers with what comes nearest (`VIDIOC_S_PARM`).
+/// Requests a time between frames; returns the nearest one that the driver supports (`VIDIOC_S_PARM`).
 pub fn set_interval(
     node: BorrowedFd<'_>,
     direction: Direction,
@@ -252,7 +252,7 @@ pub fn set_interval(
     Ok(stream.interval.into())
 }
 
-/// Wants to be told of these changes (`VIDIOC_SUBSCRIBE_EVENT`); EINVAL or ENOTTY if the driver does not tell.
+/// Subscribes to an event (`VIDIOC_SUBSCRIBE_EVENT`). Fails with `EINVAL` or `ENOTTY` if the driver lacks it.
 pub fn subscribe(node: BorrowedFd<'_>, event: Event) -> io::Result<()> {
     let (kind, id) = match event {
         Event::Control(id) => (EVENT_CONTROL, id),
@@ -264,7 +264,7 @@ pub fn subscribe(node: BorrowedFd<'_>, event: Event) -> io::Result<()> {
     unsafe { ask(node, WRITE, 90, &mut subscription) }
 }
 
-/// The next thing it tells; `None` if there is nothing now (`VIDIOC_DQEVENT` on a non-blocking descriptor).
+/// Returns the next event; `None` if none is pending (`VIDIOC_DQEVENT` on a non-blocking descriptor).
 pub fn next_event(node: BorrowedFd<'_>) -> io::Result<Option<Event>> {
     let mut event = KernelEvent::zeroed();
     // SAFETY: VIDIOC_DQEVENT fills a `struct v4l2_event`.
@@ -274,7 +274,7 @@ pub fn next_event(node: BorrowedFd<'_>) -> io::Result<Option<Event>> {
             EVENT_SOURCE_CHANGE => Event::SourceChange,
             other => Event::Other(other),
         })),
-        // ENOENT: no event waits, or none was asked for.
+        // ENOENT: no event is pending, or none was subscribed.
         Err(error) if [Errno::NOENT, Errno::AGAIN, Errno::NOTTY].iter().any(|none| is(&error, *none)) => {
             Ok(None)
         }
@@ -285,7 +285,7 @@ pub fn next_event(node: BorrowedFd<'_>) -> io::Result<Option<Event>> {
 const STREAM_ON: libc::Ioctl = ioctl_number(WRITE, GROUP, 18, size_of::<libc::c_int>());
 const STREAM_OFF: libc::Ioctl = ioctl_number(WRITE, GROUP, 19, size_of::<libc::c_int>());
 
-/// Lets frames flow, or stops them (`VIDIOC_STREAMON`, `VIDIOC_STREAMOFF`).
+/// Starts or stops streaming (`VIDIOC_STREAMON`, `VIDIOC_STREAMOFF`).
 pub fn stream(node: BorrowedFd<'_>, direction: Direction, on: bool) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let kind = direction.number() as libc::c_int;
@@ -300,9 +300,9 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;
 
-    /// Numbers as a C program prints them on x86-64.
+    /// The numbers that a C program prints on x86-64.
     #[test]
-    fn ioctl_numbers_are_the_kernels() {
+    fn ioctl_numbers_match_the_kernels() {
         fn request<T>(direction: u32, number: u32) -> u32 {
             ioctl_number(direction, GROUP, number, size_of::<T>()) as u32
         }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_camera_says_so() {
+    fn a_node_that_is_not_a_camera_is_refused() {
         let file = File::open("/dev/null").unwrap();
         let node = file.as_fd();
         assert!(is(&capability(node).unwrap_err(), Errno::NOTTY));

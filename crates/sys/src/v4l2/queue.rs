@@ -1,8 +1,8 @@
-//! The buffers that a camera's frames come in, shared with the driver by a mapping (`V4L2_MEMORY_MMAP`).
+//! The frame buffers of a camera, mapped from the driver (`V4L2_MEMORY_MMAP`).
 //!
-//! A buffer belongs to the driver while it is queued, and to whoever holds its [`Frame`] from when it is taken until
-//! the frame is dropped, which queues it again. So a frame is read where the driver left it, without a copy, and
-//! there are never more of them than buffers.
+//! The driver owns a queued buffer. Taking it makes a [`Frame`], which owns the buffer until it is dropped;
+//! that queues the buffer again. So frames are read in place, without a copy, and there are never more frames
+//! than buffers.
 
 use super::layout::*;
 use super::{Direction, ask, is, stream};
@@ -23,22 +23,22 @@ const FLAG_LAST: u32 = 0x0010_0000;
 const FLAG_TIME_MASK: u32 = 0xe000;
 const FLAG_TIME_MONOTONIC: u32 = 0x2000;
 
-/// Nobody's: the driver does not write it, and nobody reads it.
+/// The driver does not write it, and no frame owns it.
 const IDLE: u8 = 0;
-/// The driver's.
+/// The driver owns it.
 const QUEUED: u8 = 1;
-/// Of whoever holds its frame.
+/// A frame owns it.
 const HELD: u8 = 2;
 
-/// One buffer in this process's memory.
+/// One buffer, mapped into this process.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is memory by address, and unmapped only when its one owner goes.
+// SAFETY: it is memory by address, and it is unmapped only when its one owner is dropped.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; it is read only by the holder of its frame.
+// SAFETY: as above; only the owning frame reads it.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
@@ -57,35 +57,35 @@ struct Inner {
     node: OwnedFd,
     buffers: Vec<Buffer>,
     queued: AtomicUsize,
-    /// Held while buffers are queued or streaming begins or ends, so that what is dropped meanwhile is queued
-    /// exactly if frames flow.
+    /// True while streaming. It is locked while buffers are queued and while streaming starts or stops, so that
+    /// a dropped frame is queued only during streaming.
     flows: Mutex<bool>,
     /// Only the driver writes to the buffers.
     is_private: bool,
 }
 
-/// A camera's buffers.
+/// The buffers of a camera.
 pub struct Queue {
     inner: Arc<Inner>,
 }
 
-/// A frame in its buffer. Dropped, it gives the buffer back to the driver.
+/// A frame in its buffer. Dropping it returns the buffer to the driver.
 pub struct Frame {
     inner: Arc<Inner>,
     index: usize,
-    /// Bytes that the driver wrote.
+    /// The number of bytes written.
     pub used_bytes: usize,
-    /// The driver's number of the frame; a number left out is a frame that it had no buffer for.
+    /// The driver's number of the frame; a gap means that the driver had no buffer for a frame.
     pub sequence: u32,
-    /// Nanoseconds of the monotonic clock when it was captured; `None` if the driver stamps otherwise.
+    /// The time of capture in nanoseconds of the monotonic clock; `None` if the driver uses another clock.
     pub captured_ns: Option<u64>,
-    /// The driver says that it is not as it should be.
+    /// The driver reports that the frame is damaged.
     pub is_damaged: bool,
-    /// No other follows before the format is set anew.
+    /// The last frame before a change of the format.
     pub is_last: bool,
 }
 
-/// A frame whose buffer nobody writes to until it is dropped: readable in place.
+/// A frame whose buffer is not written until it is dropped, so it can be borrowed in place.
 pub struct StableFrame(Frame);
 
 impl std::fmt::Debug for Queue {
@@ -101,15 +101,17 @@ impl std::fmt::Debug for Frame {
 }
 
 impl Queue {
-    /// Asks the driver for `count` buffers of its present format; it may give fewer or more. `is_private`: only the
-    /// driver writes to them, as all drivers of devices do; v4l2loopback is another program's hand. EBUSY: another
-    /// program has them, or frames of a former queue are still held.
+    /// Requests `count` buffers for the current format; the driver may allocate fewer or more. Set `is_private`
+    /// if only the driver writes to them, as all drivers of devices do; with v4l2loopback another program
+    /// writes. Fails with `EBUSY` if another program uses the device, or if frames of an earlier queue still
+    /// exist.
     pub fn new(node: OwnedFd, count: u32, is_private: bool) -> io::Result<Queue> {
         let count = request(node.as_fd(), count)?;
         let mut buffers = Vec::new();
         for index in 0..count {
             let mut buffer = kernel_buffer(index);
-            // SAFETY: VIDIOC_QUERYBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no pointer.
+            // SAFETY: VIDIOC_QUERYBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no
+            // pointer.
             unsafe { ask(node.as_fd(), READ | WRITE, 9, &mut buffer)? };
             let mapping = map(node.as_fd(), buffer.length as usize, buffer.offset.into())?;
             buffers.push(Buffer { mapping, owner: AtomicU8::new(IDLE) });
@@ -122,17 +124,17 @@ impl Queue {
         Ok(Queue { inner: Arc::new(inner) })
     }
 
-    /// How many buffers there are.
+    /// The number of buffers.
     pub fn len(&self) -> usize {
         self.inner.buffers.len()
     }
 
-    /// Whether there is none, which does not happen.
+    /// Returns true if there are no buffers; that does not happen.
     pub fn is_empty(&self) -> bool {
         self.inner.buffers.is_empty()
     }
 
-    /// How many the driver has to write to.
+    /// The number of buffers that the driver owns.
     pub fn queued(&self) -> usize {
         self.inner.queued.load(Ordering::Acquire)
     }
@@ -142,7 +144,7 @@ impl Queue {
         self.inner.node.as_fd()
     }
 
-    /// Gives the driver all buffers that nobody holds, and lets frames flow.
+    /// Queues all idle buffers and starts streaming.
     pub fn start(&self) -> io::Result<()> {
         let mut flows = self.inner.lock();
         for index in 0..self.len() {
@@ -153,7 +155,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Stops the frames; what the driver has filled and nobody took is lost. Frames that are held stay.
+    /// Stops streaming. Filled buffers that were not taken are lost; existing frames stay valid.
     pub fn stop(&self) -> io::Result<()> {
         let mut flows = self.inner.lock();
         *flows = false;
@@ -166,7 +168,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The oldest frame that nobody took; `None` if there is none now. EPIPE, EIO, EINVAL: frames do not flow.
+    /// Takes the oldest filled buffer; `None` if there is none now. Fails with `EPIPE`, `EIO` or `EINVAL` when
+    /// not streaming.
     pub fn take(&self) -> io::Result<Option<Frame>> {
         let mut buffer = kernel_buffer(0);
         // SAFETY: VIDIOC_DQBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no pointer.
@@ -177,7 +180,7 @@ impl Queue {
         }
         let index = buffer.index as usize;
         let known = self.inner.buffers.get(index).ok_or(Errno::IO)?;
-        // A driver that hands over what it did not have is not to be believed.
+        // Refuse a buffer that the driver did not own; the driver is faulty.
         if known.owner.compare_exchange(QUEUED, HELD, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Err(Errno::IO.into());
         }
@@ -197,7 +200,7 @@ impl Queue {
         }))
     }
 
-    /// Ends the queue; the driver gets its memory back unless a frame is held, and then when that is dropped.
+    /// Frees the buffers; if frames still exist, when the last one is dropped.
     pub fn end(self) -> io::Result<()> {
         self.stop()?;
         request(self.node(), 0).map(drop)
@@ -209,14 +212,15 @@ impl Inner {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a buffer to the driver if it is `from`.
+    /// Queues a buffer if its state is `from`.
     fn queue(&self, index: usize, from: u8) -> io::Result<()> {
         let owner = &self.buffers[index].owner;
         if owner.compare_exchange(from, QUEUED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Ok(());
         }
         let mut buffer = kernel_buffer(index as u32);
-        // SAFETY: VIDIOC_QBUF reads and writes a `struct v4l2_buffer`; the memory it names is nobody's any more.
+        // SAFETY: VIDIOC_QBUF reads and writes a `struct v4l2_buffer`; no reference to the buffer's memory
+        // remains.
         match unsafe { ask(self.node.as_fd(), READ | WRITE, 15, &mut buffer) } {
             Ok(()) => {
                 self.queued.fetch_add(1, Ordering::AcqRel);
@@ -231,17 +235,17 @@ impl Inner {
 }
 
 impl Frame {
-    /// Copies from the front of the frame, as much as fits into both.
+    /// Copies bytes from the front of the frame, up to the length of `into`; returns the number of bytes.
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.used_bytes);
         let from = self.inner.buffers[self.index].mapping.start.as_ptr();
-        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. Where another program can
-        // write to it meanwhile, the bytes are some mixture: no reference to them is made.
+        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. If another program
+        // writes to it concurrently, the copied bytes are a mixture; no reference to them is made.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), count) };
         count
     }
 
-    /// The same frame to be read in place, if only the driver writes to its buffer.
+    /// Converts to a frame that can be borrowed in place, if only the driver writes to its buffer.
     pub fn stable(self) -> Result<StableFrame, Frame> {
         match self.inner.is_private {
             true => Ok(StableFrame(self)),
@@ -254,7 +258,7 @@ impl Drop for Frame {
     fn drop(&mut self) {
         let flows = self.inner.lock();
         match *flows {
-            // A camera that went away takes nothing back.
+            // An unplugged camera fails here, which is harmless.
             true => drop(self.inner.queue(self.index, HELD)),
             false => self.inner.buffers[self.index].owner.store(IDLE, Ordering::Release),
         }
@@ -265,8 +269,9 @@ impl AsRef<[u8]> for StableFrame {
     fn as_ref(&self) -> &[u8] {
         let frame = &self.0;
         let start = frame.inner.buffers[frame.index].mapping.start.as_ptr();
-        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. The buffer is HELD, so it is
-        // not queued until this is dropped, and the driver, which alone writes to it, writes to queued ones only.
+        // SAFETY: `used_bytes` are inside the mapping, which lives as long as `inner`. The buffer is HELD, so
+        // it is not queued before this frame is dropped. Only the driver writes to it, and only while it is
+        // queued.
         unsafe { std::slice::from_raw_parts(start, frame.used_bytes) }
     }
 }
@@ -275,26 +280,26 @@ fn kernel_buffer(index: u32) -> KernelBuffer {
     KernelBuffer { index, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() }
 }
 
-/// Ends the queue of a process that is gone and had this open file, too: what it began goes on until the last copy of
-/// the descriptor is closed. EBUSY: what goes on there is another program's, and does so.
+/// Ends the streaming of a dead process that had the same open file: streaming lasts until the last duplicate
+/// of the descriptor is closed. Fails with `EBUSY` if another program streams, without effect on it.
 pub fn end_former(node: BorrowedFd<'_>) -> io::Result<()> {
     stream(node, Direction::Capture, false)?;
     request(node, 0).map(drop)
 }
 
-/// Asks for so many buffers (`VIDIOC_REQBUFS`); answers how many there are now.
+/// Requests `count` buffers (`VIDIOC_REQBUFS`); returns their actual number.
 fn request(node: BorrowedFd<'_>, count: u32) -> io::Result<u32> {
     let mut request =
         KernelRequest { count, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() };
     // SAFETY: VIDIOC_REQBUFS reads and writes a `struct v4l2_requestbuffers`.
     unsafe { ask(node, READ | WRITE, 8, &mut request)? };
-    // The kernel itself has at most 32 (`VIDEO_MAX_FRAME`).
+    // The kernel has at most 32 (`VIDEO_MAX_FRAME`).
     Ok(request.count.min(32))
 }
 
 fn map(node: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<Mapping> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel chooses the address, so nothing that is there is replaced.
+    // SAFETY: the kernel chooses the address, so no other mapping is replaced.
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, node, offset)? };
     let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok(Mapping { start, bytes })

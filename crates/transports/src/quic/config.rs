@@ -1,6 +1,6 @@
-//! What a QUIC connection is set up with: keys, windows, congestion control.
+//! Configuration of a QUIC connection: keys, windows, congestion control.
 
-use super::gate::Gates;
+use super::ack_bypass::BypassFactory;
 use super::ids::{Tag, TaggedIds};
 use crate::socket::DATAGRAM_BYTES_MAX;
 use crate::tls;
@@ -15,32 +15,32 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a data connection is for (ALPN, RFC 7301).
+/// Protocol of a data connection (ALPN, RFC 7301).
 const DATA: &[u8] = b"outboard-data";
-/// Round trip that is assumed until one is measured. What is lost of a handshake is said again after three.
+/// Round trip assumed before the first measurement. A lost handshake datagram is retransmitted after three times this.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
-/// A connection on which nothing happens says something so often, for those who translate addresses on the way.
+/// An idle connection sends a packet at this interval, to keep the bindings of NATs alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// What is not heard for so long is over. Who uses it notices much sooner.
+/// Idle timeout. The session detects a silent peer much sooner.
 const IDLE: Duration = Duration::from_secs(60);
-/// Largest datagrams that may be under way at first, where these are known: a first one has to fit, and one more.
+/// Initial window in datagrams where the datagram size is known: the first must fit, and one more.
 const WINDOW_DATAGRAMS: u64 = 4;
-/// Most bytes of a handshake that wait for what comes before them.
+/// Buffer for handshake bytes that arrive out of order.
 const CRYPTO_BYTES_MAX: usize = 16 << 10;
 
-/// How one connection behaves.
+/// Parameters of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
-    /// Bytes that the peer may have under way to here.
+    /// Receive window, bytes.
     pub window: u32,
-    /// Streams of one direction that the peer may have open at once.
+    /// Unidirectional streams that the peer may have open.
     pub streams: u32,
-    /// Largest datagram that is tried, bytes.
+    /// Largest datagram to use or to probe for, bytes.
     pub datagram: u16,
-    /// The way is known to take such datagrams: none are sent to find out. Of 64 KiB, a dozen of these on each side of
-    /// each connection cost more than a keyboard's messages of an hour.
-    pub is_known: bool,
-    /// Who decides how fast to send.
+    /// The path is known to carry datagrams of this size, so no probes are sent. A dozen probes of 64 KiB on each side
+    /// of a connection would cost more than an hour of a keyboard's messages.
+    pub is_size_known: bool,
+    /// Congestion control algorithm.
     pub congestion: Congestion,
 }
 
@@ -60,7 +60,7 @@ impl Tuning {
         let window = VarInt::from_u32(self.window);
         let (mut cubic, mut new_reno, mut bbr) =
             (CubicConfig::default(), NewRenoConfig::default(), BbrConfig::default());
-        if self.is_known {
+        if self.is_size_known {
             let window = WINDOW_DATAGRAMS * u64::from(self.datagram);
             cubic.initial_window(window);
             new_reno.initial_window(window);
@@ -73,9 +73,9 @@ impl Tuning {
         };
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(self.datagram);
-        let congestion = Arc::new(Gates { inner: congestion, is_open: Arc::default() });
+        let congestion = Arc::new(BypassFactory { inner: congestion, is_bypassed: Arc::default() });
         let mut config = TransportConfig::default();
-        if self.is_known {
+        if self.is_size_known {
             config.initial_mtu(self.datagram);
         }
         config
@@ -90,91 +90,93 @@ impl Tuning {
             .initial_rtt(ROUND_TRIP)
             .crypto_buffer_size(CRYPTO_BYTES_MAX)
             .mtu_discovery_config(Some(mtu))
-            // Who listens on the way need not know the round trip.
+            // The spin bit would show the round trip to observers (RFC 9000, section 17.4).
             .allow_spin(false)
             .congestion_controller_factory(congestion);
         Arc::new(config)
     }
 }
 
-/// One side of a connection, ready to begin.
+/// Configuration of one side of a connection.
 #[derive(Clone)]
-pub enum Beginning {
-    /// It connects.
+pub enum ConnectionConfig {
+    /// The side that connects.
     Client(ClientConfig),
-    /// It waits for the peer, and tags what the peer sends.
+    /// The side that waits for the peer. Its connection IDs carry the tag.
     Server(Arc<ServerConfig>, Tag, ServerKeys),
 }
 
-impl Beginning {
-    /// The side that connects, as `tls` has it.
-    pub fn client(tls: rustls::ClientConfig, tuning: &Tuning) -> io::Result<Beginning> {
+impl ConnectionConfig {
+    /// Configures the side that connects.
+    pub fn client(tls: rustls::ClientConfig, tuning: &Tuning) -> io::Result<ConnectionConfig> {
         let crypto = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(tuning.transport());
-        Ok(Beginning::Client(config))
+        Ok(ConnectionConfig::Client(config))
     }
 
-    /// The side that waits, as `tls` has it.
+    /// Configures the side that waits.
     pub fn server(
         tls: rustls::ServerConfig,
         tag: Tag,
         keys: &ServerKeys,
         tuning: &Tuning,
-    ) -> io::Result<Beginning> {
+    ) -> io::Result<ConnectionConfig> {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
         let mut config = ServerConfig::new(Arc::new(crypto), keys.tokens.clone());
         config.transport_config(tuning.transport());
-        Ok(Beginning::Server(Arc::new(config), tag, keys.clone()))
+        Ok(ConnectionConfig::Server(Arc::new(config), tag, keys.clone()))
     }
 
-    /// Of a data connection between hosts that share its keys: each shows a key that follows from what it would seal
-    /// with, and takes no other. Without keys anybody can (`--insecure`, on one machine).
-    pub fn data(end: End, keys: Option<&SealKeys>, tuning: &Tuning) -> io::Result<Beginning> {
-        let nobody = SealKeys { sending: Secret([0; 32]), receiving: Secret([0; 32]) };
-        let keys = keys.unwrap_or(&nobody);
+    /// Configures one side of a data connection. The Ed25519 keys of both sides are derived from the connection's
+    /// secrets, and each side accepts only the key of the other. Without secrets the keys are public constants and
+    /// authenticate nobody (`--insecure`).
+    pub fn data(end: End, keys: Option<&SealKeys>, tuning: &Tuning) -> io::Result<ConnectionConfig> {
+        let public = SealKeys { sending: Secret([0; 32]), receiving: Secret([0; 32]) };
+        let keys = keys.unwrap_or(&public);
         let impossible = || io::Error::other("no key pair of Ed25519");
         let (_, own) =
-            tls::key_pair_of_seed(&derive(&keys.sending, b"outboard quic key")).ok_or_else(impossible)?;
+            tls::key_pair_from_seed(&derive(&keys.sending, b"outboard quic key")).ok_or_else(impossible)?;
         let (pinned, _) =
-            tls::key_pair_of_seed(&derive(&keys.receiving, b"outboard quic key")).ok_or_else(impossible)?;
+            tls::key_pair_from_seed(&derive(&keys.receiving, b"outboard quic key")).ok_or_else(impossible)?;
         match end {
-            End::Dialled => {
-                Beginning::client(tls::client(own, DATA, Some(pinned)).map_err(io::Error::other)?, tuning)
-            }
+            End::Dialled => ConnectionConfig::client(
+                tls::client(own, DATA, Some(pinned)).map_err(io::Error::other)?,
+                tuning,
+            ),
             End::Accepted => {
                 let tls = tls::server(own, DATA, Some(pinned)).map_err(io::Error::other)?;
-                Beginning::server(tls, data_tag(keys), &ServerKeys::new(None)?, tuning)
+                ConnectionConfig::server(tls, data_tag(keys), &ServerKeys::new(None)?, tuning)
             }
         }
     }
 
     pub(super) fn endpoint(&self) -> io::Result<EndpointConfig> {
         let resets = match self {
-            Beginning::Client(_) => ServerKeys::new(None)?.resets,
-            Beginning::Server(_, _, keys) => keys.resets.clone(),
+            ConnectionConfig::Client(_) => ServerKeys::new(None)?.resets,
+            ConnectionConfig::Server(_, _, keys) => keys.resets.clone(),
         };
         let mut config = EndpointConfig::new(resets);
         config.max_udp_payload_size(DATAGRAM_BYTES_MAX as u16).map_err(io::Error::other)?;
-        if let Beginning::Server(_, tag, _) = *self {
+        if let ConnectionConfig::Server(_, tag, _) = *self {
             config.cid_generator(move || Box::new(TaggedIds::new(tag)));
         }
         Ok(config)
     }
 }
 
-/// What the side that waits keeps for all its connections.
+/// Keys that all connections of a listening host share.
 #[derive(Clone)]
 pub struct ServerKeys {
-    /// Seals proofs of an address (RFC 9000, section 8.1), for as long as the program runs.
+    /// Encrypts address validation tokens (RFC 9000, section 8.1). Random for each run of the program.
     tokens: Arc<Prk>,
-    /// Shows that a connection is over which nobody here knows any more (RFC 9000, section 10.3).
+    /// Authenticates stateless resets (RFC 9000, section 10.3).
     resets: Arc<hmac::Key>,
 }
 
 impl ServerKeys {
-    /// New ones. With `resets`, a secret of who waits at this very address, who comes back there after its end can tell its
-    /// former peers so.
+    /// Creates keys. `resets` is a secret that belongs to the listening address and survives a restart: with it a
+    /// restarted host can reset the connections from before. Otherwise the key is random.
     pub fn new(resets: Option<&Secret>) -> io::Result<ServerKeys> {
         let key = || {
             let mut key = [0; 32];
@@ -189,7 +191,7 @@ impl ServerKeys {
     }
 }
 
-/// The tag of the data connection that these keys are for, as the side has them that accepts it.
+/// Returns the tag of a data connection, from the keys of the accepting side.
 pub fn data_tag(keys: &SealKeys) -> Tag {
     let mut tag = Tag::default();
     let derived = derive(&keys.receiving, b"outboard quic tag");
@@ -202,6 +204,6 @@ fn derive(key: &Secret, label: &[u8]) -> [u8; tls::KEY_BYTES] {
     Prk::new_less_safe(HKDF_SHA256, &key.0)
         .expand(&[label], HKDF_SHA256)
         .and_then(|okm| okm.fill(&mut derived))
-        .expect("a digest's length of key can always be expanded");
+        .expect("HKDF can always produce one digest length");
     derived
 }

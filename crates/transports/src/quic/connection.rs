@@ -1,12 +1,19 @@
-//! One QUIC connection (RFC 9000) over sockets of its own, run by whoever waits for them: it never blocks, has no
-//! thread and makes no socket.
+//! One QUIC connection (RFC 9000): quinn-proto with its sockets. It never blocks, has no thread and creates no socket;
+//! its owner polls [`QuicConnection::readiness`] and calls [`QuicConnection::drive`].
 //!
-//! A connection has a socket for each pair of addresses that it goes by, each connected, so that whoever runs it can
-//! reach its peer and nobody else. Once it has moved from one to another there are two, the older kept for what is late
-//! ([`LATE_MAX`]).
+//! | state | `state` | `over` | next |
+//! |---|---|---|---|
+//! | waiting, only on the accepting side | none | none | handshake, with the first datagram |
+//! | handshake | handshaking | none | established; over after [`HANDSHAKE_MAX`] |
+//! | established | established | none | over |
+//! | over | any | the reason | received data can still be read |
+//!
+//! A connection has one connected socket per path (a pair of addresses), so its process can reach only its peer. After a
+//! migration (RFC 9000, section 9) it has two: the older path receives late datagrams until it was silent for
+//! [`LATE_MAX`].
 
-use super::config::Beginning;
-use super::gate::{self, Owed};
+use super::ack_bypass::{self, AckMonitor};
+use super::config::ConnectionConfig;
 use crate::socket;
 use bytes::BytesMut;
 use contract::{Interest, PartnerError, Readiness, Time};
@@ -23,305 +30,311 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::net::SEGMENTS_MAX;
 
-/// Pairs of addresses that one connection goes by at once.
-const WAYS_MAX: usize = 2;
-/// Silence by a way that is in use no more after which nothing is waited for there.
+/// Paths of one connection, at most.
+const PATHS_MAX: usize = 2;
+/// Silence after which an unused path is closed.
 pub(super) const LATE_MAX: Duration = Duration::from_secs(3);
-/// Whatever comes in one call fits in this.
+/// Largest amount that one receive call returns.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Memory that datagrams are received into, one behind the other.
+/// Size of a slab, into which datagrams are received one behind the other.
 const SLAB_BYTES: usize = 4 * RECEIVE_BYTES;
-/// Most calls that one turn makes, so that a fast peer leaves room for the loop's other work.
+/// Receive calls per path of one call to [`QuicConnection::drive`], at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 16;
 /// Largest payload of one UDP packet over IPv4, and so of one batch.
 const BATCH_BYTES_MAX: usize = 65_507;
-/// Times that a datagram is tried again after the peer's port was found closed.
+/// Retries of a datagram after `ECONNREFUSED`.
 const REFUSALS_MAX: usize = 2;
 
-/// Longest time in which the two ends have to have proven who they are. Each may wait for the other in vain: who has
-/// taken a stranger's first datagram for its peer's passes over those of its peer.
+/// Longest handshake. It can hang: a server that has accepted a stranger's Initial ignores those of its peer.
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(8);
 
-/// TLS's alert of this name (RFC 7301, section 3.2).
+/// TLS alert `no_application_protocol` (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// What came and went.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) sent_datagrams: u64,
     pub(super) send_calls: u64,
-    /// Datagrams that the system refused: the network may be away for a while.
+    /// Datagrams dropped because the system refused them, for example without a route.
     pub(super) unsent_datagrams: u64,
     pub(super) received_datagrams: u64,
     pub(super) receive_calls: u64,
-    /// Datagrams that were sent for the acknowledgement in them, past congestion control.
-    pub(super) owed_datagrams: u64,
-    /// Times that it went on by other addresses.
+    /// Datagrams sent past congestion control for an overdue acknowledgement.
+    pub(super) ack_datagrams: u64,
+    /// Paths added after the first.
     pub(super) moves: u64,
 }
 
-/// Why a connection is over.
+/// Reason why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Over {
-    /// The peer ended it, as it may; for a reason, if it gave one.
+pub enum CloseReason {
+    /// Closed normally, with the peer's reason, which may be empty.
     Closed(String),
-    /// The two want something else of each other (ALPN, RFC 7301).
-    OtherPurpose,
-    /// It broke.
-    Broken(String),
+    /// The peer does not offer the protocol (ALPN, RFC 7301).
+    WrongProtocol,
+    /// Failed.
+    Failed(String),
 }
 
-/// A pair of addresses, and the socket that is connected so.
+/// A pair of addresses with its connected socket.
 #[derive(Debug)]
-struct Way {
+struct Path {
     socket: OwnedFd,
-    /// As the library knows it ([`known`]).
+    /// In the form of [`without_scope`].
     peer: SocketAddr,
     added: Instant,
-    /// When something last came by it.
-    heard: Option<Instant>,
+    last_received: Option<Instant>,
 }
 
-/// An address as the library is told it: without the interface of one that holds on one link only (RFC 4007). It compares whole
-/// addresses, and writes them without that in the token of a Retry.
-pub(super) fn known(address: SocketAddr) -> SocketAddr {
+/// Removes the scope of a link-local address (RFC 4007). quinn-proto compares whole addresses, but the token of a Retry
+/// holds the address without its scope.
+pub(super) fn without_scope(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// A QUIC connection and what it needs of the system.
+/// The connection's output to the sockets.
+#[derive(Debug, Default)]
+struct Output {
+    /// Datagrams of `pending`, or the buffer for the next.
+    batch: Vec<u8>,
+    /// Datagrams that the socket has not accepted yet.
+    pending: Option<Transmit>,
+    /// The kernel does not split batches (UDP_SEGMENT).
+    is_unbatched: bool,
+}
+
+/// A QUIC connection with its sockets.
 pub struct QuicConnection {
     endpoint: Endpoint,
-    /// None before the first datagram of a peer that is waited for.
+    /// None on the accepting side before the first datagram.
     state: Option<(ConnectionHandle, Connection)>,
     /// Newest last.
-    ways: SmallVec<[Way; WAYS_MAX]>,
+    paths: SmallVec<[Path; PATHS_MAX]>,
     name: String,
-    /// Datagrams on their way out, and what is to be done with them if the socket took them not.
-    batch: Vec<u8>,
-    pending: Option<Transmit>,
-    /// What the endpoint answers by itself.
+    output: Output,
+    /// Buffer for datagrams that the endpoint sends without a connection.
     response: Vec<u8>,
     slab: BytesMut,
-    can_batch: bool,
-    owed: Owed,
-    /// Something may be there to read, or may be written, since [`QuicConnection::take_news`].
-    news: bool,
+    ack_monitor: AckMonitor,
+    /// Data may have become readable or writable since [`QuicConnection::take_news`].
+    has_news: bool,
     timeout: Option<Instant>,
     begun: Instant,
-    /// Where the library sent when it was last looked at.
-    went_to: Option<SocketAddr>,
-    /// Nothing listens where what was sent last went.
-    refused: bool,
-    over: Option<Over>,
-    /// The close that says so has been handed on.
-    parted: bool,
+    /// Address that quinn-proto sent to when it was last driven.
+    remote: Option<SocketAddr>,
+    /// The peer's port was closed for the last datagram.
+    is_refused: bool,
+    over: Option<CloseReason>,
+    /// [`QuicConnection::close`] was called.
+    is_closed: bool,
     pub(super) counts: Counts,
 }
 
 impl QuicConnection {
-    /// A connection that begins over `socket`, which is connected to the peer.
-    pub fn begin(socket: OwnedFd, beginning: Beginning) -> Result<QuicConnection, PartnerError> {
+    /// Starts a connection over `socket`, which is connected to the peer.
+    pub fn new(socket: OwnedFd, config: ConnectionConfig) -> Result<QuicConnection, PartnerError> {
         let failed = |error| PartnerError::os("setting up QUIC", error);
         let name = peer_of(&socket)?.to_string();
         let begun = Instant::now();
-        let way = Way::new(socket, begun)?;
-        let config = Arc::new(beginning.endpoint().map_err(failed)?);
-        let (server, client) = match beginning {
-            Beginning::Client(config) => (None, Some(config)),
-            Beginning::Server(config, ..) => (Some(config), None),
+        let path = Path::new(socket, begun)?;
+        let endpoint_config = Arc::new(config.endpoint().map_err(failed)?);
+        let (server, client) = match config {
+            ConnectionConfig::Client(config) => (None, Some(config)),
+            ConnectionConfig::Server(config, ..) => (Some(config), None),
         };
-        let mut endpoint = Endpoint::new(config, server, true, None);
+        let mut endpoint = Endpoint::new(endpoint_config, server, true, None);
         let state = match client {
             None => None,
             Some(config) => {
-                let state = endpoint.connect(begun, config, way.peer, crate::tls::SERVER_NAME);
+                let state = endpoint.connect(begun, config, path.peer, crate::tls::SERVER_NAME);
                 Some(state.map_err(|error| failed(io::Error::other(error)))?)
             }
         };
         Ok(QuicConnection {
             endpoint,
             state,
-            ways: [way].into_iter().collect(),
+            paths: [path].into_iter().collect(),
             name,
-            batch: Vec::new(),
-            pending: None,
+            output: Output::default(),
             response: Vec::new(),
             slab: BytesMut::with_capacity(SLAB_BYTES),
-            can_batch: true,
-            owed: Owed::default(),
-            news: true,
+            ack_monitor: AckMonitor::default(),
+            has_news: true,
             timeout: None,
             begun,
-            went_to: None,
-            refused: false,
+            remote: None,
+            is_refused: false,
             over: None,
-            parted: false,
+            is_closed: false,
             counts: Counts::default(),
         })
     }
 
-    /// The peer's address as it was at the beginning.
+    /// Returns the peer's first address, for messages to people.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The connection, once there is one.
+    /// Returns quinn-proto's connection; `None` in the state waiting.
     pub fn state(&mut self) -> Option<&mut Connection> {
         self.state.as_mut().map(|(_, connection)| connection)
     }
 
-    /// Whether the two ends have proven who they are, and data may flow.
+    /// Returns true if the handshake is complete.
     pub fn is_established(&self) -> bool {
         self.state.as_ref().is_some_and(|(_, connection)| !connection.is_handshaking())
     }
 
-    /// Whether nothing listens at the peer's port, as far as its host says.
+    /// Returns true if the peer's host reports that its port is closed.
     pub fn is_refused(&self) -> bool {
-        self.refused
+        self.is_refused
     }
 
-    /// Why it is over, if it is. What came before can still be read.
-    pub fn over(&self) -> Option<&Over> {
+    /// Returns the reason if the connection is over. Data received before can still be read.
+    pub fn close_reason(&self) -> Option<&CloseReason> {
         self.over.as_ref()
     }
 
-    /// Whether something may be there to read, or room to write, since the last call.
+    /// Returns true if data may have become readable or writable since the last call.
     pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+        std::mem::take(&mut self.has_news)
     }
 
-    /// Whether [`QuicConnection::take_news`] would say so.
+    /// Returns true if [`QuicConnection::take_news`] would.
     pub fn has_news(&self) -> bool {
-        self.news
+        self.has_news
     }
 
-    /// The connection goes by another pair of addresses as soon as it can: this socket's.
-    pub fn add_way(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
-        self.add_way_at(socket, Instant::now())
+    /// Adds the path of this connected socket and migrates to it.
+    pub fn add_path(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
+        self.add_path_at(socket, Instant::now())
     }
 
-    pub(super) fn add_way_at(&mut self, socket: OwnedFd, now: Instant) -> Result<(), PartnerError> {
-        let way = Way::new(socket, now)?;
-        if self.ways.len() == WAYS_MAX {
-            // The way that is in use stays until another is.
+    pub(super) fn add_path_at(&mut self, socket: OwnedFd, now: Instant) -> Result<(), PartnerError> {
+        let path = Path::new(socket, now)?;
+        if self.paths.len() == PATHS_MAX {
+            // The path in use stays until another is in use.
             let used = self.state.as_ref().map(|(_, connection)| connection.remote_address());
-            let is_used = |way: &Way| Some(way.peer) == used;
-            let unused = if is_used(&self.ways[0]) && !is_used(&self.ways[1]) { 1 } else { 0 };
-            self.remove_way(unused);
+            let is_used = |path: &Path| Some(path.peer) == used;
+            let unused = if is_used(&self.paths[0]) && !is_used(&self.paths[1]) { 1 } else { 0 };
+            self.remove_path(unused);
         }
-        self.ways.push(way);
+        self.paths.push(path);
         self.counts.moves += 1;
         if let Some((_, connection)) = &mut self.state
             && connection.side() == Side::Client
         {
             connection.local_address_changed();
             connection.path_changed(now);
-            // What the old socket had no room for goes out by the new one.
-            self.turn_out_at(now);
+            // Pending datagrams of the old socket are sent over the new one.
+            self.drive_output_at(now);
         }
         Ok(())
     }
 
-    fn remove_way(&mut self, index: usize) {
-        self.ways.remove(index);
-        // Whoever waited for it is told, as its number may come back as another file.
+    fn remove_path(&mut self, index: usize) {
+        self.paths.remove(index);
+        // Pollers must forget the descriptor: its number may be reused for another file.
         sys::poller::note_closed();
     }
 
-    /// When nothing more is waited for by the older way: something came by the newer, which is in use.
+    /// Returns the time to close the older path. It stays until the newer one is in use and has received data.
     fn late_until(&self) -> Option<Instant> {
-        let [older, newer] = &self.ways[..] else { return None };
+        let [older, newer] = &self.paths[..] else { return None };
         let is_used =
             self.state.as_ref().is_some_and(|(_, connection)| connection.remote_address() == newer.peer);
-        let since = older.heard.map_or(newer.added, |heard| heard.max(newer.added));
-        (is_used && newer.heard.is_some()).then(|| since + LATE_MAX)
+        let since = older.last_received.map_or(newer.added, |last| last.max(newer.added));
+        (is_used && newer.last_received.is_some()).then(|| since + LATE_MAX)
     }
 
-    /// The address of this end, by which it goes now.
+    /// Returns the local address of the newest path.
     pub fn local(&self) -> Option<SocketAddr> {
-        let way = self.ways.last()?;
-        rustix::net::getsockname(&way.socket).ok().and_then(|address| address.try_into().ok())
+        let path = self.paths.last()?;
+        rustix::net::getsockname(&path.socket).ok().and_then(|address| address.try_into().ok())
     }
 
-    /// Whether the connection goes to, or is asked to go to, this address.
-    pub fn goes_to(&self, peer: SocketAddr) -> bool {
-        self.ways.iter().any(|way| way.peer == known(peer))
+    /// Returns true if one of the paths leads to this address.
+    pub fn has_path_to(&self, peer: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.peer == without_scope(peer))
     }
 
-    /// Takes what came, does what is due and sends what there is, as far as the sockets let it.
-    pub fn turn(&mut self) {
-        self.turn_at(Instant::now());
+    /// Receives datagrams, handles timers and sends, until the sockets block.
+    pub fn drive(&mut self) {
+        self.drive_at(Instant::now());
     }
 
-    pub(super) fn turn_at(&mut self, now: Instant) {
-        for index in 0..self.ways.len() {
+    pub(super) fn drive_at(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
             for _ in 0..RECEIVE_CALLS_MAX {
                 if !self.receive(index, now) {
                     break;
                 }
             }
         }
-        self.turn_out_at(now);
+        self.drive_output_at(now);
     }
 
-    /// The same without looking at what came.
-    pub fn turn_out(&mut self) {
-        self.turn_out_at(Instant::now());
+    /// Like [`QuicConnection::drive`] without receiving.
+    pub fn drive_output(&mut self) {
+        self.drive_output_at(Instant::now());
     }
 
-    pub(super) fn turn_out_at(&mut self, now: Instant) {
-        self.settle(now);
+    pub(super) fn drive_output_at(&mut self, now: Instant) {
+        self.process_events(now);
         self.begin_path(now);
         if let Some((_, connection)) = &mut self.state
             && self.timeout.is_some_and(|at| at <= now)
         {
             connection.handle_timeout(now);
-            self.settle(now);
+            self.process_events(now);
         }
-        let shaken_by = (!self.is_established() && self.over.is_none()).then(|| self.begun + HANDSHAKE_MAX);
-        if shaken_by.is_some_and(|at| at <= now) {
-            self.over = Some(Over::Broken(format!("no handshake within {} s", HANDSHAKE_MAX.as_secs())));
-            self.news = true;
+        let handshake_until =
+            (!self.is_established() && self.over.is_none()).then(|| self.begun + HANDSHAKE_MAX);
+        if handshake_until.is_some_and(|at| at <= now) {
+            self.over =
+                Some(CloseReason::Failed(format!("no handshake within {} s", HANDSHAKE_MAX.as_secs())));
+            self.has_news = true;
             if let Some((_, connection)) = &mut self.state {
                 connection.close(now, VarInt::from_u32(0), bytes::Bytes::new());
             }
         }
         self.transmit(now);
-        self.acknowledge(now);
+        self.send_overdue_ack(now);
         if self.late_until().is_some_and(|at| at <= now) {
-            self.remove_way(0);
+            self.remove_path(0);
         }
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
-        let shaken_by = shaken_by.filter(|_| self.over.is_none());
-        self.timeout = [timeout, self.owed.at(), shaken_by, self.late_until()].into_iter().flatten().min();
+        let handshake_until = handshake_until.filter(|_| self.over.is_none());
+        let ack_due = self.ack_monitor.due();
+        self.timeout = [timeout, ack_due, handshake_until, self.late_until()].into_iter().flatten().min();
     }
 
-    /// Has something under way by a path that is another, before anything is done that is due. quinn-proto counts that by
-    /// path, and has one timer for what is lost of all: it takes that timer for the handshake's where nothing is under way
-    /// by the new path. With debug assertions that is a panic; without them the timer stops until something is sent.
+    /// Sends a PING on a new path before any timer is handled. quinn-proto counts packets in flight per path but has one
+    /// loss timer for all paths. With nothing in flight on the new path it takes that timer for the handshake's: with
+    /// debug assertions it panics, otherwise the timer stops until the next transmission.
     fn begin_path(&mut self, now: Instant) {
         let Some((_, connection)) = &mut self.state else { return };
-        let goes_to = Some(connection.remote_address());
-        let went_to = std::mem::replace(&mut self.went_to, goes_to);
-        if went_to.is_some() && went_to != goes_to && !connection.is_closed() {
+        let remote = Some(connection.remote_address());
+        let previous = std::mem::replace(&mut self.remote, remote);
+        if previous.is_some() && previous != remote && !connection.is_closed() {
             connection.ping();
-            // What waits for the old path is as lost as what is under way there.
-            self.pending = None;
-            self.pass_one(now);
+            // Pending datagrams belong to the old path and count as lost there.
+            self.output.pending = None;
+            self.send_one_now(now);
         }
     }
 
-    /// Sends one datagram past what holds data back, if an acknowledgement waits behind these.
-    fn acknowledge(&mut self, now: Instant) {
+    /// Sends one datagram past congestion control if an acknowledgement is overdue.
+    fn send_overdue_ack(&mut self, now: Instant) {
         let Some((_, connection)) = &mut self.state else { return };
         let received = self.counts.received_datagrams;
-        if self.owed.look(connection, received, now) && self.pass_one(now) {
-            self.counts.owed_datagrams += 1;
+        if self.ack_monitor.is_overdue(connection, received, now) && self.send_one_now(now) {
+            self.counts.ack_datagrams += 1;
         }
     }
 
-    /// Sends something that the peer acknowledges, at once: the peer was silent and is there again. What was sent to a silent
-    /// peer is sent again after twice as long each time (RFC 9002, section 6.2.1), and what is acknowledged ends that.
+    /// Sends a PING at once, because a silent peer is back. The probe timeout has doubled during the silence (RFC 9002,
+    /// section 6.2.1); the acknowledgement of the PING resets it.
     pub fn probe(&mut self) {
         self.probe_at(Instant::now());
     }
@@ -330,60 +343,60 @@ impl QuicConnection {
         let Some((_, connection)) = &mut self.state else { return };
         if !connection.is_closed() {
             connection.ping();
-            self.pass_one(now);
-            self.turn_out_at(now);
+            self.send_one_now(now);
+            self.drive_output_at(now);
         }
     }
 
-    /// Sends one datagram past what holds data back; whether there was one and room for it.
-    fn pass_one(&mut self, now: Instant) -> bool {
-        let Some((_, connection)) = self.state.as_mut().filter(|_| self.pending.is_none()) else {
+    /// Sends one datagram past congestion control. Returns false if there is none, or the socket blocks already.
+    fn send_one_now(&mut self, now: Instant) -> bool {
+        let Some((_, connection)) = self.state.as_mut().filter(|_| self.output.pending.is_none()) else {
             return false;
         };
-        self.batch.clear();
-        let poll = |connection: &mut Connection| connection.poll_transmit(now, 1, &mut self.batch);
-        self.pending = gate::pass(connection, poll).flatten();
-        let is_one = self.pending.is_some();
+        self.output.batch.clear();
+        let poll = |connection: &mut Connection| connection.poll_transmit(now, 1, &mut self.output.batch);
+        self.output.pending = ack_bypass::bypass(connection, poll).flatten();
+        let is_one = self.output.pending.is_some();
         self.transmit(now);
         is_one
     }
 
-    /// Takes a datagram that came for this connection to another socket.
-    pub fn take(&mut self, datagram: &[u8], peer: SocketAddr) {
-        self.datagram(BytesMut::from(datagram), known(peer), Instant::now());
+    /// Processes a datagram of this connection that another socket received.
+    pub fn inject_datagram(&mut self, datagram: &[u8], peer: SocketAddr) {
+        self.handle_datagram(BytesMut::from(datagram), without_scope(peer), Instant::now());
     }
 
-    /// Receives a datagram or several; `false` if there is none.
+    /// Receives one or more datagrams from a path. Returns false if its socket is empty.
     fn receive(&mut self, index: usize, now: Instant) -> bool {
-        // Where nothing holds what came before, its memory is used again: a quiet connection touches one page of it.
+        // Reclaiming first makes an idle connection reuse the same page of its slab.
         if !self.slab.try_reclaim(SLAB_BYTES) && self.slab.capacity() < RECEIVE_BYTES {
             self.slab = BytesMut::with_capacity(SLAB_BYTES);
         }
         self.counts.receive_calls += 1;
-        let Way { socket, peer, .. } = &self.ways[index];
+        let Path { socket, peer, .. } = &self.paths[index];
         let peer = *peer;
         let received = match sys::net::receive_datagrams(socket, &mut self.slab) {
             Ok(received) => received,
-            // The peer's port was closed when something we sent arrived: it may open again.
+            // For example, an earlier datagram found the peer's port closed. The port may open again.
             Err(error) => {
-                self.refused |= is(&error, &[Errno::CONNREFUSED]);
-                return !socket::is_not_now(&error) && is_passing(&error);
+                self.is_refused |= is(&error, &[Errno::CONNREFUSED]);
+                return !socket::would_block(&error) && is_transient(&error);
             }
         };
-        self.refused = false;
-        self.ways[index].heard = Some(now);
+        self.is_refused = false;
+        self.paths[index].last_received = Some(now);
         let mut datagrams = self.slab.split();
         if received.truncated {
             return true;
         }
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
-            self.datagram(datagram, peer, now);
+            self.handle_datagram(datagram, peer, now);
         }
         true
     }
 
-    fn datagram(&mut self, datagram: BytesMut, peer: SocketAddr, now: Instant) {
+    fn handle_datagram(&mut self, datagram: BytesMut, peer: SocketAddr, now: Instant) {
         self.counts.received_datagrams += 1;
         let event = self.endpoint.handle(now, peer, None, None, datagram, &mut self.response);
         let response = match event {
@@ -396,7 +409,7 @@ impl QuicConnection {
                 }
                 None
             }
-            // One is all there is.
+            // This endpoint has only one connection.
             Some(DatagramEvent::NewConnection(incoming)) if self.state.is_some() => {
                 self.endpoint.ignore(incoming);
                 None
@@ -408,7 +421,7 @@ impl QuicConnection {
                         None
                     }
                     Err(error) => {
-                        self.over = Some(Over::Broken(error.cause.to_string()));
+                        self.over = Some(CloseReason::Failed(error.cause.to_string()));
                         error.response
                     }
                 }
@@ -423,8 +436,8 @@ impl QuicConnection {
         self.response.clear();
     }
 
-    /// Has connection and endpoint tell each other what they have to, and notes what happened.
-    fn settle(&mut self, now: Instant) {
+    /// Passes events between quinn-proto's connection and endpoint, and handles those for this layer.
+    fn process_events(&mut self, now: Instant) {
         let Some((handle, connection)) = &mut self.state else { return };
         while let Some(event) = connection.poll_endpoint_events() {
             if let Some(answer) = self.endpoint.handle_event(*handle, event) {
@@ -435,7 +448,7 @@ impl QuicConnection {
             match event {
                 Event::ConnectionLost { reason } => self.over = Some(over(&reason)),
                 Event::Stream(StreamEvent::Stopped { .. }) => {
-                    self.over = Some(Over::Broken("the peer refuses what it agreed to take".into()));
+                    self.over = Some(CloseReason::Failed("the peer refuses to receive the flow".into()));
                     connection.close(now, VarInt::from_u32(0), bytes::Bytes::new());
                 }
                 Event::HandshakeDataReady
@@ -444,63 +457,64 @@ impl QuicConnection {
                 | Event::DatagramReceived
                 | Event::DatagramsUnblocked => {}
             }
-            self.news = true;
+            self.has_news = true;
         }
     }
 
+    /// Sends until the connection has nothing to send or the socket blocks.
     fn transmit(&mut self, now: Instant) {
         loop {
-            if self.pending.is_none() {
+            if self.output.pending.is_none() {
                 let Some((_, connection)) = &mut self.state else { return };
-                let segments = match self.can_batch {
-                    true => (BATCH_BYTES_MAX / usize::from(connection.current_mtu())).clamp(1, SEGMENTS_MAX),
-                    false => 1,
+                let segments = match self.output.is_unbatched {
+                    true => 1,
+                    false => (BATCH_BYTES_MAX / usize::from(connection.current_mtu())).clamp(1, SEGMENTS_MAX),
                 };
-                self.batch.clear();
-                self.pending = connection.poll_transmit(now, segments, &mut self.batch);
+                self.output.batch.clear();
+                self.output.pending = connection.poll_transmit(now, segments, &mut self.output.batch);
             }
-            let Some(transmit) = self.pending.take() else { return };
-            let batch = std::mem::take(&mut self.batch);
+            let Some(transmit) = self.output.pending.take() else { return };
+            let batch = std::mem::take(&mut self.output.batch);
             let sent = self.send(&transmit, &batch);
-            self.batch = batch;
+            self.output.batch = batch;
             if let Err(error) = sent
-                && socket::is_not_now(&error)
+                && socket::would_block(&error)
             {
-                self.pending = Some(transmit);
+                self.output.pending = Some(transmit);
                 return;
             }
         }
     }
 
-    /// Sends datagrams. What does not go, but for want of room, is as lost as what is lost on the way.
+    /// Sends datagrams. Returns an error only if the socket blocks; all other failures count as loss in the network.
     fn send(&mut self, transmit: &Transmit, bytes: &[u8]) -> io::Result<()> {
         let bytes = &bytes[..transmit.size];
         let segment = transmit.segment_size.filter(|size| *size < bytes.len());
         let count = segment.map_or(1, |size| bytes.len().div_ceil(size)) as u64;
-        let to = self.ways.iter().rev().find(|way| way.peer == transmit.destination);
-        let Some(way) = to.or(self.ways.last()) else { return Ok(()) };
+        let to = self.paths.iter().rev().find(|path| path.peer == transmit.destination);
+        let Some(path) = to.or(self.paths.last()) else { return Ok(()) };
         let mut refusals = 0;
         loop {
             self.counts.send_calls += 1;
             let slices = [IoSlice::new(bytes)];
             let result = match segment.map(u16::try_from) {
-                Some(Ok(segment)) => sys::net::send_datagrams(&way.socket, &slices, segment),
-                _ => sys::net::send(&way.socket, &slices),
+                Some(Ok(segment)) => sys::net::send_datagrams(&path.socket, &slices, segment),
+                _ => sys::net::send(&path.socket, &slices),
             };
             match result {
                 Ok(_) => {
                     self.counts.sent_datagrams += count;
                     return Ok(());
                 }
-                Err(error) if socket::is_not_now(&error) => return Err(error),
-                // It tells of a datagram sent before; this one did not go yet.
+                Err(error) if socket::would_block(&error) => return Err(error),
+                // The error belongs to an earlier datagram; this one was not sent.
                 Err(error) if is(&error, &[Errno::CONNREFUSED]) && refusals < REFUSALS_MAX => {
                     refusals += 1;
-                    self.refused = true;
+                    self.is_refused = true;
                 }
                 Err(error) => {
-                    // A kernel or a device that cannot cut a batch is not asked again.
-                    self.can_batch &= segment.is_none() || is_passing(&error);
+                    // The kernel or the network device cannot split a batch.
+                    self.output.is_unbatched |= segment.is_some() && !is_transient(&error);
                     self.counts.unsent_datagrams += count;
                     return Ok(());
                 }
@@ -508,27 +522,27 @@ impl QuicConnection {
         }
     }
 
-    /// Ends the connection and says so.
+    /// Closes the connection and sends the reason to the peer.
     pub fn close(&mut self, reason: &str) {
         if let Some((_, connection)) = &mut self.state
-            && !std::mem::replace(&mut self.parted, true)
+            && !std::mem::replace(&mut self.is_closed, true)
             && !connection.is_closed()
         {
             let reason = bytes::Bytes::copy_from_slice(reason.as_bytes());
             connection.close(Instant::now(), VarInt::from_u32(0), reason);
-            self.pending = None;
-            self.turn_out();
+            self.output.pending = None;
+            self.drive_output();
         }
     }
 
-    /// What is to be waited for so that [`QuicConnection::turn`] has something to do.
+    /// Returns the descriptors and the time to poll for the next [`QuicConnection::drive`].
     pub fn readiness(&self) -> Readiness<'_> {
-        let newest = self.ways.last().map(|way| (way.socket.as_fd(), Interest::Read));
-        let other = match self.pending {
-            Some(_) => self.ways.last().map(|way| (way.socket.as_fd(), Interest::Write)),
-            None => {
-                self.ways.first().filter(|_| self.ways.len() > 1).map(|w| (w.socket.as_fd(), Interest::Read))
-            }
+        let newest = self.paths.last().map(|path| (path.socket.as_fd(), Interest::Read));
+        let older = self.paths.first().filter(|_| self.paths.len() > 1);
+        // `Readiness` holds two descriptors: while output is pending, the older path is not polled.
+        let other = match self.output.pending {
+            Some(_) => self.paths.last().map(|path| (path.socket.as_fd(), Interest::Write)),
+            None => older.map(|path| (path.socket.as_fd(), Interest::Read)),
         };
         let at = self.timeout.map(|at| {
             let wait = at.saturating_duration_since(Instant::now());
@@ -537,31 +551,31 @@ impl QuicConnection {
         Readiness { now: false, descriptors: [newest, other], at }
     }
 
-    /// When to look at it at the latest.
+    /// Returns the time until the next timer.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether something waits for the socket to take it.
+    /// Returns true if datagrams wait for the socket.
     pub fn is_blocked(&self) -> bool {
-        self.pending.is_some()
+        self.output.pending.is_some()
     }
 
-    /// What is waited for, for who has a poller.
-    pub fn want(&self, poller: &mut sys::poller::Poller) {
+    /// Registers the sockets with a poller.
+    pub fn register(&self, poller: &mut sys::poller::Poller) {
         for (descriptor, interest) in self.readiness().descriptors.into_iter().flatten() {
-            poller.want(descriptor, interest == Interest::Read, interest == Interest::Write);
+            poller.register(descriptor, interest == Interest::Read, interest == Interest::Write);
         }
     }
 
-    /// Whether the last wait found something to do here.
+    /// Returns true if the last poll found one of the sockets ready.
     pub fn is_ready(&self, poller: &sys::poller::Poller) -> bool {
-        self.ways.iter().any(|way| poller.is_ready(way.socket.as_fd()))
+        self.paths.iter().any(|path| poller.is_ready(path.socket.as_fd()))
     }
 
-    /// Has a poller forget its sockets.
-    pub fn forget(&self, poller: &mut sys::poller::Poller) {
-        self.ways.iter().for_each(|way| poller.forget(way.socket.as_fd()));
+    /// Removes the sockets from a poller.
+    pub fn deregister(&self, poller: &mut sys::poller::Poller) {
+        self.paths.iter().for_each(|path| poller.forget(path.socket.as_fd()));
     }
 }
 
@@ -577,13 +591,13 @@ impl std::fmt::Debug for QuicConnection {
     }
 }
 
-impl Way {
-    fn new(socket: OwnedFd, now: Instant) -> Result<Way, PartnerError> {
-        let peer = known(peer_of(&socket)?);
-        // Without either, datagrams stay small and are received one by one.
+impl Path {
+    fn new(socket: OwnedFd, now: Instant) -> Result<Path, PartnerError> {
+        let peer = without_scope(peer_of(&socket)?);
+        // Best effort: without these, datagrams are received one by one and stay small.
         let _ = sys::net::join_datagrams(&socket);
         let _ = sys::net::never_fragment(&socket);
-        Ok(Way { socket, peer, added: now, heard: None })
+        Ok(Path { socket, peer, added: now, last_received: None })
     }
 }
 
@@ -594,17 +608,19 @@ fn peer_of(socket: &OwnedFd) -> Result<SocketAddr, PartnerError> {
     peer.ok_or_else(|| failed(Errno::NOTCONN))
 }
 
-fn over(reason: &ConnectionError) -> Over {
+fn over(reason: &ConnectionError) -> CloseReason {
     let other_purpose = TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL);
     match reason {
         ConnectionError::ApplicationClosed(close) => {
-            Over::Closed(String::from_utf8_lossy(&close.reason).into_owned())
+            CloseReason::Closed(String::from_utf8_lossy(&close.reason).into_owned())
         }
-        ConnectionError::LocallyClosed => Over::Closed(String::new()),
-        ConnectionError::ConnectionClosed(close) if close.error_code == other_purpose => Over::OtherPurpose,
-        ConnectionError::TransportError(error) if error.code == other_purpose => Over::OtherPurpose,
-        ConnectionError::Reset => Over::Broken("the other host has begun anew".into()),
-        other => Over::Broken(other.to_string()),
+        ConnectionError::LocallyClosed => CloseReason::Closed(String::new()),
+        ConnectionError::ConnectionClosed(close) if close.error_code == other_purpose => {
+            CloseReason::WrongProtocol
+        }
+        ConnectionError::TransportError(error) if error.code == other_purpose => CloseReason::WrongProtocol,
+        ConnectionError::Reset => CloseReason::Failed("the other host has restarted".into()),
+        other => CloseReason::Failed(other.to_string()),
     }
 }
 
@@ -612,9 +628,9 @@ fn is(error: &io::Error, numbers: &[Errno]) -> bool {
     Errno::from_io_error(error).is_some_and(|number| numbers.contains(&number))
 }
 
-/// The network, or the peer, may come back; until then datagrams are lost, as they may be on the way.
-fn is_passing(error: &io::Error) -> bool {
-    let passing = [
+/// Returns true for errors that end when the network or the peer returns. Until then datagrams are lost.
+fn is_transient(error: &io::Error) -> bool {
+    let transient = [
         Errno::CONNREFUSED,
         Errno::NETUNREACH,
         Errno::HOSTUNREACH,
@@ -624,5 +640,5 @@ fn is_passing(error: &io::Error) -> bool {
         Errno::PERM,
         Errno::MSGSIZE,
     ];
-    is(error, &passing)
+    is(error, &transient)
 }

@@ -1,25 +1,24 @@
-//! Connection IDs of who accepts: they begin with a tag that says whose the connection is, so that a datagram from
-//! an address nobody knows, because the peer moved, finds its way (RFC 9000, sections 5.1 and 9).
+//! Connection IDs of the accepting side. They start with a tag that identifies the connection's user on this host, so
+//! that a datagram from an unknown address reaches it after the peer has migrated (RFC 9000, sections 5.1 and 9).
 //!
-//! The tag lets an observer tell that two addresses are one peer's, which plain random identifiers would not
-//! (RFC 9000, section 9.5).
+//! The tag stays the same, so an observer can link the peer's addresses; random IDs would prevent that (RFC 9000,
+//! section 9.5).
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::Duration;
 
-/// Bytes of a tag.
 const TAG_BYTES: usize = 8;
-/// Bytes of a connection ID: the tag, and as many at random.
+/// Size of a connection ID: the tag and as many random bytes.
 const ID_BYTES: usize = 2 * TAG_BYTES;
-/// Where the destination's connection ID stands in a long header: behind its first byte, the version, and its
-/// length (RFC 9000, section 17.2).
+/// Offset of the destination connection ID in a long header: behind the first byte, the version and the ID's length
+/// (RFC 9000, section 17.2).
 const LONG_ID_AT: usize = 6;
 
-/// Says whose a connection is.
+/// Identifies the user of a connection on the accepting host.
 pub type Tag = [u8; TAG_BYTES];
 
-/// Makes the connection IDs of one connection.
+/// Generates the connection IDs of one connection.
 #[derive(Debug)]
 pub(super) struct TaggedIds {
     tag: Tag,
@@ -36,7 +35,7 @@ impl ConnectionIdGenerator for TaggedIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id = [0; ID_BYTES];
         id[..TAG_BYTES].copy_from_slice(&self.tag);
-        // They have to differ; that nobody can guess them serves only against who is not on the way.
+        // IDs must differ. Randomness only keeps off-path attackers from guessing them, so a counter may replace it.
         if SystemRandom::new().fill(&mut id[TAG_BYTES..]).is_err() {
             self.made += 1;
             id[TAG_BYTES..].copy_from_slice(&self.made.to_be_bytes());
@@ -57,7 +56,7 @@ impl ConnectionIdGenerator for TaggedIds {
     }
 }
 
-/// Of who has no connection: all that come may have been made here, and those that it makes lead nowhere.
+/// Connection IDs of an endpoint without connections: accepts every ID, and generates IDs that match no tag.
 #[derive(Debug)]
 pub(super) struct AnyIds(TaggedIds);
 
@@ -81,31 +80,33 @@ impl ConnectionIdGenerator for AnyIds {
     }
 }
 
-/// What a datagram is that came to a socket where QUIC is listened for.
+/// Kind of a datagram that arrived at a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
-    /// Somebody new begins a connection.
+pub enum DatagramKind {
+    /// It starts a connection.
     Initial,
-    /// It is for the connection of this tag, if there is one.
+    /// It belongs to the connection with this tag, if that exists.
     Tagged(Tag),
-    /// Nothing that anybody waits for.
+    /// It is to be dropped.
     Other,
 }
 
-/// Looks at the readable part of a datagram's header (RFC 8999).
-pub fn arrival(datagram: &[u8]) -> Arrival {
+/// Classifies a datagram by the readable part of its header (RFC 8999).
+pub fn classify(datagram: &[u8]) -> DatagramKind {
     let tag = |at: usize| datagram.get(at..)?.first_chunk::<TAG_BYTES>().copied();
     let found = match datagram.first() {
         None => None,
-        Some(first) if first & 0x80 == 0 => tag(1).map(Arrival::Tagged),
-        // An Initial of version 1 has type 0. To a server that has answered it comes with the server's own ID.
+        Some(first) if first & 0x80 == 0 => tag(1).map(DatagramKind::Tagged),
+        // An Initial of version 1 has type 0. Later long headers carry the server's own ID.
         Some(first) => match (first & 0x30, datagram.get(LONG_ID_AT - 1)) {
-            (0, _) => Some(Arrival::Initial),
-            (_, Some(&length)) if usize::from(length) == ID_BYTES => tag(LONG_ID_AT).map(Arrival::Tagged),
+            (0, _) => Some(DatagramKind::Initial),
+            (_, Some(&length)) if usize::from(length) == ID_BYTES => {
+                tag(LONG_ID_AT).map(DatagramKind::Tagged)
+            }
             _ => None,
         },
     };
-    found.unwrap_or(Arrival::Other)
+    found.unwrap_or(DatagramKind::Other)
 }
 
 #[cfg(test)]
@@ -114,23 +115,23 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ids_lead_to_their_connection() {
-        let mut ids = TaggedIds::new(*b"whose it");
+    fn ids_carry_the_tag_of_their_connection() {
+        let mut ids = TaggedIds::new(*b"some tag");
         let (one, other) = (ids.generate_cid(), ids.generate_cid());
         assert_ne!(one, other);
         assert!(ids.validate(&one).is_ok() && ids.validate(&ConnectionId::new(&[7; ID_BYTES])).is_err());
         let short = [&[0x40][..], &one, b"sealed"].concat();
         let handshake = [&[0xe0, 0, 0, 0, 1, ID_BYTES as u8][..], &other, b"\0sealed"].concat();
-        assert_eq!(arrival(&short), Arrival::Tagged(*b"whose it"));
-        assert_eq!(arrival(&handshake), Arrival::Tagged(*b"whose it"));
-        assert_eq!(arrival(&[0xc0, 0, 0, 0, 1, 0]), Arrival::Initial);
-        assert_eq!(arrival(&[0x40, 1]), Arrival::Other);
+        assert_eq!(classify(&short), DatagramKind::Tagged(*b"some tag"));
+        assert_eq!(classify(&handshake), DatagramKind::Tagged(*b"some tag"));
+        assert_eq!(classify(&[0xc0, 0, 0, 0, 1, 0]), DatagramKind::Initial);
+        assert_eq!(classify(&[0x40, 1]), DatagramKind::Other);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_something(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = arrival(&bytes);
+        fn any_bytes_are_classified(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = classify(&bytes);
         }
     }
 }

@@ -1,98 +1,115 @@
 #![doc = include_str!("quic.md")]
+//!
+//! # Structure
+//!
+//! ```text
+//!          reliable, state ─► OrderedStream ─┐                                    ┌─► Receiver ─► pull
+//! push ─┬─►                                  ├─► QuicConnection ─► network ─► QuicConnection
+//!       └─► timely ────────► RecordStreams ──┘     (quinn-proto, sockets)
+//! ```
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `connection` | quinn-proto with its sockets; also used for the control channel |
+//! | `ack_bypass` | sends overdue acknowledgements past congestion control |
+//! | `config` | keys, windows, congestion control |
+//! | `ids` | connection IDs that lead to their user on the accepting host |
+//! | `address_validator` | datagrams of no known connection: Retry and stateless reset |
+//! | `ordered_stream`, `record_streams`, `receiver` | records to and from streams and datagrams |
 
-mod alone;
-mod arrivals;
-mod check;
+mod ack_bypass;
+mod address_validator;
 mod config;
 mod connection;
-mod gate;
 mod ids;
-mod ordered;
+mod ordered_stream;
+mod receiver;
+mod record_streams;
 #[cfg(test)]
 mod tests;
 
-use crate::outgoing::{self, Limits, Outgoing, check_record};
+use crate::send_queue::{self, QueueLimits, SendQueue, check_record};
 use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
-use alone::Alone;
-use arrivals::Arrivals;
-pub use check::{AddressCheck, Checked};
-pub use config::{Beginning, Congestion, ServerKeys, Tuning, data_tag};
-pub use connection::{Over, QuicConnection};
+pub use address_validator::{AddressValidator, Validation};
+pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
+pub use connection::{CloseReason, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled, Pushed,
-    Readiness, Scope, SealKeys, Time, TransportClass, Watch,
+    Readiness, Scope, SealKeys, Time, TraceCtl, TransportClass, TransportCtl,
 };
-pub use ids::{Arrival, Tag, arrival};
-use ordered::Ordered;
+pub use ids::{DatagramKind, Tag, classify};
+use ordered_stream::OrderedStream;
 pub use quinn_proto::{Dir, ReadError, StreamId, VarInt, WriteError};
+use receiver::Receiver;
+use record_streams::RecordStreams;
 use rustix::net::SocketType;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Bytes that are sent without waiting for the end of a burst.
+/// Queued bytes at which a push flushes before the end of the burst.
 const BURST_BYTES: usize = 64 << 10;
-/// Bytes that may always be under way, or wait for it, within the connection; beyond that, two congestion windows.
+/// Send buffer of the connection: two congestion windows, and at least this.
 const SEND_BYTES_MIN: u64 = 128 << 10;
 
 static OPTIONS: [OptionSpec; 9] = [
-    outgoing::MAX,
-    outgoing::OUTBOX,
-    outgoing::OUTBOX_BYTES,
+    send_queue::MAX,
+    send_queue::OUTBOX,
+    send_queue::OUTBOX_BYTES,
     OptionSpec {
         name: "window",
         kind: OptionKind::Size { min: 64 << 10, max: 1 << 30 },
         default: "16MiB",
         scope: Scope::Local,
-        doc: "bytes that may be under way to this host, and wait here to be read",
+        doc: "receive window: bytes that the peer may have in flight to this host or unread on it",
     },
     OptionSpec {
         name: "late",
         kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         default: "500ms",
         scope: Scope::Local,
-        doc: "a record of a timely flow that did not get there in this time is given up",
+        doc: "abandon a record of a timely flow that has not arrived after this time",
     },
     OptionSpec {
         name: "partial_bytes",
         kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
         default: "96MiB",
         scope: Scope::Local,
-        doc: "memory that records may hold that did not come whole; the oldest may always go on",
+        doc: "memory for incomplete records, bytes; beyond it only the oldest makes progress",
     },
     OptionSpec {
         name: "datagram",
         kind: OptionKind::Size { min: 0, max: 65_507 },
         default: "0",
         scope: Scope::Local,
-        doc: "largest UDP datagram that is tried, bytes; 0 for what the way out of this host takes; the path may take less",
+        doc: "largest UDP datagram to probe for, bytes; 0 uses the limit of the outgoing interface; the path may carry less",
     },
     OptionSpec {
         name: "congestion",
         kind: OptionKind::Choice(&["cubic", "newreno", "bbr"]),
         default: "cubic",
         scope: Scope::Local,
-        doc: "congestion control",
+        doc: "congestion control algorithm",
     },
     socket::BUFFERS,
 ];
 
-/// Largest frame that any network has: a way that takes more does not leave this machine.
+/// Largest frame of any network. A route with a larger MTU stays within this machine.
 const FRAME_BYTES_MAX: usize = 16 << 10;
-/// What may be under way within one machine: enough to keep both processors busy, and little enough for their caches.
-const WINDOW_HERE_BYTES: usize = 2 << 20;
-/// Least that may be under way: a few of the largest datagrams.
+/// Receive window within one machine: enough to keep both processors busy, and small enough for their caches.
+const LOCAL_WINDOW_BYTES: usize = 2 << 20;
+/// Smallest receive window: a few of the largest datagrams.
 const WINDOW_BYTES_MIN: usize = 128 << 10;
 
-/// What may be under way to this socket from this machine so that its buffer never overflows, which is all that loses
-/// anything there. The kernel counts what it needs for itself too.
-fn room_bytes(socket: BorrowedFd<'_>) -> usize {
+/// Returns the window within one machine that never overflows the socket's receive buffer, the only place where data
+/// are lost there. Half of the buffer is for the kernel's own overhead.
+fn local_window_bytes(socket: BorrowedFd<'_>) -> usize {
     let buffer_bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or(0);
     (buffer_bytes / 2).max(WINDOW_BYTES_MIN)
 }
 
-/// Messages of a timely flow that may be under way at once in streams of their own.
+/// Records of a timely flow in flight in their own streams, at most.
 const STREAMS_MAX: u32 = 64;
 
 /// The transport `quic`.
@@ -105,7 +122,7 @@ impl TransportClass for Quic {
     }
 
     fn summary(&self) -> &'static str {
-        "records in one UDP port: nothing lost where that counts, nothing late where it does not"
+        "records over QUIC: reliable and ordered, or unordered and timely, as the flow needs"
     }
 
     fn doc(&self) -> &'static str {
@@ -137,92 +154,93 @@ impl TransportClass for Quic {
     ) -> Result<Box<dyn Partner>, PartnerError> {
         let socket_bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
-        let way_bytes_max = socket::datagram_bytes_max(socket.as_fd());
-        let stays_here = way_bytes_max > FRAME_BYTES_MAX;
+        let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
+        let is_local = route_bytes_max > FRAME_BYTES_MAX;
+        let window = options.size("window");
+        let local_window = || window.min(LOCAL_WINDOW_BYTES).min(local_window_bytes(socket.as_fd()));
         let tuning = Tuning {
-            window: match stays_here {
-                true => options.size("window").min(WINDOW_HERE_BYTES).min(room_bytes(socket.as_fd())),
-                false => options.size("window"),
-            } as u32,
+            window: if is_local { local_window() } else { window } as u32,
             streams: STREAMS_MAX + 1,
             datagram: match options.size("datagram") {
-                0 => way_bytes_max,
+                0 => route_bytes_max,
                 given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
             } as u16,
-            is_known: stays_here,
+            is_size_known: is_local,
             congestion: match options.text("congestion") {
                 "newreno" => Congestion::NewReno,
                 "bbr" => Congestion::Bbr,
                 _ => Congestion::Cubic,
             },
         };
-        let beginning = Beginning::data(end, keys, &tuning);
-        let beginning = beginning.map_err(|error| PartnerError::os("setting up QUIC", error))?;
+        let config = ConnectionConfig::data(end, keys, &tuning);
+        let config = config.map_err(|error| PartnerError::os("setting up QUIC", error))?;
         let mut partner = QuicPartner {
-            link: QuicConnection::begin(socket, beginning)?,
+            link: QuicConnection::new(socket, config)?,
             socket_bytes,
             body_bytes_max: options.size("max"),
             is_timely: false,
             late: options.duration("late"),
-            outgoing: Outgoing::new(Limits::of(options)),
+            queue: SendQueue::new(QueueLimits::from_options(options)),
             was_full: false,
-            ordered: Ordered::default(),
-            alone: Alone::default(),
-            finish: Finish::No,
-            arrivals: Arrivals::new(options.size("max"), options.size("partial_bytes")),
+            ordered: OrderedStream::default(),
+            record_streams: RecordStreams::default(),
+            send_state: SendState::Open,
+            receiver: Receiver::new(options.size("max"), options.size("partial_bytes")),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
-            has_looked: false,
+            has_received: false,
             counts: Counts::default(),
         };
-        partner.link.turn_out();
+        partner.link.drive_output();
         Ok(Box::new(partner))
     }
 }
 
-/// Whether more is pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finish {
-    No,
-    /// What waits goes out, then the end.
-    Asked,
-    /// The end is said.
-    Said,
+enum SendState {
+    /// Accepts records.
+    Open,
+    /// Sends the queue, then ends the ordered stream.
+    Finishing,
+    /// The ordered stream has ended.
+    Finished,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     sent: u64,
     sent_bytes: u64,
-    /// Records of a timely flow that were given up.
+    /// Abandoned records of a timely flow.
     late: u64,
-    /// Turns that found something of the peer's.
-    heard: u64,
-    heard_frames: u64,
+    /// Calls to `drive` that received authentic frames.
+    signs_of_life: u64,
+    /// Authentic frames at the last count.
+    frames: u64,
 }
 
-/// Moves records over a QUIC connection.
+/// One QUIC connection as a partner.
 #[derive(Debug)]
 struct QuicPartner {
     link: QuicConnection,
     socket_bytes: usize,
     body_bytes_max: usize,
-    /// What is pushed is worthless once it is late.
+    /// The flow pushed here is timely.
     is_timely: bool,
+    /// The option `late`.
     late: Duration,
-    /// Each with the time it was pushed at.
-    outgoing: Outgoing<Time>,
-    /// There was no room for the last that was pushed.
+    /// With the time of the push.
+    queue: SendQueue<Time>,
+    /// The last push was refused.
     was_full: bool,
-    ordered: Ordered,
-    alone: Alone,
-    finish: Finish,
-    arrivals: Arrivals,
+    ordered: OrderedStream,
+    record_streams: RecordStreams,
+    send_state: SendState,
+    receiver: Receiver,
     slot: PullSlot,
     /// Flow of the record in the slot.
     flow: FlowKey,
-    /// A pull of this round has looked for what came.
-    has_looked: bool,
+    /// A pull has received datagrams since the last [`TransportCtl::Received`].
+    has_received: bool,
     counts: Counts,
 }
 
@@ -231,13 +249,13 @@ fn now() -> Time {
 }
 
 impl QuicPartner {
-    /// Why nothing more can be sent.
+    /// Returns an error if the connection is over.
     fn check(&self) -> Result<(), PartnerError> {
-        match self.link.over() {
+        match self.link.close_reason() {
             None => Ok(()),
-            Some(Over::Closed(_)) => Err(self.gone("the other host closed it")),
-            Some(Over::OtherPurpose) => Err(self.gone("it is for something else")),
-            Some(Over::Broken(reason)) => Err(self.gone(reason)),
+            Some(CloseReason::Closed(_)) => Err(self.gone("the other host closed it")),
+            Some(CloseReason::WrongProtocol) => Err(self.gone("the other host expects another protocol")),
+            Some(CloseReason::Failed(reason)) => Err(self.gone(reason)),
         }
     }
 
@@ -245,87 +263,87 @@ impl QuicPartner {
         PartnerError::Gone(format!("the connection to {} ({reason})", self.link.name()))
     }
 
-    /// Takes what came and sends what can be sent.
-    fn turn(&mut self) {
+    /// Receives and sends as much as possible.
+    fn drive(&mut self) {
         let before = self.link.counts.received_datagrams;
-        self.link.turn();
+        self.link.drive();
         if self.link.counts.received_datagrams != before {
-            self.note_heard();
+            self.update_liveness();
         }
         self.write();
     }
 
-    /// What the peer's keys did not seal is not its.
-    fn note_heard(&mut self) {
+    /// Counts a sign of life if the connection has received frames. Datagrams that fail authentication have none.
+    fn update_liveness(&mut self) {
         let Some(connection) = self.link.state() else { return };
-        let frames = connection.stats().frame_rx;
-        let heard = frames.acks + frames.stream + frames.datagram + frames.ping;
-        if heard != self.counts.heard_frames {
-            self.counts.heard_frames = heard;
-            self.counts.heard += 1;
+        let stats = connection.stats().frame_rx;
+        let frames = stats.acks + stats.stream + stats.datagram + stats.ping;
+        if frames != self.counts.frames {
+            self.counts.frames = frames;
+            self.counts.signs_of_life += 1;
         }
     }
 
-    /// Whether all that was pushed is the connection's.
-    fn is_handed_over(&self) -> bool {
-        self.outgoing.is_empty() && self.ordered.is_empty()
+    /// Returns true if the connection has accepted all records.
+    fn is_all_written(&self) -> bool {
+        self.queue.is_empty() && self.ordered.is_empty()
     }
 
-    /// Hands the connection what waits, and sends what it lets go.
+    /// Writes the queue to the connection and sends datagrams.
     fn write(&mut self) {
-        if self.hand_over() {
-            self.link.turn_out();
+        if self.write_queue() {
+            self.link.drive_output();
         }
     }
 
-    /// Hands the connection what waits, as far as it takes it; whether it took anything.
-    fn hand_over(&mut self) -> bool {
+    /// Writes the queue to the connection. Returns true if there is something new to send.
+    fn write_queue(&mut self) -> bool {
         if !self.link.is_established() {
             return false;
         }
         let Some(connection) = self.link.state() else { return false };
-        // More in it would only stand in front of what comes later.
+        // A larger buffer would only delay later records.
         connection.set_send_window((2 * connection.congestion_state().window()).max(SEND_BYTES_MIN));
         self.ordered.open(connection);
-        let mut moved = false;
-        let left = if self.is_timely {
-            let given_up = self.alone.give_up(connection, &mut self.outgoing, (now(), self.late));
-            self.counts.late += given_up;
-            moved = given_up > 0;
-            self.alone.write(connection, &mut self.outgoing)
+        let mut has_news = false;
+        let written = if self.is_timely {
+            let late = self.record_streams.abandon_late(connection, &mut self.queue, (now(), self.late));
+            self.counts.late += late;
+            has_news = late > 0;
+            self.record_streams.write(connection, &mut self.queue)
         } else {
-            self.ordered.write(connection, &mut self.outgoing)
+            self.ordered.write(connection, &mut self.queue)
         };
-        self.counts.sent += left.records;
-        self.counts.sent_bytes += left.bytes as u64;
-        let is_handed_over = self.outgoing.is_empty() && self.ordered.is_empty();
-        if self.finish == Finish::Asked && is_handed_over && self.ordered.finish(connection) {
-            self.finish = Finish::Said;
-            moved = true;
+        self.counts.sent += written.records;
+        self.counts.sent_bytes += written.bytes as u64;
+        let is_all_written = self.queue.is_empty() && self.ordered.is_empty();
+        if self.send_state == SendState::Finishing && is_all_written && self.ordered.finish(connection) {
+            self.send_state = SendState::Finished;
+            has_news = true;
         }
-        moved || left.bytes > 0
+        has_news || written.bytes > 0
     }
 
     fn flush(&mut self) -> Result<CtlReply, PartnerError> {
         self.check()?;
-        self.hand_over();
-        self.link.turn_out();
-        if !self.is_handed_over() {
-            // What makes room for it may have come.
-            self.turn();
+        self.write_queue();
+        self.link.drive_output();
+        if !self.is_all_written() {
+            // An acknowledgement that makes room may be in the socket.
+            self.drive();
         }
-        Ok(match self.link.is_blocked() || !self.is_handed_over() {
+        Ok(match self.link.is_blocked() || !self.is_all_written() {
             true => CtlReply::Pending,
             false => CtlReply::Done,
         })
     }
 
-    /// Finds the next record, and notes its flow.
+    /// Receives until a record is complete, and stores its flow.
     fn next(&mut self) -> Result<Next, PartnerError> {
-        let mut looked = false;
+        let mut has_turned = false;
         loop {
             if let Some(connection) = self.link.state() {
-                match self.arrivals.next(connection) {
+                match self.receiver.next(connection) {
                     Ok(None) => {}
                     Ok(Some((flow, record))) => {
                         self.flow = FlowKey(flow);
@@ -336,59 +354,59 @@ impl QuicPartner {
                     }
                 }
             }
-            if !looked {
-                looked = true;
-                self.has_looked = true;
-                self.turn();
+            if !has_turned {
+                has_turned = true;
+                self.has_received = true;
+                self.drive();
             } else if self.link.take_news() {
-                // What was read made room for more.
-                self.link.turn_out();
+                // Sends the flow-control window that reading has freed.
+                self.link.drive_output();
             } else {
                 break;
             }
         }
-        match self.link.over() {
-            Some(Over::Closed(_)) => Ok(Next::End),
+        match self.link.close_reason() {
+            Some(CloseReason::Closed(_)) => Ok(Next::End),
             Some(_) => self.check().map(|()| Next::End),
-            None if self.arrivals.has_ended() => Ok(Next::End),
+            None if self.receiver.has_ended() => Ok(Next::End),
             None => Ok(Next::Nothing),
         }
     }
 
     fn is_full_for(&self, bytes: usize) -> bool {
         match self.is_timely {
-            // What waits behind another gets late.
-            true => !self.outgoing.is_empty(),
-            false => self.outgoing.is_full_for(bytes),
+            // A timely record must not wait behind another: the source keeps or drops it.
+            true => !self.queue.is_empty(),
+            false => self.queue.is_full_for(bytes),
         }
     }
 
     fn progress(&self) -> Progress {
-        let pushed = self.counts.sent + self.outgoing.records.len() as u64;
+        let pushed = self.counts.sent + self.queue.records.len() as u64;
         Progress { pushed, written: self.counts.sent, ..Progress::default() }
     }
 
     fn report(&mut self) -> CtlReply {
         let (counts, link) = (&self.counts, self.link.counts);
-        let arrived = &self.arrivals.counts;
+        let received = &self.receiver.counts;
         let mut figures = vec![
             ("sent", counts.sent as f64),
             ("sent_bytes", counts.sent_bytes as f64),
-            ("sent_alone", self.alone.streams as f64),
+            ("sent_on_streams", self.record_streams.count as f64),
             ("sent_datagrams", link.sent_datagrams as f64),
             ("unsent_datagrams", link.unsent_datagrams as f64),
             ("send_calls", link.send_calls as f64),
             ("late", counts.late as f64),
-            ("received", arrived.received as f64),
-            ("received_bytes", arrived.received_bytes as f64),
+            ("received", received.received as f64),
+            ("received_bytes", received.received_bytes as f64),
             ("received_datagrams", link.received_datagrams as f64),
             ("receive_calls", link.receive_calls as f64),
-            ("lost_partial", arrived.lost_partial as f64),
-            ("malformed_datagrams", arrived.malformed as f64),
-            ("moves", link.moves as f64),
-            ("owed datagrams", link.owed_datagrams as f64),
-            ("waiting", self.outgoing.records.len() as f64),
-            ("waiting_bytes", self.outgoing.bytes as f64),
+            ("lost_partial", received.lost_partial as f64),
+            ("malformed_datagrams", received.malformed as f64),
+            ("migrations", link.moves as f64),
+            ("ack_datagrams", link.ack_datagrams as f64),
+            ("waiting", self.queue.records.len() as f64),
+            ("waiting_bytes", self.queue.bytes as f64),
         ];
         if let Some(connection) = self.link.state() {
             let stats = connection.stats();
@@ -406,7 +424,7 @@ impl QuicPartner {
 
 impl Partner for QuicPartner {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        // Which flow a record belongs to stands in the record. One is pushed at most.
+        // The record header names the flow. At most one flow is pushed.
         if template.direction == Direction::In {
             self.is_timely = template.class == FlowClass::Timely;
         }
@@ -418,8 +436,8 @@ impl Partner for QuicPartner {
     }
 
     fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if self.finish != Finish::No {
-            return Err((PartnerError::Unsupported("taking records after the end"), message));
+        if self.send_state != SendState::Open {
+            return Err((PartnerError::Unsupported("accepting records after the end"), message));
         }
         if let Err(error) = check_record(&message, self.body_bytes_max).and_then(|()| self.check()) {
             return Err((error, message));
@@ -429,79 +447,82 @@ impl Partner for QuicPartner {
             self.write();
             self.was_full = self.is_full_for(bytes);
             if self.was_full {
-                self.outgoing.refuse(bytes);
+                self.queue.refuse(bytes);
                 return Ok(Pushed::Full(message));
             }
         }
         self.was_full = false;
-        self.outgoing.push(now(), message.body);
+        self.queue.push(now(), message.body);
         if self.is_timely {
-            self.hand_over();
-        } else if self.outgoing.bytes >= BURST_BYTES {
+            self.write_queue();
+        } else if self.queue.bytes >= BURST_BYTES {
             self.write();
         }
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         if self.slot.is_held() {
-            return self.slot.answer(self.flow, want, || Ok(Next::Nothing));
+            return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
         let next = self.next()?;
-        self.slot.answer(self.flow, want, || Ok(next))
+        self.slot.answer(self.flow, request, || Ok(next))
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => self.flush(),
             Ctl::Finish => {
-                if self.finish == Finish::No {
-                    self.finish = Finish::Asked;
+                if self.send_state == SendState::Open {
+                    self.send_state = SendState::Finishing;
                 }
-                self.turn();
+                self.drive();
                 self.flush()?;
-                let sent =
+                let is_acknowledged =
                     self.link.state().is_some_and(|connection| connection.streams().send_streams() == 0);
-                Ok(if self.finish == Finish::Said && sent { CtlReply::Done } else { CtlReply::Pending })
+                let is_done = self.send_state == SendState::Finished && is_acknowledged;
+                Ok(if is_done { CtlReply::Done } else { CtlReply::Pending })
             }
             Ctl::Report => Ok(self.report()),
-            Ctl::Heard => {
-                // Nobody may have pulled because there is no room for more; the connection lives all the same.
-                if !std::mem::take(&mut self.has_looked) {
-                    self.turn();
+            Ctl::Transport(TransportCtl::Received) => {
+                // Backpressure may keep the path from pulling; the connection must run all the same.
+                if !std::mem::take(&mut self.has_received) {
+                    self.drive();
                 }
-                Ok(CtlReply::Count(self.counts.heard))
+                Ok(CtlReply::Count(self.counts.signs_of_life))
             }
-            Ctl::Probe => {
+            Ctl::Transport(TransportCtl::Probe) => {
                 self.link.probe();
                 Ok(CtlReply::Done)
             }
-            Ctl::Move(socket) => {
+            Ctl::Transport(TransportCtl::Move(socket)) => {
                 socket::set_buffers(socket.as_fd(), self.socket_bytes, self.socket_bytes)?;
-                self.link.add_way(socket)?;
+                self.link.add_path(socket)?;
                 Ok(CtlReply::Done)
             }
-            Ctl::Watch(Watch::Progress) => Ok(CtlReply::Progress(self.progress())),
-            Ctl::Watch(_) => Ok(CtlReply::Done),
+            Ctl::Transport(TransportCtl::Trace(TraceCtl::Progress)) => {
+                Ok(CtlReply::Progress(self.progress()))
+            }
+            Ctl::Transport(TransportCtl::Trace(_)) => Ok(CtlReply::Done),
             _ => Err(PartnerError::Unsupported("asking a transport for a device's state")),
         }
     }
 
     fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
         match direction {
-            // Whoever was refused waits for room, and whoever flushes for the end.
             Direction::In => {
-                // An end that was asked for waits for the other host, and what is blocked for the socket.
-                let rests = self.finish == Finish::No && !self.link.is_blocked();
+                // After a refused push, room matters. Otherwise a flush is pending: it ends when all is written, except
+                // that the end needs the peer's acknowledgement and a blocked datagram needs the socket.
+                let is_settled = self.send_state == SendState::Open && !self.link.is_blocked();
                 let now = match (self.was_full, self.is_timely) {
-                    (true, true) => self.outgoing.is_empty(),
-                    (true, false) => self.outgoing.has_room(),
-                    (false, _) => rests && self.is_handed_over(),
+                    (true, true) => self.queue.is_empty(),
+                    (true, false) => self.queue.has_room(),
+                    (false, _) => is_settled && self.is_all_written(),
                 };
                 Readiness { now, ..self.link.readiness() }
             }
             Direction::Out => {
-                let now = self.slot.is_held() || self.link.has_news() || self.link.over().is_some();
+                let now = self.slot.is_held() || self.link.has_news() || self.link.close_reason().is_some();
                 Readiness { now, ..self.link.readiness() }
             }
         }

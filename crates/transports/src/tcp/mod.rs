@@ -1,61 +1,61 @@
 #![doc = include_str!("tcp.md")]
 
-mod held;
-mod pace;
+mod pacer;
+mod stall;
 #[cfg(test)]
 mod tests;
 
-use crate::inbox::Inbox;
-use crate::outgoing::{self, Limits, Outgoing, check_record};
+use crate::deframer::Deframer;
 use crate::seal::{Seal, TAG_BYTES};
+use crate::send_queue::{self, QueueLimits, SendQueue, check_record};
 use crate::socket;
-use crate::watch::Watch;
+use crate::timestamps::KernelTimestamps;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Scope, SealKeys, Time, TransportClass,
+    Scope, SealKeys, Time, TransportClass, TransportCtl,
 };
-use held::Held;
-use pace::Pace;
+use pacer::Pacer;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
 use smallvec::SmallVec;
+use stall::StallDetector;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes that are sent without waiting for the end of a burst.
+/// Queued bytes at which a push flushes before the end of the burst.
 const BURST_BYTES: usize = 64 << 10;
-/// Most slices in one gathering call: 8 KiB of stack, and half of what the kernel takes.
+/// Slices in one gathering send: 8 KiB of stack, and half of the kernel's limit.
 const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
-/// Bytes that a paced stream's kernel takes ahead of what it has sent.
-const AHEAD_BYTES: u32 = 64 << 10;
-/// Most calls that one pull makes, so that a fast peer leaves room for the loop's other work.
+/// Unsent bytes that the kernel accepts on a paced stream (`TCP_NOTSENT_LOWAT`).
+const UNSENT_BYTES: u32 = 64 << 10;
+/// Receive calls of one pull, at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 32;
 
 static OPTIONS: [OptionSpec; 6] = [
-    outgoing::MAX,
-    outgoing::OUTBOX,
-    outgoing::OUTBOX_BYTES,
+    send_queue::MAX,
+    send_queue::OUTBOX,
+    send_queue::OUTBOX_BYTES,
     OptionSpec {
         name: "keep",
         kind: OptionKind::Size { min: 0, max: 1 << 30 },
         default: "16MiB",
         scope: Scope::Local,
-        doc: "memory for large records that is kept for the next ones, bytes",
+        doc: "unused buffers for large records that are kept for reuse, bytes",
     },
     OptionSpec {
         name: "socket_bytes",
         kind: OptionKind::Size { min: 0, max: 1 << 30 },
         default: "0",
         scope: Scope::Local,
-        doc: "size of each of the kernel's two buffers, bytes; 0 lets the kernel adapt them",
+        doc: "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
     },
     OptionSpec {
         name: "congestion",
         kind: OptionKind::Text { max: 15 },
         default: "",
         scope: Scope::Local,
-        doc: "congestion control, such as cubic or bbr; empty for the system's default",
+        doc: "congestion control algorithm, such as cubic or bbr; empty for the system's default",
     },
 ];
 
@@ -69,7 +69,7 @@ impl TransportClass for Tcp {
     }
 
     fn summary(&self) -> &'static str {
-        "records in a stream: nothing lost, in order; what is late delays what follows"
+        "records in one TCP stream: reliable, in order; a late record delays those behind it"
     }
 
     fn doc(&self) -> &'static str {
@@ -108,7 +108,7 @@ impl TransportClass for Tcp {
 
 fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
-    // Older kernels wait longer.
+    // Best effort: kernels before Linux 6.15 do not know the option and retransmit later.
     let _ = sys::net::resend_soon(socket);
     let congestion = options.text("congestion");
     if !congestion.is_empty() {
@@ -119,45 +119,46 @@ fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
     socket::set_buffers(socket.as_fd(), bytes, bytes)
 }
 
-/// Moves records over a connected socket.
+/// One connected TCP socket as a partner.
 #[derive(Debug)]
 struct TcpPartner {
     socket: OwnedFd,
     peer: String,
     body_bytes_max: usize,
-    /// What seals the records, unless they travel bare.
+    /// `None` on an unencrypted connection.
     seal: Option<Box<Seal>>,
-    outgoing: Outgoing<()>,
-    inbox: Inbox,
+    queue: SendQueue<()>,
+    deframer: Deframer,
     slot: PullSlot,
     /// Flow of the record in the slot.
     flow: FlowKey,
-    sending: Sending,
-    receiving: Receiving,
-    pace: Pace,
-    held: Held,
-    /// A new connection would do better, and nobody has asked since.
-    is_held_back: bool,
+    send_state: SendState,
+    receive_state: ReceiveState,
+    pacer: Pacer,
+    stall_detector: StallDetector,
+    /// A stall was found since the last [`TransportCtl::HeldBack`].
+    is_stalled: bool,
     counts: Counts,
-    /// Once somebody traced.
-    watch: Option<Box<Watch>>,
+    /// Created by the first trace request.
+    timestamps: Option<Box<KernelTimestamps>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
+enum SendState {
+    /// Accepts records.
     Open,
-    /// No more is pushed; what waits goes out, then the end.
+    /// Sends the queue, then shuts the socket's sending side down.
     Finishing,
     Finished,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Receiving {
-    /// There may be more in the socket.
-    Full,
-    /// The last call took all there was: waiting is likely better than asking.
+enum ReceiveState {
+    /// The socket may have more data: receive again.
+    MayHaveMore,
+    /// The last call emptied the socket: poll before the next one.
     Drained,
-    /// The peer's stream has ended.
+    /// The peer has closed its sending side.
     Ended,
 }
 
@@ -169,8 +170,8 @@ struct Counts {
     received: u64,
     received_bytes: u64,
     receive_calls: u64,
-    /// Bytes that came, of records that are not whole too.
-    heard_bytes: u64,
+    /// Bytes read from the socket, those of incomplete records included.
+    raw_bytes: u64,
 }
 
 impl TcpPartner {
@@ -182,17 +183,17 @@ impl TcpPartner {
             socket,
             body_bytes_max,
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
-            outgoing: Outgoing::new(Limits::of(options)),
-            inbox: Inbox::new(body_bytes_max, tag_bytes, options.size("keep")),
+            queue: SendQueue::new(QueueLimits::from_options(options)),
+            deframer: Deframer::new(body_bytes_max, tag_bytes, options.size("keep")),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
-            sending: Sending::Open,
-            receiving: Receiving::Full,
-            pace: Pace::default(),
-            held: Held::default(),
-            is_held_back: false,
+            send_state: SendState::Open,
+            receive_state: ReceiveState::MayHaveMore,
+            pacer: Pacer::default(),
+            stall_detector: StallDetector::default(),
+            is_stalled: false,
             counts: Counts::default(),
-            watch: None,
+            timestamps: None,
         }
     }
 
@@ -206,77 +207,77 @@ impl TcpPartner {
         }
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends the queue until it is empty or the socket is full.
     fn flush(&mut self) -> Result<(), PartnerError> {
-        while !self.outgoing.is_empty() {
+        while !self.queue.is_empty() {
             let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
-            let chunks = self.outgoing.records.iter().flat_map(|(_, record)| record.chunks());
+            let chunks = self.queue.records.iter().flat_map(|(_, record)| record.chunks());
             slices.extend(chunks.take(SLICES_MAX).map(IoSlice::new));
             self.counts.send_calls += 1;
-            let result = match self.watch.as_deref_mut() {
+            let result = match self.timestamps.as_deref_mut() {
                 None => sys::net::send(&self.socket, &slices),
-                Some(watch) => watch.send(self.socket.as_fd(), &slices, None),
+                Some(timestamps) => timestamps.send(self.socket.as_fd(), &slices, None),
             };
             match result {
                 Ok(count) => {
                     drop(slices);
-                    self.counts.sent += self.outgoing.sent(count);
+                    self.counts.sent += self.queue.sent(count);
                     self.counts.sent_bytes += count as u64;
-                    if let Some(watch) = self.watch.as_deref_mut() {
-                        watch.written(self.counts.sent);
+                    if let Some(timestamps) = self.timestamps.as_deref_mut() {
+                        timestamps.on_written(self.counts.sent);
                     }
                 }
-                Err(error) if socket::is_not_now(&error) => {
+                Err(error) if socket::would_block(&error) => {
                     drop(slices);
-                    self.look_at_stream(true);
+                    self.check_stream(true);
                     return Ok(());
                 }
                 Err(error) => return Err(self.failed(error)),
             }
         }
-        self.pace.rest();
-        self.held.rest();
-        if self.pace.is_on() {
-            self.look_at_stream(false);
+        self.pacer.on_idle();
+        self.stall_detector.on_idle();
+        if self.pacer.is_on() {
+            self.check_stream(false);
         }
-        if self.sending == Sending::Finishing {
-            self.sending = Sending::Finished;
-            // A peer that has gone has ended too.
+        if self.send_state == SendState::Finishing {
+            self.send_state = SendState::Finished;
+            // It fails only if the connection is gone, which the next call reports.
             let _ = shutdown(&self.socket, Shutdown::Write);
         }
         Ok(())
     }
 
-    /// Sees to it that what is sent does not stand in front of the network for long, nor behind what was lost. A kernel
-    /// that does not tell how the stream fares, or does not pace it, does as it likes.
-    fn look_at_stream(&mut self, is_busy: bool) {
+    /// Samples `TCP_INFO` when it is due, for the pacer and the stall detector. `is_busy`: the socket is full. Does
+    /// nothing on kernels without `TCP_INFO` or pacing.
+    fn check_stream(&mut self, is_busy: bool) {
         let now = Time(sys::clock::boot_ns());
-        if now < self.next_look(is_busy) {
+        if now < self.next_check(is_busy) {
             return;
         }
         let Ok(stream) = sys::net::stream_state(&self.socket) else {
-            self.pace.put_off(now);
-            return self.held.put_off(now);
+            self.pacer.postpone(now);
+            return self.stall_detector.postpone(now);
         };
-        if is_busy && now >= self.held.due() {
-            self.is_held_back |= self.held.look(&stream, now);
+        if is_busy && now >= self.stall_detector.due() {
+            self.is_stalled |= self.stall_detector.check(&stream, now);
         }
-        if self.pace.is_due(now)
-            && let Some(rate) = self.pace.look(&stream, now, is_busy)
+        if self.pacer.is_due(now)
+            && let Some(rate) = self.pacer.update(&stream, now, is_busy)
         {
-            let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, AHEAD_BYTES)));
+            let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, UNSENT_BYTES)));
         }
     }
 
-    /// When the kernel is asked again how the stream fares.
-    fn next_look(&self, is_busy: bool) -> Time {
-        if is_busy { self.pace.due().min(self.held.due()) } else { self.pace.due() }
+    /// Returns the time of the next [`TcpPartner::check_stream`].
+    fn next_check(&self, is_busy: bool) -> Time {
+        if is_busy { self.pacer.due().min(self.stall_detector.due()) } else { self.pacer.due() }
     }
 
-    /// Finds the next record, and notes its flow.
+    /// Receives until a record is complete, and stores its flow.
     fn next(&mut self) -> Result<Next, PartnerError> {
         for _ in 0..RECEIVE_CALLS_MAX {
-            let next = self.inbox.next();
+            let next = self.deframer.next();
             if let Some((flow, mut record)) = next.map_err(|error| self.broken(&error.to_string()))? {
                 self.flow = FlowKey(flow);
                 self.counts.received += 1;
@@ -284,18 +285,18 @@ impl TcpPartner {
                 if let Some(seal) = &mut self.seal
                     && seal.opener.record(&mut record).is_err()
                 {
-                    return Err(self.broken("a record was altered on the way, or is not of this session"));
+                    return Err(self.broken("a record was altered in transit, or belongs to another session"));
                 }
                 return Ok(Next::Message(Message::new(Time::ZERO, Body::from(record.freeze()))));
             }
-            match self.receiving {
-                Receiving::Full => self.receive()?,
-                Receiving::Drained => {
-                    self.receiving = Receiving::Full;
+            match self.receive_state {
+                ReceiveState::MayHaveMore => self.receive()?,
+                ReceiveState::Drained => {
+                    self.receive_state = ReceiveState::MayHaveMore;
                     return Ok(Next::Nothing);
                 }
-                Receiving::Ended if self.inbox.is_at_border() => return Ok(Next::End),
-                Receiving::Ended => return Err(self.broken("it ended in the middle of a record")),
+                ReceiveState::Ended if self.deframer.is_at_record_boundary() => return Ok(Next::End),
+                ReceiveState::Ended => return Err(self.broken("it ended in the middle of a record")),
             }
         }
         Ok(Next::Nothing)
@@ -304,24 +305,24 @@ impl TcpPartner {
     fn receive(&mut self) -> Result<(), PartnerError> {
         self.counts.receive_calls += 1;
         let socket = &self.socket;
-        let watch = self.watch.as_deref_mut().filter(|watch| watch.notes_arrivals());
-        let received = self.inbox.receive(|rooms| match watch {
+        let timestamps = self.timestamps.as_deref_mut().filter(|timestamps| timestamps.has_arrivals());
+        let received = self.deframer.receive(|rooms| match timestamps {
             None => sys::net::receive(socket, rooms),
-            Some(watch) => sys::net::receive_timed(socket, rooms).map(|(received, arrived_real_ns)| {
-                watch.arrived_real_ns = arrived_real_ns;
+            Some(timestamps) => sys::net::receive_timed(socket, rooms).map(|(received, arrived_real_ns)| {
+                timestamps.arrived_real_ns = arrived_real_ns;
                 received
             }),
         });
         match received {
-            Ok((0, _)) => self.receiving = Receiving::Ended,
+            Ok((0, _)) => self.receive_state = ReceiveState::Ended,
             Ok((count, is_full)) => {
-                self.counts.heard_bytes += count as u64;
-                // The rest of a large record is on its way: it pays to ask once more before waiting.
-                if !is_full && !self.inbox.is_amid_large() {
-                    self.receiving = Receiving::Drained;
+                self.counts.raw_bytes += count as u64;
+                // The rest of a large record arrives soon: one more call is cheaper than a poll.
+                if !is_full && !self.deframer.is_inside_large() {
+                    self.receive_state = ReceiveState::Drained;
                 }
             }
-            Err(error) if socket::is_not_now(&error) => self.receiving = Receiving::Drained,
+            Err(error) if socket::would_block(&error) => self.receive_state = ReceiveState::Drained,
             Err(error) => return Err(self.failed(error)),
         }
         Ok(())
@@ -340,15 +341,15 @@ impl TcpPartner {
             ("received", counts.received as f64),
             ("received_bytes", counts.received_bytes as f64),
             ("receive_calls", counts.receive_calls as f64),
-            ("waiting", self.outgoing.records.len() as f64),
-            ("waiting_bytes", self.outgoing.bytes as f64),
+            ("waiting", self.queue.records.len() as f64),
+            ("waiting_bytes", self.queue.bytes as f64),
         ])
     }
 }
 
 impl Partner for TcpPartner {
     fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        // Which flow a record belongs to stands in the record.
+        // The record header names the flow.
         Ok(FlowKey::DEFAULT)
     }
 
@@ -357,18 +358,18 @@ impl Partner for TcpPartner {
     }
 
     fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if self.sending != Sending::Open {
-            return Err((PartnerError::Unsupported("taking records after the end"), message));
+        if self.send_state != SendState::Open {
+            return Err((PartnerError::Unsupported("accepting records after the end"), message));
         }
         if let Err(error) = check_record(&message, self.body_bytes_max) {
             return Err((error, message));
         }
-        if self.outgoing.is_full_for(message.body.len()) {
+        if self.queue.is_full_for(message.body.len()) {
             if let Err(error) = self.flush() {
                 return Err((error, message));
             }
-            if self.outgoing.is_full_for(message.body.len()) {
-                self.outgoing.refuse(message.body.len());
+            if self.queue.is_full_for(message.body.len()) {
+                self.queue.refuse(message.body.len());
                 return Ok(Pushed::Full(message));
             }
         }
@@ -376,55 +377,59 @@ impl Partner for TcpPartner {
             None => message.body,
             Some(seal) => seal.sealer.record(&message.body),
         };
-        self.outgoing.push((), record);
-        if self.outgoing.bytes >= BURST_BYTES {
-            // The message is taken: an error shows again at the next push or flush.
+        self.queue.push((), record);
+        if self.queue.bytes >= BURST_BYTES {
+            // The record is in the queue, so this push succeeds. The next push or flush returns the error.
             let _ = self.flush();
         }
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, want: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         if self.slot.is_held() {
-            return self.slot.answer(self.flow, want, || Ok(Next::Nothing));
+            return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
         let next = self.next()?;
-        self.slot.answer(self.flow, want, || Ok(next))
+        self.slot.answer(self.flow, request, || Ok(next))
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
-            Ctl::Flush => self.flush().map(|()| self.outgoing.flushed()),
+            Ctl::Flush => self.flush().map(|()| self.queue.flushed()),
             Ctl::Finish => {
-                if self.sending == Sending::Open {
-                    self.sending = Sending::Finishing;
+                if self.send_state == SendState::Open {
+                    self.send_state = SendState::Finishing;
                 }
-                self.flush().map(|()| self.outgoing.flushed())
+                self.flush().map(|()| self.queue.flushed())
             }
             Ctl::Report => Ok(self.report()),
-            Ctl::Heard => Ok(CtlReply::Count(self.counts.heard_bytes)),
-            Ctl::HeldBack => Ok(CtlReply::Count(std::mem::take(&mut self.is_held_back).into())),
-            Ctl::Snapshot | Ctl::Neutral | Ctl::Ask(..) => {
+            Ctl::Transport(TransportCtl::Received) => Ok(CtlReply::Count(self.counts.raw_bytes)),
+            Ctl::Transport(TransportCtl::HeldBack) => {
+                Ok(CtlReply::Count(std::mem::take(&mut self.is_stalled).into()))
+            }
+            Ctl::Snapshot | Ctl::Neutral => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
             operation => {
-                let watch = self.watch.get_or_insert_with(|| Box::new(Watch::new(true)));
-                let progress = (self.counts.sent + self.outgoing.records.len() as u64, self.counts.sent);
-                watch.answer(operation, self.socket.as_fd(), progress)
+                let timestamps = self.timestamps.get_or_insert_with(|| Box::new(KernelTimestamps::new(true)));
+                let progress = (self.counts.sent + self.queue.records.len() as u64, self.counts.sent);
+                timestamps.ctl(operation, self.socket.as_fd(), progress)
             }
         }
     }
 
     fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
         match direction {
-            // What waits has to be flushed when the socket has room again, full or not.
-            Direction::In if !self.outgoing.is_empty() => Readiness {
-                now: self.outgoing.has_room(),
+            // A queue that is not full must also be flushed when the socket becomes writable.
+            Direction::In if !self.queue.is_empty() => Readiness {
+                now: self.queue.has_room(),
                 ..Readiness::descriptor(self.socket.as_fd(), Interest::Write)
             },
             Direction::In => Readiness::now(),
             Direction::Out
-                if self.slot.is_held() || self.inbox.has_next() || self.receiving == Receiving::Ended =>
+                if self.slot.is_held()
+                    || self.deframer.has_next()
+                    || self.receive_state == ReceiveState::Ended =>
             {
                 Readiness::now()
             }
@@ -433,7 +438,7 @@ impl Partner for TcpPartner {
     }
 
     fn upkeep(&self) -> Readiness<'_> {
-        // Where the network takes no more, somebody has to see why.
-        Readiness::never().or_at((!self.outgoing.is_empty()).then(|| self.next_look(true)))
+        // A full socket does not become writable while the stream is stalled: a timer checks it.
+        Readiness::never().or_at((!self.queue.is_empty()).then(|| self.next_check(true)))
     }
 }

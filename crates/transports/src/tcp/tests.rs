@@ -1,7 +1,7 @@
-//! A stream cut anywhere yields the same records; a peer that breaks the protocol is named and costs little.
+//! Tests of the transport `tcp` and of the deframer.
 
 use super::*;
-use crate::inbox::Inbox;
+use crate::deframer::Deframer;
 use crate::test_records::{WATCHDOG, figure, partner, pattern, pull, push, record};
 use contract::Body;
 use proptest::prelude::*;
@@ -16,23 +16,23 @@ fn pair() -> (TcpStream, TcpStream) {
     (here, listener.accept().expect("accept").0)
 }
 
-/// Feeds `stream` to an inbox in pieces as `cuts` says, and gives the records that it made of it.
+/// Feeds `stream` to a deframer in pieces with the sizes `cuts`. Returns its records.
 fn records_of(
-    inbox: &mut Inbox,
+    deframer: &mut Deframer,
     mut stream: &[u8],
     cuts: &[usize],
 ) -> Result<Vec<(u32, Body)>, wire::WireError> {
     let mut records = Vec::new();
     for &cut in cuts.iter().cycle() {
-        while let Some(record) = inbox.next()? {
+        while let Some(record) = deframer.next()? {
             records.push((record.0, Body::from(record.1.freeze())));
         }
         if stream.is_empty() {
             return Ok(records);
         }
-        let given = inbox.receive(|rooms: [Room<'_>; 2]| {
+        let given = deframer.receive(|rooms: [Room<'_>; 2]| {
             let offered: usize = rooms.iter().map(Room::bytes).sum();
-            assert!(offered > 0, "an inbox always has room");
+            assert!(offered > 0, "a deframer always has room");
             let mut left = cut.min(stream.len());
             let before = stream.len();
             for room in rooms {
@@ -70,12 +70,12 @@ proptest! {
         let sent: Vec<_> =
             lengths.iter().zip(0..).map(|(&n, i)| (i as u32 % 3, record(i as u32 % 3, i, &pattern(n, i)))).collect();
         let stream: Vec<u8> = sent.iter().flat_map(|(_, body)| body.clone().into_bytes()).collect();
-        let mut inbox = Inbox::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
-        // The second time, memory is used again.
+        let mut deframer = Deframer::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
+        // The second round reuses buffers.
         for _ in 0..2 {
-            let received = records_of(&mut inbox, &stream, &cuts).expect("well formed");
+            let received = records_of(&mut deframer, &stream, &cuts).expect("well formed");
             prop_assert_eq!(&received, &sent);
-            prop_assert!(inbox.is_at_border());
+            prop_assert!(deframer.is_at_record_boundary());
         }
     }
 
@@ -85,8 +85,8 @@ proptest! {
         cuts in prop::collection::vec(1..700usize, 1..5),
         max in 0..4096usize,
     ) {
-        let mut inbox = Inbox::new(max, 0, 16 << 20);
-        if let Ok(records) = records_of(&mut inbox, &garbage, &cuts) {
+        let mut deframer = Deframer::new(max, 0, 16 << 20);
+        if let Ok(records) = records_of(&mut deframer, &garbage, &cuts) {
             let bytes: usize = records.iter().map(|(_, body)| body.len()).sum();
             prop_assert!(bytes <= garbage.len());
         }
@@ -94,13 +94,13 @@ proptest! {
 }
 
 #[test]
-fn large_records_in_a_row_are_received_in_place() {
-    let mut inbox = Inbox::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
+fn consecutive_large_records_reuse_one_buffer() {
+    let mut deframer = Deframer::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
     let stream: Vec<u8> = (0..8).flat_map(|i| record(1, i, &pattern(1_000_000, i)).into_bytes()).collect();
     let mut places = Vec::new();
     let mut stream = &stream[..];
     while !stream.is_empty() {
-        inbox
+        deframer
             .receive(|rooms| {
                 let before = stream.len();
                 for room in rooms {
@@ -111,22 +111,22 @@ fn large_records_in_a_row_are_received_in_place() {
                 Ok(before - stream.len())
             })
             .expect("fill");
-        while let Some((_, body)) = inbox.next().expect("well formed") {
+        while let Some((_, body)) = deframer.next().expect("well formed") {
             places.push(Some(body.as_ptr()));
         }
     }
     assert_eq!(places.len(), 8);
-    assert!(places[1..].iter().all(|place| *place == places[0]), "the warm buffer is used again: {places:?}");
+    assert!(places[1..].iter().all(|place| *place == places[0]), "the buffer is reused: {places:?}");
 }
 
 #[test]
-fn what_is_pushed_here_is_pulled_there() {
+fn a_record_pushed_here_is_pulled_there() {
     let (here, there) = pair();
     let (mut here, mut there) = (partner(&Tcp, here, &[]), partner(&Tcp, there, &[]));
     for (i, length) in [0, 1, 24, 1000, 16_384, 70_000, 1_000_000, 24, 3_000_000].into_iter().enumerate() {
         let sent = record(9, i as u64, &pattern(length, i as u64));
         push(&mut *here, sent.clone());
-        // Both ends share this thread: each gets its turn until the record is through.
+        // Both ends share this thread and take turns until the record arrives.
         let received = std::iter::repeat_with(|| {
             here.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("flush");
             there.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull")
@@ -143,7 +143,7 @@ fn what_is_pushed_here_is_pulled_there() {
 }
 
 #[test]
-fn a_burst_leaves_in_one_call() {
+fn a_burst_is_sent_in_one_call() {
     let (here, there) = pair();
     let (mut here, mut there) = (partner(&Tcp, here, &[]), partner(&Tcp, there, &[]));
     for i in 0..100 {
@@ -158,7 +158,7 @@ fn a_burst_leaves_in_one_call() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_fills_the_outbox_and_no_more() {
+fn a_peer_that_does_not_read_fills_only_the_send_queue() {
     let (here, there) = pair();
     let mut here =
         partner(&Tcp, here, &[("outbox", "8"), ("outbox_bytes", "1MiB"), ("socket_bytes", "64KiB")]);
@@ -190,8 +190,8 @@ fn a_peer_that_does_not_read_fills_the_outbox_and_no_more() {
     }
 }
 
-/// Writes `bytes`, ends the stream if it is said, and gives what the partner makes of it.
-fn after(bytes: &[u8], ends: bool, max: &str) -> PartnerError {
+/// Sends `bytes` to a partner, then the end of the stream if `ends`. Returns the partner's error.
+fn error_after(bytes: &[u8], ends: bool, max: &str) -> PartnerError {
     let (mut here, there) = pair();
     here.write_all(bytes).expect("write");
     if ends {
@@ -211,25 +211,25 @@ fn after(bytes: &[u8], ends: bool, max: &str) -> PartnerError {
 fn a_peer_that_breaks_the_protocol_is_named() {
     let whole = record(1, 0, &pattern(40_000, 0)).into_bytes();
     for cut in [1, 15, 27, 28, 29, 20_000, 40_027] {
-        let error = after(&whole[..cut], true, "1MiB");
+        let error = error_after(&whole[..cut], true, "1MiB");
         assert!(matches!(&error, PartnerError::Peer(problem) if problem.contains("127.0.0.1")), "{error}");
     }
-    let error = after(&record(1, 0, &pattern(1001, 0)).into_bytes(), false, "1000");
+    let error = error_after(&record(1, 0, &pattern(1001, 0)).into_bytes(), false, "1000");
     assert!(matches!(&error, PartnerError::Peer(problem) if problem.contains("limit")), "{error}");
 }
 
 #[test]
-fn an_announcement_alone_costs_little() {
-    let mut inbox = Inbox::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
+fn an_announced_length_alone_allocates_little() {
+    let mut deframer = Deframer::new(wire::BODY_BYTES_MAX, 0, 16 << 20);
     let header = RecordHeaderOf(wire::BODY_BYTES_MAX as u32).emit();
-    inbox
+    deframer
         .receive(|[room, _]| {
             room.buffer.extend_from_slice(&header);
             Ok(header.len())
         })
         .expect("fill");
-    assert_eq!(inbox.next(), Ok(None));
-    inbox
+    assert_eq!(deframer.next(), Ok(None));
+    deframer
         .receive(|rooms| {
             assert!(rooms.iter().map(Room::bytes).sum::<usize>() <= 2 << 20);
             Ok(0)
@@ -237,7 +237,7 @@ fn an_announcement_alone_costs_little() {
         .expect("fill");
 }
 
-/// The header of a record that announces so many bytes.
+/// A record header that announces this many bytes.
 struct RecordHeaderOf(u32);
 
 impl RecordHeaderOf {
@@ -248,7 +248,7 @@ impl RecordHeaderOf {
 }
 
 #[test]
-fn a_record_that_lies_about_its_length_is_refused_before_it_is_sent() {
+fn a_record_with_a_wrong_length_is_refused_before_it_is_sent() {
     let (here, _there) = pair();
     let mut here = partner(&Tcp, here, &[]);
     let mut longer = record(1, 0, &[1, 2, 3]);
@@ -263,7 +263,7 @@ fn a_record_that_lies_about_its_length_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn a_peer_that_went_away_is_gone() {
+fn a_closed_connection_is_reported_as_gone() {
     let (here, there) = pair();
     let mut here = partner(&Tcp, here, &[]);
     drop(there);
@@ -276,24 +276,24 @@ fn a_peer_that_went_away_is_gone() {
 }
 
 #[test]
-fn part_of_a_record_is_a_sign_of_life() {
+fn an_incomplete_record_counts_as_a_sign_of_life() {
     let (mut here, there) = pair();
     let mut there = partner(&Tcp, there, &[]);
-    let mut heard = || {
+    let mut raw_bytes = || {
         assert!(matches!(there.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
-        match there.ctl(FlowKey::DEFAULT, Ctl::Heard) {
+        match there.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)) {
             Ok(CtlReply::Count(count)) => count,
             other => panic!("{other:?}"),
         }
     };
     let whole = record(1, 0, &pattern(40_000, 0)).into_bytes();
-    let mut before = heard();
+    let mut before = raw_bytes();
     for part in whole[..30_000].chunks(10_000) {
         here.write_all(part).expect("write");
         let begun = Instant::now();
-        while heard() == before {
-            assert!(begun.elapsed() < WATCHDOG, "it was not noticed");
+        while raw_bytes() == before {
+            assert!(begun.elapsed() < WATCHDOG, "the count does not grow");
         }
-        before = heard();
+        before = raw_bytes();
     }
 }

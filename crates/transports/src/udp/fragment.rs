@@ -1,28 +1,28 @@
-//! What stands in front of every datagram (`docs/transport-udp.md`).
+//! Header of a datagram with a part of a record (`docs/reference/transport-udp.md`).
 
-/// The record a datagram belongs to: the first 16 bytes of the record itself (flow, epoch, sequence).
+/// Identity of a record: its first 16 bytes (flow, epoch, sequence).
 pub(super) type RecordId = [u8; ID_BYTES];
 
-/// Bytes of a record's identity; they are sent in every datagram, and the rest of the record is split.
+/// Size of a record's identity. Every datagram carries the identity; only the rest of the record is split.
 pub(super) const ID_BYTES: usize = 16;
 
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fragment {
     pub(super) id: RecordId,
-    /// Which part of the record, from 0.
+    /// Index of the part, from 0.
     pub(super) index: u16,
-    /// How many parts it has.
+    /// Number of parts of the record.
     pub(super) count: u16,
-    /// Of the datagram: each that is sent has the next, what is sent again too; the low bits of it.
+    /// Low 32 bits of the datagram's number. Every transmission, also a repeated one, has a new number.
     pub(super) number: u32,
 }
 
 impl Fragment {
-    /// Bytes of the header.
+    /// Size of the header.
     pub(super) const BYTES: usize = ID_BYTES + 8;
 
-    /// The header as bytes.
+    /// Encodes the header.
     pub(super) fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..ID_BYTES].copy_from_slice(&self.id);
@@ -32,7 +32,8 @@ impl Fragment {
         bytes
     }
 
-    /// Reads a header off the front of a datagram; `None` if there is none, or it names a part beyond the last.
+    /// Decodes the header at the front of a datagram. Returns `None` if the datagram is too short or the index is not
+    /// below the count.
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let (header, _) = datagram.split_first_chunk::<{ Self::BYTES }>()?;
         let (id, rest) = header.split_first_chunk::<ID_BYTES>()?;
@@ -42,7 +43,7 @@ impl Fragment {
         (index < count).then_some(Fragment { id: *id, index, count, number })
     }
 
-    /// The flow, which a record begins with.
+    /// Returns the flow, the first field of the identity.
     pub(super) fn flow(&self) -> u32 {
         u32::from_le_bytes([self.id[0], self.id[1], self.id[2], self.id[3]])
     }

@@ -1,4 +1,8 @@
-//! From datagrams, in any order, some lost, some repeated, to whole records, without copying them.
+//! Reassembles records from datagrams that may be lost, repeated and reordered, without copying them.
+//!
+//! A part is a slice of the slab it was received into and keeps the whole slab in memory. Incomplete records are
+//! therefore charged for whole slabs. When the limit is reached, those that use less than half of their charge are
+//! copied ([`Partial::compact`]); after that the oldest are dropped.
 
 use super::fragment::{Fragment, ID_BYTES, RecordId};
 use bytes::{Buf, Bytes};
@@ -7,85 +11,85 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::{Container, Preamble, RecordHeader};
 
-/// Records that are remembered after they came whole, to know a repeated one.
+/// Complete records that are remembered to recognize repetitions.
 const RECENT_RECORDS: usize = 1024;
-/// What a part costs beside its bytes: its place in a list or a tree.
+/// Memory of a part besides its bytes: its node in a list or a tree.
 const PART_BYTES: usize = 64;
 
-/// How much unfinished business is kept.
+/// Limits of the reassembly.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ReassemblyLimits {
     /// Largest body of a record.
     pub(super) body_bytes_max: usize,
-    /// Records of which some part is missing.
+    /// Incomplete records.
     pub(super) partials_max: usize,
-    /// Memory that their parts hold.
+    /// Memory of incomplete records.
     pub(super) partial_bytes_max: usize,
-    /// How long a missing part is waited for while no other comes.
+    /// An incomplete record is dropped if no part of it arrives for this long.
     pub(super) patience: Duration,
 }
 
-/// What happened to datagrams and records.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Records that came whole.
+    /// Complete records.
     pub(super) received: u64,
     /// Their bytes.
     pub(super) received_bytes: u64,
-    /// Records given up because parts of them never came.
+    /// Records dropped while incomplete.
     pub(super) lost_partial: u64,
-    /// Datagrams that had come before.
+    /// Repeated datagrams.
     pub(super) repeated: u64,
-    /// Datagrams that no peer of ours sends.
+    /// Datagrams that break the protocol.
     pub(super) malformed: u64,
 }
 
-/// Memory that datagrams are received into; a slice of it keeps all of it alive.
+/// Identity and size of the memory that a datagram was received into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slab {
-    /// Which one.
     pub(super) number: u64,
     pub(super) bytes: usize,
 }
 
-/// Puts records together again.
+/// Incomplete records, and complete ones that were not pulled yet.
 #[derive(Debug)]
 pub(super) struct Reassembly {
-    limits: Limits,
-    whole: VecDeque<(u32, Body)>,
-    /// The one of which something came last is the last.
+    limits: ReassemblyLimits,
+    complete: VecDeque<(u32, Body)>,
+    /// Ordered by the last arrival, oldest first.
     partials: VecDeque<Partial>,
-    /// What `partials` hold.
+    /// Memory charged to `partials`.
     partial_bytes: usize,
-    /// By sequence, so that the last ones are all there.
+    /// Complete records by [`recent_slot`].
     recent: Box<[Option<RecordId>]>,
     pub(super) counts: Counts,
 }
 
-/// A record of which some part is missing.
+/// An incomplete record.
 #[derive(Debug)]
 struct Partial {
     id: RecordId,
+    /// Number of its parts.
     count: u16,
-    /// When something of it came.
-    came: Time,
-    /// Parts from 0 up to the first that is missing.
+    /// Arrival of its last part.
+    last_arrival: Time,
+    /// Parts from 0 to the first missing one.
     front: Body,
-    /// The first part that is missing.
+    /// Index of the first missing part.
     next: u16,
-    /// Parts that came before their turn.
+    /// Parts behind the first missing one.
     early: BTreeMap<u16, Bytes>,
     bytes: usize,
-    /// Memory it is charged for: it keeps whole slabs alive.
+    /// Memory charged to this record (see the module comment).
     charged: usize,
+    /// The slab that was charged last.
     slab: Option<u64>,
 }
 
 impl Reassembly {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: ReassemblyLimits) -> Self {
         Reassembly {
             limits,
-            whole: VecDeque::new(),
+            complete: VecDeque::new(),
             partials: VecDeque::new(),
             partial_bytes: 0,
             recent: vec![None; RECENT_RECORDS].into_boxed_slice(),
@@ -93,24 +97,24 @@ impl Reassembly {
         }
     }
 
-    /// Whether [`Reassembly::next`] would find a record.
+    /// Returns true if [`Reassembly::next`] would return a record.
     pub(super) fn has_next(&self) -> bool {
-        !self.whole.is_empty()
+        !self.complete.is_empty()
     }
 
-    /// How many it would find.
+    /// Returns the number of complete records.
     pub(super) fn ready(&self) -> usize {
-        self.whole.len()
+        self.complete.len()
     }
 
-    /// The next whole record and its flow.
+    /// Returns the next complete record and its flow.
     pub(super) fn next(&mut self) -> Option<(u32, Body)> {
-        self.whole.pop_front()
+        self.complete.pop_front()
     }
 
-    /// One datagram, a slice of `slab`; its header, if it has one.
-    pub(super) fn datagram(&mut self, mut datagram: Bytes, slab: Slab, now: Time) -> Option<Fragment> {
-        // A peer that is not sure it was heard introduces itself again.
+    /// Adds a datagram, which is a slice of `slab`. Returns its header if that is valid.
+    pub(super) fn insert(&mut self, mut datagram: Bytes, slab: Slab, now: Time) -> Option<Fragment> {
+        // The peer repeats its introduction until it is answered.
         if datagram.len() == Preamble::BYTES && Preamble::parse(&datagram).is_ok() {
             return None;
         }
@@ -127,29 +131,29 @@ impl Reassembly {
         } else if fragment.count == 1 {
             self.finish(fragment, Body::from(datagram));
         } else {
-            self.part(fragment, datagram, slab, now);
+            self.insert_part(fragment, datagram, slab, now);
         }
         Some(fragment)
     }
 
-    /// When [`Reassembly::expire`] would give up a record.
+    /// Returns the time at which [`Reassembly::expire`] drops a record.
     pub(super) fn expires(&self) -> Option<Time> {
-        self.partials.front().map(|oldest| oldest.came.after(self.limits.patience))
+        self.partials.front().map(|oldest| oldest.last_arrival.after(self.limits.patience))
     }
 
-    /// Gives up records that waited too long.
+    /// Drops incomplete records after their patience.
     pub(super) fn expire(&mut self, now: Time) {
         while self.expires().is_some_and(|time| time <= now) {
-            self.give_up_oldest();
+            self.drop_oldest();
         }
     }
 
-    /// Records of which some part is missing, and the memory they are charged for.
+    /// Returns the number of incomplete records and the memory charged to them.
     pub(super) fn held(&self) -> (usize, usize) {
         (self.partials.len(), self.partial_bytes)
     }
 
-    fn part(&mut self, fragment: Fragment, part: Bytes, slab: Slab, now: Time) {
+    fn insert_part(&mut self, fragment: Fragment, part: Bytes, slab: Slab, now: Time) {
         let found = self.partials.iter().rposition(|p| p.id == fragment.id);
         let mut at = found.unwrap_or_else(|| {
             self.partials.push_back(Partial::new(fragment, now));
@@ -166,16 +170,16 @@ impl Reassembly {
             self.partials.push_back(partial);
         }
         let partial = &mut self.partials[at];
-        partial.came = now;
+        partial.last_arrival = now;
         let charged = partial.charged;
-        if !partial.take(fragment.index, part, slab) {
+        if !partial.insert(fragment.index, part, slab) {
             self.counts.repeated += 1;
             return;
         }
         self.partial_bytes += partial.charged - charged;
-        let is_whole = partial.next == partial.count;
+        let is_complete = partial.next == partial.count;
         let is_too_large = partial.bytes > Container::BYTES + self.limits.body_bytes_max;
-        if (is_whole || is_too_large)
+        if (is_complete || is_too_large)
             && let Some(partial) = self.remove(at)
         {
             match is_too_large {
@@ -189,11 +193,11 @@ impl Reassembly {
         while self.partials.len() > self.limits.partials_max
             || self.partial_bytes > self.limits.partial_bytes_max
         {
-            self.give_up_oldest();
+            self.drop_oldest();
         }
     }
 
-    /// Copies what keeps much more memory alive than it needs.
+    /// Copies records that keep much more memory than they need.
     fn compact(&mut self) {
         for partial in &mut self.partials {
             self.partial_bytes -= partial.charged;
@@ -208,12 +212,13 @@ impl Reassembly {
         Some(partial)
     }
 
-    fn give_up_oldest(&mut self) {
+    fn drop_oldest(&mut self) {
         if self.remove(0).is_some() {
             self.counts.lost_partial += 1;
         }
     }
 
+    /// Checks a complete record and queues it.
     fn finish(&mut self, fragment: Fragment, mut body: Body) {
         body.push_front(&fragment.id);
         let header = body.peek_front::<{ RecordHeader::BYTES }>();
@@ -225,7 +230,7 @@ impl Reassembly {
         self.recent[recent_slot(&fragment.id)] = Some(fragment.id);
         self.counts.received += 1;
         self.counts.received_bytes += body.len() as u64;
-        self.whole.push_back((fragment.flow(), body));
+        self.complete.push_back((fragment.flow(), body));
     }
 }
 
@@ -234,7 +239,7 @@ impl Partial {
         Partial {
             id: fragment.id,
             count: fragment.count,
-            came: now,
+            last_arrival: now,
             front: Body::new(),
             next: 0,
             early: BTreeMap::new(),
@@ -244,7 +249,7 @@ impl Partial {
         }
     }
 
-    /// Lets go of the slabs, if they are more than twice its bytes.
+    /// Copies the parts and releases the slabs if their charge is more than twice the record's own memory.
     fn compact(&mut self) {
         let own = self.bytes + (usize::from(self.next) + self.early.len()) * PART_BYTES;
         if self.charged <= 2 * own {
@@ -256,8 +261,8 @@ impl Partial {
         (self.charged, self.slab) = (own, None);
     }
 
-    /// Takes a part; `false` if it is there already.
-    fn take(&mut self, index: u16, part: Bytes, slab: Slab) -> bool {
+    /// Adds a part. Returns false for a repetition.
+    fn insert(&mut self, index: u16, part: Bytes, slab: Slab) -> bool {
         if index < self.next || self.early.contains_key(&index) {
             return false;
         }
@@ -280,7 +285,8 @@ impl Partial {
     }
 }
 
-/// Neighbours in sequence lie in different slots, and so do flows and epochs, mostly.
+/// Returns the slot of a record in `recent`. Consecutive sequences use different slots, so the last records of a flow
+/// are all remembered. Flows and epochs are spread by multiplication.
 fn recent_slot(id: &RecordId) -> usize {
     let field = |at: usize| u32::from_le_bytes([id[at], id[at + 1], id[at + 2], id[at + 3]]) as usize;
     const { assert!(ID_BYTES == 16) };

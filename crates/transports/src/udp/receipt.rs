@@ -1,4 +1,12 @@
-//! What a receiver tells of the datagrams that came (`docs/transport-udp.md`), and how it keeps count of them.
+//! Receipts: the receiver's reports of arrived datagrams (`docs/reference/transport-udp.md`). [`ArrivalTracker`] decides when a
+//! receipt is due:
+//!
+//! | due | because |
+//! |---|---|
+//! | at once | the first datagram of a record in several, or [`ArrivalTracker`]`::soon` unreported bytes |
+//! | after 1 ms | a gap before a part of a record |
+//! | after 5 ms | a part of a record, or [`SMALL_BYTES`] |
+//! | never | fewer bytes, in records of one datagram each |
 
 use contract::Time;
 use smallvec::SmallVec;
@@ -6,56 +14,58 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use wire::{Reader, WireError};
 
-/// Gaps that one receipt tells of.
+/// Gaps in one receipt, at most.
 pub(super) const GAPS_MAX: usize = 64;
-/// In so many receipts a gap is told of: some of them are lost.
-const TELLINGS: u8 = 8;
-/// How long a receipt waits for more to tell, and how long when something is missing.
-const WAIT: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)];
-/// Less than this in records of one datagram each is not worth a receipt by itself.
+/// A gap is reported in this many receipts, because receipts may be lost.
+const REPORTS_PER_GAP: u8 = 8;
+/// Delay of a receipt without and with a new gap.
+const DELAY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)];
+/// Fewer unreported bytes in records of one datagram each need no receipt.
 const SMALL_BYTES: usize = 8 << 10;
-/// Bytes that are told of at once: at first this, and more as more has come, up to this share of the room.
+/// Unreported bytes that make a receipt due at once. The threshold starts here and grows with the received bytes, up
+/// to a share of the kernel's buffer.
 const SOON_BYTES: usize = 16 << 10;
 const ROOM_SHARE: usize = 4;
 
-/// The number that ends in `low` and is next to `near`.
+/// Returns the full number nearest to `near` with the low bits `low`.
 pub(super) fn extend(near: u64, low: u32) -> u64 {
     near.saturating_add_signed(low.wrapping_sub(near as u32).cast_signed().into())
 }
 
-/// What came of everything that was sent.
+/// A report of all datagrams that arrived so far. Numbers are the low 32 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Receipt {
-    /// Bytes that came.
+    /// All received bytes.
     pub(super) received_bytes: u64,
-    /// When the newest came, by the receiver's clock.
+    /// Arrival of the newest datagram by the receiver's clock.
     pub(super) came: Time,
-    /// One past the newest number that came; the low bits of it.
+    /// Number after that of the newest datagram.
     pub(super) next: u32,
-    /// Before this nothing more is told.
+    /// Lower numbers are no longer reported.
     pub(super) from: u32,
-    /// How long ago the newest came, microseconds.
+    /// Time since the newest datagram arrived, microseconds.
     pub(super) held_us: u32,
-    /// Memory in which the receiver's kernel keeps datagrams for it, bytes.
+    /// Receive buffer of the receiver's kernel, bytes.
     pub(super) room: u32,
-    /// Numbers between that did not come, as the first and one past the last; in order.
+    /// Missing numbers, as pairs of the first and the one after the last, ascending.
     pub(super) gaps: SmallVec<[(u32, u32); 4]>,
 }
 
 impl Receipt {
-    /// Bytes without gaps.
+    /// Size without gaps.
     const BYTES: usize = 36;
     const GAP_BYTES: usize = 8;
-    /// Where a fragment has its count, which is never 0, and where its index, which is the number of gaps here.
+    /// Offset of the count of parts in a fragment, which is never 0; a receipt has 0 there.
     const COUNT: usize = 18;
+    /// Offset of the part's index in a fragment; a receipt has the number of gaps there.
     const INDEX: usize = 16;
 
-    /// Whether a datagram is a receipt, and not a part of a record.
-    pub(super) fn is_one(datagram: &[u8]) -> bool {
+    /// Returns true if a datagram is a receipt, false if it is a part of a record.
+    pub(super) fn is_receipt(datagram: &[u8]) -> bool {
         datagram.len() >= Self::BYTES && datagram[Self::COUNT..Self::COUNT + 2] == [0; 2]
     }
 
-    /// As bytes.
+    /// Encodes the receipt.
     pub(super) fn emit(&self) -> SmallVec<[u8; 64]> {
         let mut bytes = SmallVec::new();
         bytes.extend_from_slice(&self.received_bytes.to_le_bytes());
@@ -73,7 +83,7 @@ impl Receipt {
         bytes
     }
 
-    /// Reads one, which [`Receipt::is_one`].
+    /// Decodes a datagram for which [`Receipt::is_receipt`] is true.
     pub(super) fn parse(datagram: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(datagram);
         let received_bytes = reader.u64("receipt bytes")?;
@@ -93,62 +103,64 @@ impl Receipt {
     }
 }
 
-/// Numbers that did not come.
+/// Missing numbers from `first` to before `end`.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     first: u64,
     end: u64,
-    told: u8,
+    /// Receipts that have reported it.
+    reports: u8,
 }
 
-/// What came, for the receipts.
+/// Tracks arrived datagrams and makes the receipts. Fields are named as in [`Receipt`].
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ArrivalTracker {
     from: u64,
     next: u64,
     gaps: VecDeque<Gap>,
     received_bytes: u64,
     came: Time,
-    untold_bytes: usize,
-    /// So many of them are told of at once.
+    /// Bytes received since the last receipt.
+    unreported_bytes: usize,
+    /// Unreported bytes that make a receipt due at once.
     soon: usize,
     due: Option<Time>,
     room: u32,
 }
 
-impl Seen {
-    /// The receiver's kernel keeps datagrams for it in `room` bytes of memory.
+impl ArrivalTracker {
+    /// Creates a tracker. `room` is the kernel's receive buffer, bytes.
     pub(super) fn new(room: usize) -> Self {
-        Seen {
+        ArrivalTracker {
             from: 0,
             next: 0,
             gaps: VecDeque::new(),
             received_bytes: 0,
             came: Time::ZERO,
-            untold_bytes: 0,
+            unreported_bytes: 0,
             soon: SOON_BYTES,
             due: None,
             room: u32::try_from(room).unwrap_or(u32::MAX),
         }
     }
 
-    /// A datagram of so many bytes came; `is_part`: its record has more than one.
-    pub(super) fn take(&mut self, number: u32, bytes: usize, is_part: bool, now: Time) {
-        // Asked for every datagram; mostly one of a stream that is told of later.
-        if number == self.next as u32 && self.due.is_some() && self.untold_bytes + bytes < self.soon {
+    /// Notes the arrival of a datagram. `is_part`: its record has several parts.
+    pub(super) fn on_arrival(&mut self, number: u32, bytes: usize, is_part: bool, now: Time) {
+        // Fast path: the next datagram in order, with a receipt due already.
+        if number == self.next as u32 && self.due.is_some() && self.unreported_bytes + bytes < self.soon {
             self.next += 1;
             self.came = now;
             self.received_bytes += bytes as u64;
-            self.untold_bytes += bytes;
+            self.unreported_bytes += bytes;
             return;
         }
         let number = extend(self.next, number);
         let is_gap = number > self.next;
-        if number < self.next && !self.fill(number) {
+        if number < self.next && !self.fill_gap(number) {
             return;
         }
         if is_gap {
-            self.gaps.push_back(Gap { first: self.next, end: number, told: 0 });
+            self.gaps.push_back(Gap { first: self.next, end: number, reports: 0 });
             if self.gaps.len() > GAPS_MAX
                 && let Some(oldest) = self.gaps.pop_front()
             {
@@ -161,17 +173,17 @@ impl Seen {
         }
         let is_first = self.received_bytes == 0;
         self.received_bytes += bytes as u64;
-        self.untold_bytes += bytes;
-        if self.untold_bytes >= self.soon || is_first && is_part {
+        self.unreported_bytes += bytes;
+        if self.unreported_bytes >= self.soon || is_first && is_part {
             self.due = Some(now);
-        } else if is_part || self.untold_bytes >= SMALL_BYTES {
-            let due = now.after(WAIT[usize::from(is_gap)]);
+        } else if is_part || self.unreported_bytes >= SMALL_BYTES {
+            let due = now.after(DELAY[usize::from(is_gap)]);
             self.due = Some(self.due.map_or(due, |known| known.min(due)));
         }
     }
 
-    /// What was missing came; `false` if it was not missed.
-    fn fill(&mut self, number: u64) -> bool {
+    /// Removes a number from its gap. Returns false if it is in no gap.
+    fn fill_gap(&mut self, number: u64) -> bool {
         let Some(at) = self.gaps.iter().rposition(|gap| (gap.first..gap.end).contains(&number)) else {
             return false;
         };
@@ -182,7 +194,7 @@ impl Seen {
                 self.gaps[at] = before;
                 self.gaps.insert(at + 1, after);
             }
-            // It goes on counting as missing: at worst it comes twice.
+            // No room for another gap: the number stays missing. At worst it is retransmitted.
             (true, true) => {}
             (true, false) => self.gaps[at] = before,
             (false, true) => self.gaps[at] = after,
@@ -191,21 +203,21 @@ impl Seen {
         true
     }
 
-    /// When there is to be a receipt.
+    /// Returns the time at which a receipt is due.
     pub(super) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// The receipt that is due.
-    pub(super) fn poll(&mut self, now: Time) -> Option<Receipt> {
+    /// Returns a receipt if one is due.
+    pub(super) fn poll_receipt(&mut self, now: Time) -> Option<Receipt> {
         self.due.take_if(|due| *due <= now)?;
-        self.untold_bytes = 0;
+        self.unreported_bytes = 0;
         let soon_max = (self.room as usize / ROOM_SHARE).max(SOON_BYTES);
         self.soon = ((self.received_bytes / 4) as usize).clamp(SOON_BYTES, soon_max);
-        while let Some(gap) = self.gaps.pop_front_if(|gap| gap.told >= TELLINGS) {
+        while let Some(gap) = self.gaps.pop_front_if(|gap| gap.reports >= REPORTS_PER_GAP) {
             self.from = gap.end;
         }
-        self.gaps.iter_mut().for_each(|gap| gap.told += 1);
+        self.gaps.iter_mut().for_each(|gap| gap.reports += 1);
         Some(Receipt {
             received_bytes: self.received_bytes,
             came: self.came,

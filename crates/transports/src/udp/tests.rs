@@ -1,7 +1,7 @@
-//! Whatever datagrams do on their way, a record comes whole, once, or is counted; nothing else comes.
+//! Every record arrives complete and once, or is counted as lost, whatever the network does to its datagrams.
 
 use super::fragment::Fragment;
-use super::sending::{Batch, Limits as SendingLimits, Sending};
+use super::sender::{Batch, Sender, SenderLimits};
 use super::*;
 use crate::test_records::{
     WATCHDOG, figure, hex, partner, pattern, pull, pull_from, push, push_to, record, vector,
@@ -13,8 +13,8 @@ use std::time::Instant;
 
 const SLAB: Slab = Slab { number: 0, bytes: SLAB_BYTES };
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ReassemblyLimits {
+    ReassemblyLimits {
         body_bytes_max: wire::BODY_BYTES_MAX,
         partials_max: 64,
         partial_bytes_max: 96 << 20,
@@ -30,46 +30,46 @@ fn pair() -> (UdpSocket, UdpSocket) {
     (here, there)
 }
 
-const SENDING: SendingLimits =
-    SendingLimits { records_max: 16, bytes_max: usize::MAX, patience: Duration::from_secs(3) };
+const LIMITS: SenderLimits =
+    SenderLimits { records_max: 16, bytes_max: usize::MAX, patience: Duration::from_secs(3) };
 
-/// A batch as bytes.
-fn bytes_of(batch: &Batch, sending: &Sending) -> (usize, Vec<u8>) {
+/// Returns the number of datagrams in a batch, and their bytes.
+fn bytes_of(batch: &Batch, sender: &Sender) -> (usize, Vec<u8>) {
     let mut bytes = Vec::new();
-    let count = batch.each(sending, |pieces| {
+    let count = batch.each(sender, |pieces| {
         pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
         true
     });
     (count, bytes)
 }
 
-/// The datagrams of a record, as the partner would send them.
+/// Returns the datagrams of a record, as the partner would send them.
 fn datagrams(record: &Body, part_bytes: usize) -> Vec<Bytes> {
-    let mut sending = Sending::new(part_bytes, Fragment::BYTES, SENDING);
-    let parts = sending.parts(record.len()).expect("not too many");
-    sending.push(record.clone(), parts, Time::ZERO);
+    let mut sender = Sender::new(part_bytes, Fragment::BYTES, LIMITS);
+    let parts = sender.parts(record.len()).expect("not too many");
+    sender.push(record.clone(), parts, Time::ZERO);
     let mut datagrams = Vec::new();
-    while !sending.is_empty() {
-        let batch = sending.plan(SEGMENTS_MAX, BATCH_BYTES_MAX);
-        let (count, bytes) = bytes_of(&batch, &sending);
+    while !sender.is_empty() {
+        let batch = sender.plan(SEGMENTS_MAX, BATCH_BYTES_MAX);
+        let (count, bytes) = bytes_of(&batch, &sender);
         let sizes: Vec<_> = batch.parts[..count].iter().map(|part| part + Fragment::BYTES).collect();
         assert_eq!(bytes.len(), sizes.iter().sum::<usize>());
         assert!(bytes.len() <= BATCH_BYTES_MAX);
         assert!(sizes[..count - 1].iter().all(|size| *size == sizes[0]) && sizes[count - 1] <= sizes[0]);
         datagrams.extend(bytes.chunks(sizes[0]).map(Bytes::copy_from_slice));
-        sending.sent(&batch, count, Time::ZERO);
+        sender.sent(&batch, count, Time::ZERO);
     }
     datagrams
 }
 
 #[test]
-fn the_layout_is_as_documented() {
+fn a_fragment_matches_the_documented_layout() {
     let fragment =
         Fragment { id: *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0", index: 4, count: 0x105, number: 6 };
     let bytes = *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x05\x01\x06\0\0\0";
     assert_eq!(fragment.emit(), bytes);
     assert_eq!(Fragment::parse(&bytes), Some(fragment));
-    // docs/transport-udp.md: flow 1, epoch 3, sequence 2, created 14, body "hello", eleven bytes in a part.
+    // docs/reference/transport-udp.md: flow 1, epoch 3, sequence 2, created 14, body "hello", eleven bytes in a part.
     let sent = datagrams(&record(1, 2, b"hello"), 11);
     let id = b"\x01\0\0\0\x03\0\0\0\x02\0\0\0\0\0\0\0";
     let expected = [
@@ -79,10 +79,10 @@ fn the_layout_is_as_documented() {
     assert_eq!(sent, expected);
 }
 
-/// `docs/vectors/udp.txt` names what its receipts say; so does this.
+/// `docs/reference/vectors/udp.txt` states the contents of its receipts; the test encodes the same.
 #[test]
-fn a_receipt_is_laid_out_as_documented() {
-    let vectors = include_str!("../../../../docs/vectors/udp.txt");
+fn a_receipt_matches_the_documented_vectors() {
+    let vectors = include_str!("../../../../docs/reference/vectors/udp.txt");
     let gaps: [(&str, &[(u32, u32)]); 3] =
         [("nothing missing", &[]), ("4 and 5 missing", &[(4, 6)]), ("4, 5 and 8 missing", &[(4, 6), (8, 9)])];
     for (name, gaps) in gaps {
@@ -97,14 +97,14 @@ fn a_receipt_is_laid_out_as_documented() {
         };
         let bytes = receipt.emit();
         assert_eq!(hex(&bytes), vector(vectors, name));
-        assert!(Receipt::is_one(&bytes));
+        assert!(Receipt::is_receipt(&bytes));
         assert_eq!(Receipt::parse(&bytes), Ok(receipt));
     }
     for name in ["refused, half a gap", "refused, a gap too many"] {
         let digits = vector(vectors, name);
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
         let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
-        assert!(Receipt::is_one(&bytes) && Receipt::parse(&bytes).is_err(), "{name}");
+        assert!(Receipt::is_receipt(&bytes) && Receipt::parse(&bytes).is_err(), "{name}");
     }
 }
 
@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_record_comes_whole_and_once_or_is_counted(
+    fn a_record_arrives_complete_and_once_or_is_counted(
         lengths in prop::collection::vec(prop_oneof![0..100usize, 0..5000usize, 0..100_000usize], 1..8),
         part_bytes in prop_oneof![108..300usize, 1000..1500usize, 8000..60_000usize],
         pieces in 1..40usize,
@@ -121,11 +121,11 @@ proptest! {
     ) {
         let records: Vec<_> = lengths.iter().zip(0..).map(|(&n, i)| record(5, i, &pattern(n, i))).collect();
         let mut arrivals = Vec::new();
-        let mut whole = vec![true; records.len()];
-        let mut begun = vec![false; records.len()];
+        let mut is_complete = vec![true; records.len()];
+        let mut is_begun = vec![false; records.len()];
         let mut repeats = 0;
         for (r, record) in records.iter().enumerate() {
-            // Where the borders of the pieces lie makes no difference.
+            // The borders of the pieces must not matter.
             let mut rest = record.clone();
             let mut cut = Body::new();
             while !rest.is_empty() {
@@ -135,8 +135,8 @@ proptest! {
             for (d, datagram) in datagrams(&cut, part_bytes).into_iter().enumerate() {
                 let place = (r * 31 + d) % 64;
                 let copies = match lost[place] { 0..3 => 0, 3..10 => 2, _ => 1 };
-                whole[r] &= copies > 0;
-                begun[r] |= copies > 0;
+                is_complete[r] &= copies > 0;
+                is_begun[r] |= copies > 0;
                 repeats += u64::from(copies == 2);
                 for copy in 0..copies {
                     arrivals.push((order[(place + copy) % 64], datagram.clone()));
@@ -145,20 +145,20 @@ proptest! {
         }
         arrivals.sort_by_key(|(key, _)| *key);
         let mut reassembly = Reassembly::new(limits());
-        let mut came = vec![0; records.len()];
+        let mut received = vec![0; records.len()];
         for (_, datagram) in arrivals {
-            reassembly.datagram(datagram, SLAB, Time::ZERO);
+            reassembly.insert(datagram, SLAB, Time::ZERO);
             while let Some((flow, body)) = reassembly.next() {
                 prop_assert_eq!(flow, 5);
-                let r = records.iter().position(|record| *record == body).expect("one of those sent");
-                came[r] += 1;
+                let r = records.iter().position(|record| *record == body).expect("a sent record");
+                received[r] += 1;
             }
         }
         reassembly.expire(Time::ZERO.after(Duration::from_secs(2)));
-        for (r, count) in came.iter().enumerate() {
-            prop_assert_eq!(*count, u32::from(whole[r]));
+        for (r, count) in received.iter().enumerate() {
+            prop_assert_eq!(*count, u32::from(is_complete[r]));
         }
-        let partial = begun.iter().zip(&whole).filter(|(begun, whole)| **begun && !**whole).count();
+        let partial = is_begun.iter().zip(&is_complete).filter(|(begun, complete)| **begun && !**complete).count();
         prop_assert_eq!(reassembly.counts.lost_partial, partial as u64);
         prop_assert_eq!(reassembly.counts.malformed, 0);
         prop_assert_eq!(reassembly.counts.repeated, repeats);
@@ -166,10 +166,10 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_counted_and_held_within_limits(
+    fn garbage_is_counted_and_stays_within_limits(
         garbage in prop::collection::vec((any::<[u8; 2]>(), 0..6u16, 0..6u16, 0..3000usize), 1..200),
     ) {
-        let limits = Limits { body_bytes_max: 4000, partials_max: 3, partial_bytes_max: 3 << 20, ..limits() };
+        let limits = ReassemblyLimits { body_bytes_max: 4000, partials_max: 3, partial_bytes_max: 3 << 20, ..limits() };
         let mut reassembly = Reassembly::new(limits);
         let total = garbage.len() as u64;
         for (number, (id, index, count, length)) in garbage.into_iter().enumerate() {
@@ -182,7 +182,7 @@ proptest! {
             datagram.extend(pattern(length, 1));
             datagram.truncate(length);
             let slab = Slab { number: number as u64, bytes: SLAB_BYTES };
-            reassembly.datagram(Bytes::from(datagram), slab, Time(number as u64));
+            reassembly.insert(Bytes::from(datagram), slab, Time(number as u64));
             let (partials, bytes) = reassembly.held();
             prop_assert!(partials <= 3 && bytes <= 3 << 20, "{partials} partials, {bytes} bytes");
         }
@@ -194,7 +194,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
+fn records_cross_in_batches_and_one_by_one() {
     for can_batch in [true, false] {
         let (here, there) = pair();
         let options = Options::check(&OPTIONS, [("datagram", "1472")]).expect("options");
@@ -204,10 +204,10 @@ fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
         for (i, length) in [0, 1, 24, 1000, 1440, 1441, 20_000, 100_000, 24].into_iter().enumerate() {
             let sent = record(9, i as u64, &pattern(length, i as u64));
             push(&mut here, sent.clone());
-            let came = pull_from(&mut *there, &mut here);
-            assert_eq!(came, Some((FlowKey(9), sent)), "{length} bytes, batches: {can_batch}");
+            let received = pull_from(&mut *there, &mut here);
+            assert_eq!(received, Some((FlowKey(9), sent)), "{length} bytes, batches: {can_batch}");
         }
-        assert_eq!(here.can_batch, can_batch, "loopback can cut a batch");
+        assert_eq!(here.can_batch, can_batch, "loopback can split a batch");
         let receipts = figure(&mut here, "receipts");
         assert!(receipts > 0.0 && figure(&mut here, "received_datagrams") == receipts);
         assert_eq!(figure(&mut here, "sent_datagrams"), figure(&mut *there, "received_datagrams"));
@@ -215,7 +215,7 @@ fn what_is_pushed_here_is_pulled_there_in_batches_and_one_by_one() {
 }
 
 #[test]
-fn a_burst_of_equal_records_leaves_in_one_call() {
+fn a_burst_of_equal_records_is_sent_in_one_call() {
     let (here, there) = pair();
     let (mut here, mut there) = (partner(&Udp, here, &[]), partner(&Udp, there, &[]));
     for i in 0..40 {
@@ -229,9 +229,9 @@ fn a_burst_of_equal_records_leaves_in_one_call() {
     }
 }
 
-/// A sender that had no time to look for long finds the word that came meanwhile, and sends nothing again.
+/// A sender that was not scheduled past its timeout processes the waiting receipt and retransmits nothing.
 #[test]
-fn what_came_while_nobody_looked_is_not_late() {
+fn a_receipt_that_waits_in_the_socket_is_in_time() {
     let (here, there) = pair();
     let mut here = partner(&Udp, here, &[("datagram", "1200")]);
     let mut there = partner(&Udp, there, &[]);
@@ -239,21 +239,24 @@ fn what_came_while_nobody_looked_is_not_late() {
     for sequence in 0..4 {
         push(here.as_mut(), record(1, sequence, &body));
         assert!(pull_from(there.as_mut(), here.as_mut()).is_some());
-        // The receiver's word is due by now, and the sender has long waited for it.
+        // Now the receipt is due, and the sender's timeout has expired.
         std::thread::sleep(Duration::from_millis(300));
         let _ = there.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull");
     }
     push(here.as_mut(), record(1, 4, b"more"));
-    assert_eq!(["lost_datagrams", "again_datagrams"].map(|name| figure(here.as_mut(), name)), [0.0; 2]);
+    assert_eq!(
+        ["lost_datagrams", "retransmitted_datagrams"].map(|name| figure(here.as_mut(), name)),
+        [0.0; 2]
+    );
 }
 
-/// Everything has left, and nobody pulls here: what the peer says is heard all the same.
+/// A push reads receipts even if everything is sent and the application does not pull.
 #[test]
-fn what_waits_for_word_alone_makes_room_when_it_comes() {
+fn a_receipt_makes_room_without_a_pull() {
     let (here, there) = pair();
     let mut here = partner(&Udp, here, &[("outbox", "8")]);
     let mut there = partner(&Udp, there, &[]);
-    // In several datagrams, so that it is kept until it is known to be there.
+    // In several datagrams, so that it stays in the queue until it is acknowledged.
     push(&mut *here, record(1, 0, &pattern(20_000, 1)));
     for sequence in 1..20 {
         push_to(&mut *here, &mut *there, record(1, sequence, b"small"));
@@ -261,14 +264,14 @@ fn what_waits_for_word_alone_makes_room_when_it_comes() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_yet_is_no_error() {
+fn a_missing_peer_is_no_error() {
     let (here, there) = pair();
     let address = there.local_addr().expect("address");
     let back = here.local_addr().expect("address");
     drop(there);
     let mut here = partner(&Udp, here, &[]);
     for i in 0..10 {
-        push(&mut *here, record(1, i, b"nobody hears this"));
+        push(&mut *here, record(1, i, b"lost"));
         assert!(matches!(here.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
     }
     let there = UdpSocket::bind(address).expect("bind again");
@@ -280,12 +283,12 @@ fn a_peer_that_is_not_there_yet_is_no_error() {
         if let Ok(Pulled::Message(..)) = there.pull(FlowKey::DEFAULT, Pull::Yours) {
             break;
         }
-        assert!(begun.elapsed() < WATCHDOG, "never heard");
+        assert!(begun.elapsed() < WATCHDOG, "no record arrives");
     }
 }
 
 #[test]
-fn strange_datagrams_do_not_disturb_a_flow() {
+fn foreign_datagrams_do_not_disturb_a_flow() {
     let (here, there) = pair();
     let stranger = here.try_clone().expect("clone");
     let (mut here, mut there) = (partner(&Udp, here, &[]), partner(&Udp, there, &[]));
@@ -301,7 +304,7 @@ fn strange_datagrams_do_not_disturb_a_flow() {
 }
 
 #[test]
-fn a_record_that_no_datagrams_hold_is_refused() {
+fn a_record_with_too_many_parts_is_refused() {
     let (here, _there) = pair();
     let mut here = partner(&Udp, here, &[("datagram", "128")]);
     let message = Message::new(Time::ZERO, record(1, 0, &vec![0; 108 * 65_536]));

@@ -1,4 +1,5 @@
-//! The format `controls`: what a device is to be set to (`docs/formats-controls.md` has the layout and vectors).
+//! The format `controls`: settings of a device. `docs/reference/formats-controls.md` has the layout and
+//! vectors.
 
 use crate::{Reader, WireError, Writer};
 
@@ -11,23 +12,23 @@ const WANTED: u8 = 1;
 /// One control and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// The control, by the number that the device's description gives it.
+    /// The number of the control in the device's description.
     pub id: u32,
-    /// What it is to be set to.
+    /// The new value.
     pub value: i64,
 }
 
 /// One message of the format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// Controls to be set; all others stay as they are.
+    /// New values; all other controls keep theirs.
     Settings(Vec<Setting>),
-    /// Whether anybody looks at what the device gives.
+    /// True if anybody uses the device's output.
     Wanted(bool),
 }
 
 impl Update {
-    /// Reads a message from a stranger.
+    /// Parses a message from the network.
     pub fn parse(bytes: &[u8]) -> Result<Update, WireError> {
         let mut reader = Reader::new(bytes);
         let update = match reader.u8("kind")? {
@@ -50,7 +51,7 @@ impl Update {
         Ok(update)
     }
 
-    /// The message as bytes; of settings the first [`SETTINGS_MAX`].
+    /// Returns the message as bytes; settings after the first [`SETTINGS_MAX`] are left out.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         match self {

@@ -1,6 +1,6 @@
-//! Typed formats: the bodies of messages that both devices and stages understand. Each opens with a kind byte.
+//! Typed formats: message bodies that both devices and stages understand. Each starts with a kind byte.
 //!
-//! The layouts are described in `docs/formats-*.md`, with byte vectors.
+//! `docs/reference/formats-*.md` describe the layouts, with byte vectors.
 
 pub mod controls;
 pub mod evdev;

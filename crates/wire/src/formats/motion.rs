@@ -1,32 +1,32 @@
-//! The format `motion`: six axes and the buttons of a 3D mouse (`docs/formats-motion.md` has the layout and
-//! vectors).
+//! The format `motion`: six axes and the buttons of a 3D mouse. `docs/reference/formats-motion.md` has the
+//! layout and vectors.
 
 use crate::{Reader, WireError, Writer};
 
-/// Axes of a cap: three it is pushed along, three it is turned about.
+/// The axes of a cap: three translations and three rotations.
 pub const AXES: usize = 6;
 
-/// Buttons are numbered below this.
+/// Button numbers are below this.
 pub const BUTTONS_MAX: u16 = 256;
 
-/// Bytes of a motion.
+/// The length of a motion in bytes.
 pub const MOTION_BYTES: usize = 1 + 4 * AXES + 4;
 
 const MOTION: u8 = 0;
 const BUTTON: u8 = 1;
 const SNAPSHOT: u8 = 2;
 
-/// Where the cap stands and for how long it stood there.
+/// A position of the cap, and how long it was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Motion {
     /// x, y, z and the rotations about them, in the device's own units; 0 is the centre.
     pub axes: [i32; AXES],
-    /// Time since the device's last motion.
+    /// The time since the device's last motion.
     pub period_us: u32,
 }
 
 impl Motion {
-    /// The bytes of an [`Update::Motion`], without an allocation.
+    /// Returns the bytes of an [`Update::Motion`], without an allocation.
     pub fn to_array(&self) -> [u8; MOTION_BYTES] {
         let mut bytes = [MOTION; MOTION_BYTES];
         for (into, axis) in bytes[1..].chunks_exact_mut(4).zip(&self.axes) {
@@ -40,26 +40,26 @@ impl Motion {
 /// One message of the format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// The cap moved, or was let go.
+    /// The cap moved or was released.
     Motion(Motion),
-    /// A button went down or up.
+    /// A button was pressed or released.
     Button {
-        /// Which, below [`BUTTONS_MAX`].
+        /// The button, below [`BUTTONS_MAX`].
         number: u16,
-        /// Whether it is down now.
+        /// True if it is down.
         pressed: bool,
     },
-    /// Where things stand.
+    /// The complete state.
     Snapshot {
-        /// Where the cap stands.
+        /// The position of the cap.
         axes: [i32; AXES],
-        /// The buttons that are down, in rising order; all others are up.
+        /// The buttons that are down, in rising order. All others are up.
         pressed: Vec<u16>,
     },
 }
 
 impl Update {
-    /// Reads a message from a stranger.
+    /// Parses a message from the network.
     pub fn parse(body: &[u8]) -> Result<Update, WireError> {
         let mut reader = Reader::new(body);
         let update = match reader.u8("kind")? {
@@ -94,7 +94,7 @@ impl Update {
         Ok(update)
     }
 
-    /// The bytes of [`Update::parse`].
+    /// Returns the bytes that [`Update::parse`] reads.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         match self {
@@ -131,20 +131,20 @@ fn parse_button(reader: &mut Reader<'_>) -> Result<u16, WireError> {
     }
 }
 
-/// Motions taken together: one that leads as far as they did, and in as long.
+/// Joined motions: the result has the same distance and the same duration.
 #[derive(Debug, Clone, Default)]
 pub struct Movement {
-    /// Axes times periods.
+    /// The sum of axes times periods.
     distances: [i128; AXES],
     period_us: u64,
     last: [i32; AXES],
     motions: u64,
-    /// What was told last is not where the cap stands.
+    /// The last output is not the cap's position.
     is_elsewhere: bool,
 }
 
 impl Movement {
-    /// Takes a motion in; `false`, and nothing taken, if the periods would be more than one motion holds.
+    /// Adds a motion. Returns `false` without any change if the sum of the periods would not fit a motion.
     pub fn add(&mut self, motion: &Motion) -> bool {
         let period_us = self.period_us + u64::from(motion.period_us);
         if period_us > u32::MAX.into() {
@@ -159,18 +159,18 @@ impl Movement {
         true
     }
 
-    /// A snapshot went its own way: it says where the cap stands.
+    /// A snapshot was sent separately; it holds the cap's position.
     pub fn pass_snapshot(&mut self) {
         self.is_elsewhere = false;
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns true if no output is pending.
     pub fn is_empty(&self) -> bool {
         self.motions == 0 && !self.is_elsewhere
     }
 
-    /// One motion with the mean of each axis, weighted by how long the cap stood there, and all periods. If
-    /// the cap stands elsewhere, the next says where and takes no time, unless it has moved again.
+    /// Returns one motion: the mean of each axis, weighted by time, and the sum of all periods. If the cap is
+    /// at another position, the next motion has that position and no duration, unless the cap moves again.
     pub fn take(&mut self) -> Option<Motion> {
         if self.is_empty() {
             return None;
@@ -179,7 +179,7 @@ impl Movement {
         let weight = i128::from(period_us);
         let mut axes = self.last;
         for (axis, distance) in axes.iter_mut().zip(std::mem::take(&mut self.distances)) {
-            // Rounded to the nearest; a mean lies among what it is of.
+            // Rounded to the nearest integer. The mean is within the range of its values, so it fits.
             *axis = (distance + distance.signum() * weight / 2)
                 .checked_div(weight)
                 .map_or(*axis, |mean| mean as i32);

@@ -1,46 +1,46 @@
-//! The format `video`: pictures, parts of pictures, boxes in them and the pointer's shape
-//! (`docs/formats-video.md` has the layout and vectors).
+//! The format `video`: pictures, parts of pictures, boxes in pictures, and the shape of the pointer.
+//! `docs/reference/formats-video.md` has the layout and vectors.
 //!
-//! Every message carries the geometry of its picture, so each frame is understood by itself, whatever was lost
-//! before it, and the geometry can change at any frame.
+//! Every message carries the geometry of its picture. So each frame is complete without any earlier one, and
+//! the geometry can change at any frame.
 
 use crate::{BODY_BYTES_MAX, Reader, WireError, Writer};
 
 /// Largest width and height, in pixels.
 pub const SIDE_MAX: u32 = 16384;
 
-/// Most rectangles or boxes in one message.
+/// The most rectangles or boxes in one message.
 pub const RECTANGLES_MAX: usize = 1024;
 
 /// Largest width and height of a [`Cursor`], in pixels.
 pub const CURSOR_SIDE_MAX: u32 = 256;
 
-/// Most bytes from one row to the next.
+/// The largest distance between rows, in bytes.
 const STRIDE_MAX: u32 = 1 << 17;
 
-/// How pixels lie in memory.
+/// The layout of pixels in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PixelFormat {
-    /// One byte of brightness a pixel.
+    /// One byte of brightness for each pixel.
     Gray8,
     /// Red, green, blue: a byte each.
     Rgb24,
-    /// Blue, green, red and a byte that means nothing: what most screens have.
+    /// Blue, green, red and an unused byte: the format of most screens.
     Bgrx32,
     /// Two pixels in four bytes: Y, Cb, Y, Cr.
     Yuyv,
-    /// A plane of Y, then one of Cb and one of Cr with half the width and half the height.
+    /// A plane of Y, then planes of Cb and Cr with half the width and half the height.
     I420,
-    /// A plane of Y, then one of Cb and one of Cr with half the width.
+    /// A plane of Y, then planes of Cb and Cr with half the width.
     I422,
-    /// Planes of Y, Cb and Cr of one size.
+    /// Planes of Y, Cb and Cr of equal size.
     I444,
     /// A JPEG image.
     Mjpeg,
 }
 
 impl PixelFormat {
-    /// Each with its FourCC: V4L2's, or DRM's where V4L2 has none for one buffer.
+    /// Each format with its FourCC: V4L2's, or DRM's if V4L2 has none for a single buffer.
     pub const ALL: [(PixelFormat, [u8; 4]); 8] = [
         (PixelFormat::Gray8, *b"GREY"),
         (PixelFormat::Rgb24, *b"RGB3"),
@@ -52,17 +52,17 @@ impl PixelFormat {
         (PixelFormat::Mjpeg, *b"MJPG"),
     ];
 
-    /// Its four characters.
+    /// Its FourCC.
     pub fn fourcc(self) -> [u8; 4] {
         Self::ALL.iter().find(|(format, _)| *format == self).map_or([0; 4], |(_, fourcc)| *fourcc)
     }
 
-    /// The format of these four characters.
+    /// Returns the format with this FourCC.
     pub fn from_fourcc(fourcc: [u8; 4]) -> Option<PixelFormat> {
         Self::ALL.iter().find(|(_, known)| *known == fourcc).map(|(format, _)| *format)
     }
 
-    /// Pixels that share one pair of Cb and Cr, across and down, where these have planes of their own.
+    /// How many pixels share one pair of Cb and Cr, across and down, in formats with separate planes.
     pub fn subsampling(self) -> Option<(u32, u32)> {
         match self {
             PixelFormat::I420 => Some((2, 2)),
@@ -72,12 +72,12 @@ impl PixelFormat {
         }
     }
 
-    /// Whether all of a pixel lies together and no two pixels share anything.
+    /// Returns true if the bytes of each pixel are adjacent and no two pixels share any.
     pub fn is_packed(self) -> bool {
         matches!(self, PixelFormat::Gray8 | PixelFormat::Rgb24 | PixelFormat::Bgrx32)
     }
 
-    /// Bytes from one pixel to the next in the first plane, where pixels have bytes of their own.
+    /// Bytes between pixels in the first plane, in formats with separate bytes for each pixel.
     pub fn pixel_bytes(self) -> usize {
         match self {
             PixelFormat::Rgb24 => 3,
@@ -88,7 +88,7 @@ impl PixelFormat {
         }
     }
 
-    /// Bytes of a row of the first plane.
+    /// The length of a row of the first plane, in bytes.
     fn row_bytes(self, width: u32) -> u32 {
         match self {
             PixelFormat::Yuyv => width.div_ceil(2) * 4,
@@ -97,26 +97,26 @@ impl PixelFormat {
     }
 }
 
-/// Where one plane of a picture lies.
+/// The position of a plane in a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     /// Its first byte.
     pub offset: usize,
-    /// Bytes from one row to the next.
+    /// Bytes between the starts of two rows.
     pub stride: usize,
-    /// Bytes of a row that mean something.
+    /// Bytes of pixels in a row, without padding.
     pub row_bytes: usize,
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
 impl Plane {
-    /// Bytes in all.
+    /// The total size in bytes.
     pub fn bytes(&self) -> usize {
         self.stride * self.rows
     }
 
-    /// The rows of this plane in `pixels`, without what fills them up.
+    /// Iterates over the rows of this plane in `pixels`, without padding.
     pub fn rows(self, pixels: &[u8]) -> impl Iterator<Item = &[u8]> {
         let row_bytes = self.row_bytes;
         pixels[self.offset..self.offset + self.bytes()]
@@ -124,7 +124,7 @@ impl Plane {
             .map(move |row| &row[..row_bytes])
     }
 
-    /// The same, to be written.
+    /// As [`Plane::rows`], but mutable.
     pub fn rows_mut(self, pixels: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
         let row_bytes = self.row_bytes;
         let plane = &mut pixels[self.offset..self.offset + self.bytes()];
@@ -132,7 +132,7 @@ impl Plane {
     }
 }
 
-/// The size of a picture and how it lies in memory. What exists is checked: its bytes fit into a message.
+/// The size of a picture and its layout in memory. Every instance is valid: its bytes fit into a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     pixels: PixelFormat,
@@ -143,26 +143,26 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of a geometry.
+    /// The length of a geometry in bytes.
     pub const BYTES: usize = 24;
 
-    /// A picture whose rows follow each other directly, of unknown rate.
+    /// A picture without padding between rows and of unknown rate.
     pub fn new(pixels: PixelFormat, width: u32, height: u32) -> Result<Geometry, WireError> {
         let stride = pixels.row_bytes(width.min(SIDE_MAX));
         Geometry { pixels, width, height, stride, rate: (0, 1) }.checked()
     }
 
-    /// The same with `stride` bytes from one row of the first plane to the next.
+    /// Sets the bytes between rows of the first plane.
     pub fn with_stride(self, stride: u32) -> Result<Geometry, WireError> {
         Geometry { stride, ..self }.checked()
     }
 
-    /// The same with so many frames a second, as a fraction; 0 if there is no fixed rate.
+    /// Sets the frame rate as a fraction; 0 if there is no fixed rate.
     pub fn with_rate(self, numerator: u32, denominator: u32) -> Geometry {
         Geometry { rate: (numerator, denominator.max(1)), ..self }
     }
 
-    /// The same with so many frames a second, to a thousandth.
+    /// Sets the frame rate with a precision of a thousandth.
     pub fn with_rate_hz(self, rate_hz: f64) -> Geometry {
         match rate_hz.fract() == 0.0 {
             true => self.with_rate(rate_hz as u32, 1),
@@ -193,37 +193,37 @@ impl Geometry {
         Ok(self)
     }
 
-    /// How its pixels lie.
+    /// The pixel format.
     pub fn pixels(&self) -> PixelFormat {
         self.pixels
     }
 
-    /// Pixels across.
+    /// The width in pixels.
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Pixels down.
+    /// The height in pixels.
     pub fn height(&self) -> u32 {
         self.height
     }
 
-    /// Bytes from one row of the first plane to the next.
+    /// Bytes between the starts of two rows of the first plane.
     pub fn stride(&self) -> u32 {
         self.stride
     }
 
-    /// Frames a second, as a fraction; 0 if there is no fixed rate.
+    /// The frame rate as a fraction; 0 if there is no fixed rate.
     pub fn rate(&self) -> (u32, u32) {
         self.rate
     }
 
-    /// How many planes there are.
+    /// The number of planes.
     pub fn planes(&self) -> usize {
         if self.pixels.subsampling().is_some() { 3 } else { 1 }
     }
 
-    /// Where plane `number` lies.
+    /// The position of plane `number`.
     pub fn plane(&self, number: usize) -> Plane {
         let (stride, row_bytes) = (self.stride as usize, self.pixels.row_bytes(self.width) as usize);
         let first = Plane { offset: 0, stride, row_bytes, rows: self.height as usize };
@@ -241,25 +241,25 @@ impl Geometry {
         }
     }
 
-    /// Bytes of a whole picture; 0 for [`PixelFormat::Mjpeg`], where any number may come.
+    /// The size of a whole picture in bytes; 0 for [`PixelFormat::Mjpeg`], which varies.
     pub fn bytes(&self) -> usize {
         let last = self.plane(self.planes() - 1);
         last.offset + last.bytes()
     }
 
-    /// Whether its rows follow each other directly.
+    /// Returns true if no padding separates rows.
     pub fn is_tight(&self) -> bool {
         self.stride == self.pixels.row_bytes(self.width)
     }
 
-    /// The same picture with rows that follow each other directly.
+    /// The same picture without padding between rows.
     pub fn tight(self) -> Geometry {
         Geometry { stride: self.pixels.row_bytes(self.width), ..self }
     }
 }
 
-/// Gives the pixels of a camera planes of their own. `from` is of [`PixelFormat::Yuyv`]; `into` is a picture of
-/// [`PixelFormat::I422`] of the same size, with rows that follow each other directly.
+/// Converts packed camera pixels to planes. `from` has the format [`PixelFormat::Yuyv`]. `into` has
+/// [`PixelFormat::I422`], the same size, and no padding between rows.
 pub fn unpack_yuyv(from: &Geometry, pixels: &[u8], into: &mut [u8]) {
     let (width, height) = (from.width as usize, from.height as usize);
     let half = width.div_ceil(2);
@@ -276,16 +276,16 @@ pub fn unpack_yuyv(from: &Geometry, pixels: &[u8], into: &mut [u8]) {
     }
 }
 
-/// What a message of the format is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A whole picture.
     Frame,
-    /// What changed of a picture.
+    /// The changed parts of a picture.
     Rectangles,
-    /// Where something is in a picture, without the picture.
+    /// Positions of objects in a picture, without the picture.
     Boxes,
-    /// The shape of the pointer, which is not in the picture.
+    /// The shape of the pointer, which is not part of the picture.
     Cursor,
 }
 
@@ -307,10 +307,10 @@ pub struct Rectangle {
 }
 
 impl Rectangle {
-    /// Bytes of its place.
+    /// The length of a rectangle in bytes.
     pub const BYTES: usize = 16;
 
-    /// What this and `other` have in common, if anything.
+    /// Returns the overlap with `other`, if any.
     pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
         let span = |a: u32, a_length: u32, b: u32, b_length: u32| {
             let (start, end) = (a.max(b), a.saturating_add(a_length).min(b.saturating_add(b_length)));
@@ -321,35 +321,35 @@ impl Rectangle {
         Some(Rectangle { x, y, width, height })
     }
 
-    /// Bytes of its pixels, rows without padding.
+    /// The size of its pixels in bytes, without padding.
     pub fn bytes(&self, pixels: PixelFormat) -> usize {
         self.width as usize * self.height as usize * pixels.pixel_bytes()
     }
 }
 
-/// The shape of a pointer, to be drawn where the viewer points: 0 by 0 if there is none to be seen.
+/// The shape of a pointer, drawn at the viewer's pointer. The size 0 by 0 hides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Pixels across.
     pub width: u32,
     /// Pixels down.
     pub height: u32,
-    /// The pixel that points, from the left.
+    /// The x coordinate of the hot spot.
     pub hot_x: u32,
-    /// The pixel that points, from above.
+    /// The y coordinate of the hot spot.
     pub hot_y: u32,
 }
 
 impl Cursor {
-    /// Bytes of a cursor in front of its pixels.
+    /// The length of a cursor in bytes, without its pixels.
     pub const BYTES: usize = 16;
 
-    /// Bytes of its pixels: blue, green, red and opacity each.
+    /// The size of its pixels in bytes: blue, green, red and opacity each.
     pub fn pixel_bytes(&self) -> usize {
         self.width as usize * self.height as usize * 4
     }
 
-    /// What stands between a [`Header`] and the pixels.
+    /// Returns the bytes between a [`Header`] and the pixels.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let fields = [self.width, self.height, self.hot_x, self.hot_y];
@@ -381,30 +381,30 @@ impl Cursor {
     }
 }
 
-/// What every message opens with.
+/// The start of every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// The picture it is, or is of.
+    /// The geometry of the picture that the message holds or refers to.
     pub geometry: Geometry,
 }
 
-/// What follows a [`Header`].
+/// The content of a message after its [`Header`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// A whole picture: as many bytes as its geometry says.
+    /// A whole picture; its geometry tells the length.
     Frame(&'a [u8]),
-    /// What changed: rectangles, and the pixels of one behind those of the other, rows without padding.
+    /// Changed rectangles, then the pixels of each in the same order, without padding.
     Rectangles(Vec<Rectangle>, &'a [u8]),
-    /// Where something is, the most important first.
+    /// Positions of objects, the most important first.
     Boxes(Vec<Rectangle>),
-    /// The shape of the pointer: blue, green, red and opacity (255: nothing shines through) of each pixel.
+    /// The shape of the pointer: blue, green, red and opacity of each pixel (255 is opaque).
     Cursor(Cursor, &'a [u8]),
 }
 
 impl Header {
-    /// Bytes of a header.
+    /// The length of a header in bytes.
     pub const BYTES: usize = 1 + Geometry::BYTES;
 
     /// The header of a whole picture.
@@ -424,7 +424,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a message from a stranger; what follows it is not looked at.
+    /// Parses the header of a message from the network, without its content.
     pub fn parse(bytes: &[u8]) -> Result<Header, WireError> {
         let mut reader = Reader::new(bytes);
         let kind = reader.u8("kind")?;
@@ -442,7 +442,7 @@ impl Header {
         Ok(Header { kind, geometry: geometry.checked()? })
     }
 
-    /// Reads what follows the header: all of it, and no byte more.
+    /// Parses the content after the header. It must use all bytes.
     pub fn parse_content<'a>(&self, rest: &'a [u8]) -> Result<Content<'a>, WireError> {
         let mut reader = Reader::new(rest);
         if self.kind == Kind::Frame {
@@ -475,7 +475,7 @@ impl Header {
         Ok(Content::Rectangles(rectangles, bytes))
     }
 
-    /// Reads the places of rectangles that follow the header, and gives what follows those: pixels that are not looked at.
+    /// Parses the rectangles after the header. Returns them and the unparsed pixels.
     pub fn parse_places<'a>(&self, rest: &'a [u8]) -> Result<(Vec<Rectangle>, &'a [u8]), WireError> {
         let mut reader = Reader::new(rest);
         let rectangles = self.parse_rectangles(&mut reader)?;
@@ -504,7 +504,8 @@ impl Header {
     }
 }
 
-/// The count and the places of `rectangles`, as they follow a [`Header`]; at most [`RECTANGLES_MAX`].
+/// Returns the count and the positions of `rectangles`, as they follow a [`Header`]; at most
+/// [`RECTANGLES_MAX`].
 pub fn emit_rectangles(rectangles: &[Rectangle]) -> Vec<u8> {
     let rectangles = &rectangles[..rectangles.len().min(RECTANGLES_MAX)];
     let mut writer = Writer::new();

@@ -1,13 +1,13 @@
-//! The format `viewer`: what somebody does at a screen, on its way to the computer whose picture it shows
-//! (`docs/formats-viewer.md` has the layout and vectors).
+//! The format `viewer`: input events of a screen, sent to the computer that the screen shows.
+//! `docs/reference/formats-viewer.md` has the layout and vectors.
 
 use super::video::SIDE_MAX;
 use crate::{Reader, WireError, Writer};
 
-/// Most bytes of a text.
+/// The longest text in bytes.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Buttons of a pointer, the four ways a wheel turns among them.
+/// The number of pointer buttons, including the four directions of a wheel.
 pub const BUTTONS: u32 = 9;
 
 const KEY: u8 = 0;
@@ -41,37 +41,37 @@ pub mod button {
 /// One message of the format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A key went down or up.
+    /// A key was pressed or released.
     Key {
-        /// What it stands for, as X11 numbers it (`X11/keysymdef.h`).
+        /// The key symbol, as X11 numbers it (`X11/keysymdef.h`).
         keysym: u32,
-        /// Whether it is down now.
+        /// True if it is down.
         pressed: bool,
     },
-    /// Where the pointer is and which of its buttons are down.
+    /// The position of the pointer, and its pressed buttons.
     Pointer {
         /// Pixels from the left edge of the picture, below [`SIDE_MAX`].
         x: u32,
         /// Pixels from its upper edge, below [`SIDE_MAX`].
         y: u32,
-        /// Those that are down, as in [`button`].
+        /// The pressed buttons, as in [`button`].
         buttons: u16,
     },
-    /// Text was put on the clipboard: at most [`TEXT_BYTES_MAX`].
+    /// A text was copied to the clipboard: at most [`TEXT_BYTES_MAX`].
     Text(String),
-    /// The next picture shall be whole.
+    /// Requests that the next picture is a whole one.
     Refresh,
-    /// The picture is shown at this size.
+    /// The size at which the picture is shown.
     Size {
-        /// Pixels across, 1 to [`SIDE_MAX`].
+        /// The width in pixels, 1 to [`SIDE_MAX`].
         width: u32,
-        /// Pixels down, 1 to [`SIDE_MAX`].
+        /// The height in pixels, 1 to [`SIDE_MAX`].
         height: u32,
     },
 }
 
 impl Event {
-    /// Reads a message from a stranger.
+    /// Parses a message from the network.
     pub fn parse(body: &[u8]) -> Result<Event, WireError> {
         let mut reader = Reader::new(body);
         let event = match reader.u8("kind")? {
@@ -111,7 +111,7 @@ impl Event {
         Ok(event)
     }
 
-    /// The bytes of [`Event::parse`].
+    /// Returns the bytes that [`Event::parse`] reads.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         match self {

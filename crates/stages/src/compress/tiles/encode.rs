@@ -1,44 +1,47 @@
-//! The way there.
+//! Encoding.
 
 use super::{
-    ACROSS, AS_LAST, COLOURS_MAX, COLUMN_ROWS, COLUMNS, COUNTED_BYTES, DIFFERENCES, DOWN, PIXELS, Pixel,
-    Tile, bits, is_known, mean, minus, sides, tiles,
+    COLOURS_MAX, COLUMN_ROWS, COLUMNS, DIFFERENCES, PIXELS, Pixel, RECTANGLES_OFFSET, SAME_PALETTE,
+    TILE_HEIGHT, TILE_WIDTH, Tile, dimensions, index_bits, is_supported, mean_bytes, tiles,
+    wrapping_sub_bytes,
 };
 use crate::varint;
 use contract::Body;
 use wire::formats::video::{Header, Kind, Rectangle};
 
-/// Places where a colour's number is looked for; a power of two, and well more than colours.
+/// Slots of the hash table of a palette: a power of two, well above `COLOURS_MAX`.
 const SLOTS: usize = 64;
-/// One pixel in so many is as its neighbour where colours repeat.
+/// A tile has repetition if at least one pixel in this many equals a neighbour.
 const REPEAT_SHARE: usize = 4;
-/// A tile of two colours is said in columns if so many of its rows are not as the one above: a letter more likely than lines.
+/// A tile of two colours is stored in columns if at least this many rows differ from the row above:
+/// then it is likely text and not lines.
 const COLUMN_ROWS_MIN: usize = 4;
 
-/// Says pictures in tiles; its memory serves one after the other.
+/// Encodes pictures as tiles. Its buffers are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     heads: Vec<u8>,
     colours: Vec<u8>,
-    numbers: Vec<u8>,
+    indices: Vec<u8>,
     pixels: Vec<u8>,
     differences: [Vec<u8>; 3],
     out: Vec<u8>,
-    /// The colours of the last tile that had few.
-    last: Vec<u32>,
+    /// The palette of the last tile with one.
+    last_palette: Vec<u32>,
 }
 
 impl Encoder {
-    /// A message of `video` in tiles; `None` if it is none, or of pixels that are not understood.
+    /// Encodes a message of format `video`; `None` if it is malformed or its pixel format is not
+    /// supported.
     pub(crate) fn encode(&mut self, body: &Body) -> Option<&[u8]> {
         let front = body.peek_front::<{ Header::BYTES }>()?;
-        let header = Header::parse(&front).ok().filter(is_known)?;
+        let header = Header::parse(&front).ok().filter(is_supported)?;
         let mut rest = body.clone();
         let prefix_bytes = match header.kind {
             Kind::Frame => Header::BYTES,
             _ => {
-                let [.., low, high] = body.peek_front::<COUNTED_BYTES>()?;
-                COUNTED_BYTES + usize::from(u16::from_le_bytes([low, high])) * Rectangle::BYTES
+                let [.., low, high] = body.peek_front::<RECTANGLES_OFFSET>()?;
+                RECTANGLES_OFFSET + usize::from(u16::from_le_bytes([low, high])) * Rectangle::BYTES
             }
         };
         let prefix = rest.split_front(prefix_bytes)?;
@@ -47,79 +50,79 @@ impl Encoder {
             _ => header.parse_places(&prefix[Header::BYTES..]).ok()?.0,
         };
         let bytes = rest.into_bytes();
-        let (mut pixels, odd) = bytes.as_chunks();
-        let wanted: usize = sides(&header, &rectangles).map(|(width, height)| width * height).sum();
-        if pixels.len() != wanted || !odd.is_empty() {
+        let (mut pixels, remainder) = bytes.as_chunks();
+        let expected: usize = dimensions(&header, &rectangles).map(|(width, height)| width * height).sum();
+        if pixels.len() != expected || !remainder.is_empty() {
             return None;
         }
         self.clear();
-        let fourth = pixels.first().map_or(0, |pixel| pixel[3]);
-        for (width, height) in sides(&header, &rectangles) {
-            let (own, others) = pixels.split_at(width * height);
-            pixels = others;
+        let padding = pixels.first().map_or(0, |pixel| pixel[3]);
+        for (width, height) in dimensions(&header, &rectangles) {
+            let (rectangle, rest_pixels) = pixels.split_at(width * height);
+            pixels = rest_pixels;
             for tile in tiles(width, height) {
-                if !self.tile(own, width, tile, fourth) {
+                if !self.encode_tile(rectangle, width, tile, padding) {
                     return None;
                 }
             }
         }
-        Some(self.finish(&prefix, fourth))
+        Some(self.finish(&prefix, padding))
     }
 
     fn clear(&mut self) {
-        let Encoder { heads, colours, numbers, pixels, differences, out, last } = self;
+        let Encoder { heads, colours, indices, pixels, differences, out, last_palette } = self;
         let [blue, green, red] = differences;
-        [heads, colours, numbers, pixels, blue, green, red, out].into_iter().for_each(Vec::clear);
-        last.clear();
+        [heads, colours, indices, pixels, blue, green, red, out].into_iter().for_each(Vec::clear);
+        last_palette.clear();
     }
 
-    fn finish(&mut self, prefix: &[u8], fourth: u8) -> &[u8] {
-        let parts = [&self.heads, &self.colours, &self.numbers, &self.pixels];
+    fn finish(&mut self, prefix: &[u8], padding: u8) -> &[u8] {
+        let parts = [&self.heads, &self.colours, &self.indices, &self.pixels];
         self.out.extend_from_slice(prefix);
-        self.out.push(fourth);
+        self.out.push(padding);
         parts.iter().for_each(|part| varint::put(&mut self.out, part.len() as u64));
         parts.into_iter().chain(&self.differences).for_each(|part| self.out.extend_from_slice(part));
         &self.out
     }
 
-    /// Says a tile; `false` if not all of its pixels have that fourth byte.
-    fn tile(&mut self, image: &[Pixel], width: usize, tile: Tile, fourth: u8) -> bool {
+    /// Encodes a tile; `false` if the fourth byte of a pixel differs from `padding`.
+    fn encode_tile(&mut self, image: &[Pixel], width: usize, tile: Tile, padding: u8) -> bool {
         let row = |row: usize| &image[(tile.top + row) * width + tile.left..][..tile.width];
         let first = u32::from_le_bytes(row(0)[0]);
-        // Without a way out, so that many pixels are looked at at a time.
+        // No early exit, so that the compiler vectorises the loop.
         let differ = (0..tile.height).fold(0, |differ, number| {
             row(number).iter().fold(differ, |differ, pixel| differ | (u32::from_le_bytes(*pixel) ^ first))
         });
-        if (differ | (first ^ (u32::from(fourth) << 24))) >> 24 != 0 {
+        if (differ | (first ^ (u32::from(padding) << 24))) >> 24 != 0 {
             return false;
         }
         if differ == 0 {
-            self.palette(&[first]);
+            self.put_palette(&[first]);
             return true;
         }
-        let as_above = (1..tile.height)
+        let repeated_rows = (1..tile.height)
             .filter(|number| row(*number) == row(number - 1))
             .fold(0u16, |mask, number| mask | 1 << number);
-        let rows = (0..tile.height).filter(|number| as_above >> number & 1 == 0).map(row);
-        let mut palette = Palette::new(fourth);
-        let mut numbers = [0; ACROSS * DOWN];
-        if palette.number(rows.clone(), &mut numbers) {
+        let rows = (0..tile.height).filter(|number| repeated_rows >> number & 1 == 0).map(row);
+        let mut palette = Palette::new(padding);
+        let mut indices = [0; TILE_WIDTH * TILE_HEIGHT];
+        if palette.index_pixels(rows.clone(), &mut indices) {
             let ranks = palette.sort();
             let head = self.heads.len();
-            self.palette(palette.colours());
+            self.put_palette(palette.colours());
             if palette.count == 2 && rows.clone().count() >= COLUMN_ROWS_MIN {
                 self.heads[head] |= COLUMNS;
-                columns(&numbers, ranks[0], tile, as_above, &mut self.numbers);
+                pack_columns(&indices, ranks[0], tile, repeated_rows, &mut self.indices);
                 return true;
             }
-            self.heads.extend(as_above.to_le_bytes());
-            let bits = bits(palette.count);
-            for numbers in numbers.chunks_exact(tile.width).take(rows.count()) {
-                pack(numbers, &ranks, bits, &mut self.numbers);
+            self.heads.extend(repeated_rows.to_le_bytes());
+            let index_bits = index_bits(palette.count);
+            for indices in indices.chunks_exact(tile.width).take(rows.count()) {
+                pack_row(indices, &ranks, index_bits, &mut self.indices);
             }
-        } else if repeats(image, width, tile) {
+        } else if has_repetition(image, width, tile) {
             self.heads.push(PIXELS);
-            self.heads.extend(as_above.to_le_bytes());
+            self.heads.extend(repeated_rows.to_le_bytes());
             for row in rows {
                 let start = self.pixels.len();
                 self.pixels.resize(start + row.len() * 3, 0);
@@ -130,45 +133,46 @@ impl Encoder {
             }
         } else {
             self.heads.push(DIFFERENCES);
-            self.foretell(image, width, tile);
+            self.encode_differences(image, width, tile);
         }
         true
     }
 
-    fn palette(&mut self, colours: &[u32]) {
-        let is_as_last = self.last == colours;
-        self.heads.push(colours.len() as u8 | if is_as_last { AS_LAST } else { 0 });
-        if !is_as_last {
-            self.last.clear();
-            self.last.extend(colours);
+    fn put_palette(&mut self, colours: &[u32]) {
+        let is_same = self.last_palette == colours;
+        self.heads.push(colours.len() as u8 | if is_same { SAME_PALETTE } else { 0 });
+        if !is_same {
+            self.last_palette.clear();
+            self.last_palette.extend(colours);
             self.colours.extend(colours.iter().flat_map(|colour| colour.to_le_bytes().into_iter().take(3)));
         }
     }
 
-    fn foretell(&mut self, image: &[Pixel], width: usize, tile: Tile) {
+    fn encode_differences(&mut self, image: &[Pixel], width: usize, tile: Tile) {
         let value = |pixel: &Pixel| u32::from_le_bytes(*pixel);
-        let mut row_differences = [0; ACROSS];
+        let mut row_differences = [0; TILE_WIDTH];
         let differences = &mut row_differences[..tile.width];
         for y in tile.top..tile.top + tile.height {
             let start = y * width + tile.left;
             let row = &image[start..start + tile.width];
             let left = (tile.left > 0).then(|| value(&image[start - 1]));
             let above = (y > 0).then(|| &image[start - width..][..tile.width]);
-            // At the edge there is one neighbour, or none.
-            let foretold = match (left, above) {
-                (Some(left), Some(above)) => mean(left, value(&above[0])),
+            // At the edges, a pixel has one neighbour or none.
+            let predicted = match (left, above) {
+                (Some(left), Some(above)) => mean_bytes(left, value(&above[0])),
                 (None, Some(above)) => value(&above[0]),
                 (left, None) => left.unwrap_or_default(),
             };
-            differences[0] = minus(value(&row[0]), foretold);
+            differences[0] = wrapping_sub_bytes(value(&row[0]), predicted);
             let pairs = differences[1..].iter_mut().zip(row).zip(&row[1..]);
             match above {
                 Some(above) => {
                     for (((into, left), pixel), above) in pairs.zip(&above[1..]) {
-                        *into = minus(value(pixel), mean(value(left), value(above)));
+                        *into = wrapping_sub_bytes(value(pixel), mean_bytes(value(left), value(above)));
                     }
                 }
-                None => pairs.for_each(|((into, left), pixel)| *into = minus(value(pixel), value(left))),
+                None => pairs
+                    .for_each(|((into, left), pixel)| *into = wrapping_sub_bytes(value(pixel), value(left))),
             }
             for (channel, into) in self.differences.iter_mut().enumerate() {
                 let start = into.len();
@@ -180,8 +184,8 @@ impl Encoder {
     }
 }
 
-/// Whether many of a tile's pixels are as their neighbours to the left or above.
-fn repeats(image: &[Pixel], width: usize, tile: Tile) -> bool {
+/// True if many pixels of a tile equal their left or upper neighbour.
+fn has_repetition(image: &[Pixel], width: usize, tile: Tile) -> bool {
     let same = |y: usize| {
         let start = y * width + tile.left;
         let row = &image[start..start + tile.width];
@@ -195,39 +199,39 @@ fn repeats(image: &[Pixel], width: usize, tile: Tile) -> bool {
     count * REPEAT_SHARE >= tile.width * tile.height
 }
 
-/// The colours of a tile, while there are few, and where each is found.
+/// The colours of a tile, in a hash table with linear probing.
 struct Palette {
     slots: [u32; SLOTS],
-    numbers: [u8; SLOTS],
+    indices: [u8; SLOTS],
     colours: [u32; COLOURS_MAX],
     count: usize,
     empty: u32,
 }
 
 impl Palette {
-    fn new(fourth: u8) -> Palette {
-        // No pixel has another fourth byte.
-        let empty = u32::from(!fourth) << 24;
-        Palette { slots: [empty; SLOTS], numbers: [0; SLOTS], colours: [0; COLOURS_MAX], count: 0, empty }
+    fn new(padding: u8) -> Palette {
+        // Marks an empty slot: no pixel has this padding byte.
+        let empty = u32::from(!padding) << 24;
+        Palette { slots: [empty; SLOTS], indices: [0; SLOTS], colours: [0; COLOURS_MAX], count: 0, empty }
     }
 
     fn colours(&self) -> &[u32] {
         &self.colours[..self.count]
     }
 
-    /// Numbers the colours of all pixels in `rows`; `false` if they are too many.
-    fn number<'a>(&mut self, rows: impl Iterator<Item = &'a [Pixel]>, into: &mut [u8]) -> bool {
+    /// Writes the palette index of each pixel in `rows`; `false` if there are too many colours.
+    fn index_pixels<'a>(&mut self, rows: impl Iterator<Item = &'a [Pixel]>, into: &mut [u8]) -> bool {
         let mut into = into.iter_mut();
         for row in rows {
             for (pixel, into) in row.iter().zip(into.by_ref()) {
-                let Some(number) = self.find(u32::from_le_bytes(*pixel)) else { return false };
+                let Some(number) = self.index_of(u32::from_le_bytes(*pixel)) else { return false };
                 *into = number;
             }
         }
         true
     }
 
-    fn find(&mut self, colour: u32) -> Option<u8> {
+    fn index_of(&mut self, colour: u32) -> Option<u8> {
         let mut slot = colour.wrapping_mul(0x9e37_79b1) as usize >> 26;
         while self.slots[slot % SLOTS] != colour {
             if self.slots[slot % SLOTS] == self.empty {
@@ -235,41 +239,41 @@ impl Palette {
             }
             slot += 1;
         }
-        Some(self.numbers[slot % SLOTS])
+        Some(self.indices[slot % SLOTS])
     }
 
     #[cold]
     fn add(&mut self, slot: usize, colour: u32) -> Option<u8> {
         let number = self.count;
         *self.colours.get_mut(number)? = colour;
-        (self.slots[slot], self.numbers[slot]) = (colour, number as u8);
+        (self.slots[slot], self.indices[slot]) = (colour, number as u8);
         self.count += 1;
         Some(number as u8)
     }
 
-    /// Puts the colours in order; which number each has then.
+    /// Sorts the palette; returns the new index of each old one.
     fn sort(&mut self) -> [u8; COLOURS_MAX] {
-        let found = self.colours;
+        let unsorted = self.colours;
         self.colours[..self.count].sort_unstable();
         let sorted = self.colours();
         std::array::from_fn(|number| {
-            sorted.iter().position(|colour| *colour == found[number]).unwrap_or(0) as u8
+            sorted.iter().position(|colour| *colour == unsorted[number]).unwrap_or(0) as u8
         })
     }
 }
 
-/// The numbers of two colours in columns, where `zero` is the rank of the first. Those of rows that are as the one above were
-/// not found anew.
-fn columns(numbers: &[u8], zero: u8, tile: Tile, as_above: u16, into: &mut Vec<u8>) {
-    let mut found = numbers.chunks_exact(tile.width);
+/// Packs the indices of two colours in columns. `zero` is the rank of the first colour. `indices`
+/// has no entries for rows that repeat the row above.
+fn pack_columns(indices: &[u8], zero: u8, tile: Tile, repeated_rows: u16, into: &mut Vec<u8>) {
+    let mut stored_rows = indices.chunks_exact(tile.width);
     let mut row: &[u8] = &[];
     for top in (0..tile.height).step_by(COLUMN_ROWS) {
         let start = into.len();
         into.resize(start + tile.width, 0);
         let rows = COLUMN_ROWS.min(tile.height - top);
         for at in 0..rows {
-            if as_above >> (top + at) & 1 == 0 {
-                row = found.next().unwrap_or_default();
+            if repeated_rows >> (top + at) & 1 == 0 {
+                row = stored_rows.next().unwrap_or_default();
             }
             let bit = COLUMN_ROWS - 1 - at;
             into[start..].iter_mut().zip(row).for_each(|(into, number)| *into |= (number ^ zero) << bit);
@@ -277,11 +281,12 @@ fn columns(numbers: &[u8], zero: u8, tile: Tile, as_above: u16, into: &mut Vec<u
     }
 }
 
-/// A row of numbers in so many bits each, by their ranks.
-fn pack(numbers: &[u8], ranks: &[u8; COLOURS_MAX], bits: usize, into: &mut Vec<u8>) {
-    let each = 8 / bits;
-    into.extend(numbers.chunks(each).map(|some| {
-        let packed = some.iter().fold(0, |packed, number| packed << bits | ranks[usize::from(number % 16)]);
-        packed << (bits * (each - some.len()))
+/// Packs a row of indices, by their ranks, in `bits` bits each.
+fn pack_row(indices: &[u8], ranks: &[u8; COLOURS_MAX], index_bits: usize, into: &mut Vec<u8>) {
+    let each = 8 / index_bits;
+    into.extend(indices.chunks(each).map(|some| {
+        let packed =
+            some.iter().fold(0, |packed, number| packed << index_bits | ranks[usize::from(number % 16)]);
+        packed << (index_bits * (each - some.len()))
     }));
 }

@@ -1,4 +1,4 @@
-use super::{Encoder, Tiled};
+use super::{Encoder, TiledPicture};
 use contract::Body;
 use proptest::prelude::*;
 use wire::formats::video::{Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
@@ -17,14 +17,15 @@ fn parts(rectangles: &[Rectangle], pixels: Vec<u8>) -> Body {
     body
 }
 
-fn back(tiles: &[u8]) -> Result<Body, String> {
-    let tiled = Tiled::read(tiles)?;
+fn decode(tiles: &[u8]) -> Result<Body, String> {
+    let tiled = TiledPicture::read(tiles)?;
     let mut message = vec![0xaa; tiled.bytes()];
     tiled.write(&mut message)?;
     Ok(message.into())
 }
 
-/// Pixels of a kind: flat, text of some colours, a gradient with grain, noise.
+/// Pixels of one kind: flat, two-coloured text, some colours, repetition, a gradient with grain,
+/// noise.
 fn pixels(kind: u8, seed: u32, width: u32, height: u32) -> Vec<u8> {
     let hash = |value: u32| {
         let value = (value ^ seed).wrapping_mul(0x9e37_79b1);
@@ -51,23 +52,23 @@ fn pixels(kind: u8, seed: u32, width: u32, height: u32) -> Vec<u8> {
 fn layout() {
     let white = [0xff, 0xff, 0xff, 0];
     let black = [0, 0, 0, 0];
-    // Two rows of a letter, the third as the second.
+    // Two rows of a letter; the third repeats the second.
     let rows = [[white, black, white], [black, white, white], [black, white, white]];
     let body = frame(3, 3, rows.concat().concat());
     let mut encoder = Encoder::default();
     let tiles = encoder.encode(&body).unwrap();
     let header = body.peek_front::<{ Header::BYTES }>().unwrap();
     assert_eq!(tiles[..header.len()], header);
-    // No fourth byte; 3 bytes of heads, 6 of colours, 2 of numbers, no pixels.
+    // Padding 0; 3 bytes of heads, 6 of colours, 2 of indices, no pixels.
     let parts = [&[0, 3, 6, 2, 0][..], &[2, 4, 0], &[0, 0, 0, 0xff, 0xff, 0xff], &[0b101 << 5, 0b011 << 5]];
     assert_eq!(tiles[header.len()..], parts.concat());
-    assert_eq!(back(tiles), Ok(body));
+    assert_eq!(decode(tiles), Ok(body));
 }
 
 #[test]
-fn letters_are_said_in_columns() {
+fn letters_are_stored_in_columns() {
     let (white, black) = ([0xff, 0xff, 0xff, 0], [0, 0, 0, 0]);
-    // A slash of ten rows whose last two are alike.
+    // A slash of ten rows; the last two are alike.
     let row = |ink: usize| (0..3).flat_map(move |at| if at == ink { black } else { white });
     let rows = [2, 1, 0, 2, 1, 0, 2, 1, 0, 0];
     let body = frame(3, 10, rows.into_iter().flat_map(row).collect());
@@ -76,12 +77,12 @@ fn letters_are_said_in_columns() {
     let numbers = [0b1101_1011, 0b1011_0110, 0b0110_1101, 0, 0b1100_0000, 0b1100_0000];
     let parts = [&[0, 1, 6, 6, 0][..], &[2 | 64], &[0, 0, 0, 0xff, 0xff, 0xff], &numbers];
     assert_eq!(tiles[Header::BYTES..], parts.concat());
-    assert_eq!(back(tiles), Ok(body));
+    assert_eq!(decode(tiles), Ok(body));
 }
 
 #[test]
 fn differences_are_from_the_mean_of_neighbours() {
-    // Seventeen colours and no two alike: a row of them, then another.
+    // Two rows of 17 pixels, all different.
     let pixels: Vec<u8> = (0..34u8).flat_map(|at| [at * 7, at * 5, at * 3 + 1, 9]).collect();
     let body = frame(17, 2, pixels);
     let mut encoder = Encoder::default();
@@ -89,13 +90,14 @@ fn differences_are_from_the_mean_of_neighbours() {
     let rest = &tiles[Header::BYTES..];
     assert_eq!(rest[..6], [9, 1, 0, 0, 0, 33]);
     let blue = &rest[6..6 + 34];
-    // The first as it is; then what is more than to the left; below, than above, and than the mean of both.
+    // The first value as it is; then the difference from the left pixel, from the upper one, and
+    // from the mean of both.
     assert_eq!((blue[0], blue[1], blue[17], blue[18]), (0, 7, 119, 126 - (119 + 7) / 2));
-    assert_eq!(back(tiles), Ok(body));
+    assert_eq!(decode(tiles), Ok(body));
 }
 
 #[test]
-fn what_is_no_such_picture_is_left_alone() {
+fn unsupported_pictures_are_not_encoded() {
     let mut encoder = Encoder::default();
     let whole = frame(20, 20, pixels(2, 1, 20, 20));
     assert!(encoder.encode(&whole).is_some());
@@ -108,7 +110,7 @@ fn what_is_no_such_picture_is_left_alone() {
     let gray = Header::frame(Geometry::new(PixelFormat::Gray8, 2, 2).unwrap()).emit();
     assert!(encoder.encode(&[&gray[..], &[1; 4]].concat().into()).is_none());
     assert!(encoder.encode(&Body::new()).is_none() && encoder.encode(&b"abc".to_vec().into()).is_none());
-    assert!(Tiled::read(&gray).is_err() && Tiled::read(&[]).is_err());
+    assert!(TiledPicture::read(&gray).is_err() && TiledPicture::read(&[]).is_err());
 }
 
 #[test]
@@ -128,7 +130,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_picture_comes_back(
+    fn every_picture_survives_encoding(
         shown in prop::collection::vec((any::<u8>(), any::<u32>(), 1u32..150, 1u32..60), 1..5),
         is_whole: bool,
     ) {
@@ -148,25 +150,25 @@ proptest! {
             }
         };
         let tiles = encoder.encode(&body).unwrap();
-        prop_assert_eq!(back(tiles), Ok(body));
+        prop_assert_eq!(decode(tiles), Ok(body));
     }
 
-    /// Whatever is wrong with it, it ends as an error or as some picture of that size.
+    /// A damaged message is an error or some picture of the same size.
     #[test]
-    fn nothing_that_comes_is_believed(
+    fn damaged_messages_are_survived(
         (kind, seed, width, height) in (any::<u8>(), any::<u32>(), 1u32..150, 1u32..60),
-        wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
         let mut encoder = Encoder::default();
         let mut tiles = encoder.encode(&frame(width, height, pixels(kind, seed, width, height))).unwrap().to_vec();
-        prop_assert!(back(&tiles[..cut.index(tiles.len())]).is_err());
+        prop_assert!(decode(&tiles[..cut.index(tiles.len())]).is_err());
         let start = Header::BYTES;
-        for (at, byte) in wrong {
+        for (at, byte) in damage {
             let at = start + at.index(tiles.len() - start);
             tiles[at] = byte;
         }
-        if let Ok(picture) = back(&tiles) {
+        if let Ok(picture) = decode(&tiles) {
             prop_assert_eq!(picture.len(), Header::BYTES + (width * height * 4) as usize);
         }
     }

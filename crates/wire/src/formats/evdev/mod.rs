@@ -1,6 +1,6 @@
-//! The format `evdev`: frames of input events (`docs/formats-evdev.md` has the layout and vectors).
+//! The format `evdev`: frames of input events. `docs/reference/formats-evdev.md` has the layout and vectors.
 //!
-//! Names and numbers are those of `linux/input-event-codes.h` and `linux/input.h`, whatever the hosts are.
+//! Names and numbers are those of `linux/input-event-codes.h` and `linux/input.h`, on every kind of host.
 
 mod movement;
 
@@ -8,7 +8,7 @@ pub use movement::{Movement, is_motion};
 
 use crate::{Reader, WireError, Writer};
 
-/// Kinds of events and codes that mean more than a number to a stage.
+/// Event kinds and codes that stages interpret.
 #[allow(missing_docs)]
 pub mod code {
     pub const EV_SYN: u16 = 0x00;
@@ -38,13 +38,13 @@ pub mod code {
     pub const FF_RAMP: u16 = 0x57;
 }
 
-/// Events in one frame or snapshot. A snapshot of every key, axis and slot there can be has fewer.
+/// The most events in a frame or snapshot. A snapshot of every possible key, axis and slot has fewer.
 pub const EVENTS_MAX: usize = 4096;
 
-/// Effects of a device are numbered below this.
+/// Effect numbers of a device are below this.
 pub const EFFECTS_MAX: u16 = 0x60;
 
-/// Words of parameters of the kind of effect with the most: a condition's two axes of six.
+/// Parameters, in words, of the largest kind of effect: two axes of a condition, six each.
 pub const EFFECT_PARAMETERS_MAX: usize = 12;
 
 const EVENT_BYTES: usize = 8;
@@ -59,9 +59,9 @@ const ERASE: u8 = 3;
 pub struct Event {
     /// `EV_KEY`, `EV_REL` and so on.
     pub kind: u16,
-    /// Which key, axis, light.
+    /// The key, axis or light.
     pub code: u16,
-    /// 1 and 0 for down and up, a distance, a position.
+    /// 1 for down, 0 for up; or a distance; or a position.
     pub value: i32,
 }
 
@@ -72,28 +72,28 @@ impl Event {
     }
 }
 
-/// A force-feedback effect as an application describes it to a device. Times are milliseconds.
+/// A force-feedback effect, as an application uploads it. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
     /// `FF_RUMBLE`, `FF_PERIODIC` and so on.
     pub kind: u16,
     /// Its number at the application's node, below [`EFFECTS_MAX`].
     pub id: u16,
-    /// Where the force comes from: 0x4000 for a quarter turn.
+    /// The direction that the force comes from: 0x4000 is a quarter turn.
     pub direction: u16,
     /// The button that starts it.
     pub trigger_button: u16,
-    /// How soon the button starts it again.
+    /// The shortest time between two starts by the button.
     pub trigger_interval_ms: u16,
-    /// How long it plays; 0 is for ever.
+    /// How long it plays; 0 means for ever.
     pub length_ms: u16,
-    /// What passes before it plays.
+    /// The delay before it plays.
     pub delay_ms: u16,
-    /// The kind's own parameters; those that the kind has not are 0 and not sent.
+    /// The parameters of this kind. Unused ones are 0 and are not sent.
     pub parameters: [u16; EFFECT_PARAMETERS_MAX],
 }
 
-/// How many parameters a kind of effect has; `None` if the format does not carry it.
+/// The number of parameters of a kind of effect; `None` if the format does not carry the kind.
 pub fn effect_parameters(kind: u16) -> Option<usize> {
     Some(match kind {
         code::FF_RUMBLE => 2,
@@ -108,18 +108,18 @@ pub fn effect_parameters(kind: u16) -> Option<usize> {
 /// One message of the format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// What happened at one time: the events before a SYN_REPORT, which is left out.
+    /// Events at one time: those before a `SYN_REPORT`, which is left out.
     Frame(Vec<Event>),
-    /// Where things stand. Keys that are not named are up, effects are gone; what else is not named stays.
+    /// The complete state. Unnamed keys are up and unnamed effects are erased; all else unnamed is unchanged.
     Snapshot(Vec<Event>),
-    /// An application gave its node an effect, or changed one, under the number in it.
+    /// An application uploaded an effect to its node, or changed one.
     Upload(Effect),
-    /// An application took the effect of this number back.
+    /// An application erased this effect.
     Erase(u16),
 }
 
 impl Update {
-    /// Reads a message from a stranger.
+    /// Parses a message from the network.
     pub fn parse(body: &[u8]) -> Result<Update, WireError> {
         let mut reader = Reader::new(body);
         let update = match reader.u8("kind")? {
@@ -133,7 +133,7 @@ impl Update {
         Ok(update)
     }
 
-    /// The bytes of [`Update::parse`].
+    /// Returns the bytes that [`Update::parse`] reads.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         match self {

@@ -1,11 +1,11 @@
-//! What several frames of mere motion say together.
+//! Joins frames of pure motion into one.
 
 use super::code::*;
 use super::{EVENTS_MAX, Event};
 use std::collections::BTreeMap;
 
-/// Whether a frame says nothing but how far and where to: what may be joined with its neighbours. What a
-/// hand presses (keys, a hat) and what tells one finger or tool from another are no motion.
+/// Returns true if a frame holds only distances and positions, so that it may be joined with its neighbours. A
+/// frame with a key or hat press, or one that distinguishes fingers or tools, is not pure motion.
 pub fn is_motion(events: &[Event]) -> bool {
     !events.is_empty()
         && events.iter().all(|event| match event.kind {
@@ -25,45 +25,45 @@ pub fn is_motion(events: &[Event]) -> bool {
         })
 }
 
-/// Frames of mere motion taken together, each thing as what it is: distances add up, a position is where it
-/// last was or the mean of where it was, of times the last counts. Positions of one finger (the slot that
-/// `ABS_MT_SLOT` selected) never mix with another's.
+/// Joined frames of pure motion. Distances are added. A position is the last one or the mean of all. Of
+/// timestamps the last one counts. Positions of different fingers (the slot that `ABS_MT_SLOT` selected) are
+/// never mixed.
 #[derive(Debug, Clone, Default)]
 pub struct Movement {
     distances: BTreeMap<u16, i32>,
-    /// By finger and axis; an axis that no finger has, and those before a finger was selected, by none.
+    /// By finger and axis. `None` for an axis that belongs to no finger, and before a finger is selected.
     positions: BTreeMap<(Option<i32>, u16), Positions>,
     timestamp: Option<i32>,
-    /// The finger that the device selected last, and the one that whoever gets the frames has selected.
+    /// The finger that the device selected last, and the finger selected in the output.
     selected: Option<i32>,
     told: Option<i32>,
 }
 
-/// Where an axis was.
+/// The positions of one axis.
 #[derive(Debug, Clone, Copy, Default)]
 struct Positions {
     sum: i64,
-    /// None is an axis whose mean was told and that stands elsewhere.
+    /// The number of positions; 0 if the mean was sent but the axis is at another position.
     count: u32,
     last: i32,
 }
 
 impl Positions {
-    /// The mean, rounded to the nearest.
+    /// The mean, rounded to the nearest integer.
     fn mean(&self) -> i32 {
         match i64::from(self.count) {
             0 => self.last,
-            // A mean lies among what it is of.
+            // The mean is within the range of its values, so it fits.
             count => ((self.sum + self.sum.signum() * (count / 2)) / count) as i32,
         }
     }
 }
 
 impl Movement {
-    /// Takes a frame in; `false`, and nothing taken, if it is more than mere motion ([`is_motion`]) or there
-    /// would be more than fits a frame.
+    /// Adds a frame. Returns `false` without any change if the frame is not pure motion ([`is_motion`]) or the
+    /// result would not fit a frame.
     pub fn add(&mut self, events: &[Event]) -> bool {
-        // Each position may take an event of its own to select its finger.
+        // Each position may need a further event to select its finger.
         let events_max = 2 * (self.distances.len() + self.positions.len() + events.len() + 1);
         if events_max > EVENTS_MAX || !is_motion(events) {
             return false;
@@ -88,7 +88,8 @@ impl Movement {
         true
     }
 
-    /// Notes the finger that a frame selects which goes its own way. What was taken in must have left before.
+    /// Records the selected finger of a frame that is sent separately. The joined frames must be sent before
+    /// it.
     pub fn pass(&mut self, events: &[Event]) {
         let is_selection = |event: &&Event| (event.kind, event.code) == (EV_ABS, ABS_MT_SLOT);
         if let Some(selection) = events.iter().rfind(is_selection) {
@@ -97,7 +98,7 @@ impl Movement {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns true if no output is pending.
     pub fn is_empty(&self) -> bool {
         self.distances.is_empty()
             && self.positions.is_empty()
@@ -105,15 +106,15 @@ impl Movement {
             && self.selected == self.told
     }
 
-    /// The events of one frame that leads to where everything is now.
+    /// Returns the events of one frame that moves everything to its last position.
     pub fn take_last(&mut self) -> Vec<Event> {
         let events = self.events(|positions| positions.last);
         self.positions.clear();
         events
     }
 
-    /// The events of one frame with the mean of every position. An axis that stands elsewhere is in the next
-    /// frame, where it stands, unless it has moved again.
+    /// Returns the events of one frame with the mean of every position. If the last position of an axis
+    /// differs, the next frame holds it, unless the axis moves again.
     pub fn take_mean(&mut self) -> Vec<Event> {
         let events = self.events(Positions::mean);
         self.positions.retain(|_, positions| positions.mean() != positions.last);

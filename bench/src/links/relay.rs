@@ -1,0 +1,287 @@
+//! The bare mechanisms of `links`: a process that only passes messages on, and a chain of such processes.
+
+use crate::setting::Failure;
+use clap::{Args, ValueEnum};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::futex;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use sys::memory::{self, Access, Shared};
+
+/// The capacity of a chain's pipes: the largest message fits.
+const PIPE_BYTES: usize = 1 << 20;
+/// Bytes of a cache line. Each word that a process waits for has a line of its own.
+const LINE: usize = 64;
+/// Entries of a ring, one line each, and lines of a whole ring with its two counters.
+const ENTRIES: usize = 64;
+const RING_LINES: usize = ENTRIES + 2;
+/// Bytes of an entry after its number.
+const ENTRY_BYTES: usize = LINE - 8;
+
+/// Writes entry `index` of a ring as `links::shm` does: the bytes, the number, the counter. Then it reads the sleeper's
+/// flag.
+fn put(words: &Shared, ring: usize, index: u32) -> Option<()> {
+    let begin = ring * RING_LINES * LINE;
+    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
+    words.copy_in(entry + 8, &[7; ENTRY_BYTES]);
+    words.word(entry)?.store(u64::from(index) + 1, Ordering::Release);
+    words.word(begin)?.store(u64::from(index) + 1, Ordering::Release);
+    fence(Ordering::SeqCst);
+    std::hint::black_box(words.word(begin + LINE + 8)?.load(Ordering::SeqCst));
+    Some(())
+}
+
+/// Waits for entry `index`, reads it and advances the reader's counter.
+fn take(words: &Shared, ring: usize, index: u32) -> Option<()> {
+    let begin = ring * RING_LINES * LINE;
+    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
+    let number = words.word(entry)?;
+    while number.load(Ordering::Acquire) != u64::from(index) + 1 {
+        std::hint::spin_loop();
+    }
+    let mut bytes = [0; ENTRY_BYTES];
+    words.copy_out(entry + 8, &mut bytes);
+    std::hint::black_box(bytes);
+    words.word(begin + LINE)?.store(u64::from(index) + 1, Ordering::Release);
+    Some(())
+}
+
+/// The medium between two processes of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Medium {
+    /// A number through an eventfd.
+    Eventfd,
+    /// A word in shared memory and `futex(2)`.
+    Futex,
+    /// `Futex` with all relays on one processor. The chain's end spins on its word on the other processor.
+    Together,
+    /// A word in shared memory on which the reader spins.
+    Spin,
+    /// The cache lines that a hop of Outboard touches: a ring's entry, on which the reader spins, and its counters.
+    Ring,
+    /// Messages through a pipe, read and written.
+    Pipe,
+    /// Messages through a pipe, spliced.
+    Splice,
+}
+
+/// The arguments of one relay.
+#[derive(Debug, Args)]
+pub(crate) struct Relay {
+    medium: Medium,
+    /// Bytes of a message
+    size: usize,
+    /// Its number in the chain
+    number: usize,
+}
+
+/// Descriptors of a relay: input, output, shared memory.
+const GIVEN: [i32; 3] = [3, 4, 5];
+
+/// Passes messages on until the chain ends.
+pub(crate) fn relay(relay: &Relay) -> Result<(), Failure> {
+    let [input, output, words] = GIVEN.map(sys::descriptor::inherited);
+    let words = Shared::map(words?, Access::Write)?;
+    let mut end = End {
+        medium: relay.medium,
+        input: input?,
+        output: output?,
+        words,
+        number: relay.number,
+        at: 0,
+        is_end: false,
+    };
+    let mut buffer = vec![0; relay.size];
+    loop {
+        if relay.medium == Medium::Splice {
+            end.splice(relay.size)?;
+        } else {
+            end.receive(&mut buffer)?;
+            end.send(&buffer)?;
+        }
+    }
+}
+
+/// One process's ends of the media before and behind it.
+struct End {
+    medium: Medium,
+    input: OwnedFd,
+    output: OwnedFd,
+    words: Shared,
+    /// The process waits for word `number` and writes word `number + 1`.
+    number: usize,
+    at: u32,
+    /// True in the process that started the chain.
+    is_end: bool,
+}
+
+impl End {
+    fn word(&self, number: usize) -> Result<&AtomicU32, Failure> {
+        self.words.half_word(number * LINE).ok_or_else(|| "a word outside of the memory".into())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
+        match self.medium {
+            Medium::Eventfd => drop(rustix::io::read(&self.input, &mut [0; 8])?),
+            Medium::Futex | Medium::Together | Medium::Spin => {
+                let word = self.word(self.number)?;
+                while word.load(Ordering::Acquire) == self.at {
+                    match self.medium {
+                        Medium::Together if self.is_end => std::hint::spin_loop(),
+                        Medium::Spin => std::hint::spin_loop(),
+                        _ => drop(futex::wait(word, futex::Flags::empty(), self.at, None)),
+                    }
+                }
+                self.at += 1;
+            }
+            Medium::Ring => {
+                take(&self.words, self.number, self.at).ok_or("a ring outside of the memory")?;
+                self.at += 1;
+            }
+            Medium::Pipe | Medium::Splice => {
+                let mut filled = 0;
+                while filled < buffer.len() {
+                    filled += match rustix::io::read(&self.input, &mut buffer[filled..])? {
+                        0 => return Err("the chain has ended".into()),
+                        count => count,
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, buffer: &[u8]) -> Result<(), Failure> {
+        match self.medium {
+            Medium::Eventfd => drop(rustix::io::write(&self.output, &1u64.to_ne_bytes())?),
+            Medium::Futex | Medium::Together | Medium::Spin => {
+                let word = self.word(self.number + 1)?;
+                word.fetch_add(1, Ordering::Release);
+                if self.medium != Medium::Spin {
+                    futex::wake(word, futex::Flags::empty(), 1)?;
+                }
+            }
+            Medium::Ring => {
+                // The index of the entry that was read last.
+                let put = put(&self.words, self.number + 1, self.at.wrapping_sub(1));
+                put.ok_or("a ring outside of the memory")?;
+            }
+            Medium::Pipe | Medium::Splice => {
+                let mut written = 0;
+                while written < buffer.len() {
+                    written += rustix::io::write(&self.output, &buffer[written..])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn splice(&self, size: usize) -> Result<(), Failure> {
+        let mut left = size;
+        while left > 0 {
+            left -= match splice(&self.input, None, &self.output, None, left, SpliceFlags::MOVE)? {
+                0 => return Err("the chain has ended".into()),
+                count => count,
+            };
+        }
+        Ok(())
+    }
+}
+
+/// A chain of relays that begins and ends in this process.
+pub(crate) struct Chain {
+    end: End,
+    relays: Vec<Child>,
+    buffer: Vec<u8>,
+}
+
+impl Chain {
+    /// Starts the relays.
+    pub(crate) fn new(medium: Medium, relays: usize, size: usize) -> Result<Chain, Failure> {
+        let words = memory::create("words", (relays + 2) * RING_LINES * LINE)?;
+        // Media 0 to `relays`: the ends to read and to write.
+        let mut links = Vec::new();
+        for _ in 0..=relays {
+            links.push(match medium {
+                Medium::Pipe | Medium::Splice => {
+                    let (read, write) = pipe()?;
+                    fcntl_setpipe_size(&write, PIPE_BYTES)?;
+                    (read, write)
+                }
+                _ => {
+                    let event = eventfd(0, EventfdFlags::CLOEXEC)?;
+                    (event.try_clone()?, event)
+                }
+            });
+        }
+        let own = std::env::current_exe()?;
+        let name = medium.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default();
+        let mut children = Vec::new();
+        for number in 0..relays {
+            let given = vec![
+                links[number].0.try_clone()?,
+                links[number + 1].1.try_clone()?,
+                words.as_fd().try_clone_to_owned()?,
+            ];
+            let mut command = Command::new(&own);
+            command.args(["links-relay", &name, &size.to_string(), &number.to_string()]);
+            children.push(sys::process::start_with(&mut command, given)?);
+        }
+        let (input, output) = (links[relays].0.try_clone()?, links[0].1.try_clone()?);
+        let words = Shared::map(words, Access::Write)?;
+        // The end writes word 0 and waits for the last word.
+        let end = End { medium, input, output, words, number: relays, at: 0, is_end: true };
+        Ok(Chain { end, relays: children, buffer: vec![7; size] })
+    }
+
+    /// Returns the relays' process ids.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.relays.iter().map(Child::id)
+    }
+
+    /// Prepares the relays for their turn or stops them. Spinning relays run only in their own turn, so that they have a
+    /// processor to themselves. `Together` relays move to the processor that the caller does not use.
+    pub(crate) fn take_part(&self, is_its_turn: bool) {
+        if self.end.medium == Medium::Together {
+            let other = usize::from(rustix::thread::sched_getcpu() == 0);
+            self.processes().for_each(|relay| _ = sys::thread::pin_process_to_cpu(relay, other));
+        }
+        let signal = if is_its_turn { Signal::CONT } else { Signal::STOP };
+        for relay in self.relays.iter().filter(|_| matches!(self.end.medium, Medium::Spin | Medium::Ring)) {
+            // A dead relay shows as an error of the next message.
+            let _ = kill_process(Pid::from_child(relay), signal);
+        }
+    }
+
+    /// Passes one message through the whole chain.
+    pub(crate) fn pass(&mut self) -> Result<(), Failure> {
+        let End { medium, words, .. } = &self.end;
+        match medium {
+            Medium::Futex | Medium::Together | Medium::Spin => {
+                let word = words.half_word(0).ok_or("no words")?;
+                word.fetch_add(1, Ordering::Release);
+                if *medium != Medium::Spin {
+                    futex::wake(word, futex::Flags::empty(), 1)?;
+                }
+            }
+            Medium::Ring => put(words, 0, self.end.at).ok_or("no ring")?,
+            _ => self.end.send(&self.buffer)?,
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let result = self.end.receive(&mut buffer);
+        self.buffer = buffer;
+        result
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        for relay in &mut self.relays {
+            let _ = relay.kill();
+            let _ = relay.wait();
+        }
+    }
+}

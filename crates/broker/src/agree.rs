@@ -1,0 +1,117 @@
+//! Agreement between two hosts about a driver: the flows of the device, each with one pipeline for both hosts.
+//!
+//! The application host proposes pipelines as canonical text. The device host parses that text as untrusted input
+//! and answers with the final text, or with an error that names the pair it refuses.
+
+use contract::{Description, FlowDirection, FlowOffer, Format, Shared};
+use flow::types::FlowPlan;
+use modules::{Pipelines, registry};
+use pipeline::{Origin, Pipeline, Requirement};
+use trust::keys::FlowKeys;
+use wire::control::AgreedFlow;
+
+/// Returns the device host's answer to a proposal: the flows of `description`, numbered from `first_flow`, and the
+/// plans to run them.
+pub fn answer(
+    description: &Description,
+    offered: &Pipelines,
+    proposed: (Option<&str>, Option<&str>),
+    first_flow: u32,
+    keys: &FlowKeys,
+) -> Result<(Vec<AgreedFlow>, Vec<FlowPlan>), String> {
+    let mut agreed = Vec::new();
+    let mut plans = Vec::new();
+    let shared = Shared::default();
+    for (index, offer) in description.flows.iter().enumerate() {
+        let pipeline = choose(offer, offered, proposed)?.with_outlets(&offered.outlets);
+        pipeline.check(&offer.format).map_err(|error| error.to_string())?;
+        let flow = first_flow + index as u32;
+        agreed.push(AgreedFlow {
+            flow,
+            direction: offer.direction,
+            class: offer.class,
+            format: offer.format.name().into(),
+            pipeline: pipeline.canonical().into(),
+        });
+        let (direction, class, format) = (offer.direction, offer.class, offer.format.clone());
+        let site = keys.site(direction, &shared);
+        plans.push(FlowPlan { flow, direction, class, format, pipeline, site });
+    }
+    Ok((agreed, plans))
+}
+
+fn choose(
+    offer: &FlowOffer,
+    offered: &Pipelines,
+    proposed: (Option<&str>, Option<&str>),
+) -> Result<Pipeline, String> {
+    let (own, proposal) = match offer.direction {
+        FlowDirection::DeviceToApplication => (&offered.via, proposed.0),
+        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1),
+    };
+    let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
+    match (required, proposal) {
+        (Some(required), None) => Ok(required.clone()),
+        (Some(required), Some(text)) => Requirement::new(required.clone())
+            .accept(text, registry::pairs())
+            .map_err(|error| error.to_string()),
+        (None, Some(text)) => accept(own.as_ref(), text),
+        (None, None) => Ok(own.clone().unwrap_or_default()),
+    }
+}
+
+/// Parses pipeline text from a peer. If the text equals this host's own pipeline, the own pipeline with its local
+/// options and links is used.
+fn accept(own: Option<&Pipeline>, text: &str) -> Result<Pipeline, String> {
+    let own = own.and_then(|own| Requirement::new(own.clone()).accept(text, registry::pairs()).ok());
+    let parse = || Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string());
+    own.map_or_else(parse, Ok)
+}
+
+/// Checks a pipeline that the peer proposes for a flow that already runs.
+pub fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result<Pipeline, String> {
+    let offer = FlowOffer { direction: plan.direction, format: plan.format.clone(), class: plan.class };
+    let proposed = match plan.direction {
+        FlowDirection::DeviceToApplication => (Some(text), None),
+        FlowDirection::ApplicationToDevice => (None, Some(text)),
+    };
+    let pipeline = choose(&offer, own, proposed)?;
+    pipeline.check(&plan.format).map_err(|error| error.to_string())?;
+    pipeline.in_place_of(&plan.pipeline).map_err(|error| error.to_string())
+}
+
+/// Reads the device host's answer on the application host. If the answer repeats this host's proposal, this host's
+/// own pipeline runs, with its local options and links.
+pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Result<Vec<FlowPlan>, String> {
+    let (shared, outlets) = (Shared::default(), &own.outlets);
+    flows
+        .iter()
+        .map(|flow| {
+            let own = match flow.direction {
+                FlowDirection::DeviceToApplication => &own.via,
+                FlowDirection::ApplicationToDevice => &own.via_back,
+            };
+            let pipeline = match own {
+                Some(own) if own.canonical() == flow.pipeline => own.clone(),
+                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer).map_err(|error| {
+                    format!("the other host answered with a pipeline that this host refuses: {error}")
+                })?,
+            };
+            let pipeline = match own {
+                Some(own) => pipeline.in_place_of(own).map_err(|error| error.to_string())?,
+                None => pipeline,
+            }
+            .with_outlets(outlets);
+            let format = Format::from_name(&flow.format).ok_or_else(|| {
+                format!(
+                    "the other host's device has the format `{}`, which this host does not support",
+                    flow.format
+                )
+            })?;
+            pipeline.check(&format).map_err(|error| error.to_string())?;
+            let (direction, class) = (flow.direction, flow.class);
+            let site = keys.site(direction, &shared);
+            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, site })
+        })
+        .collect()
+}

@@ -1,0 +1,601 @@
+//! `outboard attach`: uses devices of another host.
+//!
+//! The broker of the application host connects to the device host, opens devices there, creates the local nodes for
+//! applications, and passes descriptors to a worker.
+
+mod asked;
+mod redial;
+mod transport_choice;
+
+use crate::agree;
+use crate::console::Console;
+use crate::control_link::{ControlLink, LinkError};
+use crate::dial::{Dialling, Expected, Over, Patience, greet};
+use crate::drain::{self, Drain};
+use crate::events::Event;
+use crate::peer_session::{Driver, PeerSession};
+use crate::tracing::Tracing;
+use contract::ServiceError;
+use contract::{Description, FlowDirection, FlowOffer, Role, Time};
+use flow::fair::Processor;
+use flow::types::{FlowPlan, Notice};
+use hub::application::{ApplicationChoice, make_node};
+use modules::Pipelines;
+use modules::TransportPlan;
+use modules::now;
+use modules::registry;
+use pipeline::Pipeline;
+use redial::{ANOTHER_HOST, Redial};
+use session::{Handshake, Limits, Welcomed};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use sys::poller::Poller;
+use sys::stop::Stop;
+use transport_choice::TransportChoice;
+use trust::channel::ControlStream;
+use trust::keys::KeyShare;
+use trust::{Known, PeerKey, Trust};
+use wire::Control;
+use wire::control::{AgreedFlow, PublicKey};
+use wire::preamble::SessionToken;
+use worker::{Command, Workers};
+
+/// Timeout of the first connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between two requests for a device that is unavailable.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between two `Stats` events.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One device to attach.
+pub struct AttachTarget {
+    /// The device's name in the catalogue of the device host.
+    pub name: String,
+    /// The local partner: the node or program that stands in for the device.
+    pub application: ApplicationChoice,
+    /// The pipelines to propose for the device's flows.
+    pub pipelines: Pipelines,
+}
+
+/// Devices to attach, and the host that offers them.
+pub struct AttachRequest {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// Transport of the records.
+    pub transport: TransportPlan,
+    /// Transport to use if the host does not answer the first connection over `transport`.
+    pub fallback: Option<TransportPlan>,
+    /// The devices.
+    pub targets: Vec<AttachTarget>,
+    /// This host's identity and its peers; the device host must be one of them. `None` (`--insecure`) accepts any
+    /// host.
+    pub trust: Option<Trust>,
+    /// Limits of the session.
+    pub limits: Limits,
+    /// This host's name, as shown to users of the device host.
+    pub host: String,
+}
+
+/// The application host's part of a driver.
+struct AttachedDevice {
+    /// The partner to create; `None` once the device has been opened and the partner exists.
+    application: Option<ApplicationChoice>,
+    opening: Opening,
+    dialling: Option<Dialling>,
+    /// The flow that the application waits for has ended.
+    has_ended: bool,
+    /// The node that the application opens.
+    node: String,
+}
+
+/// Progress of opening a device at the device host.
+enum Opening {
+    /// No `Open` has been sent.
+    NotRequested,
+    /// An `Open` waits for its answer, with this key share of this host.
+    Requested(KeyShare),
+    Open,
+    /// The device host has refused or closed the device; the next `Open` follows at this time.
+    Unavailable {
+        retry_at: Time,
+    },
+}
+
+impl AttachedDevice {
+    /// Returns whether the device has been opened before, so that its node and its paths exist.
+    fn has_node(&self) -> bool {
+        self.application.is_none()
+    }
+
+    /// Returns the time of the next `Open`, if the device is unavailable.
+    fn retry_at(&self) -> Option<Time> {
+        match self.opening {
+            Opening::Unavailable { retry_at } => Some(retry_at),
+            _ => None,
+        }
+    }
+}
+
+impl Driver<AttachedDevice> {
+    /// Returns the request to open the device.
+    fn open(&mut self, number: u32, transport: &TransportPlan) -> io::Result<Control> {
+        let share = KeyShare::new()?;
+        let key = share.public;
+        self.own.opening = Opening::Requested(share);
+        let text = |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|known| known.canonical().to_string());
+        Ok(Control::Open {
+            driver: number,
+            name: self.name.clone(),
+            application: String::new(),
+            transport: transport.class.name().into(),
+            via: text(&self.pipelines.via),
+            via_back: text(&self.pipelines.via_back),
+            key,
+        })
+    }
+}
+
+/// A running `attach`.
+pub struct ApplicationHost {
+    /// The device host as the user wrote it, without the port.
+    place: String,
+    address: SocketAddr,
+    /// The part that both roles have.
+    common: PeerSession<AttachedDevice>,
+    /// The peers of this host; `None` with `--insecure`.
+    known: Option<Known>,
+    /// The key of the device host, after the first handshake. Later connections must show the same key.
+    key: Option<PeerKey>,
+    /// The transport in use.
+    transport: TransportPlan,
+    choice: TransportChoice,
+    /// Time of the next check whether this host's address has changed.
+    address_at: Time,
+    limits: Limits,
+    host: String,
+    /// The token with which this host resumes the session.
+    token: Option<SessionToken>,
+    /// Number of connections attempted so far.
+    attempt: u32,
+    /// The local control socket; `None` if it could not be created.
+    console: Option<Console>,
+    tracing: Tracing,
+    poller: Poller,
+    /// A search for a new connection, in a thread. While it runs, the old connection is not served even if it still
+    /// exists.
+    redial: Option<Redial>,
+    /// Earliest time of the next search.
+    redial_at: Time,
+}
+
+impl ApplicationHost {
+    /// Connects to the device host and requests the devices.
+    pub fn start(request: AttachRequest) -> Result<ApplicationHost, ServiceError> {
+        let known = request.trust.map(Known::new).transpose()?;
+        let place = sys::address::host_of(&request.address).to_string();
+        let port = request.address.rsplit_once(':').map_or("", |(_, port)| port);
+        // If DNS does not resolve a peer's name, use the address at which this host last met the peer.
+        let met = known.as_ref().and_then(|known| known.peers().named(&place)?.address.clone());
+        let peers = match (resolve(&request.address), met) {
+            (Err(_), Some(met)) => resolve(&sys::address::with_port_of(&met, port))?,
+            (found, _) => found?,
+        };
+        let mut workers = Workers::new("attach".into(), request.limits.clone());
+        let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
+        workers.send(Command::Processor { ns_per_second });
+        let is_own = |target: &AttachTarget| {
+            matches!(target.application, ApplicationChoice::Suitable | ApplicationChoice::Spec(_))
+        };
+        if request.targets.iter().any(is_own) {
+            workers.prepare();
+        }
+        let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+        let link = ControlLink::new(&request.limits, now());
+        let mut common = PeerSession::new(Role::Application, peers[0].to_string(), link, workers);
+        for (number, target) in (0..).zip(request.targets) {
+            let own = AttachedDevice {
+                application: Some(target.application),
+                opening: Opening::NotRequested,
+                dialling: None,
+                has_ended: false,
+                node: String::new(),
+            };
+            common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
+        }
+        let mut application_host = ApplicationHost {
+            place,
+            address: peers[0],
+            common,
+            known,
+            key: None,
+            choice: TransportChoice::new(&request.transport, request.fallback),
+            transport: request.transport,
+            address_at: Time::ZERO,
+            limits: request.limits,
+            host: request.host,
+            token: None,
+            attempt: 0,
+            console: Console::open().ok(),
+            tracing: Tracing::default(),
+            poller,
+            redial: None,
+            redial_at: Time::ZERO,
+        };
+        application_host.connect_first(&peers)?;
+        Ok(application_host)
+    }
+
+    /// Serves until all flows have ended or `stop` is raised.
+    pub fn run(mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        if self.known.is_none() {
+            emit(Event::Insecure { address: self.address.to_string() });
+        }
+        let result = self.serve(stop, emit);
+        let reason =
+            if result.is_ok() { "the application host stops" } else { "the application host failed" };
+        self.common.link.leave(reason, &mut self.poller);
+        self.common.workers.forget(&mut self.poller);
+        result
+    }
+
+    fn serve(&mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        let mut stats_at = now().after(STATS_INTERVAL);
+        let mut drain = None;
+        while !stop.is_requested() || self.drains(&mut drain) {
+            match self.converse(emit) {
+                Ok(()) => {}
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Link(error)) => {
+                    self.common.handle_link_failure(error.to_string(), &mut self.poller);
+                    // A goodbye ends the session at once. After a broken connection a new one may come before the
+                    // silence limit.
+                    if matches!(error, LinkError::Goodbye(_)) {
+                        self.common.handle_silence(now(), emit);
+                    }
+                }
+            }
+            if self.common.drivers.values().all(|driver| driver.own.has_ended) {
+                break;
+            }
+            let is_silent = self.common.link.is_silent(now());
+            if is_silent {
+                self.common.handle_silence(now(), emit);
+            }
+            match self.is_served() && !is_silent {
+                true => self.common.handle_link_back(emit),
+                false => self.redial()?,
+            }
+            self.probe_preferred()?;
+            self.choice.events.drain(..).for_each(&mut *emit);
+            if now() >= stats_at {
+                self.common.workers.send(Command::Stats);
+                stats_at = now().after(STATS_INTERVAL);
+                self.refresh_known()?;
+            }
+            self.follow_address();
+            self.dial();
+            self.serve_console();
+            if let Err(error) = self.ask_again() {
+                self.common.handle_link_failure(error.to_string(), &mut self.poller);
+            }
+            self.sleep((drain.is_none()).then_some(stop), stats_at)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether this host, which is stopping, still waits for ended flows to be delivered.
+    fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
+        let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.limits.drain));
+        if drain.asks(now()) {
+            self.common.workers.send(Command::Stats);
+        }
+        let drivers = self.common.drivers.values();
+        let open = drivers.filter(|driver| driver.own.has_node() && !driver.own.has_ended);
+        self.common.silent_since().is_none()
+            && drain.continues(open.map(|driver| driver.stats.as_ref()), now())
+    }
+
+    /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised.
+    fn sleep(&mut self, stop: Option<&Stop>, mut stats_at: Time) -> Result<(), ServiceError> {
+        match stop {
+            Some(stop) => self.poller.register(stop.wakes(), true, false),
+            None => stats_at = stats_at.min(now().after(drain::LOOK)),
+        }
+        self.common.workers.register(&mut self.poller);
+        if let Some(console) = &self.console {
+            console.register(&mut self.poller);
+        }
+        let is_silent = self.common.silent_since().is_some();
+        let mut at = stats_at.min(match &self.redial {
+            Some(redial) => {
+                redial.register(&mut self.poller);
+                if is_silent { stats_at } else { self.common.link.silent_at() }
+            }
+            None => {
+                self.common.link.register(&mut self.poller);
+                let link_at = self.common.link.poll_timeout(is_silent);
+                if self.is_served() && !is_silent { link_at } else { link_at.min(self.redial_at) }
+            }
+        });
+        at = at.min(self.address_at);
+        if !is_silent && self.redial.is_none() {
+            at = at.min(self.choice.register(&mut self.poller));
+        }
+        for driver in self.common.drivers.values() {
+            at = driver.own.retry_at().map_or(at, |retry_at| at.min(retry_at));
+            if let Some(dialling) = driver.own.dialling.as_ref().filter(|_| self.is_served()) {
+                at = at.min(dialling.register(&mut self.poller));
+            }
+        }
+        self.poller.wait(Some(at.since(now()))).map_err(|error| ServiceError::os("waiting", error))?;
+        Ok(())
+    }
+
+    /// Returns the path of the console socket ([`console::ask`](crate::console::ask)), if there is one.
+    pub fn console(&self) -> Option<&Path> {
+        self.console.as_ref().map(Console::path)
+    }
+
+    /// Returns the local name of the device host, if it is a known peer.
+    fn peer_name(&self) -> Option<&str> {
+        self.known.as_ref()?.name_of(self.key.as_ref()?)
+    }
+
+    /// Reloads the list of peers, which another process may have changed.
+    fn refresh_known(&mut self) -> Result<(), ServiceError> {
+        let Some(known) = &mut self.known else { return Ok(()) };
+        known.refresh()?;
+        match self.peer_name() {
+            Some(_) => Ok(()),
+            None => Err(ServiceError::Peer(format!("{} is no longer a peer of this host", self.place))),
+        }
+    }
+
+    /// Connects and performs the handshake; opens or resumes the session.
+    fn connect(&mut self, timeout: Duration, patience: Duration) -> Result<(), ServiceError> {
+        self.attempt += 1;
+        let handshake =
+            Handshake::new(self.host.clone(), self.token, self.common.link.received(), self.attempt);
+        let patience = Patience { connect: timeout, step: patience };
+        let check = |key: &PeerKey| match (&self.known, self.key) {
+            (_, Some(before)) if before != *key => Err(ANOTHER_HOST.into()),
+            (Some(known), None) => known.expect(&self.place, key),
+            _ => Ok(()),
+        };
+        let expected = match &self.known {
+            None => Expected::Anyone,
+            Some(known) => Expected::Known(&known.trust, &check),
+        };
+        let over = match (self.choice.found.take(), self.transport.is_quic()) {
+            (Some(found), true) => Over::Connected(found),
+            (None, true) => Over::Quic,
+            (_, false) => Over::Tcp,
+        };
+        let (stream, welcomed) = greet(self.address, over, &expected, &handshake, patience)?;
+        self.continue_on(stream, &welcomed)
+    }
+
+    /// Continues on a new connection, with the resumed session or with a new one.
+    fn continue_on(&mut self, mut stream: ControlStream, welcomed: &Welcomed) -> Result<(), ServiceError> {
+        self.key = stream.peer();
+        self.common.link.disconnect(&mut self.poller);
+        self.common.workers.send(Command::LinksLost);
+        self.common.peer = self.address.to_string();
+        if !welcomed.resumed {
+            self.common.start_over(&self.limits);
+        }
+        let theirs = if welcomed.resumed { welcomed.received } else { 0 };
+        self.common.link.connect(stream, theirs, None, now())?;
+        self.token = Some(welcomed.session);
+        for (&number, driver) in &mut self.common.drivers {
+            driver.own.dialling = None;
+            if !welcomed.resumed {
+                let open = driver.open(number, &self.transport);
+                let open = open.map_err(|error| ServiceError::os("drawing a key", error))?;
+                self.common.link.send(&open)?;
+            } else if let Opening::Open = driver.own.opening {
+                driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+            }
+        }
+        Ok(())
+    }
+
+    fn converse(&mut self, emit: &mut dyn FnMut(Event)) -> Result<(), Failure> {
+        self.common.workers.clear(&mut self.poller);
+        while let Some(report) = self.common.workers.poll() {
+            if let Some((driver, notice)) = self.common.handle_report(report, emit)? {
+                self.handle_notice(driver, notice)?;
+            }
+        }
+        self.tracing.add(self.common.traced.drain(..));
+        if self.redial.is_none() {
+            while let Some(message) = self.common.link.poll(now())? {
+                if let Some(message) = self.common.handle_message(message)? {
+                    self.handle(message, emit)?;
+                }
+            }
+            self.common.link.run_timeouts(now())?;
+        }
+        if let Some(facts) = self.common.update_facts() {
+            emit(Event::Link {
+                peer: self.peer_name().map(String::from),
+                offset_ms: facts.offset.0 as f64 / 1e6,
+                error_ms: self.common.link.clock_error_ns().unwrap_or_default() as f64 / 1e6,
+                round_trip_ms: facts.round_trip.as_secs_f64() * 1e3,
+            });
+        }
+        Ok(())
+    }
+
+    /// Handles a notice of a worker that [`PeerSession::handle_report`] leaves to the application host.
+    fn handle_notice(&mut self, number: u32, notice: Notice) -> Result<(), Failure> {
+        let Some(driver) = self.common.drivers.get_mut(&number) else { return Ok(()) };
+        match notice {
+            // The device host refuses data connections of a device that is not open. `Opened` starts one.
+            Notice::Restarted { .. } | Notice::LinkFailed(_) | Notice::LinkHeldBack
+                if !matches!(driver.own.opening, Opening::Open) => {}
+            // The control channel is alive, so reconnecting the data connection is enough.
+            Notice::Restarted { .. } | Notice::LinkFailed(_) => {
+                driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+            }
+            Notice::LinkHeldBack => {
+                let dial = || Dialling::new(&self.transport, self.address, now());
+                driver.own.dialling.get_or_insert_with(dial);
+            }
+            // The application waits for the flow from the device, or for the only flow that there is.
+            Notice::FlowEnded(direction) => {
+                let from_device = FlowDirection::DeviceToApplication;
+                let is_last = driver.plans.iter().all(|plan| plan.direction != from_device);
+                driver.own.has_ended |= direction == from_device || is_last;
+            }
+            Notice::PartnerGone(reason) | Notice::Failed(reason) => {
+                return Err(Failure::Final(ServiceError::Peer(format!("{}: {reason}", driver.name))));
+            }
+            // `PeerSession` has handled the others.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Control, emit: &mut dyn FnMut(Event)) -> Result<(), Failure> {
+        match message {
+            Control::Opened { driver, class, description, flows, key } => {
+                self.open(driver, class, description, (&flows, &key), emit).map_err(Failure::Final)?;
+            }
+            Control::Refused { driver, reason } | Control::Close { driver, reason } => {
+                self.common.forget_changes(driver);
+                let Some(known) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
+                let name = known.name.clone();
+                if !known.own.has_node() {
+                    return Err(Failure::Final(ServiceError::Peer(format!("{name}: {reason}"))));
+                }
+                // The application keeps its node; this host requests the device again until it is available.
+                known.own.opening = Opening::Unavailable { retry_at: now().after(REOPEN_INTERVAL) };
+                self.common.workers.send(Command::Absence { driver });
+                emit(Event::DeviceGone { name, reason });
+            }
+            Control::Goodbye { reason } => {
+                self.token = None;
+                return Err(Failure::Link(LinkError::Goodbye(reason)));
+            }
+            Control::Linked { driver } => {
+                let driver = self.common.drivers.get_mut(&driver);
+                let dialling = driver.and_then(|driver| driver.own.dialling.as_mut());
+                if let Some(dialling) = dialling {
+                    dialling.handle_linked();
+                }
+            }
+            Control::Unlinked { driver } => {
+                if let Some(driver) = self.common.drivers.get_mut(&driver)
+                    && let Opening::Open = driver.own.opening
+                    // A connection still in progress is not the one that the device host lost.
+                    && driver.own.dialling.as_ref().is_none_or(Dialling::is_linked)
+                {
+                    driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+                }
+            }
+            Control::Presence { driver, present, reason } => {
+                if let Some(known) = self.common.drivers.get(&driver) {
+                    let name = known.name.clone();
+                    match present {
+                        true => emit(Event::DeviceBack { name }),
+                        false => {
+                            self.common.workers.send(Command::Absence { driver });
+                            emit(Event::DeviceGone { name, reason });
+                        }
+                    }
+                }
+            }
+            // Messages that only an application host sends are ignored.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Handles `Opened`: creates the local node and starts the paths.
+    fn open(
+        &mut self,
+        number: u32,
+        class: String,
+        properties: Vec<u8>,
+        (flows, their_key): (&[AgreedFlow], &PublicKey),
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<(), ServiceError> {
+        // Pending pipeline changes of the old flows end with those flows.
+        self.common.forget_changes(number);
+        let Some(driver) = self.common.drivers.get_mut(&number) else { return Ok(()) };
+        let share = match std::mem::replace(&mut driver.own.opening, Opening::Open) {
+            Opening::Requested(share) => share,
+            before => {
+                driver.own.opening = before;
+                return Ok(());
+            }
+        };
+        let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(ServiceError::Peer)?;
+        let plans = agree::read_answer(flows, &driver.pipelines, &keys).map_err(ServiceError::Peer)?;
+        let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());
+        let offer = |plan: &FlowPlan| FlowOffer {
+            direction: plan.direction,
+            format: plan.format.clone(),
+            class: plan.class,
+        };
+        let flows_offered = plans.iter().map(offer).collect();
+        let description = Description {
+            class,
+            summary: driver.name.clone(),
+            flows: flows_offered,
+            application: suitable,
+            properties,
+        };
+        match driver.own.application.take() {
+            // The device host has restarted: keep the node and rebuild its paths.
+            None => {
+                self.common.workers.send(Command::Rebuild { driver: number, flows: plans.clone() });
+            }
+            Some(choice) => {
+                let (origin, node) = make_node(choice, suitable, &description)?;
+                let (role, transport) = (Role::Application, self.transport.clone());
+                let command = Command::Add { driver: number, origin, role, flows: plans.clone(), transport };
+                self.common.workers.send(command);
+                let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
+                driver.own.node = node.clone();
+                emit(Event::Attached { name: driver.name.clone(), node, pipelines });
+            }
+        }
+        driver.plans = plans;
+        driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+        Ok(())
+    }
+
+    /// Requests unavailable devices again, when their time has come.
+    fn ask_again(&mut self) -> Result<(), LinkError> {
+        for (&number, driver) in &mut self.common.drivers {
+            if driver.own.retry_at().is_some_and(|at| at <= now()) {
+                let open = driver.open(number, &self.transport)?;
+                self.common.link.send(&open)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A reason to stop serving the current connection.
+enum Failure {
+    /// The connection has failed; another one may succeed.
+    Link(LinkError),
+    /// The session cannot continue.
+    Final(ServiceError),
+}
+
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        Failure::Link(error)
+    }
+}
+
+/// Resolves `address` to all addresses of the host, at least one.
+pub fn resolve(address: &str) -> Result<Vec<SocketAddr>, ServiceError> {
+    sys::address::resolve(address).map_err(|error| ServiceError::Unreachable(format!("{address}: {error}")))
+}

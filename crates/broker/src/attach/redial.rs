@@ -1,0 +1,220 @@
+//! Reconnection after a lost connection.
+//!
+//! A separate thread searches for the device host, because connecting blocks. Meanwhile the broker's thread keeps
+//! serving the console and can still be stopped.
+
+use super::{ApplicationHost, CONNECT_TIMEOUT};
+use crate::dial::{Expected, Over, Patience, greet};
+use contract::ServiceError;
+use contract::Time;
+use modules::TransportPlan;
+use modules::now;
+use session::{Handshake, Welcomed};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::Duration;
+use sys::event::Event as Wake;
+use sys::poller::Poller;
+use trust::channel::ControlStream;
+use trust::{PeerKey, Trust};
+use wire::preamble::SessionToken;
+
+/// Shortest connect timeout of a search.
+const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// Shortest timeout of each step of the greeting during a search.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Refusal of a host that shows a different key from the one of the first connection.
+pub(super) const ANOTHER_HOST: &str = "a different host answers at this address";
+
+/// The alternative to try when the last transport does not connect.
+pub(super) enum Alternative {
+    Nothing,
+    /// Try this fallback: it alone may get through.
+    FallBack(TransportPlan),
+    /// The fallback is in use: try the preferred transport again.
+    Return(TransportPlan),
+}
+
+/// A change of transport during a search.
+enum TransportChange {
+    FellBack { reason: String },
+    CameBack,
+}
+
+/// The parameters of one search.
+struct Search {
+    peer: SocketAddr,
+    /// This host's identity and the key of the device host; `None` accepts any host.
+    trust: Option<(Trust, Option<PeerKey>)>,
+    /// This host's name, the session, and the number of messages received in it.
+    host: String,
+    session: Option<SessionToken>,
+    received: u64,
+    /// Number of connections attempted so far.
+    attempt: u32,
+    patience: Patience,
+    /// The transport used last.
+    transport: TransportPlan,
+    alternative: Alternative,
+}
+
+/// The result of a search.
+struct Found {
+    attempt: u32,
+    transport: TransportPlan,
+    change: Option<TransportChange>,
+    result: Result<(ControlStream, Welcomed), ServiceError>,
+}
+
+impl Search {
+    /// Connects over the last transport, or over the alternative if only that one connects.
+    fn run(mut self) -> Found {
+        let transport = self.transport.clone();
+        let first = self.connect(&transport);
+        let reason = match &first {
+            Err(ServiceError::Unreachable(reason)) => reason.clone(),
+            _ => return self.found(transport, None, first),
+        };
+        match std::mem::replace(&mut self.alternative, Alternative::Nothing) {
+            Alternative::Nothing => self.found(transport, None, first),
+            Alternative::Return(wanted) => {
+                let again = self.connect(&wanted);
+                self.found(wanted, Some(TransportChange::CameBack), again)
+            }
+            Alternative::FallBack(fallback) => {
+                // The network itself is down, so a fallback cannot help.
+                if TcpStream::connect_timeout(&self.peer, self.patience.connect).is_err() {
+                    return self.found(transport, None, first);
+                }
+                // The network is up, perhaps since a moment ago: try the first transport once more.
+                let again = self.connect(&transport);
+                if !matches!(again, Err(ServiceError::Unreachable(_))) {
+                    return self.found(transport, None, again);
+                }
+                let other = self.connect(&fallback);
+                self.found(fallback, Some(TransportChange::FellBack { reason }), other)
+            }
+        }
+    }
+
+    fn connect(&mut self, transport: &TransportPlan) -> Result<(ControlStream, Welcomed), ServiceError> {
+        self.attempt += 1;
+        let handshake = Handshake::new(self.host.clone(), self.session, self.received, self.attempt);
+        let before = self.trust.as_ref().and_then(|(_, before)| *before);
+        let check = |key: &PeerKey| match before == Some(*key) {
+            true => Ok(()),
+            false => Err(ANOTHER_HOST.to_string()),
+        };
+        let expected = match &self.trust {
+            None => Expected::Anyone,
+            Some((trust, _)) => Expected::Known(trust, &check),
+        };
+        let over = if transport.is_quic() { Over::Quic } else { Over::Tcp };
+        greet(self.peer, over, &expected, &handshake, self.patience)
+    }
+
+    fn found(
+        self,
+        transport: TransportPlan,
+        change: Option<TransportChange>,
+        result: Result<(ControlStream, Welcomed), ServiceError>,
+    ) -> Found {
+        Found { attempt: self.attempt, transport, change, result }
+    }
+}
+
+/// A search in progress.
+pub(super) struct Redial {
+    since: Time,
+    found: Receiver<Found>,
+    wake: Wake,
+}
+
+impl Redial {
+    fn begin(search: Search) -> Result<Redial, ServiceError> {
+        let wake = Wake::new().map_err(|error| ServiceError::os("an eventfd", error))?;
+        let (emit, found) = mpsc::sync_channel(1);
+        let done = wake.clone();
+        let run = move || {
+            // The receiver has gone if the broker stopped meanwhile.
+            let _ = emit.send(search.run());
+            done.signal();
+        };
+        let thread = std::thread::Builder::new().name("redial".into()).spawn(run);
+        thread.map_err(|error| ServiceError::os("a thread", error))?;
+        Ok(Redial { since: now(), found, wake })
+    }
+
+    /// Registers the completion event with the poller.
+    pub(super) fn register(&self, poller: &mut Poller) {
+        poller.register(self.wake.as_fd(), true, false);
+    }
+}
+
+impl ApplicationHost {
+    /// Returns whether there is a connection and its messages are read.
+    pub(super) fn is_served(&self) -> bool {
+        self.common.link.is_connected() && self.redial.is_none()
+    }
+
+    /// Starts a search, or continues with the connection that a search found.
+    pub(super) fn redial(&mut self) -> Result<(), ServiceError> {
+        let Some(redial) = &self.redial else {
+            if now() >= self.redial_at {
+                self.redial = Some(Redial::begin(self.search())?);
+            }
+            return Ok(());
+        };
+        let found = match redial.found.try_recv() {
+            Ok(found) => found,
+            Err(TryRecvError::Empty) => return Ok(()),
+            Err(TryRecvError::Disconnected) => {
+                return Err(ServiceError::Peer("the reconnection thread ended unexpectedly".into()));
+            }
+        };
+        self.poller.forget(redial.wake.as_fd());
+        // A refusal arrives at once; do not retry immediately.
+        self.redial_at = redial.since.after(REDIAL_TIMEOUT);
+        (self.redial, self.attempt) = (None, found.attempt);
+        let went_on = found.result.and_then(|(stream, welcomed)| {
+            let before = std::mem::replace(&mut self.transport, found.transport);
+            self.continue_on(stream, &welcomed).inspect_err(|_| self.transport = before)
+        });
+        match (went_on, found.change) {
+            (Err(ServiceError::Unreachable(_)), _) | (Ok(()), None) => {}
+            (Ok(()), Some(TransportChange::FellBack { reason })) => self.handle_fallback(reason),
+            (Ok(()), Some(TransportChange::CameBack)) => self.handle_return(),
+            (Err(other), _) => return Err(other),
+        }
+        Ok(())
+    }
+
+    fn search(&self) -> Search {
+        let round_trip = self.common.facts().map_or(Duration::ZERO, |facts| facts.round_trip);
+        let (patience, alternative) = match self.common.silent_since() {
+            Some(_) => {
+                let connect = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
+                (Patience { connect, step: connect.max(GREETING_TIMEOUT) }, self.choice.alternative())
+            }
+            // The host is not silent yet, so it probably answers as before. Finish early enough to detect the
+            // silence.
+            None => {
+                let left = self.common.link.silent_at().since(now()).max(Duration::from_millis(1));
+                (Patience { connect: left / 2, step: left / 2 }, Alternative::Nothing)
+            }
+        };
+        Search {
+            peer: self.address,
+            trust: self.known.as_ref().map(|known| (known.trust.clone(), self.key)),
+            host: self.host.clone(),
+            session: self.token,
+            received: self.common.link.received(),
+            attempt: self.attempt,
+            patience,
+            transport: self.transport.clone(),
+            alternative,
+        }
+    }
+}

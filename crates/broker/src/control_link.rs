@@ -1,0 +1,429 @@
+//! The control channel of a session over its present connection, with the peer's liveness and clock offset.
+
+use contract::Time;
+use flow::types::LinkFacts;
+use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+use sys::poller::Poller;
+use thiserror::Error;
+use trust::PeerKey;
+use trust::channel::ControlStream;
+use trust::link_keys::LinkKeys;
+use trust::quic_stream::QuicStream;
+use wire::Control;
+use wire::preamble::Introduction;
+
+/// Number of first pings that follow each other five times as fast.
+const HURRIED_PINGS: u32 = 16;
+const READ_BYTES: usize = 16 << 10;
+/// Most messages and reads in one turn, so that a fast peer does not starve the others.
+const STEPS_AT_ONCE: u32 = 64;
+/// Factor on the silence limit for the control channel while data arrives: its messages may be queued behind the
+/// data, but only for so long.
+const DATA_PATIENCE: u32 = 10;
+/// Factor on the silence limit above which a sleep of this host breaks the connection. The peer's retransmissions
+/// have backed off by then, and a new connection starts without that backoff.
+const SLEEP: u32 = 3;
+
+/// Timeout for the delivery of a goodbye: some round trips of a long path.
+const PARTING: Duration = Duration::from_millis(500);
+
+/// The reason why a control connection has failed.
+#[derive(Debug, Error)]
+pub enum LinkError {
+    #[error("the other host closed the connection")]
+    /// The peer closed the connection.
+    Closed,
+    #[error("the other host ended the session: {0}")]
+    /// The peer said goodbye.
+    Goodbye(String),
+    #[error("the connection broke: {0}")]
+    /// The socket failed.
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    /// The peer violated the protocol of the control channel.
+    Channel(#[from] ChannelError),
+}
+
+/// The control channel of one session, with or without a connection.
+pub struct ControlLink {
+    channel: ControlChannel,
+    stream: Option<ControlStream>,
+    /// The keys for the session's data connections, if the connection is secure.
+    keys: Option<LinkKeys>,
+    clock: ClockEstimator,
+    /// Liveness of the peer, over any connection.
+    liveness: Liveness,
+    /// Liveness of the control connection alone.
+    own_liveness: Liveness,
+    silence: Duration,
+    ping_interval: Duration,
+    ping_at: Time,
+    ping_id: u32,
+    /// Steps left in this turn.
+    steps: u32,
+    /// Set if the last turn ended with input left to read.
+    is_behind: bool,
+}
+
+impl ControlLink {
+    /// Creates a channel without a connection.
+    pub fn new(limits: &Limits, now: Time) -> Self {
+        ControlLink {
+            channel: ControlChannel::new(limits.control_bytes),
+            stream: None,
+            keys: None,
+            clock: ClockEstimator::new(),
+            liveness: Liveness::new(limits.silence, now),
+            own_liveness: Liveness::new(limits.silence.saturating_mul(DATA_PATIENCE), now),
+            silence: limits.silence,
+            ping_interval: limits.ping_interval,
+            ping_at: now,
+            ping_id: 0,
+            steps: STEPS_AT_ONCE,
+            is_behind: false,
+        }
+    }
+
+    /// Continues on a new connection. Sends `first`, then all numbered messages after `theirs`, the number that the
+    /// peer has received.
+    pub fn connect(
+        &mut self,
+        mut stream: ControlStream,
+        theirs: u64,
+        first: Option<&Control>,
+        now: Time,
+    ) -> Result<(), LinkError> {
+        stream.make_prompt()?;
+        self.channel.resume(theirs, first)?;
+        // There are no keys while the handshake is still in progress.
+        self.keys = stream.link_keys()?;
+        self.stream = Some(stream);
+        self.handle_arrival(now);
+        self.ping_at = now;
+        self.write()
+    }
+
+    fn handle_arrival(&mut self, now: Time) {
+        self.liveness.handle_heard(now);
+        self.own_liveness.handle_heard(now);
+    }
+
+    /// Records that data of the peer arrived at `at`: the peer is alive even if its control messages are late.
+    pub fn handle_data(&mut self, at: Time) {
+        self.liveness.handle_heard(at);
+    }
+
+    /// Closes the connection.
+    pub fn disconnect(&mut self, poller: &mut Poller) {
+        drop(self.take_stream(poller));
+    }
+
+    /// Closes the connection; a QUIC connection carries the reason to the peer.
+    pub fn part(&mut self, reason: &str, poller: &mut Poller) {
+        if let Some(stream) = self.quic() {
+            stream.close(reason);
+        }
+        self.disconnect(poller);
+    }
+
+    /// Says goodbye, waits briefly until the peer has received it, and closes the connection.
+    ///
+    /// Both transports can lose the last message, and the peer would then wait for this host. QUIC sends its close
+    /// frame once (RFC 9000, 10.2.1), so this waits for the acknowledgement of the goodbye. TCP resets a connection
+    /// that is closed with unread input (RFC 9293, 3.10.4), so this waits for the peer to close first. It does not
+    /// wait for a silent peer.
+    pub fn leave(&mut self, reason: &str, poller: &mut Poller) {
+        let _ = self.send(&Control::Goodbye { reason: reason.into() });
+        let is_silent = self.is_silent(Time(sys::clock::boot_ns()));
+        if let Some(stream) = self.stream.as_mut().filter(|_| !is_silent) {
+            let _ = stream.finish(PARTING);
+        }
+        self.part(reason, poller);
+    }
+
+    /// Closes the channel's connection and returns the stream.
+    pub fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
+        self.keys = None;
+        self.channel.handle_disconnect();
+        let stream = self.stream.take()?;
+        stream.forget(poller);
+        Some(stream)
+    }
+
+    /// Returns the key that the peer has shown, if the connection is secure.
+    pub fn peer(&mut self) -> Option<PeerKey> {
+        self.stream.as_mut()?.peer()
+    }
+
+    /// Returns the stream, if it is QUIC.
+    pub fn quic(&mut self) -> Option<&mut QuicStream> {
+        self.stream.as_mut()?.quic()
+    }
+
+    /// Returns this host's address, if the connection is TCP.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.stream.as_ref()?.address()
+    }
+
+    /// Returns the keys for data connections; `None` without a connection or with an insecure one.
+    pub fn keys(&mut self) -> Option<&mut LinkKeys> {
+        self.keys.as_mut()
+    }
+
+    /// Returns whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Returns whether the peer of this very connection made this introduction.
+    pub fn is_proven(&self, said: &Introduction) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.is_proven(said))
+    }
+
+    /// Returns the number of numbered messages received.
+    pub fn received(&self) -> u64 {
+        self.channel.received()
+    }
+
+    /// Returns whether [`ControlLink::poll`] has returned everything that has arrived.
+    pub fn is_drained(&self) -> bool {
+        self.channel.is_drained()
+    }
+
+    /// Queues a message for the next write, at the latest when the link is polled. Without a connection, keeps it
+    /// for the next one.
+    pub fn put(&mut self, message: &Control) -> Result<(), LinkError> {
+        match self.stream {
+            None => Ok(self.channel.keep(message)?),
+            Some(_) => Ok(self.channel.send(message)?),
+        }
+    }
+
+    /// Sends a message. Without a connection, keeps it for the next one.
+    pub fn send(&mut self, message: &Control) -> Result<(), LinkError> {
+        match self.stream {
+            None => Ok(self.channel.keep(message)?),
+            Some(_) => {
+                self.channel.send(message)?;
+                self.write()
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), LinkError> {
+        let Some(stream) = self.stream.as_mut() else { return Ok(()) };
+        while !self.channel.front().is_empty() {
+            match stream.write(self.channel.front()) {
+                Ok(count) => self.channel.handle_sent(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match stream.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether unsent bytes are waiting.
+    fn is_waiting(&self) -> bool {
+        !self.channel.front().is_empty() || self.stream.as_ref().is_some_and(ControlStream::is_waiting)
+    }
+
+    /// Returns the next message for the session. Writes pending bytes, answers pings and evaluates pongs on the way.
+    ///
+    /// Returns `None` also when the turn has used up its steps; the rest follows in the next turn, which
+    /// [`ControlLink::register`] starts.
+    pub fn poll(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
+        while let Some(message) = self.receive(now)? {
+            match message {
+                Control::Ping { id, sent, received } => {
+                    self.channel.handle_received(received)?;
+                    let replied = sys::clock::boot_ns();
+                    self.send(&Control::Pong { id, sent, received: now.0, replied })?;
+                }
+                Control::Pong { sent, received, replied, .. } => {
+                    self.clock.handle_pong(sent, received, replied, now);
+                }
+                message => return Ok(Some(message)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the next message of any kind. Used for peers that are not authenticated yet: their pings get no
+    /// answer.
+    pub fn receive(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
+        self.write()?;
+        while self.steps > 0 {
+            self.steps -= 1;
+            if let Some(message) = self.channel.poll()? {
+                self.handle_arrival(now);
+                return Ok(Some(message));
+            }
+            let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else {
+                return Ok(None);
+            };
+            let mut bytes = [0; READ_BYTES];
+            match stream.read(&mut bytes) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(count) => self.channel.handle_bytes(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends a ping when it is due. If the ping is long overdue, this host slept, and the silence during a short
+    /// sleep does not count.
+    pub fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
+        let slept = now.since(self.ping_at);
+        let is_short = slept >= self.silence && slept < self.silence.saturating_mul(SLEEP);
+        if self.stream.is_some() && is_short && !self.is_silent(self.ping_at) {
+            self.handle_arrival(now);
+        }
+        if self.stream.is_some() && now >= self.ping_at {
+            // If the peer does not read, more pings would only fill the queue.
+            if !self.is_waiting() {
+                self.ping_id = self.ping_id.wrapping_add(1);
+                let received = self.channel.received();
+                self.send(&Control::Ping { id: self.ping_id, sent: sys::clock::boot_ns(), received })?;
+            } else {
+                self.write()?;
+            }
+            // Ping fast at first: the clock offset is inaccurate until some answers have arrived.
+            let hurried = self.ping_id < HURRIED_PINGS;
+            self.ping_at = now.after(if hurried { self.ping_interval / 5 } else { self.ping_interval });
+        }
+        Ok(())
+    }
+
+    /// Returns the time of the last arrival from the peer.
+    pub fn heard(&self) -> Time {
+        self.liveness.heard()
+    }
+
+    /// Returns whether the peer's host reports that nothing listens there. This is a hint only: others can forge it.
+    pub fn is_refused(&self) -> bool {
+        self.stream.as_ref().is_some_and(ControlStream::is_refused)
+    }
+
+    /// Returns whether the peer has been silent for longer than the limit.
+    pub fn is_silent(&self, now: Time) -> bool {
+        self.liveness.is_silent(now) || self.own_liveness.is_silent(now)
+    }
+
+    /// Returns the time at which the peer counts as silent if nothing arrives.
+    pub fn silent_at(&self) -> Time {
+        self.liveness.poll_timeout().min(self.own_liveness.poll_timeout())
+    }
+
+    /// Returns the time of the next timeout; `silent` says that the peer already counts as silent.
+    pub fn poll_timeout(&self, silent: bool) -> Time {
+        let never = Time(u64::MAX);
+        let ping_at = if self.is_connected() { self.ping_at } else { never };
+        let stream_at = self.stream_timeout().unwrap_or(never);
+        ping_at.min(stream_at).min(if silent { never } else { self.silent_at() })
+    }
+
+    /// Returns the connection's own next timeout, if it has one; the present if input is left to read.
+    pub fn stream_timeout(&self) -> Option<Time> {
+        if self.is_behind {
+            return Some(Time::ZERO);
+        }
+        let wait = self.stream.as_ref().and_then(ControlStream::timeout)?;
+        Some(Time(sys::clock::boot_ns()).after(wait))
+    }
+
+    /// Returns the clock offset and round trip for the paths; `None` until both are measured.
+    pub fn facts(&self) -> Option<LinkFacts> {
+        let round_trip = Duration::from_nanos(self.clock.round_trip_ns()?);
+        Some(LinkFacts { offset: self.clock.offset()?, round_trip })
+    }
+
+    /// Returns the bound of the clock offset's error, in nanoseconds.
+    pub fn clock_error_ns(&self) -> Option<u64> {
+        self.clock.error_ns()
+    }
+
+    /// Messages and reads that are left in this turn.
+    pub fn steps_left(&self) -> u32 {
+        self.steps
+    }
+
+    /// Registers the connection with the poller, and starts the next turn.
+    pub fn register(&mut self, poller: &mut Poller) {
+        self.is_behind = self.stream.is_some() && self.steps == 0;
+        self.steps = STEPS_AT_ONCE;
+        if let Some(stream) = &self.stream {
+            stream.register(poller, self.is_waiting());
+        }
+    }
+
+    /// Returns whether the last wait found work for this link.
+    pub fn is_ready(&self, poller: &Poller) -> bool {
+        self.is_behind || self.stream.as_ref().is_some_and(|stream| stream.is_ready(poller))
+    }
+}
+
+impl From<LinkError> for contract::ServiceError {
+    fn from(error: LinkError) -> Self {
+        contract::ServiceError::Peer(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn data_keeps_a_silent_control_channel_alive_only_for_so_long() {
+        let limits = Limits::default();
+        let mut link = ControlLink::new(&limits, Time::ZERO);
+        let dead = Time::ZERO.after(limits.silence * DATA_PATIENCE);
+        let mut now = Time::ZERO;
+        while now < dead {
+            assert!(!link.is_silent(now), "{now:?}");
+            link.handle_data(now);
+            now = now.after(limits.silence / 2);
+        }
+        assert!(link.is_silent(dead));
+        let link = ControlLink::new(&limits, Time::ZERO);
+        assert!(link.is_silent(Time::ZERO.after(limits.silence)), "nothing came at all");
+    }
+    #[test]
+    fn silence_during_a_short_sleep_of_this_host_does_not_count() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (limits, begun) = (Limits::default(), Time::from_millis(1000));
+        let connected = || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut link = ControlLink::new(&limits, begun);
+            link.connect(ControlStream::Bare(stream), 0, None, begun).unwrap();
+            link
+        };
+        let later = begun.after(limits.silence * (SLEEP - 1));
+        let mut asleep = connected();
+        asleep.run_timeouts(later).unwrap();
+        assert!(!asleep.is_silent(later) && asleep.is_silent(later.after(limits.silence)));
+        let much_later = begun.after(limits.silence * SLEEP);
+        let mut long_asleep = connected();
+        long_asleep.run_timeouts(much_later).unwrap();
+        assert!(long_asleep.is_silent(much_later), "after a long sleep the connection is replaced");
+        let mut awake = connected();
+        let mut now = begun;
+        while !awake.is_silent(now) {
+            awake.run_timeouts(now).unwrap();
+            now = now.after(limits.ping_interval);
+        }
+        awake.run_timeouts(now).unwrap();
+        awake.run_timeouts(later).unwrap();
+        assert!(awake.is_silent(later), "it was before this host slept");
+    }
+}

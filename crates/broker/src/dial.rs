@@ -1,0 +1,373 @@
+//! Outgoing connections: control connections with their greeting (blocking), and data connections (in the
+//! background).
+
+use contract::ServiceError;
+use contract::{SealKeys, Time};
+use modules::TransportPlan;
+use rustix::io::Errno;
+use session::{Handshake, Welcomed};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+use sys::poller::Poller;
+use trust::channel::{ControlStream, SecureStream};
+use trust::quic_stream::{QuicStream, QuicTrust};
+use trust::{PeerKey, Trust};
+use wire::control::FRAME_BYTES_MAX;
+use wire::{Control, Preamble};
+
+/// Interval between two introductions over a transport that may lose them.
+const INTRODUCTION_INTERVAL: Duration = Duration::from_millis(50);
+/// Delay before a failed data connection is retried.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout of a data connection before a new one replaces it. The kernel waits a full second to retransmit a lost
+/// SYN, and this is faster. Each further timeout is half as long again, in case the path is slow.
+const CONNECT_WAIT: Duration = Duration::from_millis(200);
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
+/// A TLS handshake may take this many times the timeout of one step, in any number of reads.
+const HANDSHAKE_STEPS: u32 = 4;
+
+/// The timeouts of a greeting.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Timeout of the connection.
+    pub connect: Duration,
+    /// Timeout of each step of the greeting.
+    pub step: Duration,
+}
+
+/// The host that a greeting expects.
+pub enum Expected<'a> {
+    /// Any host (`--insecure`).
+    Anyone,
+    /// A host whose key the function accepts; its error gives the reason for a refusal.
+    Known(&'a Trust, &'a dyn Fn(&PeerKey) -> Result<(), String>),
+}
+
+impl Expected<'_> {
+    fn trust(&self) -> Option<&Trust> {
+        match self {
+            Expected::Anyone => None,
+            Expected::Known(trust, _) => Some(trust),
+        }
+    }
+}
+
+/// The transport of a control connection.
+pub enum Over {
+    /// A new TCP connection.
+    Tcp,
+    /// A new QUIC connection.
+    Quic,
+    /// A QUIC connection whose handshake is complete.
+    Connected(Box<QuicStream>),
+}
+
+/// Connects to a device host and opens or resumes a session. Blocks for as long as `patience` allows.
+pub fn greet(
+    peer: SocketAddr,
+    over: Over,
+    expected: &Expected<'_>,
+    handshake: &Handshake,
+    patience: Patience,
+) -> Result<(ControlStream, Welcomed), ServiceError> {
+    let unreachable = |error: io::Error| {
+        let advice = match error.kind() {
+            io::ErrorKind::ConnectionRefused => "nothing listens there: is `outboard share` running?",
+            _ => "is the host up and reachable?",
+        };
+        ServiceError::Unreachable(format!("{peer} cannot be reached: {error} ({advice})"))
+    };
+    let refused = |error: String| ServiceError::Peer(format!("{peer}: {error}"));
+    // The sender of this error is not authenticated: the expected host may still answer a later attempt.
+    let unknown = |error: String| ServiceError::Unreachable(format!("{peer}: {error}"));
+    let connected = match over {
+        Over::Tcp => connect_tcp(peer, expected, patience),
+        Over::Quic => connect_quic(peer, expected, patience),
+        Over::Connected(stream) => Ok(knows(expected, stream)),
+    };
+    let (mut stream, key) = connected.map_err(unreachable)?.map_err(unknown)?;
+    if let (Expected::Known(_, check), Some(key)) = (expected, key) {
+        check(&key).map_err(unknown)?;
+    }
+    let hello = handshake.hello().emit();
+    let answer = match &mut stream {
+        ControlStream::Quic(stream) => {
+            let preamble = match expected {
+                Expected::Anyone => Preamble::Control,
+                Expected::Known(..) => Preamble::SecureControl,
+            };
+            let said = [&preamble.emit()[..], &hello].concat();
+            // A new stream has room for all of it.
+            stream.write_all(&said).and_then(|()| read_frame(&mut stream.patient(patience.step)))
+        }
+        stream => stream.write_all(&hello).and_then(|()| read_frame(stream)),
+    };
+    let answer = match answer {
+        // The close frame carries the reason; the last message itself was lost.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+            return Err(refused(error.to_string()));
+        }
+        answer => answer.map_err(unreachable)?,
+    };
+    let answer = answer.map_err(|error| match expected {
+        // The address may belong to another host now, which does not end the session with the expected one.
+        Expected::Anyone => unknown(error.to_string()),
+        Expected::Known(..) => refused(error.to_string()),
+    })?;
+    let welcomed = handshake.handle(answer).map_err(|error| refused(error.to_string()))?;
+    Ok((stream, welcomed))
+}
+
+/// A connected stream with the peer's key, if it has shown one; or the message of a peer that refuses.
+type Connected = io::Result<Result<(ControlStream, Option<PeerKey>), String>>;
+
+fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) -> Connected {
+    let mut socket = TcpStream::connect_timeout(&peer, patience.connect)?;
+    socket.set_read_timeout(Some(patience.step))?;
+    socket.set_write_timeout(Some(patience.step))?;
+    socket.set_nodelay(true)?;
+    let Expected::Known(trust, _) = expected else {
+        socket.write_all(&Preamble::Control.emit())?;
+        return Ok(Ok((ControlStream::Bare(socket), None)));
+    };
+    socket.write_all(&Preamble::SecureControl.emit())?;
+    let plain = socket.try_clone()?;
+    let mut secure = SecureStream::connect(socket, trust)?;
+    let shaken = shake_hands(&mut secure, plain, Instant::now() + patience.step * HANDSHAKE_STEPS)?;
+    Ok(shaken.map(|key| (ControlStream::Secure(Box::new(secure)), Some(key))))
+}
+
+fn connect_quic(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) -> Connected {
+    let mut stream = begin_quic(peer, expected.trust())?;
+    match stream.shake_hands(patience.connect) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Err(error.to_string())),
+        shaken => shaken.map(|()| knows(expected, Box::new(stream))),
+    }
+}
+
+/// Starts a QUIC connection for a control channel.
+pub fn begin_quic(peer: SocketAddr, trust: Option<&Trust>) -> io::Result<QuicStream> {
+    QuicTrust { trust }.connect(udp_towards(peer)?)
+}
+
+/// Returns the connected QUIC stream with the peer's key; fails if the key is required and missing.
+fn knows(
+    expected: &Expected<'_>,
+    mut stream: Box<QuicStream>,
+) -> Result<(ControlStream, Option<PeerKey>), String> {
+    match (expected.trust(), stream.peer()) {
+        (Some(_), None) => Err("the other host showed no key".into()),
+        (_, key) => Ok((ControlStream::Quic(stream), key)),
+    }
+}
+
+/// Returns a UDP socket connected to `peer`, bound to the address that the present route selects.
+pub fn udp_towards(peer: SocketAddr) -> io::Result<OwnedFd> {
+    let any: SocketAddr = match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(peer)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Returns this host's address on the present route to `peer`; sends nothing.
+pub fn address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    Ok(UdpSocket::from(udp_towards(peer)?).local_addr()?.ip())
+}
+
+/// Performs the TLS handshake. A peer that refuses sends a plain `Goodbye` instead, which becomes the inner error.
+fn shake_hands(
+    secure: &mut SecureStream,
+    mut plain: TcpStream,
+    until: Instant,
+) -> io::Result<Result<PeerKey, String>> {
+    secure.begin()?;
+    // Byte 2 tells them apart: it is the low byte of the version in a TLS record, 1 to 3, and zero in a `Goodbye`,
+    // whose length is below 2^16.
+    let mut head = [0; 5];
+    plain.read_exact(&mut head)?;
+    if head[2] != 0 {
+        return secure.shake_hands(&head, until).map(Ok);
+    }
+    Ok(Err(match read_frame(&mut head.chain(plain))? {
+        Ok(Control::Goodbye { reason }) => format!("the other host refused: {reason}"),
+        Ok(_) => "it does not speak TLS".into(),
+        Err(error) => error.to_string(),
+    }))
+}
+
+/// Reads exactly one frame and nothing after it.
+fn read_frame(stream: &mut impl Read) -> io::Result<Result<Control, wire::WireError>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        let (length, limit) = (length as u64, FRAME_BYTES_MAX as u64);
+        return Ok(Err(wire::WireError::TooLong { what: "frame length", length, limit }));
+    }
+    let mut frame = vec![0; length];
+    stream.read_exact(&mut frame)?;
+    Ok(Control::parse(&frame))
+}
+
+/// The state of a data connection.
+pub enum Dialled {
+    /// In progress: call [`Dialling::run`] again when the poller or the timeout fires.
+    Waiting,
+    /// Connected and introduced: the socket, and the keys that seal its records.
+    Ready(OwnedFd, Option<SealKeys>),
+}
+
+/// The first bytes of a data connection, and the keys that seal the rest.
+pub type Introduced = (Vec<u8>, Option<SealKeys>);
+
+/// A data connection in progress.
+pub struct Dialling {
+    transport: TransportPlan,
+    peer: SocketAddr,
+    socket: Option<OwnedFd>,
+    /// The introduction on the present socket.
+    introduction: Introduced,
+    progress: Progress,
+    at: Time,
+    /// The timeout of the present socket, and its deadline.
+    wait: Duration,
+    until: Time,
+}
+
+/// Progress of a data connection on its present socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Connecting,
+    /// The introduction has been sent.
+    Introduced,
+    /// The device host has confirmed the connection.
+    Linked,
+}
+
+impl Dialling {
+    /// Creates a connection that starts at the next [`Dialling::run`].
+    pub fn new(transport: &TransportPlan, peer: SocketAddr, now: Time) -> Self {
+        Dialling {
+            transport: transport.clone(),
+            peer,
+            socket: None,
+            introduction: (Vec::new(), None),
+            progress: Progress::Connecting,
+            at: now,
+            wait: CONNECT_WAIT,
+            until: now,
+        }
+    }
+
+    /// Records that the device host has confirmed the connection.
+    pub fn handle_linked(&mut self) {
+        if self.progress == Progress::Introduced {
+            self.progress = Progress::Linked;
+        }
+    }
+
+    /// Returns whether the device host has confirmed the connection.
+    pub fn is_linked(&self) -> bool {
+        self.progress == Progress::Linked
+    }
+
+    /// Performs the steps that are possible now; `introduce` creates a new introduction for each socket.
+    pub fn run(
+        &mut self,
+        introduce: &mut dyn FnMut() -> Introduced,
+        poller: &mut Poller,
+        now: Time,
+    ) -> Dialled {
+        let confirmed = !self.transport.class.is_datagram();
+        let is_ready = match self.progress {
+            Progress::Connecting => false,
+            Progress::Introduced => confirmed,
+            Progress::Linked => true,
+        };
+        if is_ready && let Some(socket) = self.socket.take() {
+            poller.forget(socket.as_fd());
+            return Dialled::Ready(socket, self.introduction.1.take());
+        }
+        if confirmed && self.progress == Progress::Connecting && now >= self.until {
+            self.drop_socket(poller);
+        }
+        if self.socket.is_none() {
+            if now < self.at {
+                return Dialled::Waiting;
+            }
+            self.socket = self.transport.class.dial(self.peer, &self.transport.options).ok();
+            self.introduction = introduce();
+            self.at = now.after(RETRY_INTERVAL);
+            self.until = now.after(self.wait);
+            self.wait = (self.wait * 3 / 2).min(CONNECT_WAIT_MAX);
+        }
+        let Some(socket) = &self.socket else { return Dialled::Waiting };
+        if self.progress == Progress::Introduced && now < self.at {
+            return Dialled::Waiting;
+        }
+        let introduction = &self.introduction.0;
+        match rustix::io::write(socket, introduction) {
+            Ok(count) if count == introduction.len() => {
+                self.progress = Progress::Introduced;
+                self.at = now.after(INTRODUCTION_INTERVAL);
+                match confirmed {
+                    true => self.run(introduce, poller, now),
+                    false => Dialled::Waiting,
+                }
+            }
+            // Still connecting.
+            Err(Errno::AGAIN | Errno::NOTCONN | Errno::INPROGRESS) => Dialled::Waiting,
+            Ok(_) | Err(_) => {
+                self.drop_socket(poller);
+                self.progress = Progress::Connecting;
+                self.at = now.after(RETRY_INTERVAL);
+                Dialled::Waiting
+            }
+        }
+    }
+
+    fn drop_socket(&mut self, poller: &mut Poller) {
+        if let Some(socket) = self.socket.take() {
+            poller.forget(socket.as_fd());
+        }
+    }
+
+    /// Registers the socket with the poller; returns the time of the next step.
+    pub fn register(&self, poller: &mut Poller) -> Time {
+        match &self.socket {
+            Some(socket) if self.progress == Progress::Connecting => {
+                poller.register(socket.as_fd(), false, true);
+                match self.transport.class.is_datagram() {
+                    true => self.at.after(RETRY_INTERVAL),
+                    false => self.until,
+                }
+            }
+            _ => self.at,
+        }
+    }
+}
+
+/// Returns whether this host has the address now; sends nothing.
+pub fn is_here(address: SocketAddr) -> bool {
+    let any_port = SocketAddr::new(address.ip(), 0);
+    !matches!(UdpSocket::bind(any_port), Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_its_own_addresses_and_not_those_of_others() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(is_here(listener.local_addr().unwrap()), "though the port is in use");
+        // RFC 5737: a documentation address that no host has.
+        assert!(!is_here(([192, 0, 2, 1], 7845).into()));
+    }
+}

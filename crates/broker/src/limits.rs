@@ -1,0 +1,156 @@
+//! The limits of a session by name, and their parser.
+
+use contract::{OptionKind, OptionSpec, Scope, ServiceError};
+use modules::check_options;
+use session::{Admittance, Limits, Rates, StoreFull};
+use std::time::Duration;
+
+const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 1 << 20 };
+/// Percent of one processor, up to the most processors that Linux supports (`CONFIG_NR_CPUS`), so that a run file is
+/// valid on every host.
+const PERCENT: OptionKind = OptionKind::Integer { min: 0, max: 100 * 8192 };
+const RATE_BYTES: OptionKind = OptionKind::Size { min: 0, max: 1 << 50 };
+const BYTES: OptionKind = OptionKind::Size { min: 1, max: 1 << 40 };
+const TIME: OptionKind =
+    OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(86_400) };
+
+const fn limit(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
+/// The limits that `--limit` sets.
+pub static LIMITS: &[OptionSpec] = &[
+    limit("silence", TIME, "700ms", "silence of the other host after which a device goes neutral"),
+    limit("keep", TIME, "120s", "how long a session without a connection waits for its peer"),
+    limit("drain", TIME, "2s", "how long a stopping host delivers flows whose source has ended"),
+    limit("sessions", COUNT, "128", "sessions at once"),
+    limit("sessions_per_peer", COUNT, "64", "sessions of one peer at once"),
+    limit("drivers", COUNT, "64", "open devices of one session"),
+    limit("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no limit"),
+    limit("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no limit"),
+    limit(
+        "cpu_percent_per_peer",
+        PERCENT,
+        "0",
+        "processor time for the flows of one peer, per cent of one processor; 0: no limit",
+    ),
+    limit("store_bytes", BYTES, "16MiB", "unacknowledged bytes of one flow"),
+    limit(
+        "store_full",
+        OptionKind::Choice(StoreFull::WORDS),
+        "block",
+        "reaction to a full replay store: stop reading the device, drop the oldest records, or end the flow",
+    ),
+    limit(
+        "message_bytes",
+        BYTES,
+        "4MiB",
+        "bytes of a decompressed message of the other host, pictures apart",
+    ),
+];
+
+/// The limits that are the same on every host. An error that names one carries its value too.
+pub static FIXED_LIMITS: &[OptionSpec] = &[
+    limit("ping_interval", TIME, "100ms", "time between pings"),
+    limit("greeting", TIME, "5s", "time in which a new connection must introduce itself"),
+    limit("greetings", COUNT, "256", "connections without an introduction"),
+    limit("greetings_per_address", COUNT, "128", "connections of one address without an introduction"),
+    limit("connections_per_second", COUNT, "100", "new connections of one address in a second"),
+    limit("handshakes_per_second", COUNT, "200", "handshakes of all addresses in a second"),
+    limit("control_messages_per_peer", COUNT, "20000", "control messages of one peer in a second"),
+    limit(
+        "control_requests_per_peer",
+        COUNT,
+        "200",
+        "control messages of one peer in a second that are work for the broker: open, close, change",
+    ),
+    limit("drivers_of_all", COUNT, "4096", "open devices of all sessions"),
+    limit("store_bytes_of_all", BYTES, "16GiB", "bytes that the replay stores of all flows may reserve"),
+    limit("store_messages", COUNT, "65536", "unacknowledged records of one flow"),
+    limit("held_bytes", BYTES, "16MiB", "bytes of one flow that wait for an earlier record"),
+    limit("held_records", COUNT, "4096", "records of one flow that wait for an earlier record"),
+    limit("control_bytes", BYTES, "4MiB", "bytes of control messages in the send queue of a session"),
+];
+
+/// Parses `name=value,...` with the names of [`LIMITS`].
+pub fn limits(given: Option<&str>) -> Result<Limits, ServiceError> {
+    let wrong = |problem: String| ServiceError::Usage(format!("limits: {problem}"));
+    let names = given.unwrap_or_default().split(',').filter_map(|word| word.split('=').next());
+    for name in names.map(str::trim) {
+        if let Some(fixed) = FIXED_LIMITS.iter().find(|fixed| fixed.name == name) {
+            return Err(wrong(format!("`{name}` is {} on every host and cannot be set", fixed.default)));
+        }
+    }
+    let options = check_options(LIMITS, given).map_err(wrong)?;
+    let defaults = Limits::default();
+    Ok(Limits {
+        store_bytes: options.size("store_bytes"),
+        store_full: StoreFull::parse(options.text("store_full")).unwrap_or_default(),
+        message_bytes: options.size("message_bytes"),
+        silence: options.duration("silence"),
+        keep: options.duration("keep"),
+        drain: options.duration("drain"),
+        sessions: options.count("sessions"),
+        drivers: options.count("drivers"),
+        admission: Admittance { sessions_per_peer: options.count("sessions_per_peer"), ..defaults.admission },
+        rates: Rates {
+            device_bytes: options.size("device_bytes") as u64,
+            session_bytes: options.size("session_bytes") as u64,
+            cpu_percent_per_peer: options.count("cpu_percent_per_peer") as u64,
+            ..defaults.rates
+        },
+        ..defaults
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem<T>(result: Result<T, ServiceError>) -> String {
+        match result {
+            Err(ServiceError::Usage(problem)) => problem,
+            Err(other) => panic!("not the user's error: {other}"),
+            Ok(_) => panic!("accepted"),
+        }
+    }
+
+    #[test]
+    fn the_names_of_limits_give_the_defaults_of_the_session() {
+        assert_eq!(limits(None).unwrap(), Limits::default());
+        assert!(problem(limits(Some("sessions=2, greeting=1s"))).contains("`greeting` is 5s on every host"));
+        assert_eq!(limits(Some("silence=2s, sessions=1")).unwrap().silence, Duration::from_secs(2));
+        assert!(problem(limits(Some("colour=red"))).contains("there is no option `colour`"));
+    }
+
+    #[test]
+    fn fixed_limits_are_listed_with_their_values() {
+        let listed = check_options(FIXED_LIMITS, None).unwrap();
+        let defaults = Limits::default();
+        let (admission, rates) = (defaults.admission.clone(), defaults.rates.clone());
+        let expected = Limits {
+            ping_interval: listed.duration("ping_interval"),
+            greeting: listed.duration("greeting"),
+            greetings: listed.count("greetings"),
+            store_messages: listed.count("store_messages"),
+            held_bytes: listed.size("held_bytes"),
+            held_records: listed.count("held_records"),
+            control_bytes: listed.size("control_bytes"),
+            admission: Admittance {
+                greetings_per_address: listed.count("greetings_per_address"),
+                connections_per_second: listed.count("connections_per_second"),
+                handshakes_per_second: listed.count("handshakes_per_second"),
+                drivers_of_all: listed.count("drivers_of_all"),
+                store_bytes_of_all: listed.size("store_bytes_of_all"),
+                ..admission
+            },
+            rates: Rates {
+                control_messages_per_peer: listed.count("control_messages_per_peer") as u64,
+                control_requests_per_peer: listed.count("control_requests_per_peer") as u64,
+                ..rates
+            },
+            ..defaults.clone()
+        };
+        assert_eq!(expected, defaults);
+    }
+}

@@ -1,0 +1,445 @@
+//! The devices that a host offers, and the users of each.
+//!
+//! A device is used by one peer at a time, or by several through a hub. A user that is dead or silent loses the
+//! device when another peer asks for it, or when the other users of the hub have to wait for it.
+
+use crate::share_request::{DeviceChoice, MakePartner, ShareDevice};
+use contract::ServiceError;
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
+use flow::types::FlowPlan;
+use hub::hub::{Hub, HubPlan, HubStats};
+use hub::origin::PartnerOrigin;
+use modules::Pipelines;
+use modules::TransportPlan;
+use modules::now;
+use modules::registry;
+use rustix::fs::{FileType, fstat};
+use sandbox::is_sandbox_required;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use trust::PeerKey;
+
+/// Interval between two attempts to reopen an unavailable device.
+pub const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A peer does not answer if this many checks in a row find no sign of it. Counted in checks rather than time,
+/// because a host that stands still receives nothing.
+const ANSWER_LOOKS: u32 = 8;
+
+/// A user that stops says goodbye, but the next request for its device may arrive first: packets overtake each other,
+/// and TCP sends the goodbye again only seconds after a cut of the network. So a user counts as present only if it is
+/// heard for so long, without a gap of this length, after the request.
+const GOODBYE_DELAY: Duration = Duration::from_millis(500);
+
+/// The devices on offer, by number. A device that another process added has the number of that process's connection.
+pub type Offers = BTreeMap<u64, Shared>;
+
+/// Liveness of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserLiveness {
+    /// Time of the last arrival. `None` if the user is silent or has no connection; others then need not wait for
+    /// it.
+    pub last_heard: Option<Time>,
+    /// The user's host reports that nothing listens there. Others can forge this, so it counts only together with
+    /// another sign.
+    pub is_refused: bool,
+}
+
+/// A peer that uses a device.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// The number of the peer's session.
+    pub session: u64,
+    /// The peer's key.
+    key: Option<PeerKey>,
+    /// The session's number for this driver.
+    pub driver: u32,
+    /// The peer's client number at the hub, if there is one.
+    client: u16,
+    liveness: UserLiveness,
+    /// The end of the last gap of [`GOODBYE_DELAY`] without a sign of it.
+    heard_since: Time,
+    /// The reason to take the device from this user, if there is one.
+    removal: Option<&'static str>,
+}
+
+/// A device on offer.
+pub struct Shared {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// Names of the peers that may see it; empty for all peers.
+    pub allow: Vec<String>,
+    source: Source,
+    /// Its class, flows and properties.
+    pub description: Description,
+    /// The pipelines of its flows.
+    pub pipelines: Pipelines,
+    transport: Option<TransportPlan>,
+    /// The device, opened for its first user.
+    opened: Option<PartnerOrigin>,
+    /// The state of a pipe, which stays open from user to user.
+    pipe: Option<Pipe>,
+    /// The users, the earliest first. The first one owns the flow to the device.
+    pub users: Vec<User>,
+    /// The plan of the hub; `None` if one peer at a time uses the device.
+    hub_plan: Option<HubPlan>,
+    /// The hub, while the device has users.
+    hub: Option<Hub>,
+    /// The next owner of the flow to the device, until it is notified.
+    next_owner: Option<User>,
+    /// The time of the latest request, and the number of checks since then.
+    looks: (Time, u32),
+    /// Set if the device is plugged in.
+    pub present: bool,
+    /// Time of the next attempt to reopen it.
+    pub reopen_at: Time,
+}
+
+/// A device that is a pipe. It stays open between users, so that its writer does not lose its reader; data that was
+/// read from it cannot be read again.
+struct Pipe {
+    opened: Opened,
+    /// The recovery log of the last driver that read from it ([`flow::recovery`]).
+    left: Option<OwnedFd>,
+}
+
+impl Pipe {
+    /// Returns the pipe, or `None` if `origin` is something else.
+    fn of(origin: &PartnerOrigin) -> Option<Pipe> {
+        let PartnerOrigin::Opened(opened) = origin else { return None };
+        let is_pipe = |descriptor: &OwnedFd| {
+            fstat(descriptor).is_ok_and(|known| FileType::from_raw_mode(known.st_mode) == FileType::Fifo)
+        };
+        let are_pipes = !opened.descriptors.is_empty() && opened.descriptors.iter().all(is_pipe);
+        let opened = are_pipes.then(|| opened.try_clone().ok()).flatten()?;
+        Some(Pipe { opened, left: None })
+    }
+}
+
+enum Source {
+    Spec(DeviceSpec),
+    Own(Arc<MakePartner>),
+}
+
+impl Shared {
+    /// Returns whether the device has its full number of users.
+    fn is_full(&self) -> bool {
+        let ways = self.hub_plan.as_ref().map_or(1, HubPlan::ways);
+        self.users.len() >= usize::from(ways)
+    }
+
+    /// Returns the transport of this name for the device's records; `None` if there is no such transport.
+    pub fn transport(&self, name: &str) -> Option<TransportPlan> {
+        let own = self.transport.as_ref().filter(|own| own.class.name() == name);
+        own.cloned().or_else(|| TransportPlan::defaults(name))
+    }
+
+    /// Checks that one more peer may use the device now.
+    pub fn check_free(&self) -> Result<(), String> {
+        let name = &self.name;
+        match self.users.len() {
+            1 if self.is_full() => Err(format!("`{name}` is in use by another peer")),
+            all if self.is_full() => {
+                Err(format!("`{name}` is in use by the most peers that it allows: {all}"))
+            }
+            _ if !self.present => Err(format!("`{name}` is not plugged in")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles a request for a device that is in use, made at `asked` by the peer with `key`. Marks a dead or silent
+    /// user for removal. Returns whether the requester should wait and ask again shortly, because a user is about to
+    /// lose the device or may have stopped before `asked`.
+    ///
+    /// A host that requests a device that it already uses has probably restarted. Its former session then gets only
+    /// [`ANSWER_LOOKS`] checks to answer instead of the silence limit, and none if nothing listens there any more.
+    pub fn request(&mut self, asked: Time, key: Option<PeerKey>) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        self.looks = if self.looks.0 == asked { (asked, self.looks.1 + 1) } else { (asked, 1) };
+        let is_patient = self.looks.1 <= ANSWER_LOOKS;
+        let is_before = |user: &&mut User| {
+            let is_same = key.is_some() && user.key == key && user.liveness.last_heard < Some(asked);
+            is_same && (!is_patient || user.liveness.is_refused)
+        };
+        if let Some(before) = self.users.iter_mut().find(is_before) {
+            before.removal = Some("the same host requested it again, and this session did not answer");
+            return true;
+        }
+        if let Some(silent) = self.users.iter_mut().find(|user| user.liveness.last_heard.is_none()) {
+            silent.removal = Some("another peer requested it while this one was silent");
+            return true;
+        }
+        let is_present =
+            |user: &User| user.liveness.last_heard >= Some(asked.max(user.heard_since).after(GOODBYE_DELAY));
+        !self.users.iter().all(is_present)
+    }
+
+    /// Records the liveness of each user, and marks users that block the hub: at once if silent, otherwise when the
+    /// hub's patience is over.
+    pub fn update_liveness(&mut self, liveness: impl Fn(u64) -> UserLiveness) {
+        for user in &mut self.users {
+            let before = user.liveness.last_heard;
+            user.liveness = liveness(user.session);
+            if let Some(heard) = user.liveness.last_heard
+                && before.is_none_or(|before| heard.since(before) > GOODBYE_DELAY)
+            {
+                user.heard_since = heard;
+            }
+            let Some(hub) = &self.hub else { continue };
+            match hub.blocked_since(user.client) {
+                Some(_) if user.liveness.last_heard.is_none() => {
+                    user.removal = Some("the other users waited for this one while it was silent");
+                }
+                Some(since) if now().since(since) >= hub.patience() => {
+                    user.removal = Some("the other users waited for this one, which did not read");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the users marked for removal, with the reasons.
+    pub fn take_marked(&mut self) -> Vec<(User, &'static str)> {
+        let removal = |user: &mut User| user.removal.take().map(|reason| (user.clone(), reason));
+        self.users.iter_mut().filter_map(removal).collect()
+    }
+
+    /// Takes the user that has become the owner of the flow to the device since the last call.
+    pub fn take_next_owner(&mut self) -> Option<User> {
+        self.next_owner.take()
+    }
+
+    /// Adds a user. Returns the device, or the user's client of the hub, and the recovery log of the previous driver
+    /// if this one continues it.
+    pub fn begin_use(
+        &mut self,
+        (session, key): (u64, Option<PeerKey>),
+        driver: u32,
+        plans: &mut [FlowPlan],
+    ) -> Result<(PartnerOrigin, Option<OwnedFd>), String> {
+        let mut client = 0;
+        let mut left = None;
+        let origin = match self.hub_plan.clone() {
+            None => match self.pipe.as_mut() {
+                Some(pipe) => {
+                    left = pipe.left.take();
+                    let opened = pipe.opened.try_clone().map_err(|error| error.to_string())?;
+                    PartnerOrigin::Opened(Box::new(opened))
+                }
+                None => {
+                    let opened = self.open().map_err(|error| error.to_string())?;
+                    self.pipe = Pipe::of(&opened);
+                    opened
+                }
+            },
+            Some(plan) => {
+                plans.iter_mut().try_for_each(|flow| plan.apply(flow))?;
+                while self.users.iter().any(|user| user.client == client) {
+                    client += 1;
+                }
+                let hub = match self.hub.take() {
+                    Some(hub) => hub,
+                    None => {
+                        let opened = self.open().map_err(|error| error.to_string())?;
+                        Hub::start(&self.name, &plan, opened, &self.description.flows)?
+                    }
+                };
+                let hub = self.hub.insert(hub);
+                if self.users.is_empty() {
+                    hub.set_owner(Some(client));
+                }
+                hub.join(client)?
+            }
+        };
+        self.users.push(User {
+            session,
+            key,
+            driver,
+            client,
+            liveness: UserLiveness { last_heard: Some(now()), is_refused: false },
+            heard_since: Time::ZERO,
+            removal: None,
+        });
+        Ok((origin, left))
+    }
+
+    /// Removes a user. `left` is the recovery log of its driver; without one, no later user can continue a pipe.
+    pub fn end_use(&mut self, session: u64, driver: u32, left: Option<OwnedFd>) {
+        let Some(index) = self.users.iter().position(|user| (user.session, user.driver) == (session, driver))
+        else {
+            return;
+        };
+        let user = self.users.remove(index);
+        self.pipe = self.pipe.take().and_then(|pipe| Some(Pipe { left: Some(left?), ..pipe }));
+        if let Some(hub) = &self.hub {
+            hub.leave(user.client);
+            if index == 0 {
+                self.next_owner = self.users.first().cloned();
+                hub.set_owner(self.next_owner.as_ref().map(|next_owner| next_owner.client));
+            }
+        }
+        if self.users.is_empty() {
+            self.hub = None;
+        }
+    }
+
+    /// Handles the end of the data: a pipe is opened again for the next user.
+    pub fn end_pipe(&mut self) {
+        self.pipe = None;
+    }
+
+    /// Marks the device as unavailable; the host searches for it from now on.
+    pub fn mark_gone(&mut self) {
+        self.pipe = None;
+        self.present = false;
+        self.reopen_at = now().after(REOPEN_INTERVAL);
+    }
+
+    /// Returns the reopened device to its users: each with its new origin.
+    pub fn take_back(&mut self, opened: PartnerOrigin) -> Vec<(User, PartnerOrigin)> {
+        match (&self.hub, self.users.first()) {
+            (Some(hub), _) => {
+                hub.return_device(opened);
+                let again = |user: &User| Some((user.clone(), hub.join(user.client).ok()?));
+                self.users.iter().filter_map(again).collect()
+            }
+            (None, Some(user)) => {
+                self.pipe = Pipe::of(&opened);
+                vec![(user.clone(), opened)]
+            }
+            (None, None) => {
+                self.opened = Some(opened);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Returns the statistics of the hub, if there is one.
+    pub fn hub_stats(&self) -> Option<HubStats> {
+        self.hub.as_ref().map(Hub::stats)
+    }
+
+    fn open(&mut self) -> Result<PartnerOrigin, DeviceError> {
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => self.find(),
+        }
+    }
+
+    /// Opens the device, wherever it is plugged in now.
+    pub fn find(&self) -> Result<PartnerOrigin, DeviceError> {
+        match &self.source {
+            Source::Spec(spec) => {
+                let opened = registry::reopen(spec, Role::Device, &self.description)?;
+                Ok(PartnerOrigin::Opened(Box::new(opened)))
+            }
+            Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
+        }
+    }
+}
+
+/// Opens a device and offers it under this number.
+pub fn add_offer<'a>(
+    offers: &'a mut Offers,
+    number: u64,
+    device: &ShareDevice,
+) -> Result<&'a Shared, ServiceError> {
+    let name = match (&device.name, &device.device) {
+        (Some(name), _) => name.clone(),
+        (None, DeviceChoice::Spec(text)) => default_name(text),
+        (None, DeviceChoice::Own(description, _)) => description.class.clone(),
+    };
+    if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
+        return Err(ServiceError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
+    }
+    if offers.values().any(|other| other.name == name) {
+        return Err(ServiceError::Usage(format!("two devices are called `{name}`: give one a --name")));
+    }
+    let opened = open_shared(device, name)?;
+    Ok(offers.entry(number).insert_entry(opened).into_mut())
+}
+
+fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, ServiceError> {
+    let (source, description, opened) = match &device.device {
+        DeviceChoice::Spec(text) => {
+            let spec = registry::device_spec(text, Role::Device)?;
+            let opened = registry::open(&spec, Role::Device, None)?;
+            let description = opened.description.clone();
+            let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
+            (Source::Spec(spec), description, opened)
+        }
+        DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
+    };
+    for offer in &description.flows {
+        let pipelines = &device.pipelines;
+        let own = match offer.direction {
+            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
+            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
+        };
+        for pipeline in own.into_iter().flatten() {
+            pipeline.check(&offer.format).map_err(|error| ServiceError::Usage(error.to_string()))?;
+        }
+    }
+    let pipelines = device.pipelines.clone().or_recommended(&description).map_err(ServiceError::Usage)?;
+    let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
+    let hub_plan = HubPlan::decide(&device.hub, own).map_err(ServiceError::Usage)?;
+    let hears = description.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
+    if hub_plan.is_some() && hears && is_sandbox_required() {
+        return Err(ServiceError::Usage(format!(
+            "`{name}` cannot be shared with several hosts at once under --require-sandbox: this process would handle \
+             their messages without a sandbox. Share it with one host at a time"
+        )));
+    }
+    let reopen_at = Time::ZERO;
+    Ok(Shared {
+        name,
+        allow: device.allow.clone(),
+        source,
+        description,
+        pipelines,
+        transport: device.transport.clone(),
+        opened,
+        pipe: None,
+        users: Vec::new(),
+        hub_plan,
+        hub: None,
+        next_owner: None,
+        looks: (Time::ZERO, 0),
+        present: true,
+        reopen_at,
+    })
+}
+
+/// Derives a device's name from its spec: the last part of a path, or the kind. `evdev:/dev/input/event3` becomes
+/// `event3`, `pattern:rate=5` becomes `pattern`, `x11::0` becomes `x11`.
+fn default_name(spec: &str) -> String {
+    let (kind, rest) = spec.split_once(':').unwrap_or((spec, ""));
+    let target = rest.split(',').next().unwrap_or_default();
+    let last = target.rsplit('/').next().unwrap_or_default();
+    let is_path = !last.is_empty() && !last.contains(['=', ':']) && !target.contains(' ');
+    if is_path { last.into() } else { kind.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_named_after_its_path_or_kind() {
+        for (spec, name) in [
+            ("evdev:/dev/input/event3", "event3"),
+            ("serial:/dev/ttyUSB0,baud=9600", "ttyUSB0"),
+            ("pattern:rate=5", "pattern"),
+            ("pattern", "pattern"),
+            ("x11::0", "x11"),
+            ("rfb:192.168.1.5:5900", "rfb"),
+            ("exec:cat /etc/hosts", "exec"),
+        ] {
+            assert_eq!(default_name(spec), name, "{spec}");
+        }
+    }
+}

@@ -1,0 +1,704 @@
+//! `outboard share`: offers devices to other hosts.
+//!
+//! The broker of the device host listens, authenticates peers, opens devices, and passes descriptors to workers. A
+//! connection is a [`Greeting`] until its peer has sent a `Hello` or an introduction; then it belongs to a
+//! [`Session`].
+
+mod admission;
+mod attention;
+mod carrier;
+mod datagrams;
+mod devices;
+mod orders;
+mod status;
+
+use crate::change;
+use crate::console::{self, Console, Operation};
+use crate::control_link::ControlLink;
+use crate::drain::{self, Drain};
+use crate::events::Event;
+use crate::join_socket::{Answer, JoinSocket, Request, Visit};
+use crate::offers::{Offers, add_offer};
+use crate::quic_listener::QuicListener;
+use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
+use crate::share_session::{PeerIdentity, Session};
+use crate::tracing::Tracing;
+use admission::{Admissions, quota_key};
+use attention::Attention;
+use carrier::Carrier;
+use contract::ServiceError;
+use contract::{Role, Time};
+use modules::now;
+use modules::registry;
+pub use orders::Orders;
+use pipeline::Edit;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+use sys::listening::{Listening, canonical};
+use sys::poller::Poller;
+use sys::stop::Stop;
+use transports::quic::Tag;
+use trust::channel::{ControlStream, SecureStream};
+use trust::{Known, Permit};
+use wire::preamble::{Introduction, SessionToken};
+use wire::{Control, Preamble};
+use worker::ExitWaiter;
+
+/// Most connections accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// Interval of slow checks and of `Hub` events.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest interval between two checks of the devices: with a thousand devices, a check takes as long as serving
+/// some peers.
+const DEVICES_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A connection that has not introduced itself yet.
+struct Greeting {
+    carrier: Carrier,
+    peer: SocketAddr,
+    bytes: [u8; Introduction::BYTES],
+    filled: usize,
+    /// Number of bytes to read: a preamble, or an introduction once the preamble announces one.
+    needed: usize,
+    until: Time,
+    /// The control channel that waits for a `Hello`, after a control preamble.
+    control: Option<ControlLink>,
+    /// Time of the next timeout.
+    due_at: Time,
+}
+
+impl Greeting {
+    /// Returns the connection's tag, if it is QUIC.
+    fn tag(&mut self) -> Option<Tag> {
+        match (&self.carrier, &mut self.control) {
+            (Carrier::Quic(Some(stream)), _) => stream.tag(),
+            (_, Some(control)) => control.quic()?.tag(),
+            _ => None,
+        }
+    }
+}
+
+/// A running `share`.
+pub struct DeviceHost {
+    request: ShareRequest,
+    /// The peers of this host; `None` with `--insecure`.
+    known: Option<Known>,
+    listener: TcpListener,
+    udp: UdpSocket,
+    quic: QuicListener,
+    address: SocketAddr,
+    poller: Poller,
+    orders: Orders,
+    /// The socket through which other processes of this user join; `None` if it could not be created.
+    join_socket: Option<JoinSocket>,
+    /// The console; `None` if it could not be created.
+    console: Option<Console>,
+    tracing: Tracing,
+    greetings: VecDeque<Greeting>,
+    sessions: BTreeMap<u64, Session>,
+    /// Workers of ended sessions that have not exited yet.
+    exits: Vec<ExitWaiter>,
+    /// Declared after `sessions`, to be dropped after them: their workers may still write to these devices.
+    shared: Offers,
+    next_session: u64,
+    admissions: Admissions,
+    attention: Attention,
+    /// Earliest time of the next check of the devices.
+    devices_at: Time,
+}
+
+impl DeviceHost {
+    /// Opens the devices and starts to listen.
+    pub fn start(request: ShareRequest) -> Result<DeviceHost, ServiceError> {
+        let failed = |error| ServiceError::os(format!("listening on {}", request.listen), error);
+        let listening = Listening::at(request.listen).map_err(failed)?;
+        DeviceHost::start_on(listening, request)
+    }
+
+    /// Does the same as [`DeviceHost::start`], on existing sockets.
+    pub fn start_on(listening: Listening, request: ShareRequest) -> Result<DeviceHost, ServiceError> {
+        let known = request.trust.clone().map(Known::new).transpose()?;
+        let Listening { tcp: listener, udp, address } = listening;
+        let quic = QuicListener::new(request.trust.as_ref(), address);
+        let quic = quic.map_err(|error| ServiceError::os("setting up QUIC", error))?;
+        // From here on other processes may connect to join; they get their answers once `run` starts.
+        let join_socket =
+            JoinSocket::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
+        let mut shared = Offers::new();
+        for (number, device) in (0..).zip(&request.devices) {
+            add_offer(&mut shared, number, device)?;
+        }
+        let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+        let admissions = Admissions::new(&request.limits.admission);
+        let attention = Attention::new(&request.limits.rates);
+        Ok(DeviceHost {
+            request,
+            known,
+            listener,
+            udp,
+            quic,
+            address,
+            poller,
+            shared,
+            orders: Orders::new().map_err(|error| ServiceError::os("eventfd", error))?,
+            join_socket,
+            console: Console::open().ok(),
+            tracing: Tracing::default(),
+            greetings: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            exits: Vec::new(),
+            next_session: 1,
+            admissions,
+            attention,
+            devices_at: Time::ZERO,
+        })
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is raised.
+    pub fn run(mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        emit(Event::Listening { address: self.address.to_string() });
+        match &self.known {
+            None => emit(Event::Insecure { address: self.address.to_string() }),
+            Some(known) => emit(Event::KnownPeers { peers: known.names() }),
+        }
+        for device in self.shared.values() {
+            emit(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
+        }
+        let _announcement = self.announce(emit);
+        let mut look_at = now().after(LOOK_INTERVAL);
+        let mut drain = None;
+        while !stop.is_requested() || self.drains(&mut drain) {
+            if drain.is_none() {
+                self.accept(emit);
+            }
+            self.receive_datagrams(emit);
+            self.greet(emit);
+            self.serve_joins(emit);
+            self.execute_orders(emit);
+            self.serve_console();
+            self.serve(emit);
+            let is_early = now() < self.devices_at;
+            if !is_early {
+                self.update_devices(emit);
+                self.devices_at = now().after(DEVICES_INTERVAL);
+            }
+            if now() >= look_at {
+                self.refresh_known(emit);
+                self.admissions.report_suppressed(emit);
+                self.divide_processor(emit);
+                self.attention.forget(now());
+                for device in self.shared.values() {
+                    if let Some(hub) = device.hub_stats() {
+                        emit(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
+                    }
+                }
+                look_at = now().after(LOOK_INTERVAL);
+            }
+            let at = if is_early { look_at.min(self.devices_at) } else { look_at };
+            self.sleep((drain.is_none()).then_some(stop), at)?;
+        }
+        for (_, mut session) in std::mem::take(&mut self.sessions) {
+            session.common.link.leave("the device host stops", &mut self.poller);
+        }
+        // A worker thread that panicked has already reported it.
+        self.exits.into_iter().for_each(|exit| drop(exit.join()));
+        Ok(())
+    }
+
+    /// Returns whether this host, which is stopping, still waits for ended flows to be delivered.
+    fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
+        let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.request.limits.drain));
+        if drain.asks(now()) {
+            self.sessions.values_mut().for_each(Session::ask_stats);
+        }
+        drain.continues(self.sessions.values().flat_map(Session::latest_stats), now())
+    }
+
+    /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised; new connections
+    /// then wait.
+    fn sleep(&mut self, stop: Option<&Stop>, look_at: Time) -> Result<(), ServiceError> {
+        let mut at = look_at;
+        match stop {
+            Some(stop) => {
+                self.poller.register(stop.wakes(), true, false);
+                self.poller.register(self.listener.as_fd(), true, false);
+            }
+            None => at = at.min(now().after(drain::LOOK)),
+        }
+        self.poller.register(self.orders.wakes(), true, false);
+        self.poller.register(self.udp.as_fd(), true, false);
+        for greeting in &mut self.greetings {
+            let timeout = match &mut greeting.control {
+                Some(control) => {
+                    control.register(&mut self.poller);
+                    // There are no pings before the peer is authenticated.
+                    control.stream_timeout()
+                }
+                None => greeting.carrier.register(&mut self.poller).map(|timeout| now().after(timeout)),
+            };
+            greeting.due_at = timeout.map_or(greeting.until, |timeout| greeting.until.min(timeout));
+            at = at.min(greeting.due_at);
+        }
+        for session in self.sessions.values_mut() {
+            let rests_until = self.attention.rests_until(|| quota_key(session), now());
+            at = at.min(rests_until.unwrap_or_else(|| session.register(&mut self.poller)));
+        }
+        for device in self.shared.values().filter(|device| !device.present) {
+            at = at.min(device.reopen_at.max(self.devices_at));
+        }
+        if let Some(join_socket) = &self.join_socket {
+            at = at.min(join_socket.register(&mut self.poller));
+        }
+        if let Some(console) = &self.console {
+            console.register(&mut self.poller);
+        }
+        let timeout = at.since(now());
+        self.poller.wait(Some(timeout)).map_err(|error| ServiceError::os("waiting", error))?;
+        Ok(())
+    }
+
+    fn accept(&mut self, emit: &mut dyn FnMut(Event)) {
+        // An error of `accept` affects one connection only; if descriptors have run out, the next turn tries again.
+        if !self.poller.is_ready(self.listener.as_fd()) {
+            return;
+        }
+        // Limit each turn, so that a flood of connections does not starve the sessions.
+        for _ in 0..ACCEPTS_MAX {
+            let Ok((stream, peer)) = self.listener.accept() else { break };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            match self.admissions.connect(peer, now()) {
+                Ok(()) => self.expect_greeting(Carrier::Tcp(stream), peer, emit),
+                Err(reason) => self.dismiss(self.greeting(Carrier::Tcp(stream), peer), &reason, emit),
+            }
+        }
+    }
+
+    fn greeting(&self, carrier: Carrier, peer: SocketAddr) -> Greeting {
+        Greeting {
+            carrier,
+            peer: canonical(peer),
+            bytes: [0; Introduction::BYTES],
+            filled: 0,
+            needed: Preamble::BYTES,
+            until: now().after(self.request.limits.greeting),
+            control: None,
+            due_at: Time::ZERO,
+        }
+    }
+
+    /// Waits for the preamble on an admitted connection.
+    fn expect_greeting(&mut self, carrier: Carrier, peer: SocketAddr, emit: &mut dyn FnMut(Event)) {
+        self.make_room(peer, emit);
+        let greeting = self.greeting(carrier, peer);
+        self.greetings.push_back(greeting);
+    }
+
+    fn greet(&mut self, emit: &mut dyn FnMut(Event)) {
+        for mut greeting in std::mem::take(&mut self.greetings) {
+            if !greeting.is_due(&self.poller) {
+                self.greetings.push_back(greeting);
+                continue;
+            }
+            if now() >= greeting.until {
+                self.dismiss(greeting, "it did not introduce itself in time", emit);
+                continue;
+            }
+            match self.receive(&mut greeting) {
+                Ok(None) => self.greetings.push_back(greeting),
+                Ok(Some(Greeted::Hello { resume, received, attempt, host })) => {
+                    self.welcome(greeting, resume, (received, attempt), host, emit);
+                }
+                Ok(Some(Greeted::Data { session, driver })) => self.link(greeting, session, driver, emit),
+                Ok(Some(Greeted::Introduction(said))) => self.link_sealed(greeting, &said, emit),
+                Err(reason) => self.dismiss(greeting, &reason, emit),
+            }
+        }
+    }
+
+    /// Offers the devices of processes that join, and withdraws them when the processes disconnect.
+    fn serve_joins(&mut self, emit: &mut dyn FnMut(Event)) {
+        let Some(mut join_socket) = self.join_socket.take() else { return };
+        for (visitor, visit) in join_socket.poll(&mut self.poller) {
+            match visit {
+                Visit::Asks(request) => {
+                    let answer = self.offer(visitor, &request, emit);
+                    let answer = answer.unwrap_or_else(|error| Answer::refused(&error));
+                    join_socket.answer(visitor, &answer, &mut self.poller);
+                }
+                Visit::Over => self.withdraw(visitor, emit),
+            }
+        }
+        self.join_socket = Some(join_socket);
+    }
+
+    /// Returns the path of the console socket ([`console::ask`]), if there is one.
+    pub fn console(&self) -> Option<&Path> {
+        self.console.as_ref().map(Console::path)
+    }
+
+    /// Passes a request for another pipeline to the session that uses the device; returns a refusal if there is
+    /// none.
+    fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Option<console::Answer> {
+        let direction = change::direction(back);
+        let mut sessions = self.sessions.values_mut();
+        let is_asked = sessions.any(|session| session.common.ask_change(visitor, name, direction, edit));
+        (!is_asked).then(|| change::no_such_flow(name, back))
+    }
+
+    /// Returns the stamps traced since the last request, and keeps tracing on.
+    fn trace(&mut self, asker: u64, name: Option<&str>, one_in: Option<NonZeroU32>) -> console::Answer {
+        let traced = self.sessions.values_mut().flat_map(|session| session.common.traced.drain(..));
+        self.tracing.add(traced);
+        let mut drivers = self.sessions.values().flat_map(|session| session.common.drivers.values());
+        if drivers.any(|driver| driver.is_named(name)) && !self.tracing.ask(asker, one_in, now()) {
+            return console::Answer::traced_already();
+        }
+        for session in self.sessions.values_mut() {
+            session.common.trace(name, one_in);
+        }
+        self.tracing.answer(asker, "share")
+    }
+
+    /// Serves the console: reads requests and writes answers.
+    fn serve_console(&mut self) {
+        let Some(mut console) = self.console.take() else { return };
+        for (visitor, operation) in console.poll(&mut self.poller) {
+            let answer = match operation {
+                Operation::Stats {} => Some(console::Answer::Status(self.status())),
+                Operation::Reload {} => Some(console::Answer::no_file()),
+                Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
+                Operation::Say { .. } => {
+                    let problem = "the device is on this host: use its own tools, such as v4l2-ctl".into();
+                    Some(console::Answer::Refused { problem })
+                }
+                Operation::Trace { asker, name, one_in } => Some(self.trace(asker, name.as_deref(), one_in)),
+            };
+            if let Some(answer) = answer {
+                console.answer(visitor, &answer, &mut self.poller);
+            }
+        }
+        for (visitor, answer) in
+            self.sessions.values_mut().flat_map(|session| session.common.answers.drain(..))
+        {
+            console.answer(visitor, &answer, &mut self.poller);
+        }
+        self.console = Some(console);
+    }
+
+    fn offer(
+        &mut self,
+        number: u64,
+        asked: &Request,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<Answer, ServiceError> {
+        if !asked.words.ports.is_empty() {
+            let problem = "side ports do not work through the `share` that already runs: use --listen with another port";
+            return Err(ServiceError::Usage(problem.into()));
+        }
+        let request = asked.words.request()?;
+        let listens = (self.address, self.known.is_none(), &self.request.limits);
+        if listens != (request.listen, request.trust.is_none(), &request.limits) {
+            return Err(ServiceError::Usage(format!(
+                "the `share` that already runs listens on {} and differs in its address, --insecure or limits: \
+                 use the same options, or --listen with another port",
+                self.address
+            )));
+        }
+        let mut summary = String::new();
+        let mut name = String::new();
+        for device in &request.devices {
+            check_place(device, &asked.directory)?;
+            let offered = add_offer(&mut self.shared, number, device)?;
+            (name, summary) = (offered.name.clone(), offered.description.summary.clone());
+        }
+        emit(Event::Offered { name: name.clone(), summary: summary.clone() });
+        Ok(Answer::offering(name, summary))
+    }
+
+    fn withdraw(&mut self, number: u64, emit: &mut dyn FnMut(Event)) {
+        let users = self.shared.get(&number).map(|device| device.users.clone()).unwrap_or_default();
+        for user in users {
+            if let Some(session) = self.sessions.get_mut(&user.session) {
+                session.take_device(user.driver, "it is no longer shared", &mut self.shared, emit);
+            }
+        }
+        if let Some(device) = self.shared.remove(&number) {
+            emit(Event::Withdrawn { name: device.name });
+        }
+    }
+
+    fn receive(&mut self, greeting: &mut Greeting) -> Result<Option<Greeted>, String> {
+        loop {
+            if let Some(control) = greeting.control.as_mut() {
+                return match control.receive(now()) {
+                    Ok(None) => Ok(None),
+                    // Later bytes would be lost when the session takes the stream over.
+                    Ok(Some(Control::Hello { .. })) if !control.is_drained() => {
+                        Err("it sent more messages before the welcome".into())
+                    }
+                    Ok(Some(Control::Hello { host, resume, received, attempt })) => {
+                        Ok(Some(Greeted::Hello { resume, received, attempt, host }))
+                    }
+                    Ok(Some(_)) => Err("it sent another message before `Hello`".into()),
+                    Err(error) => Err(error.to_string()),
+                };
+            }
+            match greeting.carrier.read(&mut greeting.bytes[greeting.filled..greeting.needed]) {
+                Ok(0) => return Err("it closed before it introduced itself".into()),
+                Ok(count) => greeting.filled += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            if greeting.filled < greeting.needed {
+                continue;
+            }
+            let said = &greeting.bytes[..greeting.filled];
+            let said_kind = Preamble::parse(said).map_err(|error| error.to_string())?;
+            greeting.carrier.forget(&mut self.poller);
+            let stream = match (said_kind, &self.known, &mut greeting.carrier) {
+                (Preamble::Control, None, Carrier::Quic(stream))
+                | (Preamble::SecureControl, Some(_), Carrier::Quic(stream)) => {
+                    let stream = stream.take().ok_or("it closed before it introduced itself")?;
+                    Ok(ControlStream::Quic(stream))
+                }
+                (Preamble::Data { session, driver }, None, Carrier::Tcp(_)) => {
+                    return Ok(Some(Greeted::Data { session, driver }));
+                }
+                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_))
+                    if greeting.filled == Introduction::BYTES =>
+                {
+                    let said = Introduction::parse(said).map_err(|error| error.to_string())?;
+                    return Ok(Some(Greeted::Introduction(said)));
+                }
+                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_)) => {
+                    greeting.needed = Introduction::BYTES;
+                    continue;
+                }
+                (Preamble::Control, None, Carrier::Tcp(stream)) => {
+                    self.admissions.shake_hands(now())?;
+                    stream.try_clone().map(ControlStream::Bare)
+                }
+                (Preamble::SecureControl, Some(known), Carrier::Tcp(stream)) => {
+                    self.admissions.shake_hands(now())?;
+                    let stream = stream.try_clone();
+                    let stream = stream.and_then(|stream| SecureStream::accept(stream, &known.trust));
+                    stream.map(|stream| ControlStream::Secure(Box::new(stream)))
+                }
+                (Preamble::Pairing, ..) => return Err(DOES_NOT_PAIR.into()),
+                (Preamble::Control | Preamble::Data { .. }, Some(_), _) => {
+                    return Err(REQUIRES_PAIRING.into());
+                }
+                (Preamble::SecureControl | Preamble::SecureData { .. }, None, _) => {
+                    return Err(IS_INSECURE.into());
+                }
+                (Preamble::Data { .. } | Preamble::SecureData { .. }, _, Carrier::Quic(_)) => {
+                    return Err("records need a data connection of their own".into());
+                }
+            };
+            let mut control = ControlLink::new(&self.request.limits, now());
+            let stream = stream.map_err(|error| error.to_string())?;
+            control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
+            greeting.control = Some(control);
+        }
+    }
+
+    fn dismiss(&mut self, mut greeting: Greeting, reason: &str, emit: &mut dyn FnMut(Event)) {
+        greeting.carrier.forget(&mut self.poller);
+        let goodbye = Control::Goodbye { reason: reason.into() };
+        // Every version of Outboard understands a `Goodbye`; do not wait for its delivery.
+        match (greeting.control.take(), &mut greeting.carrier) {
+            (Some(mut control), _) => {
+                let _ = control.send(&goodbye);
+                control.part(reason, &mut self.poller);
+            }
+            (None, Carrier::Tcp(stream)) => drop(io::Write::write(stream, &goodbye.emit())),
+            (None, Carrier::Quic(stream)) => {
+                if let Some(mut stream) = stream.take() {
+                    let _ = io::Write::write(&mut stream, &goodbye.emit());
+                    stream.close(reason);
+                }
+            }
+        }
+        if self.admissions.refuse(reason) {
+            emit(Event::Refused { peer: greeting.peer.to_string(), reason: reason.into() });
+        }
+    }
+
+    fn welcome(
+        &mut self,
+        mut greeting: Greeting,
+        resume: Option<SessionToken>,
+        (received, attempt): (u64, u32),
+        host: String,
+        emit: &mut dyn FnMut(Event),
+    ) {
+        let key = greeting.control.as_mut().and_then(ControlLink::peer);
+        self.refresh_known(emit);
+        let (name, permit) = match (&self.known, &key) {
+            (None, _) => (host, Permit::All),
+            (Some(known), Some(key)) => match (known.name_of(key), known.permit(key)) {
+                (Some(name), Some(permit)) => (name.to_string(), permit),
+                _ => {
+                    let reason = format!(
+                        "this host is not paired with the other (key {}): pair them with `outboard pair`",
+                        key.short()
+                    );
+                    return self.dismiss(greeting, &reason, emit);
+                }
+            },
+            (Some(_), None) => return self.dismiss(greeting, REQUIRES_PAIRING, emit),
+        };
+        let token = |session: &Session| resume == Some(session.token) && session.key == key;
+        let found = self.sessions.iter().find(|(_, session)| token(session)).map(|(id, _)| *id);
+        let (address, peer) = (greeting.peer, format!("{name} ({})", greeting.peer));
+        if let Some(session) = found.and_then(|id| self.sessions.get_mut(&id)) {
+            if !session.is_newer(attempt) {
+                return self.dismiss(greeting, "this session already has a newer connection", emit);
+            }
+            let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
+            if let Err(error) = session.resume(stream, received, &self.request.host, &mut self.poller, emit) {
+                emit(Event::Refused { peer, reason: error.to_string() });
+            }
+            return;
+        }
+        if let Some(reason) = self.session_limit(key.as_ref(), address) {
+            return self.dismiss(greeting, &reason, emit);
+        }
+        let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
+        let id = self.next_session;
+        self.next_session += 1;
+        let identity = PeerIdentity { name, address, key, permit };
+        match Session::begin(id, identity, (stream, attempt), &self.request, &mut self.poller) {
+            Ok(session) => {
+                self.sessions.insert(id, session);
+                emit(Event::PeerJoined { peer });
+                self.divide_processor(emit);
+            }
+            Err(error) => emit(Event::Refused { peer, reason: error.to_string() }),
+        }
+    }
+
+    /// Reloads the list of peers, which another process may have changed: ends the sessions of removed peers, and
+    /// takes devices from peers that lost the permission.
+    fn refresh_known(&mut self, emit: &mut dyn FnMut(Event)) {
+        let Some(known) = &mut self.known else { return };
+        match known.refresh() {
+            Ok(false) => return,
+            Ok(true) => emit(Event::KnownPeers { peers: known.names() }),
+            Err(error) => {
+                emit(Event::Warning { problem: format!("the list of peers cannot be read: {error}") })
+            }
+        }
+        let mut forgotten = Vec::new();
+        for (id, session) in &mut self.sessions {
+            match session.key.and_then(|key| known.permit(&key)) {
+                Some(permit) => session.permit(permit, &mut self.shared, emit),
+                None => forgotten.push(*id),
+            }
+        }
+        for id in forgotten {
+            self.end_session(id, "this host is no longer paired with the other", emit);
+        }
+    }
+
+    fn end_session(&mut self, id: u64, reason: &str, emit: &mut dyn FnMut(Event)) {
+        if let Some(mut session) = self.sessions.remove(&id) {
+            session.say_goodbye(reason, &mut self.poller);
+            self.finish_session(session, reason, emit);
+        }
+    }
+
+    fn finish_session(&mut self, session: Session, reason: &str, emit: &mut dyn FnMut(Event)) {
+        let (peer, exit) = session.end(&mut self.shared, &mut self.poller);
+        self.exits.retain(|exit| !exit.is_finished());
+        self.exits.extend(exit);
+        emit(Event::PeerLeft { peer, reason: reason.into() });
+    }
+
+    fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, emit: &mut dyn FnMut(Event)) {
+        match (self.sessions.values_mut().find(|session| session.token == token), greeting.carrier) {
+            (Some(session), Carrier::Tcp(stream)) => session.link(driver, OwnedFd::from(stream), None),
+            (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", emit),
+        }
+    }
+
+    fn link_sealed(&mut self, greeting: Greeting, said: &Introduction, emit: &mut dyn FnMut(Event)) {
+        let found = self.sessions.values_mut().find_map(|session| {
+            let keys = session.accept(said)?;
+            Some((session, keys))
+        });
+        match (found, greeting.carrier) {
+            (Some((session, keys)), Carrier::Tcp(stream)) => {
+                session.link(said.driver, OwnedFd::from(stream), Some(keys));
+            }
+            (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", emit),
+        }
+    }
+}
+
+impl Greeting {
+    /// Returns whether the last wait found work for this connection.
+    fn is_due(&self, poller: &Poller) -> bool {
+        let is_ready = match &self.control {
+            Some(control) => control.is_ready(poller),
+            None => self.carrier.is_ready(poller),
+        };
+        is_ready || now() >= self.due_at
+    }
+
+    /// Takes the control stream, with all that has arrived on it.
+    fn take_stream(&mut self, poller: &mut Poller) -> Option<ControlStream> {
+        self.control.take()?.take_stream(poller)
+    }
+}
+
+/// Refusals of peers that use the wrong security mode or port.
+const REQUIRES_PAIRING: &str = "this host accepts paired hosts only: pair the two with `outboard pair`, or use --insecure \
+                             on both";
+const IS_INSECURE: &str = "this host shares with --insecure: use --insecure on both hosts, or on neither";
+const DOES_NOT_PAIR: &str =
+    "`outboard share` listens on this port: run `outboard pair` on that host, and use the port that it shows";
+
+enum Greeted {
+    Introduction(Introduction),
+    Hello { resume: Option<SessionToken>, received: u64, attempt: u32, host: String },
+    Data { session: SessionToken, driver: u32 },
+}
+
+/// Checks that a device of another process means the same here: not its standard input, and no path relative to
+/// another directory.
+fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), ServiceError> {
+    let DeviceChoice::Spec(text) = &device.device else { return Ok(()) };
+    let spec = registry::device_spec(text, Role::Device)?;
+    let here = std::env::current_dir().is_ok_and(|here| here == directory);
+    let relative = match spec.class.as_str() {
+        "stdin" => {
+            let problem = "standard input does not work through the `share` that already runs: use --listen with another port";
+            return Err(ServiceError::Usage(problem.into()));
+        }
+        "evdev" if spec.target.starts_with("name=") => false,
+        "file" | "unix" | "serial" | "evdev" => !spec.target.starts_with('/'),
+        class => class == "exec",
+    };
+    match relative && !here {
+        false => Ok(()),
+        true => Err(ServiceError::Usage(format!(
+            "the `share` that already runs has another working directory, so `{text}` is ambiguous: \
+             use an absolute path, or start both in one directory"
+        ))),
+    }
+}

@@ -1,0 +1,564 @@
+//! One peer's session at the device host: its control channel, its worker, and the devices that it uses.
+
+mod devices;
+mod processor;
+mod status;
+
+use crate::change;
+use crate::control_link::{ControlLink, LinkError};
+use crate::events::Event;
+use crate::offers::{Offers, Shared, UserLiveness};
+use crate::peer_session::{Driver, PeerSession};
+use crate::place::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT};
+use crate::share_request::ShareRequest;
+use contract::ServiceError;
+use contract::{Role, SealKeys, Time};
+use flow::fair::Processor;
+use flow::types::Notice;
+use hub::origin::PartnerOrigin;
+use modules::TransportPlan;
+use modules::now;
+use session::Limits;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use sys::random;
+use transports::quic::Tag;
+use trust::channel::ControlStream;
+use trust::{PeerKey, Permit};
+use wire::Control;
+use wire::control::CatalogueEntry;
+use wire::preamble::{Introduction, SessionToken};
+use worker::{Command, ExitWaiter, Workers};
+
+/// Delay between two tries to open a device that is being taken from a silent user.
+const TAKE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Interval between two `Stats` events.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest interval between two moves of one connection: an attacker on the path can forge many addresses.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A QUIC connection that is found by its tag.
+struct Reached {
+    /// The driver that it carries; `None` for the control channel.
+    driver: Option<u32>,
+    /// The latest address of the peer.
+    peer: Option<SocketAddr>,
+    /// Time of the last move.
+    at: Time,
+}
+
+impl Reached {
+    fn new(driver: Option<u32>, peer: Option<SocketAddr>) -> Reached {
+        Reached { driver, peer, at: Time::ZERO }
+    }
+}
+
+/// The work that a peer makes for the broker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Control messages, and reads.
+    pub messages: u64,
+    /// Control messages that open or close devices, change pipelines or list the catalogue.
+    pub requests: u64,
+}
+
+/// The result of a turn.
+pub enum TurnResult {
+    /// The session continues.
+    Continue,
+    /// The session is over, for this reason.
+    Over(String),
+}
+
+/// The identity of a session's peer.
+pub struct PeerIdentity {
+    /// The peer's name.
+    pub name: String,
+    /// The peer's address.
+    pub address: SocketAddr,
+    /// The key that the peer has shown; `None` with `--insecure`.
+    pub key: Option<PeerKey>,
+    /// The devices that the peer may open.
+    pub permit: Permit,
+}
+
+/// The device host's part of a driver.
+pub(crate) struct OpenDevice {
+    /// Number of the shared device.
+    number: u64,
+    /// The transport requested when the driver was opened.
+    transport: TransportPlan,
+}
+
+/// One peer's session.
+pub struct Session {
+    id: u64,
+    /// The token with which the peer resumes the session.
+    pub token: SessionToken,
+    /// Number of the peer's latest connection.
+    attempt: u32,
+    name: String,
+    /// The peer's address.
+    pub address: SocketAddr,
+    /// The peer's key; only the same key resumes the session.
+    pub key: Option<PeerKey>,
+    permit: Permit,
+    /// The part that both roles have.
+    pub(crate) common: PeerSession<OpenDevice>,
+    /// The workers' processor limit, and their measured use.
+    processor: Processor,
+    /// The catalogue sent last, if the peer has requested one.
+    catalogue: Option<Vec<CatalogueEntry>>,
+    /// Tags of QUIC connections, by which a peer that has moved is recognized.
+    tags: BTreeMap<Tag, Reached>,
+    /// Peer addresses of datagram connections, to recognize repeated introductions.
+    datagram_peers: BTreeMap<u32, SocketAddr>,
+    limits: Limits,
+    /// `Open` requests that wait for a device in use: the time of the next try, the time of the request, and the
+    /// request.
+    waiting: Vec<(Time, Time, Control)>,
+    /// Time of the next timeout.
+    due_at: Time,
+    /// Work is pending that no descriptor signals.
+    is_pending: bool,
+    /// The work since [`Session::take_work`].
+    work: Work,
+    /// Time of the next request for statistics; it differs between sessions, so that they do not all answer at once.
+    stats_at: Time,
+}
+
+impl Session {
+    /// Begins a session on an authenticated connection, and sends the `Welcome`.
+    pub fn begin(
+        id: u64,
+        identity: PeerIdentity,
+        (stream, attempt): (ControlStream, u32),
+        request: &ShareRequest,
+        poller: &mut Poller,
+    ) -> Result<Session, ServiceError> {
+        let workers = Workers::new(format!("session {id}"), request.limits.clone());
+        let token = new_token()?;
+        let mut link = ControlLink::new(&request.limits, now());
+        let host = request.host.clone();
+        let welcome = Control::Welcome { host, session: token, resumed: false, received: 0 };
+        if let Err(error) = link.connect(stream, 0, Some(&welcome), now()) {
+            link.disconnect(poller);
+            return Err(error.into());
+        }
+        let tag = link.quic().and_then(|stream| stream.tag());
+        let peer = format!("{} ({})", identity.name, identity.address);
+        Ok(Session {
+            id,
+            token,
+            attempt,
+            name: identity.name,
+            address: identity.address,
+            key: identity.key,
+            permit: identity.permit,
+            common: PeerSession::new(Role::Device, peer, link, workers),
+            processor: Processor::new(0),
+            catalogue: None,
+            tags: tag.into_iter().map(|tag| (tag, Reached::new(None, None))).collect(),
+            datagram_peers: BTreeMap::new(),
+            limits: request.limits.clone(),
+            waiting: Vec::new(),
+            due_at: Time::ZERO,
+            is_pending: true,
+            work: Work::default(),
+            stats_at: now().after(STATS_INTERVAL),
+        })
+    }
+
+    /// Returns whether this connection of the peer is the newest so far, and records it.
+    pub fn is_newer(&mut self, attempt: u32) -> bool {
+        let latest = self.attempt.max(attempt);
+        attempt > std::mem::replace(&mut self.attempt, latest)
+    }
+
+    /// Resumes the session on a new connection.
+    pub fn resume(
+        &mut self,
+        stream: ControlStream,
+        received: u64,
+        host: &str,
+        poller: &mut Poller,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        self.is_pending = true;
+        self.common.link.disconnect(poller);
+        self.lose_links();
+        let (session, ours) = (self.token, self.common.link.received());
+        let welcome = Control::Welcome { host: host.into(), session, resumed: true, received: ours };
+        self.common.link.connect(stream, received, Some(&welcome), now())?;
+        let tag = self.common.link.quic().and_then(|stream| stream.tag());
+        self.tags.extend(tag.map(|tag| (tag, Reached::new(None, None))));
+        self.common.handle_link_back(emit);
+        Ok(())
+    }
+
+    fn lose_links(&mut self) {
+        self.datagram_peers.clear();
+        self.tags.clear();
+        self.command(Command::LinksLost);
+    }
+
+    /// Attaches a TCP data connection to a driver.
+    pub fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>) {
+        self.link_over(driver, socket, keys, false);
+    }
+
+    /// Attaches a data connection to a driver. If it is not of the requested kind, the peer has switched between the
+    /// default transport and the fallback, because its network blocks UDP or no longer does.
+    fn link_over(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>, is_datagram: bool) {
+        let Some(opened) = self.common.drivers.get(&driver).map(|driver| &driver.own.transport) else {
+            return;
+        };
+        let transport = match (opened.class.is_datagram() == is_datagram, is_datagram) {
+            (true, _) => Some(opened.clone()),
+            (false, true) => TransportPlan::defaults(DEFAULT_TRANSPORT),
+            (false, false) => TransportPlan::defaults(FALLBACK_TRANSPORT),
+        };
+        self.command(Command::Link { driver, transport, socket, keys });
+        // If the control channel fails, the next turn notices.
+        let _ = self.common.link.send(&Control::Linked { driver });
+    }
+
+    /// Returns whether `peer` already carries this driver's datagrams; if so, confirms the connection again.
+    pub fn confirm_datagram_link(&mut self, driver: u32, peer: SocketAddr) -> bool {
+        let known = self.datagram_peers.get(&driver) == Some(&peer);
+        if known {
+            let _ = self.common.link.send(&Control::Linked { driver });
+        }
+        known
+    }
+
+    /// Returns whether a datagram connection of this session comes from `peer`.
+    pub fn has_datagram_link(&self, peer: SocketAddr) -> bool {
+        self.datagram_peers.values().any(|known| *known == peer)
+    }
+
+    /// Attaches a datagram connection from `peer` to a driver.
+    pub fn link_datagrams(&mut self, driver: u32, peer: SocketAddr, socket: OwnedFd, keys: Option<SealKeys>) {
+        self.datagram_peers.insert(driver, peer);
+        if let Some(keys) = &keys {
+            let tag = transports::quic::data_tag(keys);
+            self.tags.retain(|_, reached| reached.driver != Some(driver));
+            self.tags.insert(tag, Reached::new(Some(driver), Some(peer)));
+        }
+        self.link_over(driver, socket, keys, true);
+    }
+
+    /// Handles a datagram from `peer` whose tag belongs to a connection of this session, which may have moved there:
+    /// gives the connection a socket towards that address. Returns whether the tag is known.
+    pub fn follow(
+        &mut self,
+        tag: Tag,
+        peer: SocketAddr,
+        datagram: &[u8],
+        connect: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> bool {
+        let Some(reached) = self.tags.get_mut(&tag) else { return false };
+        let is_early = now() < reached.at.after(FOLLOW_INTERVAL);
+        if reached.peer == Some(peer) || is_early {
+            return true;
+        }
+        // On a system error, the peer's next datagram tries again.
+        let Ok(socket) = connect() else { return true };
+        (reached.peer, reached.at) = (Some(peer), now());
+        match reached.driver {
+            Some(driver) => self.command(Command::Move { driver, socket }),
+            None => {
+                if let Some(stream) = self.common.link.quic().filter(|stream| !stream.goes_to(peer))
+                    && stream.add_way(socket).is_ok()
+                {
+                    stream.take(datagram, peer);
+                    self.is_pending = true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Returns whether the peer made this introduction on the present control connection.
+    pub fn is_proven(&self, said: &Introduction) -> bool {
+        self.common.link.is_proven(said)
+    }
+
+    /// Returns the keys of a data connection with this introduction. `None` if the peer did not make it, or if it is
+    /// a replay.
+    pub fn accept(&mut self, said: &Introduction) -> Option<SealKeys> {
+        self.common.link.keys()?.accept(said)
+    }
+
+    /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover.
+    pub fn permit(&mut self, permit: Permit, shared: &mut Offers, emit: &mut dyn FnMut(Event)) {
+        self.permit = permit;
+        let is_lost = |driver: &Driver<OpenDevice>| {
+            shared
+                .get(&driver.own.number)
+                .is_some_and(|device| !self.permit.covers(&device.name, &device.allow))
+        };
+        let lost = self.common.drivers.iter().filter(|(_, driver)| is_lost(driver));
+        let lost: Vec<u32> = lost.map(|(driver, _)| *driver).collect();
+        for driver in lost {
+            self.take_device(driver, "it is no longer shared with this host", shared, emit);
+        }
+    }
+
+    /// Hands a reopened device to its driver.
+    pub fn return_device(&mut self, driver: u32, origin: PartnerOrigin) {
+        self.command(Command::Partner { driver, origin });
+        let _ = self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() });
+    }
+
+    /// Returns the liveness of the peer.
+    pub fn liveness(&self) -> UserLiveness {
+        let is_silent = self.common.silent_since().is_some() || !self.common.link.is_connected();
+        UserLiveness {
+            last_heard: (!is_silent).then(|| self.common.link.heard()),
+            is_refused: self.common.link.is_refused(),
+        }
+    }
+
+    /// Takes the device of this driver from the peer.
+    pub fn take_device(
+        &mut self,
+        driver: u32,
+        reason: &str,
+        shared: &mut Offers,
+        emit: &mut dyn FnMut(Event),
+    ) {
+        self.close(driver, reason, shared, emit);
+        // Queued until the peer is connected again; if the control channel fails, the next turn notices.
+        let _ = self.common.link.send(&Control::Close { driver, reason: reason.into() });
+    }
+
+    /// Asks the peer for the present state of its flow to the device, which this driver owns from now on.
+    pub fn resync(&mut self, driver: u32) {
+        self.command(Command::Resync { driver });
+    }
+
+    fn command(&mut self, command: Command) {
+        self.common.workers.send(command);
+    }
+
+    /// Serves the session for one turn.
+    pub fn serve(
+        &mut self,
+        shared: &mut Offers,
+        poller: &mut Poller,
+        now: Time,
+        emit: &mut dyn FnMut(Event),
+    ) -> TurnResult {
+        self.is_pending = false;
+        let steps = self.common.link.steps_left();
+        let conversed = self.converse(shared, poller, now, emit);
+        self.work.messages += u64::from(steps.saturating_sub(self.common.link.steps_left()));
+        match conversed {
+            Ok(TurnResult::Continue) => {}
+            Ok(over) => return over,
+            Err(error) => {
+                self.common.handle_link_failure(error.to_string(), poller);
+                self.lose_links();
+                // Reports of the workers may be left unread.
+                self.is_pending = true;
+            }
+        }
+        if self.common.link.is_silent(now) {
+            self.common.handle_silence(now, emit);
+        } else if self.common.link.is_connected() {
+            self.common.handle_link_back(emit);
+        }
+        match self.common.silent_since() {
+            Some(since) if now.since(since) >= self.limits.keep => {
+                TurnResult::Over("it did not reconnect".into())
+            }
+            _ => TurnResult::Continue,
+        }
+    }
+
+    /// Returns the work that the peer has made since the last call.
+    pub(crate) fn take_work(&mut self) -> Work {
+        std::mem::take(&mut self.work)
+    }
+
+    fn converse(
+        &mut self,
+        shared: &mut Offers,
+        poller: &mut Poller,
+        now: Time,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<TurnResult, LinkError> {
+        self.common.workers.clear(poller);
+        while let Some(report) = self.common.workers.poll() {
+            if let Some((driver, notice)) = self.common.handle_report(report, emit)? {
+                self.handle_notice(driver, notice, shared, emit)?;
+            }
+        }
+        while let Some(message) = self.common.link.poll(now)? {
+            self.work.requests += u64::from(is_request(&message));
+            if let Control::Goodbye { reason } = message {
+                return Ok(TurnResult::Over(reason));
+            }
+            if let Some(message) = self.common.handle_message(message)? {
+                self.handle(message, now, shared, emit)?;
+            }
+        }
+        for (at, asked, message) in std::mem::take(&mut self.waiting) {
+            match now >= at {
+                true => self.handle(message, asked, shared, emit)?,
+                false => self.waiting.push((at, asked, message)),
+            }
+        }
+        self.common.link.run_timeouts(now)?;
+        if now >= self.stats_at {
+            self.stats_at = now.after(STATS_INTERVAL);
+            self.command(Command::Stats);
+        }
+        self.common.update_facts();
+        Ok(TurnResult::Continue)
+    }
+
+    /// Handles a notice of a worker that [`PeerSession::handle_report`] leaves to the device host.
+    fn handle_notice(
+        &mut self,
+        driver: u32,
+        notice: Notice,
+        shared: &mut Offers,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        let Some(open) = self.common.drivers.get(&driver) else { return Ok(()) };
+        let device = shared.get_mut(&open.own.number);
+        match notice {
+            Notice::PartnerGone(reason) => {
+                if let Some(device) = device.filter(|device| device.present) {
+                    device.mark_gone();
+                    emit(Event::DeviceGone { name: open.name.clone(), reason: reason.clone() });
+                }
+                self.common.link.send(&Control::Presence { driver, present: false, reason })?;
+            }
+            Notice::LinkFailed(reason) => {
+                emit(Event::LinkLost { reason: format!("{}: {reason}", open.name) });
+                // The peer might notice the failure late or never.
+                self.common.link.send(&Control::Unlinked { driver })?;
+            }
+            // The application host dials; the present connection serves until then.
+            Notice::LinkHeldBack if self.common.silent_since().is_some() => {}
+            Notice::LinkHeldBack => self.common.link.send(&Control::Unlinked { driver })?,
+            Notice::Restarted { is_seen, .. } => {
+                self.datagram_peers.remove(&driver);
+                self.tags.retain(|_, reached| reached.driver != Some(driver));
+                if !is_seen {
+                    self.common.link.send(&Control::Unlinked { driver })?;
+                }
+            }
+            Notice::FlowEnded(_) => device.into_iter().for_each(Shared::end_pipe),
+            Notice::Failed(reason) => {
+                self.close(driver, &reason, shared, emit);
+                self.common.link.send(&Control::Close { driver, reason })?;
+            }
+            // `PeerSession` has handled the others.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        message: Control,
+        asked: Time,
+        shared: &mut Offers,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<(), LinkError> {
+        match message {
+            Control::List => {
+                let entries = self.catalogue(shared);
+                self.catalogue = Some(entries.clone());
+                self.common.link.send(&Control::Catalogue { entries })
+            }
+            Control::Open { ref name, .. }
+                if shared.values_mut().any(|device| {
+                    let may = self.permit.covers(&device.name, &device.allow);
+                    device.name == *name && may && device.request(asked, self.key)
+                }) =>
+            {
+                if self.waiting.len() < self.limits.drivers {
+                    self.common.workers.prepare();
+                    self.waiting.push((now().after(TAKE_INTERVAL), asked, message));
+                }
+                Ok(())
+            }
+            Control::Open { driver, name, transport, via, via_back, key, .. } => {
+                let proposed = (via.as_deref(), via_back.as_deref());
+                let answer = self.open(driver, (&name, &transport), proposed, &key, shared, emit);
+                self.common.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
+            }
+            Control::Close { driver, reason } => {
+                self.close(driver, &reason, shared, emit);
+                Ok(())
+            }
+            // Messages that only a device host sends are ignored.
+            _ => Ok(()),
+        }
+    }
+
+    /// Registers the session with the poller; returns the time of its next timeout.
+    pub fn register(&mut self, poller: &mut Poller) -> Time {
+        self.common.link.register(poller);
+        self.common.workers.register(poller);
+        let kept_until =
+            self.common.silent_since().map_or(Time(u64::MAX), |since| since.after(self.limits.keep));
+        let at = self
+            .common
+            .link
+            .poll_timeout(self.common.silent_since().is_some())
+            .min(kept_until)
+            .min(self.stats_at);
+        let at = if self.is_pending { Time::ZERO } else { at };
+        self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));
+        self.due_at
+    }
+
+    /// Returns whether the last wait found work for this session.
+    pub fn is_due(&self, poller: &Poller, now: Time) -> bool {
+        self.is_pending
+            || now >= self.due_at
+            || self.common.link.is_ready(poller)
+            || self.common.workers.is_ready(poller)
+    }
+
+    /// Tells the peer that the session is over.
+    pub fn say_goodbye(&mut self, reason: &str, poller: &mut Poller) {
+        let _ = self.common.link.send(&Control::Goodbye { reason: reason.into() });
+        self.common.link.part(reason, poller);
+    }
+
+    /// Ends the session. Returns the peer's name and address, and a handle for the exit of its worker.
+    pub fn end(mut self, shared: &mut Offers, poller: &mut Poller) -> (String, Option<ExitWaiter>) {
+        self.common.link.disconnect(poller);
+        for (driver, open) in &self.common.drivers {
+            if let Some(device) = shared.get_mut(&open.own.number) {
+                device.end_use(self.id, *driver, self.common.workers.take_memory(*driver));
+            }
+        }
+        self.common.workers.forget(poller);
+        (self.common.peer, self.common.workers.end())
+    }
+}
+
+fn new_token() -> Result<SessionToken, ServiceError> {
+    let bytes = random::bytes().map_err(|error| ServiceError::os("drawing a session token", error))?;
+    Ok(SessionToken(bytes))
+}
+
+/// True for messages that are work for the broker; workers handle most others.
+fn is_request(message: &Control) -> bool {
+    matches!(message, Control::List | Control::Open { .. } | Control::Close { .. })
+        || change::flow_of(message).is_some()
+}

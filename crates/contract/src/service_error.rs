@@ -1,0 +1,37 @@
+//! Errors of a service, by cause.
+
+use crate::DeviceError;
+use thiserror::Error;
+
+/// A service failed. The variant tells the cause.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The user's request is invalid.
+    #[error("{0}")]
+    Usage(String),
+    /// A device, or the application's node, failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// The other host refused or broke the protocol.
+    #[error("{0}")]
+    Peer(String),
+    /// The other host cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// A system call failed.
+    #[error("{operation}: {error}")]
+    Os {
+        /// The operation and its object.
+        operation: String,
+        /// The system's error.
+        error: std::io::Error,
+    },
+}
+
+impl ServiceError {
+    /// Makes a system error with its operation.
+    pub fn os(operation: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
+        ServiceError::Os { operation: operation.into(), error: error.into() }
+    }
+}

@@ -1,0 +1,424 @@
+//! Options of `share`, `attach` and `connect`, and their conversion to requests. The command line and the run file
+//! use the same options:
+//!
+//! ```toml
+//! [[share]]
+//! device = "evdev:/dev/input/event3"
+//!
+//! [[attach]]
+//! from = "udp://studio/event3"
+//! via = "buffer(play, delay=40ms)"
+//!
+//! [[connect]]
+//! source = "serial:/dev/ttyUSB0"
+//! sink = "pty:/tmp/tty"
+//!
+//! [service]
+//! metrics = "9845"
+//! ```
+
+use broker::ShareRequest;
+use broker::attach::{AttachRequest, AttachTarget};
+use broker::limits;
+use broker::place::{DEFAULT_PORT, FALLBACK_TRANSPORT, split_transport, with_port};
+use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
+use contract::{Role, ServiceError};
+use hub::application::ApplicationChoice;
+use hub::joint::Joint;
+use modules::{Pipelines, TransportPlan, registry, transport_plan};
+use pipeline::Joined;
+use serde::Deserialize;
+use std::path::PathBuf;
+use sys::address::host_name;
+
+/// Longest line of a run file that an error shows in full.
+const SHOWN_BYTES_MAX: usize = 500;
+
+/// The options of `attach`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachWords {
+    /// The devices, `[TRANSPORT://]HOST[:PORT]/NAME`.
+    #[serde(deserialize_with = "one_or_several")]
+    pub from: Vec<String>,
+    /// The local partners, `kind:rest`: one for each of `from`, or none to use the default of the device class.
+    #[serde(default, rename = "as", deserialize_with = "one_or_several")]
+    pub applications: Vec<String>,
+    /// Pipeline, device to application.
+    pub via: Option<String>,
+    /// Pipeline, application to device.
+    pub via_back: Option<String>,
+    /// A key file for pairs that encrypt, in addition to the session's key.
+    pub key_file: Option<PathBuf>,
+    /// Outlets of side ports, `PAIR[.PORT]=SPEC` each.
+    #[serde(default, rename = "port", deserialize_with = "one_or_several")]
+    pub ports: Vec<String>,
+    /// Options of the transport, `name=value,...`.
+    pub transport: Option<String>,
+    /// Disables authentication and encryption.
+    #[serde(default)]
+    pub insecure: bool,
+    /// Limits, `name=value,...` of [`LIMITS`].
+    pub limits: Option<String>,
+}
+
+/// The options of `connect`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectWords {
+    /// The device's side, `kind:rest`.
+    pub source: String,
+    /// The application's side, `kind:rest`.
+    pub sink: String,
+    /// Pipeline, source to sink.
+    pub via: Option<String>,
+    /// Pipeline, sink to source.
+    pub via_back: Option<String>,
+    /// A key file for pairs that encrypt.
+    pub key_file: Option<PathBuf>,
+    /// Outlets of side ports, `PAIR[.PORT]=SPEC` each.
+    #[serde(default, rename = "port", deserialize_with = "one_or_several")]
+    pub ports: Vec<String>,
+}
+
+/// A run file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// Devices to share.
+    #[serde(default)]
+    pub share: Vec<ShareWords>,
+    /// Devices of other hosts to attach.
+    #[serde(default)]
+    pub attach: Vec<AttachWords>,
+    /// Raw paths on this host.
+    #[serde(default)]
+    pub connect: Vec<ConnectWords>,
+    /// Options of the process.
+    #[serde(default)]
+    pub service: ServiceWords,
+}
+
+/// The options of the `[service]` table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceWords {
+    /// The address that serves metrics, `[ADDRESS:]PORT`: [`crate::metrics`].
+    pub metrics: Option<String>,
+}
+
+impl RunFile {
+    /// Parses TOML. An error names and shows the line.
+    pub fn parse(text: &str) -> Result<RunFile, ServiceError> {
+        let wrong = |error: toml::de::Error| ServiceError::Usage(shown(&error));
+        let file: RunFile = toml::from_str(text).map_err(wrong)?;
+        if file.share.is_empty() && file.attach.is_empty() && file.connect.is_empty() {
+            let problem = "there is nothing to do: the file has no [[share]], [[attach]] or [[connect]]";
+            return Err(ServiceError::Usage(problem.into()));
+        }
+        Ok(file)
+    }
+
+    /// Returns whether standard output carries data.
+    pub fn writes_stdout(&self) -> bool {
+        let attached = |attach: &AttachWords| {
+            attach.applications.is_empty() || attach.applications.iter().any(|text| is_stdout(text))
+        };
+        self.attach.iter().any(attached) || self.connect.iter().any(|connect| is_stdout(&connect.sink))
+    }
+
+    /// Converts `[[share]]` to requests, one for each address. An error names the entry.
+    pub fn share_requests(&self) -> Result<Vec<ShareRequest>, ServiceError> {
+        let mut requests: Vec<ShareRequest> = Vec::new();
+        for (index, words) in self.share.iter().enumerate() {
+            let request = words.request().map_err(|error| place(error, "share", index, &words.device))?;
+            match requests.iter_mut().find(|known| known.listen == request.listen) {
+                Some(known) if known.trust != request.trust || known.limits != request.limits => {
+                    let problem =
+                        format!("another [[share]] on {} differs in `insecure` or `limits`", known.listen);
+                    return Err(place(ServiceError::Usage(problem), "share", index, &words.device));
+                }
+                Some(known) => {
+                    known.announce |= request.announce;
+                    known.devices.extend(request.devices);
+                }
+                None => requests.push(request),
+            }
+        }
+        Ok(requests)
+    }
+
+    /// Converts `[[attach]]` to requests, one for each host and transport, and joints. An error names the entry.
+    pub fn attach_requests(&self) -> Result<(Vec<AttachRequest>, Vec<Joint>), ServiceError> {
+        let (mut requests, mut joints) = (Vec::new(), Vec::new());
+        for (index, words) in self.attach.iter().enumerate() {
+            let (some, joint) =
+                words.requests().map_err(|error| place(error, "attach", index, &words.from.join(" ")))?;
+            requests.extend(some);
+            joints.extend(joint);
+        }
+        Ok((requests, joints))
+    }
+
+    /// Checks `[[connect]]`. An error names the entry.
+    pub fn connections(&self) -> Result<Vec<(&ConnectWords, Pipelines)>, ServiceError> {
+        self.connect
+            .iter()
+            .enumerate()
+            .map(|(index, words)| match words.pipelines() {
+                Ok(pipelines) => Ok((words, pipelines)),
+                Err(error) => Err(place(error, "connect", index, &words.source)),
+            })
+            .collect()
+    }
+}
+
+impl AttachWords {
+    /// Converts the options to requests, one for each host and transport, and to a joint of the devices if their
+    /// pipeline asks for one.
+    pub fn requests(&self) -> Result<(Vec<AttachRequest>, Option<Joint>), ServiceError> {
+        let usage = |error: pipeline::PipelineError| ServiceError::Usage(error.to_string());
+        let read = |text: &String| Joined::parse(text, registry::pairs()).map_err(usage);
+        let joined = self.via.as_ref().filter(|_| self.from.len() > 1).map(read).transpose()?.flatten();
+        let Some(joined) = joined else { return Ok((self.each()?, None)) };
+        let origins = self.from.iter().map(|from| Origin::parse(from)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<_> = self.from.iter().zip(&origins).map(|(from, origin)| origin.names(from)).collect();
+        let pipelines = joined.pipelines(&names).map_err(usage)?;
+        let nodes = if Joint::keeps_apart(joined.joint()) { self.from.len() } else { 1 };
+        let mut applications = Vec::new();
+        for text in &self.applications {
+            registry::device_spec(text, Role::Application)?;
+            applications.push(ApplicationChoice::Spec(text.clone()));
+        }
+        if applications.is_empty() {
+            applications.extend((0..nodes).map(|_| ApplicationChoice::Suitable));
+        }
+        let devices: Vec<_> = origins.iter().map(|origin| origin.name.to_string()).collect();
+        let apart = AttachWords { via: None, applications: Vec::new(), ..self.clone() };
+        let mut requests = apart.each()?;
+        let outlets = requests.first().map(|request| &request.targets[0].pipelines.outlets[..]);
+        let after = joined.after().clone().with_outlets(outlets.unwrap_or_default());
+        let (joint, ports) = Joint::new(&devices, joined.joint().clone(), after, applications)?;
+        // Each host's request lists its devices in the order of `from`.
+        let mut filled = vec![0; requests.len()];
+        for ((origin, pipeline), port) in origins.iter().zip(pipelines).zip(ports) {
+            let Some(request) = requests.iter().position(|request| origin.is_of(request)) else { continue };
+            let target = &mut requests[request].targets[filled[request]];
+            filled[request] += 1;
+            target.application = ApplicationChoice::Joint(port);
+            target.pipelines.via = Some(pipeline);
+        }
+        Ok((requests, Some(joint)))
+    }
+
+    /// Converts the options to requests without a joint.
+    fn each(&self) -> Result<Vec<AttachRequest>, ServiceError> {
+        let applications = self.applications.len();
+        if self.from.is_empty() || applications != 0 && applications != self.from.len() {
+            return Err(ServiceError::Usage(format!(
+                "there are {} devices and {applications} applications: give one for each, or none",
+                self.from.len()
+            )));
+        }
+        let words = [self.via.as_deref(), self.via_back.as_deref(), None];
+        let ports = (&self.ports[..], self.from.len() > 1);
+        let pipelines = pipelines(words, self.key_file.as_deref(), ports)?;
+        let mut requests: Vec<AttachRequest> = Vec::new();
+        for (index, from) in self.from.iter().enumerate() {
+            let origin = Origin::parse(from)?;
+            let application = match self.applications.get(index) {
+                Some(text) => {
+                    registry::device_spec(text, Role::Application)?;
+                    ApplicationChoice::Spec(text.clone())
+                }
+                None => ApplicationChoice::Suitable,
+            };
+            let target = AttachTarget { name: origin.name.into(), application, pipelines: pipelines.clone() };
+            match requests.iter_mut().find(|request| origin.is_of(request)) {
+                Some(request) => request.targets.push(target),
+                None => requests.push(AttachRequest {
+                    address: origin.address,
+                    transport: transport_plan(origin.transport, self.transport.as_deref())?,
+                    fallback: fallback(from, self.transport.as_deref())?,
+                    targets: vec![target],
+                    trust: trust(self.insecure)?,
+                    limits: limits(self.limits.as_deref())?,
+                    host: host_name(),
+                }),
+            }
+        }
+        Ok(requests)
+    }
+}
+
+impl ConnectWords {
+    /// Checks the options and parses the pipelines.
+    pub fn pipelines(&self) -> Result<Pipelines, ServiceError> {
+        registry::device_spec(&self.source, Role::Device)?;
+        registry::device_spec(&self.sink, Role::Application)?;
+        let words = [self.via.as_deref(), self.via_back.as_deref(), None];
+        pipelines(words, self.key_file.as_deref(), (&self.ports, false))
+    }
+}
+
+/// The parts of `[TRANSPORT://]HOST[:PORT]/NAME`.
+#[derive(Debug, PartialEq, Eq)]
+struct Origin<'a> {
+    transport: &'a str,
+    /// The host, with its port.
+    address: String,
+    name: &'a str,
+}
+
+impl<'a> Origin<'a> {
+    /// Returns the names that select the device's flow in a joint, the most specific first; `whole` is the text
+    /// before parsing.
+    fn names(&self, whole: &'a str) -> Vec<&'a str> {
+        let plain = whole.split_once("://").map_or(whole, |(_, plain)| plain);
+        vec![whole, plain, self.name]
+    }
+
+    fn is_of(&self, request: &AttachRequest) -> bool {
+        request.address == self.address && request.transport.class.name() == self.transport
+    }
+
+    fn parse(text: &'a str) -> Result<Origin<'a>, ServiceError> {
+        let (transport, rest) = split_transport(text)?;
+        match rest.split_once('/') {
+            Some((host, name)) if !host.is_empty() && !name.is_empty() => {
+                Ok(Origin { transport, address: with_port(host), name })
+            }
+            _ => Err(ServiceError::Usage(format!(
+                "`{text}` does not name a device of a host: write [TRANSPORT://]HOST[:PORT]/NAME, such as \
+                 studio/event3 or udp://studio:{DEFAULT_PORT}/event3"
+            ))),
+        }
+    }
+}
+
+/// Formats an error with the line that contains it, unless that line is too long.
+fn shown(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    match text.lines().all(|line| line.len() <= SHOWN_BYTES_MAX) {
+        true => text.trim_end().into(),
+        false => format!("{}, in a line of more than {SHOWN_BYTES_MAX} bytes", error.message()),
+    }
+}
+
+/// Returns the fallback of the default transport; `None` if the user has chosen a transport.
+fn fallback(from: &str, options: Option<&str>) -> Result<Option<TransportPlan>, ServiceError> {
+    let is_free = !from.contains("://") && options.is_none();
+    is_free.then(|| transport_plan(FALLBACK_TRANSPORT, None)).transpose()
+}
+
+/// Returns whether this application writes its data to standard output.
+pub fn is_stdout(application: &str) -> bool {
+    application == "stdout" || application.starts_with("stdout:") || matches!(application, "y4m" | "y4m:")
+}
+
+/// Adds the entry of the run file to an error.
+fn place(error: ServiceError, table: &str, index: usize, which: &str) -> ServiceError {
+    let at = format!("[[{table}]] number {} ({which})", index + 1);
+    match error {
+        ServiceError::Usage(problem) => ServiceError::Usage(format!("{at}: {problem}")),
+        other => ServiceError::Usage(format!("{at}: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem<T>(result: Result<T, ServiceError>) -> String {
+        match result {
+            Err(ServiceError::Usage(problem)) => problem,
+            Err(other) => panic!("not the user's error: {other}"),
+            Ok(_) => panic!("accepted"),
+        }
+    }
+
+    #[test]
+    fn hosts_are_parsed_in_every_form() {
+        for (text, transport, address, name) in [
+            ("studio/mouse", "quic", "studio:7845", "mouse"),
+            ("udp://studio:9/a/b", "udp", "studio:9", "a/b"),
+            ("[::1]:9/m", "quic", "[::1]:9", "m"),
+            ("::1/m", "quic", "[::1]:7845", "m"),
+            ("[::1]/m", "quic", "[::1]:7845", "m"),
+            ("fe80::1%eth0/m", "quic", "[fe80::1%eth0]:7845", "m"),
+            ("[fe80::1%eth0]:9/m", "quic", "[fe80::1%eth0]:9", "m"),
+        ] {
+            assert_eq!(
+                Origin::parse(text).unwrap(),
+                Origin { transport, address: address.into(), name },
+                "{text}"
+            );
+        }
+        for wrong in ["studio", "/mouse", "studio/", "", "tcp://"] {
+            assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
+        }
+        assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));
+    }
+
+    #[test]
+    fn there_is_a_fallback_only_without_a_chosen_transport() {
+        let name = |from, options| fallback(from, options).unwrap().map(|plan| plan.class.name());
+        assert_eq!(name("studio/mouse", None), Some("tcp"));
+        assert_eq!(name("quic://studio/mouse", None), None);
+        assert_eq!(name("studio/mouse", Some("outbox=9")), None);
+    }
+
+    #[test]
+    fn a_run_file_has_the_options_of_the_command_line() {
+        let file = RunFile::parse(
+            r#"
+            [[share]]
+            device = "pattern:rate=5"
+            name = "p"
+            listen = "udp://127.0.0.1:9"
+            [[share]]
+            device = "null"
+            listen = "127.0.0.1:9"
+            [[attach]]
+            from = ["a/x", "b/y", "a/z"]
+            as = ["null", "stdout", "null"]
+            via = "null"
+            [[connect]]
+            source = "pattern"
+            sink = "null"
+            "#,
+        )
+        .unwrap();
+        let shares = file.share_requests().unwrap();
+        assert_eq!(shares.len(), 1, "one place to listen is one device_host");
+        assert_eq!((shares[0].devices.len(), shares[0].devices[0].name.as_deref()), (2, Some("p")));
+        let attaches = file.attach_requests().unwrap().0;
+        let targets: Vec<_> =
+            attaches.iter().map(|request| (request.address.as_str(), request.targets.len())).collect();
+        assert_eq!(targets, [("a:7845", 2), ("b:7845", 1)]);
+        assert_eq!(file.connections().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_error_in_a_run_file_is_located() {
+        for (text, says) in [
+            ("", "nothing to do"),
+            ("[[share]]\nname = 'x'", "missing field `device`"),
+            ("[[share]]\ndevice = 'null'\ncolour = 'red'", "line 3"),
+            ("[[attach]]\nfrom = 7", "a string, or a list of strings"),
+            ("[[teleport]]", "unknown field `teleport`"),
+        ] {
+            let problem = problem(RunFile::parse(text));
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
+        let endless = problem(RunFile::parse(&"\0".repeat(100_000)));
+        assert!(endless.len() < 1000, "{} bytes", endless.len());
+        let file =
+            RunFile::parse("[[share]]\ndevice = 'null'\n[[share]]\ndevice = 'pattern'\nvia = 'nul'").unwrap();
+        let problem = problem(file.share_requests());
+        assert!(
+            problem.starts_with("[[share]] number 2 (pattern): ") && problem.contains("^^^"),
+            "{problem}"
+        );
+    }
+}

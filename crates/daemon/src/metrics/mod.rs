@@ -1,0 +1,213 @@
+//! Metrics for Prometheus, over a minimal HTTP/1.1 server: `GET /metrics` and `GET /health`.
+//!
+//! One thread answers one request after the other. A request has at most [`REQUEST_BYTES_MAX`] bytes and must arrive
+//! within [`PATIENCE`]. The metrics come from the consoles of this process ([`broker::console`]) and contain names
+//! of devices and peers, but no keys, pairing codes or payload. There is no authentication, so the default address
+//! is loopback.
+
+mod exposition;
+
+use broker::console::{Answer, Operation, Status, ask, own_consoles};
+use contract::ServiceError;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::event::Event;
+use sys::poller::Poller;
+
+/// Most bytes of a request.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Timeout of a request, and of its answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Parses `[ADDRESS:]PORT`; without an address, loopback.
+pub fn address(text: &str) -> Result<SocketAddr, ServiceError> {
+    let port = || text.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    text.parse().ok().or_else(port).ok_or_else(|| {
+        ServiceError::Usage(format!("metrics: `{text}` is not [ADDRESS:]PORT, such as 9845 or [::1]:9845"))
+    })
+}
+
+/// A metrics server; it stops on drop.
+pub struct Endpoint {
+    asked: SocketAddr,
+    address: SocketAddr,
+    end: Event,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Starts a server.
+    pub fn start(at: SocketAddr) -> Result<Endpoint, ServiceError> {
+        let failed = |error| ServiceError::os(format!("serving metrics on {at}"), error);
+        let listener = TcpListener::bind(at).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let end = Event::new().map_err(failed)?;
+        let poller = Poller::new().map_err(failed)?;
+        let until = end.clone();
+        let serve = move || serve(&listener, poller, &until);
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(serve).map_err(failed)?;
+        Ok(Endpoint { asked: at, address, end, thread: Some(thread) })
+    }
+
+    /// Returns the address that was requested.
+    pub fn asked(&self) -> SocketAddr {
+        self.asked
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.end.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, mut poller: Poller, end: &Event) {
+    loop {
+        poller.register(listener.as_fd(), true, false);
+        poller.register(end.as_fd(), true, false);
+        // Waiting fails only if memory has run out; pause and try again.
+        if poller.wait(None).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if poller.is_ready(end.as_fd()) {
+            return;
+        }
+        while let Ok((stream, _)) = listener.accept() {
+            // An error affects this client only.
+            let _ = attend(stream);
+        }
+    }
+}
+
+fn attend(mut stream: TcpStream) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let answer = match read_head(&mut stream, until)? {
+        Some(head) => answer(&head),
+        None => response("431 Request Header Fields Too Large", "the request is too long\n"),
+    };
+    stream.write_all(answer.as_bytes())
+}
+
+/// Reads the head of a request; returns `None` if it is too long.
+fn read_head(stream: &mut TcpStream, until: Instant) -> io::Result<Option<String>> {
+    let mut head = Vec::new();
+    let mut bytes = [0; 1024];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => head.extend_from_slice(&bytes[..count]),
+        }
+        if head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
+        }
+        if head.len() > REQUEST_BYTES_MAX {
+            return Ok(None);
+        }
+    }
+}
+
+fn answer(head: &str) -> String {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target, version) = (words.next(), words.next().unwrap_or_default(), words.next());
+    if !version.is_some_and(|version| version.starts_with("HTTP/1.")) {
+        return response("400 Bad Request", "this is not an HTTP/1.1 request\n");
+    }
+    if method != Some("GET") {
+        return response("405 Method Not Allowed", "only GET is supported\n");
+    }
+    match target.split('?').next().unwrap_or_default() {
+        "/metrics" => response("200 OK", &exposition::emit(&statuses())),
+        "/health" => match health() {
+            problems if problems.is_empty() => response("200 OK", "ok\n"),
+            problems => response("503 Service Unavailable", &format!("{}\n", problems.join("\n"))),
+        },
+        _ => response("404 Not Found", "the paths are /metrics and /health\n"),
+    }
+}
+
+fn response(status: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: \
+         {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// Returns the status of every console of this process.
+fn statuses() -> Vec<Status> {
+    let told = |console: &std::path::PathBuf| match ask(console, &Operation::Stats {}) {
+        Ok(Answer::Status(status)) => Some(status),
+        _ => None,
+    };
+    own_consoles().unwrap_or_default().iter().filter_map(told).collect()
+}
+
+/// Returns the problems of this process.
+fn health() -> Vec<String> {
+    statuses().into_iter().flat_map(|status| status.problems).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(at: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        // A client that sends too much is cut off.
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    #[test]
+    fn a_request_is_answered_and_garbage_is_refused() {
+        let endpoint = Endpoint::start(address("0").unwrap()).unwrap();
+        let at = endpoint.address();
+        assert!(at.ip().is_loopback());
+        let metrics = said(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
+        assert!(metrics.contains("\noutboard_build_info{version=\""), "{metrics}");
+        for (request, status) in [
+            (&b"GET /nothing HTTP/1.1\r\n\r\n"[..], "404"),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            (b"hello\r\n\r\n", "400"),
+            (b"\xff\xfe\r\n\r\n", "400"),
+        ] {
+            assert!(said(at, request).starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}");
+        }
+        // Clients that send nothing or too much delay the next answer only briefly.
+        let silent = TcpStream::connect(at).unwrap();
+        drop(said(at, &[b'a'; 64 << 10]));
+        assert!(said(at, b"GET /health HTTP/1.0\r\n\r\n").contains("\r\n\r\nok\n"));
+        drop(silent);
+    }
+
+    #[test]
+    fn a_port_without_an_address_is_on_loopback() {
+        assert_eq!(address("9845").unwrap(), "127.0.0.1:9845".parse().unwrap());
+        assert_eq!(address("[::]:1").unwrap(), "[::]:1".parse().unwrap());
+        for wrong in ["", "host:1", "70000", "1.2.3.4"] {
+            assert!(matches!(address(wrong), Err(ServiceError::Usage(_))), "{wrong}");
+        }
+    }
+}

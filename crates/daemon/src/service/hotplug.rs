@@ -1,0 +1,138 @@
+//! Hotplug rules. A `[[share]]` with a pattern shares every matching device of its class, whenever it is plugged in.
+//!
+//! `evdev:*` matches all input devices, `serial:/dev/ttyUSB*` matches by path, `evdev:name=Logitech*` matches by
+//! name. Devices created by Outboard never match, as the host would share its own attached devices.
+
+use broker::share_words::ShareWords;
+use contract::Listing;
+use modules::registry;
+use std::time::Duration;
+use sys::uevent::{Uevent, Uevents};
+
+/// Delays of the checks after a kernel event: the node can be opened only once udev has set its permissions.
+pub(super) const LOOKS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
+
+/// Returns whether a `[[share]]` is a rule: its device is a pattern.
+pub fn is_rule(words: &ShareWords) -> bool {
+    words.device.split_once(':').is_some_and(|(class, pattern)| {
+        pattern.contains('*')
+            && registry::device_class(class).is_some_and(|class| class.subsystem().is_some())
+    })
+}
+
+/// A device that matches a rule.
+pub(super) struct Found {
+    pub(super) spec: String,
+    /// Identifies the device wherever it is plugged in.
+    pub(super) summary: String,
+    /// The preferred name in the catalogue.
+    pub(super) name: String,
+}
+
+/// Lists the devices that match a rule now.
+pub(super) fn find(rule: &ShareWords) -> Vec<Found> {
+    let Some((class, pattern)) = rule.device.split_once(':') else { return Vec::new() };
+    let Some(class) = registry::device_class(class) else { return Vec::new() };
+    let suits = |listing: &Listing| {
+        let target = listing.spec.split_once(':').map_or("", |(_, target)| target);
+        let meant = match pattern.strip_prefix("name=") {
+            Some(name) => is_like(name, &listing.summary) || is_like(name, title(&listing.summary)),
+            None => is_like(pattern, target),
+        };
+        meant && !listing.ours && listing.problem.is_none()
+    };
+    let found = |listing: Listing| Found {
+        name: rule.name.clone().unwrap_or_else(|| name(&listing)),
+        spec: listing.spec,
+        summary: listing.summary,
+    };
+    class.list().into_iter().filter(suits).map(found).collect()
+}
+
+/// Derives a device's name: from its path for classes that are known by path, otherwise from its summary.
+fn name(listing: &Listing) -> String {
+    let (class, target) = listing.spec.split_once(':').unwrap_or((&listing.spec, ""));
+    match class {
+        "serial" | "fb" => word(target.rsplit('/').next().unwrap_or_default()),
+        _ => word(title(&listing.summary)),
+    }
+}
+
+/// Returns a summary without the part in brackets at its end.
+fn title(summary: &str) -> &str {
+    summary.rsplit_once(" (").map_or(summary, |(title, _)| title)
+}
+
+/// Converts a title to a name: letters and digits, and hyphens for everything else.
+fn word(title: &str) -> String {
+    let parts: Vec<_> = title.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty()).collect();
+    match parts.join("-").to_lowercase() {
+        name if name.is_empty() => "device".into(),
+        name => name,
+    }
+}
+
+/// Returns whether `text` matches `pattern`, in which `*` matches any text.
+fn is_like(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut parts: Vec<_> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Returns whether a kernel event may concern a device that can be shared.
+fn concerns(event: &Uevent) -> bool {
+    let mut subsystems = registry::device_classes().iter().filter_map(|class| class.subsystem());
+    // An event without a subsystem reports that events were missed.
+    event.subsystem.is_empty() || subsystems.any(|subsystem| subsystem == event.subsystem)
+}
+
+/// Reads the pending kernel events; returns whether any may concern a device that can be shared.
+pub(super) fn poll(uevents: &Uevents) -> bool {
+    let mut any = false;
+    while let Some(event) = uevents.poll() {
+        any |= concerns(&event);
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_with_wildcards() {
+        for (pattern, text, is) in [
+            ("*", "", true),
+            ("*", "/dev/input/event3", true),
+            ("/dev/ttyUSB*", "/dev/ttyUSB0", true),
+            ("/dev/ttyUSB*", "/dev/ttyACM0", false),
+            ("*Wheel*", "Logitech G29 Wheel (gamepad)", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("ab", "ab", true),
+            ("ab", "abc", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(is_like(pattern, text), is, "{pattern} {text}");
+        }
+        assert_eq!(word(title("Logitech G29: Wheel! (gamepad)")), "logitech-g29-wheel");
+        assert_eq!(word("***"), "device");
+    }
+
+    #[test]
+    fn only_classes_that_can_be_listed_have_rules() {
+        let rule = |device: &str| is_rule(&ShareWords { device: device.into(), ..ShareWords::default() });
+        assert!(rule("evdev:*") && rule("serial:/dev/ttyUSB*"));
+        assert!(!rule("evdev:/dev/input/event3") && !rule("file:/tmp/*") && !rule("*"));
+    }
+}

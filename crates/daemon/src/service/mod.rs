@@ -1,0 +1,381 @@
+//! `outboard run FILE`: runs the entries of a file and reports to the service manager.
+//!
+//! SIGHUP and `outboard reload` read the file again. The whole file is checked first; a file with an error changes
+//! nothing. Then entries are compared by their options: equal entries keep running, new ones start, missing ones
+//! stop. All `[[share]]` entries with one address belong to one `DeviceHost`. It keeps running while devices come and
+//! go, and restarts only if `insecure`, `announce` or `limits` change.
+//!
+//! An entry that fails now (an unplugged device, a host that does not answer) is reported and retried automatically,
+//! and the other entries keep running.
+
+mod hotplug;
+mod manager;
+mod notify;
+mod plan;
+mod sharing;
+mod unit;
+
+pub use hotplug::is_rule;
+pub use plan::Source;
+
+use crate::metrics::Endpoint;
+use broker::console::{Answer, Console, Operation, Status, ask, own_consoles};
+use broker::events::{EmitEvent, Event, Reloaded};
+use contract::ServiceError;
+use contract::Time;
+use manager::Inherited;
+use modules::now;
+use notify::Manager;
+use plan::Plan;
+use sharing::Sharing;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use sys::event::Event as Wake;
+use sys::poller::Poller;
+use sys::signal::Hangup;
+use sys::stop::Stop;
+use sys::uevent::Uevents;
+use unit::{Finished, Unit, UnitContext, Words};
+
+/// Timeout of each shutdown step.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Interval between two searches for devices that match rules.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A running file.
+pub struct Supervisor {
+    source: Source,
+    inherited: Inherited,
+    sharings: Vec<Sharing>,
+    units: Vec<Unit>,
+    next: u64,
+    /// The metrics server, if requested.
+    endpoint: Option<Endpoint>,
+    /// The metrics address of the command line, which takes precedence over the file.
+    metrics: Option<SocketAddr>,
+    cx: UnitContext,
+    finished: Receiver<Finished>,
+    console: Option<Console>,
+    hangup: Hangup,
+    /// Kernel events about devices, if available.
+    uevents: Option<Uevents>,
+    /// Times of the coming searches for devices.
+    looks: Vec<Time>,
+    manager: Arc<Manager>,
+    poller: Poller,
+}
+
+impl Supervisor {
+    /// Checks the file and starts its entries. `sockets` come from a service manager
+    /// ([`take_sockets`](sys::activation::take_sockets)); `metrics` takes precedence over the file.
+    pub fn start(
+        source: Source,
+        metrics: Option<SocketAddr>,
+        sockets: Vec<OwnedFd>,
+        emit: EmitEvent,
+    ) -> Result<Supervisor, ServiceError> {
+        let failed = |error| ServiceError::os("starting", error);
+        let (to, finished) = channel();
+        let plan = source.plan()?;
+        let mut supervisor = Supervisor {
+            source,
+            inherited: Inherited::new(sockets)?,
+            sharings: Vec::new(),
+            units: Vec::new(),
+            next: 0,
+            endpoint: None,
+            metrics,
+            cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit },
+            finished,
+            console: Console::open().ok(),
+            hangup: Hangup::take_over().map_err(failed)?,
+            uevents: Uevents::open().ok(),
+            looks: Vec::new(),
+            manager: Arc::new(Manager::of_environment()),
+            poller: Poller::new().map_err(failed)?,
+        };
+        supervisor.apply(plan)?;
+        // Some errors of the file show only when the device is opened; they are the user's errors like the others.
+        let wrong = supervisor.sharings.iter_mut().find_map(Sharing::take_wrong);
+        match wrong {
+            Some(problem) => {
+                supervisor.end();
+                Err(ServiceError::Usage(problem))
+            }
+            None => Ok(supervisor),
+        }
+    }
+
+    /// Runs until all entries have ended or `stop` is raised.
+    pub fn run(mut self, stop: &Stop) -> Result<(), ServiceError> {
+        self.watch_over()?;
+        self.manager.notify(&format!("READY=1\nSTATUS={}", self.describe()));
+        while !stop.is_requested() {
+            self.collect();
+            if self.sharings.is_empty() && self.units.iter().all(|unit| unit.done) {
+                break;
+            }
+            if self.hangup.take() {
+                // `reload` has reported the error.
+                let _ = self.reload();
+            }
+            self.serve_console();
+            self.retry();
+            self.look();
+            self.sleep(stop)?;
+        }
+        self.manager.notify("STOPPING=1\nSTATUS=ending");
+        self.end();
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        let devices: usize = self.sharings.iter().map(Sharing::devices).sum();
+        let units = self.units.iter().filter(|unit| !unit.done).count();
+        let problems = self.problems().len();
+        let waits = if problems > 0 { format!(", {problems} to be retried") } else { String::new() };
+        format!("{devices} shared, {units} attached or connected{waits}")
+    }
+
+    /// Lists the entries that do not run, with the reason.
+    fn problems(&self) -> Vec<String> {
+        let unit = |unit: &Unit| {
+            let problem = unit.retry.problem.as_ref().filter(|_| unit.retry.at.is_some())?;
+            Some(format!("{}: {problem}", unit.words.name()))
+        };
+        self.sharings.iter().flat_map(Sharing::problems).chain(self.units.iter().filter_map(unit)).collect()
+    }
+
+    /// Reads the file again and applies it.
+    fn reload(&mut self) -> Result<Reloaded, ServiceError> {
+        let micros = now().0 / 1000;
+        self.manager.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        let result = match &self.source {
+            Source::File(_) => self.source.plan().and_then(|plan| self.apply(plan)),
+            Source::Text(_) | Source::Share(_) => {
+                Err(ServiceError::Usage("it has no run file to read again".into()))
+            }
+        };
+        match &result {
+            Ok(done) => (self.cx.emit)(Event::Reloaded { done: *done }),
+            Err(error) => {
+                let problem = format!("the file was not reloaded, and nothing has changed: {error}");
+                (self.cx.emit)(Event::Warning { problem });
+            }
+        }
+        self.manager.notify(&format!("READY=1\nSTATUS={}", self.describe()));
+        result
+    }
+
+    /// Starts and stops entries to match the plan. An error changes nothing.
+    fn apply(&mut self, plan: Plan) -> Result<Reloaded, ServiceError> {
+        let metrics = self.metrics.or(plan.metrics);
+        let endpoint = match metrics {
+            Some(at) if self.endpoint.as_ref().is_none_or(|endpoint| endpoint.asked() != at) => {
+                Some(Endpoint::start(at)?)
+            }
+            _ => None,
+        };
+        let mut fresh = Vec::new();
+        for share in &plan.shares {
+            let listen = share.request.listen;
+            if !self.sharings.iter().any(|sharing| sharing.listen() == listen) {
+                fresh.push(Sharing::start(self.next, &share.request, &mut self.inherited)?);
+                self.next += 1;
+            }
+        }
+        // From here on, only single entries can fail.
+        if metrics.is_none() || endpoint.is_some() {
+            self.endpoint = endpoint;
+            if let Some(endpoint) = &self.endpoint {
+                (self.cx.emit)(Event::Metrics { address: endpoint.address().to_string() });
+            }
+        }
+        self.sharings.extend(fresh);
+        let mut done = Reloaded::default();
+        self.apply_shares(&plan, &mut done);
+        let attaches = plan.attaches.into_iter().map(Words::Attach);
+        let words: Vec<_> = attaches.chain(plan.connects.into_iter().map(Words::Connect)).collect();
+        self.apply_units(words, &mut done)?;
+        Ok(done)
+    }
+
+    fn apply_shares(&mut self, plan: &Plan, done: &mut Reloaded) {
+        let cx = self.cx.clone();
+        self.sharings.retain_mut(|sharing| {
+            let kept = plan.shares.iter().any(|share| share.request.listen == sharing.listen());
+            if !kept {
+                done.ended += sharing.end();
+            }
+            kept
+        });
+        for share in &plan.shares {
+            let listen = share.request.listen;
+            let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.listen() == listen) else {
+                continue;
+            };
+            if !sharing.continues(share) {
+                done.ended += sharing.end();
+                sharing.restart(&share.request, &mut self.inherited, &cx);
+            }
+            sharing.apply(&share.devices, &cx, done);
+        }
+    }
+
+    fn apply_units(&mut self, mut words: Vec<Words>, done: &mut Reloaded) -> Result<(), ServiceError> {
+        for unit in &mut self.units {
+            match words.iter().position(|words| *words == unit.words) {
+                // An entry that has ended normally is not started again.
+                Some(index) => {
+                    words.remove(index);
+                    done.unchanged += 1;
+                }
+                None => {
+                    done.ended += 1;
+                    unit.gone = true;
+                    unit.stop.stop();
+                }
+            }
+        }
+        // A new entry may need a node that a stopped one still has.
+        self.settle(|unit| unit.gone && unit.threads > 0);
+        self.units.retain(|unit| !unit.gone);
+        for words in words {
+            let mut unit = Unit::new(self.next, words)?;
+            self.next += 1;
+            unit.start(&self.cx);
+            self.units.push(unit);
+            done.started += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until no unit satisfies `is_awaited`, or until the timeout.
+    fn settle(&mut self, is_awaited: impl Fn(&Unit) -> bool) {
+        let until = now().after(STOP_PATIENCE);
+        while self.units.iter().any(&is_awaited)
+            && let Ok(finished) = self.finished.recv_timeout(until.since(now()))
+        {
+            self.handle_end(finished);
+        }
+    }
+
+    fn collect(&mut self) {
+        self.cx.wake.clear();
+        while let Ok(finished) = self.finished.try_recv() {
+            self.handle_end(finished);
+        }
+    }
+
+    fn handle_end(&mut self, Finished { unit: id, result }: Finished) {
+        if let Some(unit) = self.units.iter_mut().find(|unit| unit.id == id) {
+            unit.handle_end(result, &self.cx);
+        } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id) {
+            sharing.handle_end(result, &self.cx);
+        }
+    }
+
+    /// Restarts failed entries whose time has come.
+    fn retry(&mut self) {
+        let at = now();
+        for unit in self.units.iter_mut().filter(|unit| unit.threads == 0 && unit.retry.is_due(at)) {
+            unit.start(&self.cx);
+        }
+        for sharing in &mut self.sharings {
+            sharing.retry(at, &mut self.inherited, &self.cx);
+        }
+    }
+
+    /// Searches for devices after kernel events, and at intervals, because not every change causes an event.
+    fn look(&mut self) {
+        let waits = |sharing: &Sharing| sharing.has_rules() || sharing.retry_at().is_some();
+        let is_wanted = self.sharings.iter().any(waits);
+        let at = now();
+        if self.uevents.as_ref().is_some_and(hotplug::poll) && is_wanted {
+            self.looks.extend(hotplug::LOOKS.map(|wait| at.after(wait)));
+        }
+        let due = self.looks.iter().any(|look| *look <= at);
+        self.looks.retain(|look| *look > at);
+        if due {
+            self.sharings.iter_mut().for_each(|sharing| sharing.look(&self.cx));
+        }
+        if is_wanted && self.looks.is_empty() {
+            self.looks.push(at.after(LOOK_INTERVAL));
+        }
+    }
+
+    fn sleep(&mut self, stop: &Stop) -> Result<(), ServiceError> {
+        self.poller.register(stop.wakes(), true, false);
+        self.poller.register(self.cx.wake.as_fd(), true, false);
+        self.poller.register(self.hangup.as_fd(), true, false);
+        if let Some(uevents) = &self.uevents {
+            self.poller.register(uevents.as_fd(), true, false);
+        }
+        if let Some(console) = &self.console {
+            console.register(&mut self.poller);
+        }
+        let units = self.units.iter().filter(|unit| unit.threads == 0).filter_map(|unit| unit.retry.at);
+        let at: Option<Time> = units
+            .chain(self.sharings.iter().filter_map(Sharing::retry_at))
+            .chain(self.looks.iter().copied())
+            .min();
+        let waited = self.poller.wait(at.map(|at| at.since(now())));
+        waited.map(drop).map_err(|error| ServiceError::os("waiting", error))
+    }
+
+    fn serve_console(&mut self) {
+        let Some(mut console) = self.console.take() else { return };
+        for (visitor, operation) in console.poll(&mut self.poller) {
+            let answer = match operation {
+                Operation::Stats {} => {
+                    Answer::Status(Status { problems: self.problems(), ..Status::of("run", Vec::new()) })
+                }
+                Operation::Reload {} => match self.reload() {
+                    Ok(done) => Answer::Reloaded(done),
+                    Err(error) => Answer::Refused { problem: error.to_string() },
+                },
+                _ => Answer::Refused {
+                    problem: "this console serves the run file only: use the other consoles of the process"
+                        .into(),
+                },
+            };
+            console.answer(visitor, &answer, &mut self.poller);
+        }
+        self.console = Some(console);
+    }
+
+    /// Starts the watchdog thread: it reports to the service manager that the service is alive, as long as every
+    /// console of this process answers.
+    fn watch_over(&self) -> Result<(), ServiceError> {
+        let Some(interval) = self.manager.watchdog else { return Ok(()) };
+        let manager = self.manager.clone();
+        let watch = move || {
+            loop {
+                let answers = |console: &std::path::PathBuf| ask(console, &Operation::Stats {}).is_ok();
+                if own_consoles().is_ok_and(|consoles| consoles.iter().all(answers)) {
+                    manager.notify("WATCHDOG=1");
+                }
+                std::thread::sleep(interval / 3);
+            }
+        };
+        let started = std::thread::Builder::new().name("watchdog".into()).spawn(watch);
+        started.map(drop).map_err(|error| ServiceError::os("starting a thread", error))
+    }
+
+    /// Stops all entries and waits for them, up to the timeout.
+    fn end(&mut self) {
+        self.sharings.iter().for_each(Sharing::stop);
+        for unit in &mut self.units {
+            unit.gone = true;
+            unit.stop.stop();
+        }
+        for sharing in &mut self.sharings {
+            sharing.end();
+        }
+        self.settle(|unit| unit.threads > 0);
+    }
+}

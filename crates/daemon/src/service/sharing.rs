@@ -1,0 +1,327 @@
+//! One address of a run file: its `DeviceHost`, and the devices offered there.
+
+use super::STOP_PATIENCE;
+use super::hotplug;
+use super::manager::Inherited;
+use super::plan::SharePlan;
+use super::unit::{Retry, UnitContext, new_stop, run_sharer};
+use broker::events::Event;
+use broker::events::Reloaded;
+use broker::share::{DeviceHost, Orders};
+use broker::share_request::ShareRequest;
+use broker::share_words::ShareWords;
+use contract::ServiceError;
+use contract::Time;
+use modules::now;
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::listening::Listening;
+use sys::stop::Stop;
+
+/// A `DeviceHost` on one address.
+///
+/// | state | `device_host` | `running` | `retry.at` |
+/// |---|---|---|---|
+/// | listening, not started | `Some` | `None` | `None` |
+/// | running | `None` | `Some` | `None` |
+/// | failed, to be retried | `None` | `None` | `Some` |
+pub(super) struct Sharing {
+    id: u64,
+    /// The request, with an empty list of devices.
+    request: ShareRequest,
+    stop: Stop,
+    /// Set until it runs.
+    device_host: Option<DeviceHost>,
+    /// Set while it runs.
+    running: Option<(Orders, JoinHandle<()>)>,
+    retry: Retry,
+    devices: Vec<Device>,
+    /// The entries that are hotplug rules.
+    rules: Vec<ShareWords>,
+    next: u64,
+}
+
+/// One `[[share]]`, or one device that matches a rule.
+struct Device {
+    /// The device's number in orders.
+    index: u64,
+    words: ShareWords,
+    offered: bool,
+    retry: Retry,
+    /// A permanent error of the entry, found when the device was opened.
+    wrong: Option<String>,
+    /// The rule that the device matches, and the device's summary; `None` for a plain `[[share]]`.
+    found: Option<(ShareWords, String)>,
+}
+
+impl Device {
+    fn new(index: u64, words: ShareWords, found: Option<(ShareWords, String)>) -> Device {
+        Device { index, words, offered: false, retry: Retry::default(), wrong: None, found }
+    }
+}
+
+impl Sharing {
+    /// Starts to listen, without devices.
+    pub(super) fn start(
+        id: u64,
+        request: &ShareRequest,
+        inherited: &mut Inherited,
+    ) -> Result<Sharing, ServiceError> {
+        let mut sharing = Sharing {
+            id,
+            request: request.clone(),
+            stop: new_stop()?,
+            device_host: None,
+            running: None,
+            retry: Retry::default(),
+            devices: Vec::new(),
+            rules: Vec::new(),
+            next: 0,
+        };
+        sharing.listen_on(inherited)?;
+        Ok(sharing)
+    }
+
+    fn listen_on(&mut self, inherited: &mut Inherited) -> Result<(), ServiceError> {
+        let at = self.request.listen;
+        let failed = |error| ServiceError::os(format!("listening on {at}"), error);
+        let listening = match inherited.listening(at).map_err(failed)? {
+            Some(listening) => listening,
+            None => Listening::at(at).map_err(failed)?,
+        };
+        self.stop = new_stop()?;
+        self.device_host = Some(DeviceHost::start_on(listening, self.request.clone())?);
+        Ok(())
+    }
+
+    /// Starts its thread, unless it runs already.
+    fn launch(&mut self, cx: &UnitContext) {
+        let Some(device_host) = self.device_host.take() else { return };
+        let orders = device_host.orders();
+        match run_sharer(self.id, device_host, self.stop.clone(), cx) {
+            Ok(thread) => self.running = Some((orders, thread)),
+            Err(error) => self.retry.fail("share", error.to_string(), &cx.emit),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn listen(&self) -> SocketAddr {
+        self.request.listen
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.running.as_ref().is_some_and(|(_, thread)| !thread.is_finished())
+    }
+
+    /// Returns the number of devices on offer.
+    pub(super) fn devices(&self) -> usize {
+        self.devices.iter().filter(|device| device.offered).count()
+    }
+
+    /// Returns whether the running `DeviceHost` satisfies the plan.
+    pub(super) fn continues(&self, plan: &SharePlan) -> bool {
+        plan.continues(self.request.trust.is_some(), self.request.announce, &self.request.limits)
+    }
+
+    /// Restarts with another request, without devices.
+    pub(super) fn restart(&mut self, request: &ShareRequest, inherited: &mut Inherited, cx: &UnitContext) {
+        self.request = request.clone();
+        self.devices.clear();
+        self.rules.clear();
+        self.listen_again(inherited, cx);
+    }
+
+    fn listen_again(&mut self, inherited: &mut Inherited, cx: &UnitContext) {
+        match self.listen_on(inherited) {
+            Ok(()) => self.retry.succeed(),
+            Err(error) => self.retry.fail("share", error.to_string(), &cx.emit),
+        }
+    }
+
+    /// Withdraws missing devices, then offers new ones.
+    pub(super) fn apply(&mut self, words: &[ShareWords], cx: &UnitContext, done: &mut Reloaded) {
+        let (rules, mut fresh): (Vec<_>, Vec<_>) = words.iter().cloned().partition(hotplug::is_rule);
+        done.unchanged += rules.iter().filter(|rule| self.rules.contains(rule)).count();
+        done.started += rules.iter().filter(|rule| !self.rules.contains(rule)).count();
+        done.ended += self.rules.iter().filter(|rule| !rules.contains(rule)).count();
+        self.rules = rules;
+        let rules = &self.rules;
+        let orders = self.running.as_ref().map(|(orders, _)| orders.clone());
+        self.devices.retain(|device| {
+            if let Some((rule, _)) = &device.found {
+                let stays = rules.contains(rule);
+                if !stays {
+                    withdraw(orders.as_ref(), device);
+                }
+                return stays;
+            }
+            let place = fresh.iter().position(|words| *words == device.words);
+            match place {
+                Some(index) => {
+                    fresh.remove(index);
+                    done.unchanged += 1;
+                }
+                None => {
+                    withdraw(orders.as_ref(), device);
+                    done.ended += 1;
+                }
+            }
+            place.is_some()
+        });
+        for words in fresh {
+            self.devices.push(Device::new(self.next, words, None));
+            self.next += 1;
+            done.started += 1;
+        }
+        self.look(cx);
+        self.offer(cx, |device| !device.offered && device.retry.at.is_none() && device.wrong.is_none());
+        self.launch(cx);
+    }
+
+    pub(super) fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// Offers new devices that match the rules, withdraws unplugged ones, and retries failed ones. A device in use
+    /// is not withdrawn: its user keeps the node, and gets the device again when it is back.
+    pub(super) fn look(&mut self, cx: &UnitContext) {
+        for rule in self.rules.clone() {
+            let mut found = hotplug::find(&rule);
+            let orders = self.running.as_ref().map(|(orders, _)| orders);
+            self.devices.retain_mut(|device| {
+                let Some((_, summary)) = device.found.as_ref().filter(|(own, _)| *own == rule) else {
+                    return true;
+                };
+                let same = |one: &hotplug::Found| one.spec == device.words.device && one.summary == *summary;
+                let back = |one: &hotplug::Found| one.summary == *summary;
+                if let Some(at) = found.iter().position(same) {
+                    found.swap_remove(at);
+                    return true;
+                }
+                let is_used = device.offered
+                    && orders.is_some_and(|orders| orders.withdraw_unused(device.index).is_err());
+                // The `DeviceHost` finds a device in use again, wherever it is plugged in.
+                if is_used && let Some(at) = found.iter().position(back) {
+                    device.words.device = found.swap_remove(at).spec;
+                }
+                is_used
+            });
+            for one in found {
+                if self.devices.iter().any(|device| device.words.device == one.spec) {
+                    continue;
+                }
+                let name = self.free_name(&one.name);
+                let words = ShareWords { device: one.spec, name: Some(name), ..rule.clone() };
+                self.devices.push(Device::new(self.next, words, Some((rule.clone(), one.summary))));
+                self.next += 1;
+            }
+        }
+        self.offer(cx, |device| !device.offered && device.wrong.is_none());
+    }
+
+    /// Returns the name, with a number appended if another device already has it.
+    fn free_name(&self, name: &str) -> String {
+        let is_free =
+            |name: &String| !self.devices.iter().any(|device| device.words.name.as_ref() == Some(name));
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        std::iter::once(name.to_string()).chain(numbered).find(is_free).unwrap_or_default()
+    }
+
+    fn offer(&mut self, cx: &UnitContext, is_due: impl Fn(&Device) -> bool) {
+        if self.device_host.is_none() && self.running.is_none() {
+            return;
+        }
+        for device in self.devices.iter_mut().filter(|device| is_due(device)) {
+            let name = format!("share {}", device.words.device);
+            let offered = device.words.request().and_then(|mut request| match request.devices.pop() {
+                Some(wanted) => match (&mut self.device_host, &self.running) {
+                    (Some(device_host), _) => device_host.offer_at_start(device.index, &wanted),
+                    (None, Some((orders, _))) => orders.offer(device.index, wanted),
+                    (None, None) => Ok(()),
+                },
+                None => Ok(()),
+            });
+            match offered {
+                Ok(()) => {
+                    device.offered = true;
+                    device.retry.succeed();
+                }
+                Err(ServiceError::Usage(problem)) => {
+                    (cx.emit)(Event::Warning { problem: format!("{name}: {problem}") });
+                    device.retry.succeed();
+                    device.wrong = Some(format!("{name}: {problem}"));
+                }
+                Err(error) => device.retry.fail(&name, error.to_string(), &cx.emit),
+            }
+        }
+    }
+
+    /// Takes the first permanent error of an entry.
+    pub(super) fn take_wrong(&mut self) -> Option<String> {
+        self.devices.iter_mut().find_map(|device| device.wrong.take())
+    }
+
+    /// Lists the devices that are not on offer, with the reason.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let own = self.retry.problem.iter().map(|problem| format!("share: {problem}"));
+        own.chain(self.devices.iter().filter_map(|device| {
+            let waits = device.retry.problem.as_ref();
+            let waits = waits.map(|problem| format!("share {}: {problem}", device.words.device));
+            device.wrong.clone().or(waits)
+        }))
+    }
+
+    /// Returns the time of the next retry.
+    pub(super) fn retry_at(&self) -> Option<Time> {
+        let devices = self.devices.iter().filter_map(|device| device.retry.at);
+        devices.filter(|_| self.running.is_some()).chain(self.retry.at).min()
+    }
+
+    pub(super) fn retry(&mut self, at: Time, inherited: &mut Inherited, cx: &UnitContext) {
+        if self.retry.is_due(at) && self.running.is_none() {
+            self.listen_again(inherited, cx);
+            self.offer(cx, |device| !device.offered && device.wrong.is_none());
+            self.launch(cx);
+        }
+        self.offer(cx, |device| device.retry.is_due(at));
+    }
+
+    /// Handles the end of the thread; schedules a retry unless it was stopped.
+    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, cx: &UnitContext) {
+        if self.runs() || self.stop.is_requested() {
+            return;
+        }
+        self.running = None;
+        self.devices.iter_mut().for_each(|device| device.offered = false);
+        let problem = result.err().map_or_else(|| "it ended".into(), |error| error.to_string());
+        self.retry.fail(&format!("share on {}", self.request.listen), problem, &cx.emit);
+    }
+
+    /// Requests the stop of the thread.
+    pub(super) fn stop(&self) {
+        self.stop.stop();
+    }
+
+    /// Stops the thread and waits for it, up to the timeout. Returns the number of devices that it had.
+    pub(super) fn end(&mut self) -> usize {
+        self.stop();
+        let until = now().after(STOP_PATIENCE);
+        self.device_host = None;
+        while self.runs() && now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.running = None;
+        self.devices.len()
+    }
+}
+
+fn withdraw(orders: Option<&Orders>, device: &Device) {
+    if let Some(orders) = orders.filter(|_| device.offered) {
+        // A `DeviceHost` that does not answer has ended, or the watchdog will find that it hangs.
+        let _ = orders.withdraw(device.index);
+    }
+}

@@ -1,0 +1,190 @@
+//! One `[[attach]]` or `[[connect]]` while it runs: its threads, and its restart after a failure.
+
+use crate::config::{AttachWords, ConnectWords};
+use broker::attach::ApplicationHost;
+use broker::events::{EmitEvent, Event};
+use broker::share::DeviceHost;
+use contract::ServiceError;
+use contract::Time;
+use flow::raw_path;
+use modules::now;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::event::Event as Wake;
+use sys::stop::Stop;
+
+/// Delay before a restart: the first one, and the longest. It doubles in between.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// The result of a unit's thread.
+pub(super) struct Finished {
+    pub(super) unit: u64,
+    pub(super) result: Result<(), ServiceError>,
+}
+
+/// Channel for the results of threads, and for events.
+#[derive(Clone)]
+pub(super) struct UnitContext {
+    pub(super) to: Sender<Finished>,
+    pub(super) wake: Wake,
+    pub(super) emit: EmitEvent,
+}
+
+/// Retry with exponential backoff.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Retry {
+    failures: u32,
+    /// The latest error.
+    pub(super) problem: Option<String>,
+    pub(super) at: Option<Time>,
+}
+
+impl Retry {
+    /// Records a failure and schedules a retry. Reports the problem if it is new.
+    pub(super) fn fail(&mut self, name: &str, problem: String, emit: &EmitEvent) {
+        let wait = RETRY_AFTER[0].saturating_mul(1 << self.failures.min(10)).min(RETRY_AFTER[1]);
+        self.failures += 1;
+        self.at = Some(now().after(wait));
+        if self.problem.as_ref() != Some(&problem) {
+            emit(Event::Warning { problem: format!("{name}: {problem}; it will be retried") });
+        }
+        self.problem = Some(problem);
+    }
+
+    /// Resets the backoff after a success.
+    pub(super) fn succeed(&mut self) {
+        *self = Retry::default();
+    }
+
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.at.is_some_and(|at| at <= now)
+    }
+}
+
+/// The options of a unit, which identify it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Words {
+    Attach(AttachWords),
+    Connect(ConnectWords),
+}
+
+impl Words {
+    /// Returns a name for messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Words::Attach(words) => format!("attach {}", words.from.join(" ")),
+            Words::Connect(words) => format!("connect {} {}", words.source, words.sink),
+        }
+    }
+}
+
+/// One `[[attach]]` or `[[connect]]`.
+pub(super) struct Unit {
+    pub(super) id: u64,
+    pub(super) words: Words,
+    pub(super) stop: Stop,
+    /// Number of running threads.
+    pub(super) threads: usize,
+    pub(super) retry: Retry,
+    /// It has ended normally.
+    pub(super) done: bool,
+    /// It is no longer in the file.
+    pub(super) gone: bool,
+}
+
+impl Unit {
+    pub(super) fn new(id: u64, words: Words) -> Result<Unit, ServiceError> {
+        let stop = new_stop()?;
+        Ok(Unit { id, words, stop, threads: 0, retry: Retry::default(), done: false, gone: false })
+    }
+
+    /// Starts, or restarts, its threads.
+    pub(super) fn start(&mut self, cx: &UnitContext) {
+        self.retry.at = None;
+        if let Err(error) = self.try_start(cx) {
+            self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
+        }
+    }
+
+    fn try_start(&mut self, cx: &UnitContext) -> Result<(), ServiceError> {
+        self.stop = new_stop()?;
+        match self.words.clone() {
+            Words::Attach(words) => {
+                let (requests, joint) = words.requests()?;
+                for request in requests {
+                    self.run(cx, move |stop, emit| ApplicationHost::start(request)?.run(stop, emit))?;
+                }
+                if let Some(joint) = joint {
+                    self.run(cx, move |stop, emit| joint.run(stop, &mut |event| emit(event.into())))?;
+                }
+            }
+            Words::Connect(words) => {
+                let pipelines = words.pipelines()?;
+                self.run(cx, move |stop, emit| {
+                    let moved = raw_path::connect(&words.source, &words.sink, &pipelines, stop)?;
+                    emit(Event::Connected { source: words.source, sink: words.sink, moved });
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        cx: &UnitContext,
+        work: impl FnOnce(&Stop, &mut dyn FnMut(Event)) -> Result<(), ServiceError> + Send + 'static,
+    ) -> Result<(), ServiceError> {
+        drop(spawn(self.id, &self.words.name(), self.stop.clone(), cx.clone(), work)?);
+        self.threads += 1;
+        Ok(())
+    }
+
+    /// Handles the end of one thread. After a failure, stops the others and schedules a restart.
+    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, cx: &UnitContext) {
+        self.threads -= 1;
+        if let Err(error) = result
+            && !self.gone
+        {
+            self.stop.stop();
+            self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
+        }
+        self.done |= self.threads == 0 && self.retry.at.is_none();
+    }
+}
+
+/// Runs a `DeviceHost` in a thread.
+pub(super) fn run_sharer(
+    id: u64,
+    device_host: DeviceHost,
+    stop: Stop,
+    cx: &UnitContext,
+) -> Result<JoinHandle<()>, ServiceError> {
+    spawn(id, "share", stop, cx.clone(), move |stop, emit| device_host.run(stop, emit))
+}
+
+fn spawn(
+    unit: u64,
+    name: &str,
+    stop: Stop,
+    cx: UnitContext,
+    work: impl FnOnce(&Stop, &mut dyn FnMut(Event)) -> Result<(), ServiceError> + Send + 'static,
+) -> Result<JoinHandle<()>, ServiceError> {
+    let run = move || {
+        let mut emit = |event| (cx.emit)(event);
+        let work = std::panic::AssertUnwindSafe(|| work(&stop, &mut emit));
+        let panicked = |_| Err(ServiceError::Usage("it panicked: please report this".into()));
+        let result = std::panic::catch_unwind(work).unwrap_or_else(panicked);
+        // The receiver has gone if the supervisor has ended.
+        let _ = cx.to.send(Finished { unit, result });
+        cx.wake.signal();
+    };
+    let name = name.split(' ').next().unwrap_or(name).to_string();
+    let started = std::thread::Builder::new().name(name).spawn(run);
+    started.map_err(|error| ServiceError::os("starting a thread", error))
+}
+
+pub(super) fn new_stop() -> Result<Stop, ServiceError> {
+    Stop::new().map_err(|error| ServiceError::os("eventfd", error))
+}

@@ -1,0 +1,116 @@
+//! The reading half of a stream: bytes to messages.
+
+use super::{Channel, Deframer, Frame, Framing, MessageReader, ReadBuffer};
+use contract::{Interest, Next, PartnerError, Readiness, Time};
+use rustix::io::Errno;
+
+/// Size of a read buffer for lines and containers.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Reads of one call to `next`, at most, so that a long message does not starve the thread's other work.
+const READS_MAX: usize = 16;
+
+/// Reads a stream into pooled memory and splits it into messages without copying.
+#[derive(Debug)]
+pub(crate) struct StreamReader {
+    name: String,
+    channel: Channel,
+    buffer: ReadBuffer,
+    deframer: Deframer,
+    state: State,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Reading,
+    /// The stream has ended; messages are left.
+    Draining,
+    Ended,
+}
+
+impl StreamReader {
+    /// Creates a reader of `channel`; errors contain `name`.
+    pub(crate) fn new(name: impl Into<String>, channel: Channel, framing: Framing) -> Self {
+        let buffer_bytes = match framing.frame {
+            Frame::Chunk(size) => size,
+            Frame::Line | Frame::Container => BUFFER_BYTES,
+        };
+        StreamReader {
+            name: name.into(),
+            channel,
+            buffer: ReadBuffer::new(buffer_bytes),
+            deframer: Deframer::new(framing.frame, framing.max),
+            state: State::Reading,
+            bytes: 0,
+        }
+    }
+
+    /// Returns true if the stream has ended and no messages are left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// Reads once. Returns true if there was data or the end.
+    fn read(&mut self) -> Result<bool, PartnerError> {
+        let fresh = match self.buffer.read(&self.channel) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            // A terminal that was hung up returns EIO instead of the end of file.
+            Err(Errno::IO) if rustix::termios::isatty(&self.channel) => 0,
+            Err(Errno::CONNRESET) => return Err(PartnerError::Gone(self.name.clone())),
+            Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
+        };
+        self.bytes += fresh as u64;
+        if fresh == 0 {
+            self.state = State::Draining;
+        }
+        let is_complete = self.deframer.is_complete_with(self.buffer.filled(), fresh);
+        if fresh == 0 || self.buffer.is_full() || is_complete {
+            self.deframer.push(self.buffer.take());
+        }
+        Ok(true)
+    }
+}
+
+impl MessageReader for StreamReader {
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        for _ in 0..READS_MAX {
+            if let Some(message) = self.deframer.next(now)? {
+                return Ok(Next::Message(message));
+            }
+            match self.state {
+                State::Reading => {}
+                State::Draining => {
+                    let last = self.deframer.end(now)?;
+                    if last.is_none() {
+                        self.state = State::Ended;
+                    }
+                    return Ok(last.map_or(Next::End, Next::Message));
+                }
+                State::Ended => return Ok(Next::End),
+            }
+            if !self.read()? {
+                return Ok(Next::Nothing);
+            }
+        }
+        Ok(Next::Nothing)
+    }
+
+    fn readiness(&self) -> Readiness<'_> {
+        match self.state {
+            State::Reading if self.deframer.is_ready() => Readiness::now(),
+            State::Reading => self.channel.readiness(Interest::Read),
+            State::Draining => Readiness::now(),
+            State::Ended => Readiness::never(),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn ahead(&self) -> u64 {
+        (self.buffer.filled().len() + self.deframer.held_bytes()) as u64
+    }
+}

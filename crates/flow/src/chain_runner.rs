@@ -1,0 +1,248 @@
+//! Runs one half of a pipeline in a path: its stages, their output queue and their drop counts.
+
+use crate::stats::StageStats;
+use crate::trace::{self, FlowTrace};
+use crate::types::{FlowPlan, Wake};
+use contract::{Body, Feedback, Format, Half, Link, Message, Readiness, Site, StageError, Time};
+use links::Direct;
+use modules::isolation;
+use pipeline::{Chain, ChainOut, DropCounts, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
+use std::num::NonZeroU32;
+use std::time::Duration;
+use sys::poller::Poller;
+use sys::random;
+use wire::control::CONTROL_BODY_BYTES_MAX;
+
+/// Longest time without progress that an ended flow waits for its stages to release held messages.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Builds one half of a pipeline, each stage behind its configured link. An error names the stage that does not start.
+pub fn build_chain(
+    half: Half,
+    pipeline: &Pipeline,
+    format: &Format,
+    site: &Site,
+) -> Result<Chain, PipelineError> {
+    let formats = pipeline.formats(format)?;
+    let pairs: Vec<_> =
+        pipeline.pairs().iter().zip(&formats).filter(|(used, _)| !used.is_in_junction).collect();
+    // The loop below creates links in this order.
+    let mut runs = isolation::runs(&pairs, half, site).into_iter();
+    let mut make = |used: &PairUse, half: Half, format: &Format| match runs.next().flatten() {
+        Some(link) => link,
+        None => make_link(used, half, format, site),
+    };
+    match half {
+        Half::Source => Chain::source(pipeline, format, &mut make),
+        Half::Sink => Chain::sink(pipeline, format, &mut make),
+    }
+}
+
+/// Builds one half of a pair behind its configured link.
+pub fn make_link(
+    used: &PairUse,
+    half: Half,
+    format: &Format,
+    site: &Site,
+) -> Result<Box<dyn Link>, StageError> {
+    if let Some(link) = isolation::link(used, half, format, site)? {
+        return Ok(link);
+    }
+    let mut site = site.clone();
+    site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
+    Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))
+}
+
+/// A chain of stages with its output queue. The queue is `out.messages`, oldest first.
+pub struct ChainRunner {
+    chain: Chain,
+    /// Output of the stages that the path has not processed yet.
+    pub out: ChainOut,
+    /// Set while the flow drains: the fewest held messages so far, and the deadline for the next one to leave.
+    draining: Option<(usize, Time)>,
+    /// The stages know that the flow ends.
+    has_ended: bool,
+}
+
+impl ChainRunner {
+    /// Creates a runner with an empty output queue.
+    pub fn new(chain: Chain) -> Self {
+        ChainRunner { chain, out: ChainOut::default(), draining: None, has_ended: false }
+    }
+
+    /// Passes one message to the first stage.
+    pub fn feed(&mut self, message: Message, now: Time) {
+        self.chain.handle(message, now, &mut self.out);
+    }
+
+    /// Passes a control message from the other half of a pair to its stage.
+    pub fn handle_control(&mut self, pair: u16, body: &[u8], now: Time) {
+        self.chain.handle_control(pair.into(), body, now, &mut self.out);
+    }
+
+    /// Passes feedback on the flow's delivery to every stage.
+    pub fn handle_feedback(&mut self, feedback: &Feedback, now: Time) {
+        self.chain.handle_feedback(feedback, now, &mut self.out);
+    }
+
+    /// Drains the stages after the end of the input. Held messages leave at their own times, up to a timeout. Returns
+    /// whether the stages have released everything.
+    pub fn drain(&mut self, now: Time) -> bool {
+        let held = self.chain.held();
+        let (least, until) = *self.draining.get_or_insert((held, now.after(LINGER)));
+        if held < least {
+            self.draining = Some((held, now.after(LINGER)));
+        }
+        if !self.has_ended {
+            if held > 0 && now < until {
+                return false;
+            }
+            self.end(now);
+            self.draining = Some((self.chain.held(), now.after(LINGER)));
+            return !self.chain.is_ending();
+        }
+        if self.chain.is_ending() && now >= until {
+            let (name, reason) = ("pipeline", "not released in time");
+            self.out.drops.push(NamedDrop { pair: 0, name, reason, count: self.chain.kept() as u64 });
+            return true;
+        }
+        !self.chain.is_ending()
+    }
+
+    /// Ends the flow. Held messages come out immediately, or while [`ChainRunner::is_ending`] returns true.
+    pub fn end(&mut self, now: Time) {
+        self.has_ended = true;
+        self.chain.handle_end(now, &mut self.out);
+    }
+
+    /// Returns whether stages in their own processes still release held messages after [`ChainRunner::end`].
+    pub fn is_ending(&self) -> bool {
+        self.chain.is_ending()
+    }
+
+    /// Returns the time at which [`ChainRunner::drain`] times out.
+    pub fn drain_timeout(&self) -> Option<Time> {
+        self.draining.map(|(_, until)| until)
+    }
+
+    /// Collects the output of stages in their own processes and runs expired timers. Returns whether a timer had
+    /// expired.
+    pub fn run_timeouts(&mut self, now: Time) -> bool {
+        self.chain.collect(now, &mut self.out);
+        let due = self.chain.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.chain.handle_timeout(now, &mut self.out);
+        }
+        due
+    }
+
+    /// Returns the time of the next timer of the stages.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.chain.poll_timeout()
+    }
+
+    /// Registers the descriptors and timers of the stages.
+    pub fn register(&self, poller: &mut Poller, wake: &mut Wake) {
+        wake.add(poller, Readiness::never().or_at(self.chain.poll_timeout()));
+        self.chain.readiness().for_each(|readiness| wake.add(poller, readiness));
+    }
+
+    /// Returns the readiness of stages in their own processes.
+    pub fn readiness(&self) -> impl Iterator<Item = Readiness<'_>> {
+        self.chain.readiness()
+    }
+
+    /// Returns failures of module processes since the last call, as text for people.
+    pub fn incidents(&mut self) -> impl Iterator<Item = String> {
+        self.chain.incidents().into_iter().map(|(name, incident)| format!("`{name}`: {incident}"))
+    }
+
+    /// Returns the number of messages that would be lost with the stages.
+    pub fn at_risk(&self) -> usize {
+        self.chain.kept()
+    }
+
+    /// Returns whether a stage keeps state between messages.
+    pub fn has_state(&self) -> bool {
+        self.chain.remembers()
+    }
+
+    /// Returns a checkpoint of the stages' state; `None` while a message waits between two stages.
+    pub fn checkpoint(&self) -> Option<Body> {
+        self.chain.checkpoint()
+    }
+
+    /// Returns whether the first stage accepts another message.
+    pub fn has_room(&self) -> bool {
+        self.chain.has_room()
+    }
+
+    /// Replaces the stages. Messages in the old stages and in the output queue count as dropped for `reason`.
+    pub fn replace(&mut self, fresh: ChainRunner, reason: &str, now: Time, drops: &mut DropCounts) {
+        if !self.has_ended {
+            self.chain.handle_end(now, &mut self.out);
+        }
+        drops.add(reason, (self.out.messages.len() + self.chain.kept()) as u64);
+        self.settle(drops);
+        let trace = self.out.trace.take();
+        *self = fresh;
+        self.out.trace = trace;
+    }
+
+    /// Takes the control messages from the stages to their other halves: pair number and bytes.
+    pub fn take_controls(&mut self, drops: &mut DropCounts) -> Vec<(u16, Vec<u8>)> {
+        let count = self.out.controls.len();
+        let fits = |(pair, body): (usize, Vec<u8>)| {
+            (body.len() <= CONTROL_BODY_BYTES_MAX).then_some((pair as u16, body))
+        };
+        let controls: Vec<_> = self.out.controls.drain(..).filter_map(fits).collect();
+        drops.add("control larger than a frame", (count - controls.len()) as u64);
+        controls
+    }
+
+    /// Moves the stages' drops to `drops` and clears their errors.
+    pub fn settle(&mut self, drops: &mut DropCounts) {
+        for drop in self.out.drops.drain(..) {
+            drops.add(&format!("{}: {}", drop.name, drop.reason), drop.count);
+        }
+        self.out.errors.clear();
+        self.out.sides.clear();
+    }
+
+    /// Explains why no message of a flow came out: names the first stage that refused messages. `drops` holds the
+    /// path's drop counts.
+    pub fn failure(&self, drops: &DropCounts) -> Option<String> {
+        let refuses = |stage: StageStats| {
+            let count = drops.counts.get(&format!("{}: {REFUSED}", stage.name))?;
+            let reason = stage.error.map_or_else(String::new, |error| format!(": {error}"));
+            Some(format!(
+                "no received message could be used: `{}` refused {count} messages{reason}",
+                stage.name
+            ))
+        };
+        self.report().into_iter().find_map(refuses)
+    }
+
+    /// Traces one message in `one_in`, or continues an active trace. Returns the stamps since the last call.
+    pub fn trace(&mut self, one_in: NonZeroU32, plan: &FlowPlan, half: Half) -> Option<FlowTrace> {
+        match self.out.trace.as_deref_mut().filter(|trace| trace.one_in() == one_in) {
+            Some(trace) => Some(FlowTrace::new(plan, half, trace)),
+            None => {
+                self.out.trace = Some(trace::begin(one_in));
+                None
+            }
+        }
+    }
+
+    /// Stamps a message, if it is marked and its path is traced.
+    pub fn stamp(&mut self, message: &Message, point: Point) {
+        if let Some(trace) = self.out.trace.as_deref_mut().filter(|_| message.attributes.mark != 0) {
+            trace.stamp(message.attributes.mark, point, message.body.len());
+        }
+    }
+
+    /// Returns the figures and automatic choices of every stage.
+    pub fn report(&self) -> Vec<StageStats> {
+        self.chain.report().into_iter().map(StageStats::from).collect()
+    }
+}

@@ -1,0 +1,353 @@
+//! `outboard connect`: a raw path between two partners on one host, without a network (The Partner architecture
+//! (2002), figure 3).
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | `Reading` | the source has no further message | `DrainingSource` |
+//! | `DrainingSource` | the source stages are empty | `DrainingSink` |
+//! | `DrainingSink` | the sink stages have processed everything and are empty | `Drained` |
+//! | `Drained` | the sink has accepted all output and finished it | `Finished` |
+
+use crate::chain_runner::{ChainRunner, build_chain};
+use crate::types::Wake;
+use contract::ServiceError;
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, Partner,
+    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
+};
+use modules::Pipelines;
+use modules::now;
+use modules::registry;
+use pipeline::DropCounts;
+use pipeline::Pipeline;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use sys::stop::Stop;
+use trust::keys::FlowKeys;
+
+/// Most messages that one run of a path moves.
+const BURST: usize = 64;
+
+/// Most incidents that a run reports.
+const INCIDENTS_MAX: usize = 100;
+
+/// Result of a raw connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Connected {
+    /// Messages delivered to the sink.
+    pub messages: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Dropped messages, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Failures of module processes, the first [`INCIDENTS_MAX`].
+    pub incidents: Vec<String>,
+}
+
+/// Moves messages from `source` to `sink` and back through `pipelines`, until the source ends or `stop` is set.
+pub fn connect(
+    source: &str,
+    sink: &str,
+    pipelines: &Pipelines,
+    stop: &Stop,
+) -> Result<Connected, ServiceError> {
+    let source_spec = registry::device_spec(source, Role::Device)?;
+    let sink_spec = registry::device_spec(sink, Role::Application)?;
+    let opened = registry::open(&source_spec, Role::Device, None)?;
+    let description = opened.description.clone();
+    pipelines.check(&description.flows).map_err(ServiceError::Usage)?;
+    let node = registry::open(&sink_spec, Role::Application, Some(&description))?;
+    let device = registry::partner(opened).map_err(|error| failed(source, error))?;
+    let application = registry::partner(node).map_err(|error| failed(sink, error))?;
+    Connection::new(device, application, &description.flows, pipelines)?.run(stop)
+}
+
+/// Two partners on one host and the paths between them.
+pub struct Connection {
+    device: Box<dyn Partner>,
+    application: Box<dyn Partner>,
+    forward: Option<RawPath>,
+    back: Option<RawPath>,
+}
+
+impl Connection {
+    /// Builds a path for each of `flows` that both partners open.
+    pub fn new(
+        mut device: Box<dyn Partner>,
+        mut application: Box<dyn Partner>,
+        flows: &[FlowOffer],
+        pipelines: &Pipelines,
+    ) -> Result<Connection, ServiceError> {
+        pipelines.check(flows).map_err(ServiceError::Usage)?;
+        let (mut forward, mut back) = (None, None);
+        let shared = Shared::default();
+        let site = (pipelines.key.as_ref(), &shared);
+        for offer in flows {
+            match offer.direction {
+                FlowDirection::DeviceToApplication => {
+                    let pipeline = pipelines.via.clone().unwrap_or_default().with_outlets(&pipelines.outlets);
+                    forward = RawPath::open(device.as_mut(), application.as_mut(), offer, &pipeline, site)?;
+                }
+                FlowDirection::ApplicationToDevice => {
+                    let pipeline =
+                        pipelines.via_back.clone().unwrap_or_default().with_outlets(&pipelines.outlets);
+                    back = RawPath::open(application.as_mut(), device.as_mut(), offer, &pipeline, site)?;
+                }
+            }
+        }
+        if forward.is_none() && back.is_none() {
+            return Err(ServiceError::Usage("the source and the sink have no flow in common".into()));
+        }
+        Ok(Connection { device, application, forward, back })
+    }
+
+    /// Moves messages until the source ends or `stop` is set.
+    pub fn run(mut self, stop: &Stop) -> Result<Connected, ServiceError> {
+        sys::thread::be_punctual();
+        let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+        while !stop.is_requested() {
+            let mut again = false;
+            if let Some(path) = self.forward.as_mut() {
+                again |= path.run(self.device.as_mut(), self.application.as_mut(), now())?;
+            }
+            if let Some(path) = self.back.as_mut() {
+                again |= path.run(self.application.as_mut(), self.device.as_mut(), now())?;
+            }
+            // A source without a forward flow is done when its input ends.
+            if self.forward.as_ref().or(self.back.as_ref()).is_none_or(RawPath::is_finished) {
+                break;
+            }
+            if again {
+                continue;
+            }
+            let mut wake = Wake::default();
+            poller.register(stop.wakes().as_fd(), true, false);
+            if let Some(path) = &self.forward {
+                path.register(self.device.as_ref(), self.application.as_ref(), &mut poller, &mut wake);
+            }
+            if let Some(path) = &self.back {
+                path.register(self.application.as_ref(), self.device.as_ref(), &mut poller, &mut wake);
+            }
+            let timeout = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now())) };
+            poller.wait(timeout).map_err(|error| ServiceError::os("waiting", error))?;
+        }
+        let result = self.forward.or(self.back).map(|path| path.result).unwrap_or_default();
+        let _ = self.device.ctl(FlowKey::DEFAULT, Ctl::Neutral);
+        let _ = self.application.ctl(FlowKey::DEFAULT, Ctl::Neutral);
+        Ok(result)
+    }
+}
+
+/// Progress of a path towards its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// The source may have further messages.
+    Reading,
+    /// The source stages may hold messages.
+    DrainingSource,
+    /// The sink stages may hold messages.
+    DrainingSink,
+    /// The sink may have output to accept.
+    Drained,
+    /// The sink has everything.
+    Finished,
+}
+
+/// One direction of a connection: partner, source stages, sink stages, partner.
+pub struct RawPath {
+    from: FlowKey,
+    /// Key of the flow at the sink.
+    pub to: FlowKey,
+    source: ChainRunner,
+    sink: ChainRunner,
+    drops: DropCounts,
+    phase: Phase,
+    /// The sink accepted data that it has not written yet.
+    is_unflushed: bool,
+    /// Messages moved so far.
+    pub result: Connected,
+}
+
+impl RawPath {
+    /// Opens the flow on both partners; `None` if one of them has no such flow.
+    pub fn open(
+        from: &mut dyn Partner,
+        to: &mut dyn Partner,
+        offer: &FlowOffer,
+        pipeline: &Pipeline,
+        (key, shared): (Option<&Secret>, &Shared),
+    ) -> Result<Option<RawPath>, ServiceError> {
+        let usage = |error: pipeline::PipelineError| ServiceError::Usage(error.to_string());
+        let template =
+            |direction| FlowTemplate { direction, format: offer.format.clone(), class: offer.class };
+        let open = |partner: &mut dyn Partner, direction| match partner
+            .open(&template(direction), &Attributes::default())
+        {
+            Ok(key) => Ok(Some(key)),
+            Err(PartnerError::Unsupported(_)) => Ok(None),
+            Err(error) => Err(failed("opening a flow", error)),
+        };
+        let Some(from_key) = open(from, Direction::Out)? else { return Ok(None) };
+        let Some(to_key) = open(to, Direction::In)? else {
+            let _ = from.close(from_key);
+            return Ok(None);
+        };
+        let keys = FlowKeys::local(key)?;
+        let site = keys.site(offer.direction, shared);
+        let chain = |half| build_chain(half, pipeline, &offer.format, &site).map_err(usage);
+        Ok(Some(RawPath {
+            from: from_key,
+            to: to_key,
+            source: ChainRunner::new(chain(Half::Source)?),
+            sink: ChainRunner::new(chain(Half::Sink)?),
+            drops: DropCounts::default(),
+            phase: Phase::Reading,
+            is_unflushed: false,
+            result: Connected::default(),
+        }))
+    }
+
+    /// Returns whether the sink has everything.
+    pub fn is_finished(&self) -> bool {
+        self.phase == Phase::Finished
+    }
+
+    /// Moves all messages that can move now. Returns whether another run would make progress.
+    pub fn run(
+        &mut self,
+        from: &mut dyn Partner,
+        to: &mut dyn Partner,
+        now: Time,
+    ) -> Result<bool, ServiceError> {
+        if self.is_finished() {
+            return Ok(false);
+        }
+        let mut again = self.source.run_timeouts(now) | self.sink.run_timeouts(now);
+        let mut pushed = self.is_unflushed;
+        for _ in 0..BURST {
+            self.cross(now);
+            if !self.push_out(to, &mut pushed)?
+                || !self.sink.has_room()
+                || !self.source.has_room()
+                || self.phase != Phase::Reading
+            {
+                break;
+            }
+            match from.pull(self.from, Pull::Yours).map_err(|error| failed("the source", error))? {
+                Pulled::Message(_, message) => self.source.feed(message, now),
+                Pulled::End => {
+                    self.phase = Phase::DrainingSource;
+                    again = true;
+                }
+                _ => break,
+            }
+        }
+        if pushed {
+            self.is_unflushed = match to.ctl(self.to, Ctl::Flush) {
+                Ok(reply) => matches!(reply, CtlReply::Pending),
+                Err(PartnerError::Unsupported(_)) => false,
+                Err(error) => return Err(failed("the sink", error)),
+            };
+        }
+        again |= self.drain(now);
+        if self.phase == Phase::Drained && self.sink.out.messages.is_empty() {
+            let is_finished = match to.ctl(self.to, Ctl::Finish) {
+                Ok(reply) => !matches!(reply, CtlReply::Pending),
+                Err(PartnerError::Unsupported(_)) => true,
+                Err(error) => return Err(failed("the sink", error)),
+            };
+            match is_finished {
+                true => self.phase = Phase::Finished,
+                false => self.is_unflushed = true,
+            }
+        }
+        for incident in self.source.incidents().chain(self.sink.incidents()) {
+            if self.result.incidents.len() < INCIDENTS_MAX {
+                self.result.incidents.push(incident);
+            }
+        }
+        self.source.settle(&mut self.drops);
+        self.sink.settle(&mut self.drops);
+        self.result.drops = self.drops.counts.clone();
+        if self.is_finished() && self.result.messages == 0 {
+            let failure = [&self.source, &self.sink].iter().find_map(|half| half.failure(&self.drops));
+            failure.map_or(Ok(()), |reason| Err(ServiceError::Peer(reason)))?;
+        }
+        Ok(again)
+    }
+
+    /// Drains the source stages and then the sink stages after the end of the source. Returns whether one of them
+    /// finished.
+    fn drain(&mut self, now: Time) -> bool {
+        let prev = self.phase;
+        if self.phase == Phase::DrainingSource && self.source.drain(now) {
+            self.phase = Phase::DrainingSink;
+            self.cross(now);
+        }
+        if self.phase == Phase::DrainingSink && self.source.out.messages.is_empty() && self.sink.drain(now) {
+            self.phase = Phase::Drained;
+        }
+        self.phase > prev
+    }
+
+    /// Moves messages and control messages between the source stages and the sink stages.
+    fn cross(&mut self, now: Time) {
+        while self.sink.has_room()
+            && let Some(message) = self.source.out.messages.pop_front()
+        {
+            self.sink.feed(message, now);
+        }
+        for (pair, body) in std::mem::take(&mut self.source.out.controls) {
+            self.sink.handle_control(pair as u16, &body, now);
+        }
+        for (pair, body) in std::mem::take(&mut self.sink.out.controls) {
+            self.source.handle_control(pair as u16, &body, now);
+        }
+    }
+
+    fn push_out(&mut self, to: &mut dyn Partner, pushed: &mut bool) -> Result<bool, ServiceError> {
+        while let Some(message) = self.sink.out.messages.pop_front() {
+            let bytes = message.body.len() as u64;
+            match to.push(self.to, message) {
+                Ok(Pushed::Taken) => {
+                    *pushed = true;
+                    self.result.messages += 1;
+                    self.result.bytes += bytes;
+                }
+                Ok(Pushed::Full(message)) => {
+                    self.sink.out.messages.push_front(message);
+                    return Ok(false);
+                }
+                Err((PartnerError::Message(_), _)) => self.drops.add("refused by the sink", 1),
+                Err((error, _)) => return Err(failed("the sink", error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Registers the descriptors and timers of the path.
+    pub fn register(&self, from: &dyn Partner, to: &dyn Partner, poller: &mut Poller, wake: &mut Wake) {
+        if self.is_finished() {
+            return;
+        }
+        for stages in [&self.source, &self.sink] {
+            stages.register(poller, wake);
+            wake.at(stages.drain_timeout().filter(|_| self.phase < Phase::Drained));
+        }
+        let is_blocked = !self.sink.out.messages.is_empty();
+        if is_blocked || self.is_unflushed {
+            let readiness = to.readiness(self.to, Direction::In);
+            wake.add(poller, Readiness { now: readiness.now && is_blocked, ..readiness });
+        }
+        if !is_blocked && self.phase == Phase::Reading && self.source.has_room() && self.sink.has_room() {
+            wake.add(poller, from.readiness(self.from, Direction::Out));
+        }
+    }
+}
+
+/// Returns a peer error that begins with its place.
+pub fn failed(place: &str, error: impl std::fmt::Display) -> ServiceError {
+    ServiceError::Peer(format!("{place}: {error}"))
+}

@@ -1,0 +1,460 @@
+//! The sink path of a flow: transport, reordering, sink stages in reverse, partner.
+//!
+//! Each purpose of the path has its own state, with a table of states and events in its module:
+//!
+//! - `lifecycle`: the end of the flow
+//! - `epochs`: epoch changes, and the stages of a changed pipeline
+//! - `acknowledge`: the time of acknowledgements
+//! - `recovery`: saved state, with checkpoints of the stages
+//! - `report`: requests to the source, notices to the broker, statistics
+//! - `tracing`: stamps of traced messages
+//!
+//! A run ([`SinkPath::run`]) repeats these steps until one of them cannot proceed:
+//!
+//! ```text
+//! 1. push all output of the stages to the partner        partner full, stages full ──► stop
+//! 2. pass the next record in order to the stages         ──► 1
+//! 3. advance to the next epoch                           progress ──► 1
+//! 4. receive a record                                    no record, no room for it ──► stop
+//! ```
+//!
+//! Everything is pushed before the next receive, so backpressure from the partner reaches the transport and, through
+//! missing acknowledgements, the source.
+
+mod acknowledge;
+mod epochs;
+mod lifecycle;
+mod recovery;
+mod report;
+mod tracing;
+
+use crate::chain_runner::{self, ChainRunner};
+use crate::delays::Delays;
+use crate::fair::{BYTES_MAX, MESSAGES_MAX};
+use crate::feedback::FeedbackSender;
+use crate::recovery::RecoveryLog;
+use crate::trace;
+use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathError, RunOutcome, Wake};
+use acknowledge::Acknowledger;
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
+    PartnerError, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+};
+use epochs::SinkChange;
+use lifecycle::Lifecycle;
+use pipeline::{Chain, DropCounts, Point};
+use recovery::SinkRecovery;
+use session::{Limits, Received, SinkFlow};
+use std::time::Duration;
+use sys::poller::Poller;
+use tracing::{Read, SinkTracing};
+use wire::{BODY_BYTES_MAX, FlowControl, RecordHeader};
+
+/// Creation times further in the future than this are wrong: clock synchronization is more precise.
+const AHEAD_MAX: Duration = Duration::from_secs(1);
+/// Drop reason of messages whose epoch the source, or this host, does not continue.
+const EPOCH_ABANDONED: &str = "epoch abandoned";
+
+/// One flow's path from the transport to the partner.
+pub struct SinkPath {
+    plan: FlowPlan,
+    key: FlowKey,
+    stages: ChainRunner,
+    sink: SinkFlow,
+    /// The transport may lose records.
+    lossy: bool,
+    lifecycle: Lifecycle,
+    change: SinkChange,
+    acknowledger: Acknowledger,
+    /// Time of the next request for missing records.
+    missing_at: Option<Time>,
+    feedback: FeedbackSender,
+    delays: Delays,
+    /// Messages that the partner accepted.
+    delivered: u64,
+    drops: DropCounts,
+    tracing: SinkTracing,
+    recovery: SinkRecovery,
+}
+
+impl SinkPath {
+    /// Builds the path, and resumes it if `log` holds saved state.
+    pub fn new(
+        mut plan: FlowPlan,
+        key: FlowKey,
+        lossy: bool,
+        limits: &Limits,
+        log: Option<RecoveryLog>,
+    ) -> Result<Self, DriverError> {
+        let (sink, chain, drops, recovery) = recovery::resume(&mut plan, limits, log)?;
+        Ok(SinkPath {
+            plan,
+            key,
+            stages: ChainRunner::new(chain),
+            sink,
+            lossy,
+            lifecycle: Lifecycle::default(),
+            change: SinkChange::default(),
+            acknowledger: Acknowledger::new(limits),
+            missing_at: None,
+            feedback: FeedbackSender::default(),
+            delays: Delays::default(),
+            delivered: 0,
+            drops,
+            tracing: SinkTracing::default(),
+            recovery,
+        })
+    }
+
+    /// Returns the number of the flow.
+    pub fn flow(&self) -> u32 {
+        self.plan.flow
+    }
+
+    /// Opens the flow again on a device that returned. The device has lost its output state, so a snapshot is
+    /// requested.
+    pub fn reopen(
+        &mut self,
+        partner: &mut dyn Partner,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), PartnerError> {
+        let format = self.plan.format.clone();
+        let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
+        self.key = partner.open(&template, &Attributes::default())?;
+        if let Some(log) = self.recovery.log.as_mut() {
+            log.forget_device_state();
+        }
+        self.handle_resync(notices);
+        Ok(())
+    }
+
+    /// Requests a new snapshot, since the partner missed messages.
+    pub fn handle_resync(&mut self, notices: &mut Vec<Notice>) {
+        self.abandon_state();
+        self.request_snapshot(notices);
+    }
+
+    /// Discards the received state of a state flow.
+    fn abandon_state(&mut self) {
+        if self.plan.class == FlowClass::State && !self.sink.is_abandoned() {
+            let held = self.sink.abandon();
+            self.drops.add("stale", held);
+        }
+    }
+
+    /// Starts with a new data connection, without pending kernel timestamps.
+    pub fn handle_link(&mut self) {
+        self.tracing.arrivals = trace::Arrivals::default();
+    }
+
+    /// Handles the peer's silence: discards received state and makes the partner neutral.
+    pub fn handle_silence(&mut self, cx: PathContext<'_>) {
+        self.abandon_state();
+        self.go_neutral(cx);
+    }
+
+    /// Requests a snapshot after silence, if received state was discarded.
+    pub fn handle_silence_end(&self, notices: &mut Vec<Notice>) {
+        self.request_snapshot(notices);
+    }
+
+    /// Handles the loss of the peer's device. A new epoch follows when it returns.
+    pub fn handle_absence(&mut self, cx: PathContext<'_>) {
+        self.go_neutral(cx);
+    }
+
+    fn go_neutral(&mut self, cx: PathContext<'_>) {
+        if self.plan.class == FlowClass::Reliable {
+            return;
+        }
+        if let Ok(chain) = build_chain(&self.plan) {
+            self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
+        }
+        if let Some(partner) = cx.partner {
+            // A partner without a neutral state returns an error, which is harmless.
+            let _ = partner.ctl(self.key, Ctl::Neutral);
+        }
+    }
+
+    /// Handles a control message, if it is for this flow.
+    pub fn handle_control(&mut self, message: &FlowControl, now: Time, notices: &mut Vec<Notice>) {
+        match message {
+            FlowControl::Pair { epoch, pair, body } if *epoch == self.sink.epoch() => {
+                self.stages.handle_control(*pair, body, now);
+            }
+            FlowControl::Pair { epoch, pair, body } => {
+                if let Some(change) = self.change.prepared.as_mut().filter(|change| change.epoch == *epoch) {
+                    change.handle_control(*pair, body, now);
+                }
+            }
+            FlowControl::Trimmed { epoch, sequence } => {
+                self.sink.handle_trimmed(*epoch, *sequence);
+            }
+            FlowControl::End { epoch, sequence } => {
+                self.lifecycle.handle_end(*epoch, *sequence, now);
+            }
+            FlowControl::Epoch { epoch, prev, continues } => {
+                self.handle_epoch(*epoch, *prev, *continues, now, notices);
+            }
+            _ => {}
+        }
+        self.report(now, LinkFacts::default(), notices);
+    }
+
+    /// Moves all messages that can move now, within the limits of one turn.
+    pub fn run(&mut self, cx: PathContext<'_>) -> Result<RunOutcome, PathError> {
+        let PathContext { mut partner, mut transport, facts, now, notices } = cx;
+        // Creation times have no meaning before the clocks are synchronized.
+        transport = transport.filter(|_| facts.is_some());
+        let facts = facts.unwrap_or_default();
+        // Stages cannot send control messages before the source has named its epoch.
+        let has_epoch = self.sink.epoch() > 0;
+        let mut outcome =
+            RunOutcome { progress: has_epoch && self.stages.run_timeouts(now), ..RunOutcome::default() };
+        if std::mem::take(&mut self.recovery.needs_resync) {
+            self.handle_resync(notices);
+        }
+        self.trace_prepare(transport.as_deref_mut(), now);
+        let mut budget = MESSAGES_MAX;
+        loop {
+            if !self.push_out(partner.as_deref_mut(), now, &mut outcome)? || !self.stages.has_room() {
+                break;
+            }
+            if let Some(message) = self.sink.poll() {
+                self.acknowledger.add(message.body.len());
+                self.stages.stamp(&message, Point::Ordered);
+                self.stages.feed(message, now);
+                continue;
+            }
+            if self.advance_epoch(partner.as_deref_mut(), now, notices) {
+                continue;
+            }
+            // The next records of a stream belong to an epoch that cannot begin yet.
+            if !self.lossy && self.sink.is_full() {
+                break;
+            }
+            if budget == 0 || outcome.bytes >= BYTES_MAX as u64 {
+                outcome.progress = true;
+                break;
+            }
+            budget -= 1;
+            let Some(transport) = transport.as_mut() else { break };
+            let read_at = self.trace_read_start();
+            let pulled = transport.pull(FlowKey::DEFAULT, Pull::Yours).map_err(PathError::Transport)?;
+            outcome.count(&pulled);
+            match pulled {
+                Pulled::Message(_, record) => {
+                    let read = read_at.map(|at| (at, trace::arrival(transport.as_mut())));
+                    self.receive(record, read, facts, now, notices)?;
+                }
+                Pulled::End => return Err(PathError::Closed),
+                _ => break,
+            }
+        }
+        self.finish(partner, now, notices, &mut outcome)?;
+        self.report(now, facts, notices);
+        Ok(outcome)
+    }
+
+    /// Pushes the stages' output to the partner. Returns whether none remains.
+    fn push_out(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        now: Time,
+        outcome: &mut RunOutcome,
+    ) -> Result<bool, PathError> {
+        if self.stages.out.messages.is_empty() {
+            return Ok(true);
+        }
+        let Some(partner) = partner else {
+            if self.plan.class == FlowClass::Reliable {
+                return Ok(false);
+            }
+            self.drops.add("device gone", self.stages.out.messages.len() as u64);
+            self.stages.out.messages.clear();
+            return Ok(true);
+        };
+        while let Some(message) = self.stages.out.messages.pop_front() {
+            if self.recovery.repeated.count > 0 {
+                self.recovery.repeated.count -= 1;
+                continue;
+            }
+            if let Some(bytes) = self.recovery.repeated.partial_bytes.take() {
+                // A partner that reports partial writes also supports this operation.
+                let _ = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Skip(bytes)));
+            }
+            if let Some(log) = self.delivery_log() {
+                log.begin_push();
+            }
+            self.delays.record(message.created, now);
+            self.stages.stamp(&message, Point::Handing);
+            let mark = message.attributes.mark;
+            match partner.push(self.key, message) {
+                Ok(Pushed::Taken) => {
+                    self.delivered += 1;
+                    outcome.pushed = true;
+                    self.save_push(1, partner.as_mut());
+                    self.trace_handed(mark);
+                }
+                Ok(Pushed::Full(message)) => {
+                    self.stages.out.messages.push_front(message);
+                    self.save_push(0, partner.as_mut());
+                    return Ok(false);
+                }
+                Err((PartnerError::Message(_), _)) => {
+                    self.drops.add("refused by the device", 1);
+                    self.save_push(1, partner.as_mut());
+                }
+                Err((error, message)) => {
+                    match self.plan.class {
+                        FlowClass::Reliable => self.stages.out.messages.push_front(message),
+                        _ => self.drops.add("device gone", 1),
+                    }
+                    return Err(PathError::Partner(error));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Processes a received record.
+    fn receive(
+        &mut self,
+        mut record: Message,
+        read: Option<Read>,
+        facts: LinkFacts,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), PathError> {
+        let wrong = |problem: String| PathError::Transport(PartnerError::Peer(problem));
+        let bytes = record
+            .body
+            .take_front::<{ RecordHeader::BYTES }>()
+            .ok_or_else(|| wrong("a record shorter than its header".into()))?;
+        let header = RecordHeader::parse(&bytes, BODY_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
+        if header.flow != self.plan.flow || header.container.length as usize != record.body.len() {
+            return Err(wrong(format!("a record of flow {} with a wrong flow or length", header.flow)));
+        }
+        record.created = creation_time(header.container.created, facts, now);
+        self.trace_received(&mut record, &header, read);
+        match self.sink.handle(&header, record) {
+            Received::NewEpoch(record) => {
+                // `Epoch` arrives after the pipeline that the epoch may need. The previous worker may have prepared
+                // that pipeline.
+                let waits = self.plan.class == FlowClass::Reliable && self.sink.expect(header.epoch);
+                if !waits {
+                    self.begin_epoch(header.epoch, now, notices);
+                }
+                self.sink.handle(&header, record);
+            }
+            Received::Stale => self.drops.add("stale", 1),
+            Received::Accepted | Received::Repeated | Received::Overflow => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the flow after everything before its end was delivered.
+    fn finish(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        now: Time,
+        notices: &mut Vec<Notice>,
+        outcome: &mut RunOutcome,
+    ) -> Result<(), PathError> {
+        let end = self.lifecycle.pending_end().filter(|end| end.epoch == self.sink.epoch());
+        let Some(end) = end else { return Ok(()) };
+        let is_complete = self.sink.next_sequence() >= end.sequence;
+        let is_late = now >= end.late_at;
+        if !is_complete && (self.plan.class == FlowClass::Reliable || self.lossy && !is_late) {
+            return Ok(());
+        }
+        self.sink.handle_end(end.epoch, end.sequence);
+        if self.lifecycle.is_receiving() {
+            if self.stages.drain(now) {
+                self.lifecycle.handle_drained();
+                outcome.progress = true;
+            }
+            return Ok(());
+        }
+        if !self.stages.out.messages.is_empty() {
+            return Ok(());
+        }
+        self.stages.settle(&mut self.drops);
+        let Some(partner) = partner else { return Ok(()) };
+        match partner.ctl(self.key, Ctl::Finish) {
+            Ok(CtlReply::Pending) => return Ok(()),
+            Ok(_) | Err(PartnerError::Unsupported(_)) => {}
+            Err(error) => return Err(PathError::Partner(error)),
+        }
+        self.lifecycle.handle_finished();
+        self.acknowledger.schedule(Some(now));
+        let failure = self.stages.failure(&self.drops).filter(|_| self.delivered == 0);
+        notices.push(failure.map_or(Notice::FlowEnded(self.plan.direction), Notice::Failed));
+        Ok(())
+    }
+
+    /// Registers the descriptors and timers of the path.
+    pub fn register(
+        &self,
+        partner: Option<&dyn Partner>,
+        transport: Option<&dyn Partner>,
+        poller: &mut Poller,
+        wake: &mut Wake,
+    ) {
+        if self.sink.epoch() > 0 {
+            self.stages.register(poller, wake);
+        }
+        for at in [self.acknowledger.due_at(), self.missing_at, self.change.late_at] {
+            wake.at(at);
+        }
+        if let Some(end) = self.lifecycle.pending_end().filter(|_| self.lifecycle.is_receiving()) {
+            // Late records have a deadline, and so do messages held by the stages.
+            wake.at(self.stages.drain_timeout().or(Some(end.late_at)));
+        }
+        let is_blocked = !self.stages.out.messages.is_empty();
+        if let Some(partner) = partner.filter(|_| is_blocked || self.lifecycle.is_finishing()) {
+            let readiness = partner.readiness(self.key, Direction::In);
+            wake.add(poller, Readiness { now: readiness.now && is_blocked, ..readiness });
+        }
+        // Stages that are not prepared yet have no deadline.
+        if self.sink.is_ending() && self.change.prepared.is_some() {
+            wake.at(self.stages.drain_timeout());
+        }
+        let is_waiting = !self.lossy && self.sink.is_full();
+        if !is_blocked
+            && !is_waiting
+            && self.stages.has_room()
+            && let Some(transport) = transport
+        {
+            wake.add(poller, transport.readiness(FlowKey::DEFAULT, Direction::Out));
+        }
+    }
+}
+
+fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
+    chain_runner::build_chain(Half::Sink, &plan.pipeline, &plan.format, &plan.site)
+        .map_err(|error| DriverError::Pipeline(error.to_string()))
+}
+
+/// Converts a creation time from the peer's clock to this host's clock. It is capped, because a stage that plays
+/// messages at their times would stall on one from the far future.
+fn creation_time(created: u64, facts: LinkFacts, now: Time) -> Time {
+    Time(created).shifted(facts.offset).min(now.after(AHEAD_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::Offset;
+
+    #[test]
+    fn creation_times_are_capped() {
+        let (now, facts) =
+            (Time::from_millis(5000), LinkFacts { offset: Offset(-7), ..LinkFacts::default() });
+        assert_eq!(creation_time(1000, facts, now), Time(993));
+        assert_eq!(creation_time(now.0 + 100, facts, now), Time(now.0 + 93), "clocks may be off a little");
+        for created in [now.0 + 3_600_000_000_000, u64::MAX] {
+            assert_eq!(creation_time(created, facts, now), now.after(AHEAD_MAX));
+        }
+    }
+}

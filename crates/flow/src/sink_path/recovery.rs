@@ -1,0 +1,261 @@
+//! Saves the state of a sink in its recovery log, and resumes from it.
+//!
+//! The ticket holds the position up to which the partner accepted everything; the source retransmits from there.
+//! Stages with state need their state at that position too. Their ticket therefore advances only with a checkpoint,
+//! when an acknowledgement is due. A new worker restores the checkpoint, receives the later records again, and skips
+//! the outputs that the partner already accepted. The source discards records only after an acknowledgement, so one
+//! checkpoint per acknowledgement is enough.
+//!
+//! | event | saved | next |
+//! |---|---|---|
+//! | before an output is pushed, and before a flush | a push starts: its output is in doubt | |
+//! | the partner accepted the output | the number of accepted outputs, the bytes of a partial one | |
+//! | an acknowledgement is due, stages with state | | a checkpoint is due |
+//! | a run is complete, the partner accepted everything, a checkpoint is due | the checkpoint, then the ticket | acknowledge |
+//! | a run is complete, the partner accepted everything, stages without state | the ticket, if it advanced | acknowledge |
+//! | an epoch begins with fresh stages | the ticket | no checkpoint is due |
+//! | a new worker skips repeated outputs | nothing: the position stays | |
+
+use super::acknowledge::longest_wait;
+use super::{SinkPath, build_chain};
+use crate::recovery::{RecoveryLog, SavedSink};
+use crate::source_path::PEER_RESTARTED;
+use crate::types::{DriverError, FlowPlan, Notice};
+use contract::{Body, Ctl, CtlReply, FlowClass, FlowKey, Partner, RecoveryCtl, Time};
+use modules::registry;
+use pipeline::{Chain, DropCounts, Origin, Pipeline};
+use session::{Limits, SinkFlow};
+use wire::FlowControl;
+use wire::ticket::{FlowTicket, SinkTicket};
+
+/// Saved state of a sink.
+pub(super) struct SinkRecovery {
+    pub(super) log: Option<RecoveryLog>,
+    /// The ticket in the log.
+    ticket: Option<SinkTicket>,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) repeated: RepeatedOutputs,
+    /// The path resumed after a crash and has not requested a snapshot yet.
+    pub(super) needs_resync: bool,
+}
+
+/// Checkpoints of the stages.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    /// The stages keep state: each acknowledgement needs a checkpoint.
+    pub(super) are_needed: bool,
+    /// A checkpoint is due as soon as the partner has accepted everything.
+    is_due: bool,
+    /// Length of the last checkpoint.
+    last_bytes: usize,
+}
+
+/// Outputs that the partner accepted from the previous worker, and that the stages emit again.
+#[derive(Debug, Default)]
+pub(super) struct RepeatedOutputs {
+    /// Outputs accepted completely.
+    pub(super) count: u64,
+    /// Bytes that the partner wrote of the output after them.
+    pub(super) partial_bytes: Option<u64>,
+}
+
+impl RepeatedOutputs {
+    fn is_empty(&self) -> bool {
+        self.count == 0 && self.partial_bytes.is_none()
+    }
+}
+
+/// Creates the sink from the saved state, if there is any, and builds its stages.
+pub(super) fn resume(
+    plan: &mut FlowPlan,
+    limits: &Limits,
+    mut log: Option<RecoveryLog>,
+) -> Result<(SinkFlow, Chain, DropCounts, SinkRecovery), DriverError> {
+    let mut sink = SinkFlow::new(plan.class, limits);
+    let mut drops = DropCounts::default();
+    let saved = log.as_mut().and_then(RecoveryLog::sink).filter(|saved| saved.ticket.flow == plan.flow);
+    if let Some(saved) = &saved {
+        let pipeline = Pipeline::parse(&saved.pipeline, registry::pairs(), Origin::Local);
+        if let Ok(pipeline) = pipeline.and_then(|pipeline| pipeline.in_place_of(&plan.pipeline)) {
+            plan.pipeline = pipeline;
+        }
+        sink = SinkFlow::resume(&saved.ticket, plan.class, limits).unwrap_or(sink);
+        drops = saved.losses.drop_counts();
+    }
+    let mut chain = build_chain(plan)?;
+    let are_needed = chain.remembers();
+    let is_restorable = |saved: &&SavedSink| are_needed && !saved.checkpoint.is_empty();
+    if let Some(saved) = saved.as_ref().filter(is_restorable)
+        && chain.restore(Body::from(saved.checkpoint.clone())).is_err()
+    {
+        // An unusable checkpoint is ignored.
+        chain = build_chain(plan)?;
+    }
+    let recovery = SinkRecovery {
+        log,
+        ticket: None,
+        checkpoints: Checkpoints { are_needed, ..Checkpoints::default() },
+        needs_resync: saved.is_some(),
+        repeated: saved.map_or_else(RepeatedOutputs::default, |saved| RepeatedOutputs {
+            count: saved.accepted,
+            partial_bytes: Some(saved.partial_bytes).filter(|bytes| *bytes > 0),
+        }),
+    };
+    Ok((sink, chain, drops, recovery))
+}
+
+impl SinkPath {
+    /// Takes the recovery log and the drop counts, for a rebuilt path.
+    pub fn into_handover(mut self) -> (u32, Option<RecoveryLog>, DropCounts) {
+        self.stages.settle(&mut self.drops);
+        let held = self.sink.abandon() + (self.stages.at_risk() + self.stages.out.messages.len()) as u64;
+        self.drops.add(PEER_RESTARTED, held);
+        (self.plan.flow, self.recovery.log, self.drops)
+    }
+
+    /// Continues the drop counts of the previous session's flow.
+    pub fn inherit(&mut self, drops: DropCounts) {
+        self.drops = drops;
+    }
+
+    /// Passes the saved device state to the node.
+    pub fn restore_device_state(&mut self, partner: &mut dyn Partner) {
+        if let Some(log) = self.recovery.log.as_mut() {
+            log.restore_device_state(partner, self.key);
+        }
+    }
+
+    /// Returns the recovery log, if deliveries are saved: for reliable flows only.
+    pub(super) fn delivery_log(&mut self) -> Option<&mut RecoveryLog> {
+        self.recovery.log.as_mut().filter(|_| self.plan.class == FlowClass::Reliable)
+    }
+
+    /// Notes that a flush of the partner starts.
+    pub fn handle_flush(&mut self) {
+        if let Some(log) = self.delivery_log() {
+            log.begin_push();
+        }
+    }
+
+    /// Completes a run: saves the partner's progress, unless some of it is `unflushed`, and acknowledges it.
+    pub fn complete_run(
+        &mut self,
+        partner: Option<&mut Box<dyn Partner>>,
+        unflushed: bool,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) {
+        let (key, at_risk) = (self.key, self.stages.at_risk());
+        let dropped = self.drops.total().saturating_add(self.sink.counters().stale);
+        let is_all = !unflushed && self.stages.out.messages.is_empty();
+        // While outputs are repeated and skipped, the position of the ticket must not advance.
+        let may_advance = self.save_checkpoint(is_all && self.recovery.repeated.is_empty(), now);
+        let mut has_advanced = false;
+        if let Some(log) = self.delivery_log() {
+            if let Some(partner) = partner {
+                log.save_device_state(partner.as_mut(), key);
+                if log.is_pushing() {
+                    log.end_push(0, partial_bytes(partner.as_mut(), key));
+                }
+            }
+            has_advanced = may_advance && log.settle();
+        }
+        if let Some(log) = &self.recovery.log {
+            log.end_read(at_risk, 0);
+            log.save_dropped(dropped);
+        }
+        // The ticket and the count of accepted outputs advance together. Otherwise the next worker would skip too
+        // many.
+        if may_advance {
+            self.sink.handle_delivered();
+        }
+        if has_advanced || self.recovery.ticket != Some(self.sink.ticket(self.plan.flow)) {
+            self.save_ticket();
+        }
+        self.acknowledge(now, notices);
+    }
+
+    /// Saves a checkpoint if the stages keep state and an acknowledgement is due. `is_all`: the partner accepted
+    /// everything. Returns whether the ticket's position may advance.
+    fn save_checkpoint(&mut self, is_all: bool, now: Time) -> bool {
+        if !self.recovery.checkpoints.are_needed || self.delivery_log().is_none() {
+            return is_all;
+        }
+        if self.sink.next_sequence() == self.sink.delivered() {
+            return false;
+        }
+        if !self.recovery.checkpoints.is_due && self.is_acknowledgement_due(now) {
+            self.recovery.checkpoints.is_due = true;
+            self.acknowledger.schedule(None);
+        }
+        let is_now = is_all && self.recovery.checkpoints.is_due;
+        let Some(checkpoint) = is_now.then(|| self.stages.checkpoint()).flatten() else { return false };
+        self.recovery.checkpoints.last_bytes = checkpoint.len();
+        // If the checkpoint is too large, a new worker starts with fresh stages.
+        let _ = self.delivery_log().is_some_and(|log| log.save_checkpoint(&checkpoint));
+        self.recovery.checkpoints.is_due = false;
+        // The checkpoint lets this run acknowledge.
+        self.acknowledger.schedule(Some(now));
+        true
+    }
+
+    fn is_acknowledgement_due(&mut self, now: Time) -> bool {
+        let Checkpoints { are_needed, last_bytes, .. } = self.recovery.checkpoints;
+        let wait = longest_wait(self.lossy, if are_needed { last_bytes } else { 0 });
+        self.acknowledger.is_due(wait, now)
+    }
+
+    /// Saves the start of an epoch with fresh stages, before the partner receives any of its output.
+    pub(super) fn save_epoch(&mut self) {
+        let repeated = self.recovery.repeated.count;
+        self.recovery.checkpoints.is_due = false;
+        if let Some(log) = self.delivery_log() {
+            log.begin_epoch(repeated);
+        }
+        self.save_ticket();
+    }
+
+    fn save_ticket(&mut self) {
+        let ticket = self.sink.ticket(self.plan.flow);
+        if let Some(log) = self.recovery.log.as_mut() {
+            log.save_ticket(&FlowTicket::Sink(ticket), self.plan.pipeline.text());
+            self.recovery.ticket = Some(ticket);
+        }
+    }
+
+    /// Saves that the partner accepted `count` more outputs.
+    pub(super) fn save_push(&mut self, count: u64, partner: &mut dyn Partner) {
+        let key = self.key;
+        if let Some(log) = self.delivery_log() {
+            log.end_push(count, partial_bytes(partner, key));
+        }
+    }
+
+    /// Advances a pending acknowledgement to the next run. Returns whether one is pending.
+    pub fn ack_now(&mut self, now: Time) -> bool {
+        let is_pending = self.acknowledger.due_at().is_some_and(|at| at > now);
+        if is_pending {
+            self.acknowledger.schedule(Some(now));
+        }
+        is_pending
+    }
+
+    /// Sends an acknowledgement, if one is due.
+    fn acknowledge(&mut self, now: Time, notices: &mut Vec<Notice>) {
+        let next = self.sink.delivered();
+        let is_acknowledged = self.plan.class != FlowClass::Timely && self.sink.epoch() > 0;
+        if is_acknowledged && self.acknowledger.is_new(next) && self.is_acknowledgement_due(now) {
+            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+            notices.push(Notice::Flow { flow, message: FlowControl::Acknowledge { epoch, next } });
+            self.acknowledger.handle_sent(next);
+        }
+    }
+}
+
+/// Returns the bytes written of the output that the partner accepted last; `None` if it is complete or unknown.
+pub(super) fn partial_bytes(partner: &mut dyn Partner, key: FlowKey) -> Option<u64> {
+    match partner.ctl(key, Ctl::Recovery(RecoveryCtl::PartialWrite)) {
+        Ok(CtlReply::Count(bytes)) => Some(bytes),
+        _ => None,
+    }
+}

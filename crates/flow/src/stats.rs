@@ -1,0 +1,135 @@
+//! Statistics of a driver, for people and scripts.
+
+use contract::Choice;
+use pipeline::PairReport;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Statistics of one driver on one host.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DriverStats {
+    /// True if the data connection exists.
+    pub linked: bool,
+    /// True if the device or node exists.
+    pub present: bool,
+    /// True if a trace is active.
+    #[serde(default)]
+    pub traced: bool,
+    /// True if the flows run in a sandboxed process, which can open neither devices nor sockets.
+    #[serde(default)]
+    pub locked: bool,
+    /// Number of worker crashes after which a new worker resumed the driver.
+    #[serde(default)]
+    pub restarts: u64,
+    /// Total duration of the driver's runs in its worker.
+    #[serde(default)]
+    pub busy_seconds: f64,
+    /// Flow whose source is on this host.
+    pub outgoing: Option<FlowStats>,
+    /// Flow whose sink is on this host.
+    pub incoming: Option<FlowStats>,
+    /// Figures of the device or node.
+    pub partner: Vec<(String, f64)>,
+    /// Figures of the transport.
+    pub transport: Vec<(String, f64)>,
+}
+
+impl DriverStats {
+    /// Returns whether a flow has ended at its source, but its sink has not received everything.
+    pub fn is_ending(&self) -> bool {
+        self.outgoing.iter().chain(&self.incoming).any(|flow| flow.ending)
+    }
+}
+
+/// Statistics of one flow on one host, since it began.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FlowStats {
+    /// Number of the flow in its session.
+    pub flow: u32,
+    /// Current epoch.
+    pub epoch: u32,
+    /// Records sent or received.
+    pub messages: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Records retransmitted.
+    pub resent: u64,
+    /// Records received more than once.
+    pub repeated: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Records of abandoned epochs.
+    pub stale: u64,
+    /// True if the transport may lose records.
+    pub lossy: bool,
+    /// True if the source has ended and the sink has not received everything. Reliable flows only.
+    #[serde(default)]
+    pub ending: bool,
+    /// State of the replay store, at the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreStats>,
+    /// Delay from creation to delivery: 1st, 50th and 99th percentile of the last messages, microseconds.
+    pub delay_us: Option<[f64; 3]>,
+    /// Dropped messages, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Pipeline of the flow, in canonical form.
+    pub pipeline: String,
+    /// The stages of this host, in source order.
+    pub stages: Vec<StageStats>,
+}
+
+/// State of a replay store, which holds a flow's unacknowledged messages.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StoreStats {
+    /// Bytes in the store.
+    pub bytes: u64,
+    /// Messages in the store.
+    pub messages: u64,
+    /// True if the store is full.
+    pub full: bool,
+    /// Policy for a full store: `block`, `drop-oldest` or `close`.
+    pub policy: String,
+    /// Messages that a full store discarded. Those that did not arrive count as lost at the sink.
+    pub discarded: u64,
+}
+
+/// Statistics of one stage.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StageStats {
+    /// Name of the pair.
+    pub name: String,
+    /// Figures that the stage reports.
+    pub figures: Vec<(String, f64)>,
+    /// Current values of the `auto` options, with reasons.
+    pub choices: Vec<ChoiceStats>,
+    /// First error of the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Value that an adaptive stage chose for an `auto` option.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ChoiceStats {
+    /// Name of the option.
+    pub option: String,
+    /// Current value, in the syntax of a pipeline.
+    pub value: String,
+    /// Reason for the value.
+    pub reason: String,
+}
+
+impl From<PairReport> for StageStats {
+    fn from(report: PairReport) -> StageStats {
+        let choice = |choice: Choice| ChoiceStats {
+            option: choice.option.into(),
+            value: choice.value.to_string(),
+            reason: choice.why,
+        };
+        StageStats {
+            name: report.name.into(),
+            figures: report.figures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            choices: report.choices.into_iter().map(choice).collect(),
+            error: report.error,
+        }
+    }
+}

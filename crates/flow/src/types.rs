@@ -1,0 +1,196 @@
+//! Types that a driver and its paths share.
+
+use contract::{
+    Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, Format, Interest, Offset, Partner,
+    PartnerError, Pulled, Readiness, Site, Time,
+};
+use pipeline::Pipeline;
+use session::StoreFull;
+use std::time::Duration;
+use sys::poller::Poller;
+use thiserror::Error;
+use wire::FlowControl;
+use wire::control::FLOWS_MAX;
+
+/// One flow as this host builds it.
+#[derive(Debug, Clone)]
+pub struct FlowPlan {
+    /// Number of the flow in its session.
+    pub flow: u32,
+    /// Direction of the flow.
+    pub direction: FlowDirection,
+    /// Delivery class: reliable, timely or state.
+    pub class: FlowClass,
+    /// Format of the messages at the source.
+    pub format: Format,
+    /// Pipeline that transforms the messages.
+    pub pipeline: Pipeline,
+    /// Keys and shared state that this host passes to the halves of the pairs.
+    pub site: Site,
+}
+
+/// A report from a driver to its broker.
+#[derive(Debug)]
+pub enum Notice {
+    /// Send this message to the other host.
+    Flow {
+        /// The flow.
+        flow: u32,
+        /// The message.
+        message: FlowControl,
+    },
+    /// The device or the application's node disappeared.
+    PartnerGone(String),
+    /// The data connection failed.
+    LinkFailed(String),
+    /// The data connection works, but a new one would be faster.
+    LinkHeldBack,
+    /// A pipeline change finished or failed on this host.
+    Changed {
+        /// Direction of the changed flow.
+        direction: FlowDirection,
+        /// The new pipeline, or the reason for the failure.
+        result: Result<Pipeline, String>,
+    },
+    /// A flow ended and its sink has received everything.
+    FlowEnded(FlowDirection),
+    /// A module's process failed. The text names the failure and the reaction.
+    Incident(String),
+    /// The worker was killed. A new worker resumes the driver, without its data connection.
+    Restarted {
+        /// How the worker exited.
+        end: String,
+        /// True if the other host detects the loss of the data connection without a message.
+        is_seen: bool,
+    },
+    /// A replay store is full, for the first time since everything was acknowledged.
+    StoreFull(StoreFull),
+    /// The driver failed and cannot continue.
+    Failed(String),
+}
+
+/// Reasons why a driver cannot be built.
+#[derive(Debug, Error)]
+pub enum DriverError {
+    /// The partner does not open a flow of this kind.
+    #[error("{0}")]
+    Partner(#[from] PartnerError),
+    /// A pair cannot be built.
+    #[error("{0}")]
+    Pipeline(String),
+}
+
+/// Measurements of the link between the hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LinkFacts {
+    /// Offset to add to the peer's times.
+    pub offset: Offset,
+    /// Shortest recent round trip.
+    pub round_trip: Duration,
+}
+
+/// The parts of a driver that a path uses while it runs.
+pub struct PathContext<'a> {
+    /// Device or application node; `None` while it is gone.
+    pub partner: Option<&'a mut Box<dyn Partner>>,
+    /// Data connection; `None` while there is none.
+    pub transport: Option<&'a mut Box<dyn Partner>>,
+    /// `None` until the clocks are synchronized.
+    pub facts: Option<LinkFacts>,
+    /// Time of this run.
+    pub now: Time,
+    /// Receives the reports for the broker.
+    pub notices: &'a mut Vec<Notice>,
+}
+
+/// Time of a driver's next run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wake {
+    /// Run immediately.
+    pub now: bool,
+    /// Run at this time.
+    pub at: Option<Time>,
+}
+
+impl Wake {
+    /// Moves the next run forward to `time`, if that is earlier.
+    pub fn at(&mut self, time: Option<Time>) {
+        self.at = match (self.at, time) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Returns the time until the next run; `None` means until a descriptor is ready.
+    pub fn wait(&self, now: Time) -> Option<Duration> {
+        if self.now { Some(Duration::ZERO) } else { self.at.map(|at| at.since(now)) }
+    }
+
+    /// Registers the descriptors of `readiness` with the poller and adds its timer.
+    pub fn add(&mut self, poller: &mut Poller, readiness: Readiness<'_>) {
+        self.now |= readiness.now;
+        self.at(readiness.at);
+        for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
+            poller.register(descriptor, interest == Interest::Read, interest == Interest::Write);
+        }
+    }
+}
+
+/// The side that failed while a path ran.
+#[derive(Debug)]
+pub enum PathError {
+    /// The device or the application's node.
+    Partner(PartnerError),
+    /// The data connection.
+    Transport(PartnerError),
+    /// The other host closed the data connection.
+    Closed,
+}
+
+/// Result of one run of a path.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RunOutcome {
+    /// The path can make more progress immediately.
+    pub progress: bool,
+    /// Something was pushed and needs a flush.
+    pub pushed: bool,
+    /// Messages that the path pulled.
+    pub messages: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+}
+
+impl RunOutcome {
+    /// Counts a pulled message.
+    pub fn count(&mut self, pulled: &Pulled) {
+        if let Pulled::Message(_, message) = pulled {
+            self.messages += 1;
+            self.bytes += message.body.len() as u64;
+        }
+    }
+}
+
+/// Flushes a partner; returns whether unwritten data remains.
+pub fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
+    match side.map(|side| side.ctl(FlowKey::DEFAULT, Ctl::Flush)) {
+        None | Some(Err(PartnerError::Unsupported(_))) => Ok(false),
+        Some(Ok(reply)) => Ok(matches!(reply, CtlReply::Pending)),
+        Some(Err(error)) => Err(error),
+    }
+}
+
+/// Removes all descriptors of a partner from the poller.
+pub fn forget(poller: &mut Poller, partner: &dyn Partner) {
+    let directions =
+        [Direction::In, Direction::Out].map(|direction| partner.readiness(FlowKey::DEFAULT, direction));
+    for readiness in directions.into_iter().chain([partner.upkeep()]) {
+        for (descriptor, _) in readiness.descriptors.into_iter().flatten() {
+            poller.forget(descriptor);
+        }
+    }
+}
+
+/// Returns the driver number of a flow.
+pub fn driver_of(flow: u32) -> u32 {
+    flow / FLOWS_MAX as u32
+}

@@ -1,0 +1,424 @@
+//! Outlets: messages that leave pairs by side ports, to partners on this host: `--port
+//! record=file:/tmp/x.rec,frame=container`.
+//!
+//! Paths put messages into a bounded queue and never wait. Each port has a thread that delivers them to
+//! its partner. After the last path, the partner receives the queued messages and the end.
+//!
+//! The broker opens the target of a port. The queue and its thread start with the first message, in the
+//! path's process: a path in a sandboxed worker receives the open target ([`export`], [`import`]) and writes
+//! to it directly. A target that paths of several devices share stays with the broker, because those
+//! paths may be in several workers. Each worker then receives an endpoint of the queue's thread
+//! ([`crate::endpoint`]), so that messages of different paths do not mix.
+
+use crate::endpoint::{Endpoint, FarEnd, Incoming};
+use crate::origin::{OpenPort, PartnerOrigin, make_partner};
+use buffers::Ring;
+use contract::{
+    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
+    FlowTemplate, Format, Message, Opened, Partner, PartnerError, Port, Pushed, Readiness, Role,
+};
+use flow::types::{Wake, flush, forget};
+use modules::registry;
+use pipeline::{NamedOutlet, Outlet, side_port};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::event::Event;
+use sys::poller::Poller;
+
+/// Limit of messages that wait for a port's partner.
+const QUEUE: usize = 1024;
+/// Limit of the time that a partner may need for the queued messages at the end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Limit of side ports that a worker receives.
+pub const PORTS_MAX: usize = 16;
+
+/// Opens the targets of `PAIR[.PORT]=SPEC` arguments, as application partners on this host. `is_shared`:
+/// paths of several devices use them.
+pub fn open(arguments: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>, String> {
+    let one = |argument: &String| {
+        let (pair, port, spec) = parse(argument)?;
+        let target =
+            Target::open(spec, is_shared).map_err(|problem| format!("port `{argument}`: {problem}"))?;
+        Ok(NamedOutlet { pair, port, outlet: Arc::new(target) })
+    };
+    arguments.iter().map(one).collect()
+}
+
+/// Exports the targets for a worker with paths that use them; `None` if one cannot be exported.
+pub fn export(outlets: &[NamedOutlet]) -> Option<Vec<OpenPort>> {
+    let one = |NamedOutlet { pair, port, outlet }: &NamedOutlet| {
+        let origin = (&**outlet as &dyn Any).downcast_ref::<Target>()?.export()?;
+        Some(OpenPort { pair, port: *port, origin })
+    };
+    (outlets.len() <= PORTS_MAX).then(|| outlets.iter().map(one).collect()).flatten()
+}
+
+/// Creates the outlets in a worker from the targets that it received.
+pub fn import(ports: Vec<OpenPort>) -> Vec<NamedOutlet> {
+    let one = |OpenPort { pair, port, origin }| {
+        let outlet: Arc<dyn Outlet> = match origin {
+            PartnerOrigin::Opened(opened) => Arc::new(Target::new(*opened, false)),
+            PartnerOrigin::Hub(far) => Arc::new(QueueClient::new(far)),
+            PartnerOrigin::Ready(_) => {
+                unreachable!("a partner that this program provides cannot be passed to a worker")
+            }
+        };
+        NamedOutlet { pair, port, outlet }
+    };
+    ports.into_iter().map(one).collect()
+}
+
+/// Checks the arguments without opening anything.
+pub fn check(arguments: &[String]) -> Result<(), String> {
+    arguments.iter().try_for_each(|argument| {
+        let (_, _, spec) = parse(argument)?;
+        let spec = registry::device_spec(spec, Role::Application);
+        spec.map(drop).map_err(|error| format!("port `{argument}`: {error}"))
+    })
+}
+
+/// Splits `PAIR[.PORT]=SPEC`.
+fn parse(argument: &str) -> Result<(&'static str, Port, &str), String> {
+    let wrong = |problem: String| format!("port `{argument}`: {problem}");
+    let (name, spec) = argument.split_once('=').ok_or_else(|| {
+        wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+    })?;
+    let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
+    Ok((pair, port, spec.trim()))
+}
+
+/// The target of a port, with its queue after the first message.
+struct Target {
+    /// The open target, until the queue takes it.
+    opened: Mutex<Option<Opened>>,
+    is_shared: bool,
+    /// The queue; `None` if it failed to start.
+    queue: OnceLock<Option<Queue>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl Target {
+    fn new(opened: Opened, is_shared: bool) -> Target {
+        let opened = Mutex::new(Some(opened));
+        Target { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default() }
+    }
+
+    fn open(text: &str, is_shared: bool) -> Result<Target, String> {
+        let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
+        let like = Description {
+            class: "side port".into(),
+            summary: "a side port".into(),
+            flows: vec![FlowOffer {
+                direction: FlowDirection::DeviceToApplication,
+                format: Format::Bytes,
+                class: FlowClass::Reliable,
+            }],
+            application: "file",
+            properties: Vec::new(),
+        };
+        let opened =
+            registry::open(&spec, Role::Application, Some(&like)).map_err(|error| error.to_string())?;
+        Ok(Target::new(opened, is_shared))
+    }
+
+    fn export(&self) -> Option<PartnerOrigin> {
+        if self.is_shared {
+            let queue = self.queue.get_or_init(|| self.start()).as_ref()?;
+            return queue.admit().ok().map(PartnerOrigin::Hub);
+        }
+        let opened = lock(&self.opened).as_ref()?.try_clone().ok()?;
+        Some(PartnerOrigin::Opened(Box::new(opened)))
+    }
+
+    fn start(&self) -> Option<Queue> {
+        let started = match lock(&self.opened).take() {
+            Some(opened) => Queue::start(opened),
+            None => Err("it is not open".into()),
+        };
+        started.map_err(|problem| *lock(&self.problem) = Some(problem)).ok()
+    }
+}
+
+impl Outlet for Target {
+    fn put(&self, message: Message) -> bool {
+        self.queue.get_or_init(|| self.start()).as_ref().is_some_and(|queue| queue.put(message))
+    }
+
+    fn take_problem(&self) -> Option<String> {
+        let own = lock(&self.problem).take();
+        own.or_else(|| lock(&self.queue.get()?.as_ref()?.shared.problem).take())
+    }
+}
+
+impl Drop for Target {
+    /// Releases the resources of the device class, which a worker cannot do.
+    fn drop(&mut self) {
+        if let Some(opened) = lock(&self.opened).take()
+            && let Some(class) = registry::device_class(&opened.spec.class)
+        {
+            class.release(&opened);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The worker's end of a queue in the broker.
+struct QueueClient {
+    /// `None` if opening failed or the end has failed.
+    end: Mutex<Option<Endpoint>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl QueueClient {
+    fn new(far: FarEnd) -> QueueClient {
+        let template =
+            FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::Reliable };
+        let opened = far.open().map_err(|error| error.to_string()).and_then(|mut end| {
+            let key = end.open(&template, &Attributes::default()).map_err(|error| error.to_string());
+            key.map(|_| end)
+        });
+        match opened {
+            Ok(end) => QueueClient { end: Mutex::new(Some(end)), problem: Mutex::default() },
+            Err(problem) => QueueClient { end: Mutex::default(), problem: Mutex::new(Some(problem)) },
+        }
+    }
+}
+
+impl Outlet for QueueClient {
+    fn put(&self, message: Message) -> bool {
+        let mut end = lock(&self.end);
+        match end.as_mut().map(|end| end.push(FlowKey::DEFAULT, message)) {
+            Some(Ok(Pushed::Taken)) => true,
+            Some(Ok(Pushed::Full(_))) | None => false,
+            Some(Err((error, _))) => {
+                *lock(&self.problem) = Some(error.to_string());
+                *end = None;
+                false
+            }
+        }
+    }
+
+    fn take_problem(&self) -> Option<String> {
+        lock(&self.problem).take()
+    }
+}
+
+struct Shared {
+    ring: Ring<Message>,
+    /// Endpoints of workers that the queue's thread has not added yet.
+    arrivals: Mutex<Vec<Endpoint>>,
+    wake: Event,
+    ended: AtomicBool,
+    failed: AtomicBool,
+    problem: Mutex<Option<String>>,
+}
+
+/// The sending end of a port's queue.
+struct Queue {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    fn start(opened: Opened) -> Result<Queue, String> {
+        let mut partner =
+            make_partner(PartnerOrigin::Opened(Box::new(opened))).map_err(|error| error.to_string())?;
+        let (direction, class) = (Direction::In, FlowClass::Reliable);
+        let template = FlowTemplate { direction, format: Format::Bytes, class };
+        let key = partner.open(&template, &Attributes::default()).map_err(|error| error.to_string())?;
+        let system = |error: io::Error| error.to_string();
+        let shared = Arc::new(Shared {
+            ring: Ring::new(QUEUE),
+            arrivals: Mutex::default(),
+            wake: Event::new().map_err(system)?,
+            ended: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            problem: Mutex::default(),
+        });
+        let poller = Poller::new().map_err(system)?;
+        let writer =
+            Writer { shared: shared.clone(), partner, key, poller, held: None, endpoints: VecDeque::new() };
+        let thread = std::thread::Builder::new().name("side port".into()).spawn(move || writer.run());
+        Ok(Queue { shared, thread: Some(thread.map_err(system)?) })
+    }
+
+    /// Creates an endpoint for a worker.
+    fn admit(&self) -> io::Result<FarEnd> {
+        let (mut end, far) = Endpoint::pair(QUEUE)?;
+        let (direction, class) = (Direction::Out, FlowClass::Reliable);
+        let template = FlowTemplate { direction, format: Format::Bytes, class };
+        // An endpoint opens any flow.
+        let _ = end.open(&template, &Attributes::default());
+        match lock(&self.shared.problem).as_deref() {
+            Some(problem) => end.fail(false, problem),
+            None => lock(&self.shared.arrivals).push(end),
+        }
+        self.shared.wake.signal();
+        Ok(far)
+    }
+
+    fn put(&self, message: Message) -> bool {
+        if self.shared.failed.load(Ordering::Acquire) {
+            return false;
+        }
+        match self.shared.ring.push(message) {
+            Ok(was_empty) => {
+                if was_empty {
+                    self.shared.wake.signal();
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.wake.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that writes to the port's partner.
+struct Writer {
+    shared: Arc<Shared>,
+    partner: Box<dyn Partner>,
+    key: FlowKey,
+    poller: Poller,
+    held: Option<Message>,
+    /// Endpoints of workers, in round-robin order.
+    endpoints: VecDeque<Endpoint>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        if let Err(error) = self.write() {
+            let problem = format!("the target of its side port: {error}");
+            self.shared.failed.store(true, Ordering::Release);
+            *lock(&self.shared.problem) = Some(problem.clone());
+            self.add_arrivals();
+            self.endpoints.iter_mut().for_each(|endpoint| endpoint.fail(false, &problem));
+        }
+        forget(&mut self.poller, self.partner.as_ref());
+    }
+
+    fn write(&mut self) -> Result<(), PartnerError> {
+        let mut until = None;
+        let mut unflushed = false;
+        loop {
+            let ended = self.shared.ended.load(Ordering::Acquire);
+            if ended && Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                return Ok(());
+            }
+            self.add_arrivals();
+            let pushed = self.push()?;
+            if pushed || unflushed {
+                unflushed = flush(Some(&mut self.partner))?;
+            }
+            let empty = self.held.is_none() && self.shared.ring.is_empty() && !self.has_arrivals();
+            if ended && empty && self.finish()? {
+                return Ok(());
+            }
+            if empty && !ended {
+                self.shared.wake.clear();
+                let has_input = !self.shared.ring.is_empty() || self.has_arrivals();
+                if has_input || self.shared.ended.load(Ordering::Acquire) {
+                    continue;
+                }
+            }
+            self.sleep(unflushed, ended);
+        }
+    }
+
+    fn add_arrivals(&mut self) {
+        self.endpoints.append(&mut lock(&self.shared.arrivals).drain(..).collect());
+    }
+
+    fn has_arrivals(&self) -> bool {
+        !lock(&self.shared.arrivals).is_empty()
+    }
+
+    /// The next message: from the paths of this process first, then from the workers in turn.
+    fn next(&mut self) -> Option<Message> {
+        if let Some((message, _)) = self.shared.ring.pop() {
+            return Some(message);
+        }
+        for _ in 0..self.endpoints.len() {
+            let mut endpoint = self.endpoints.pop_front()?;
+            match endpoint.receive() {
+                Incoming::Message(message) => {
+                    self.endpoints.push_back(endpoint);
+                    return Some(message);
+                }
+                Incoming::End => forget(&mut self.poller, &endpoint),
+                Incoming::Neutral | Incoming::Nothing => self.endpoints.push_back(endpoint),
+            }
+        }
+        None
+    }
+
+    /// Delivers queued messages; returns true if there were any.
+    fn push(&mut self) -> Result<bool, PartnerError> {
+        let mut pushed = false;
+        while let Some(message) = self.held.take().or_else(|| self.next()) {
+            match self.partner.push(self.key, message) {
+                Ok(Pushed::Taken) => pushed = true,
+                Ok(Pushed::Full(message)) => {
+                    self.held = Some(message);
+                    break;
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+        Ok(pushed)
+    }
+
+    fn finish(&mut self) -> Result<bool, PartnerError> {
+        match self.partner.ctl(self.key, Ctl::Finish) {
+            Ok(reply) => Ok(!matches!(reply, CtlReply::Pending)),
+            Err(PartnerError::Unsupported(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sleep(&mut self, unflushed: bool, ended: bool) {
+        let mut wake = Wake::default();
+        if !ended {
+            self.poller.register(self.shared.wake.as_fd(), true, false);
+        }
+        if self.held.is_none() {
+            for endpoint in &self.endpoints {
+                wake.add(&mut self.poller, endpoint.readiness(FlowKey::DEFAULT, Direction::Out));
+            }
+        }
+        if self.held.is_some() || unflushed || ended {
+            let readiness = self.partner.readiness(self.key, Direction::In);
+            let now = readiness.now && self.held.is_some();
+            wake.add(&mut self.poller, Readiness { now, ..readiness });
+        }
+        let timeout = match (wake.now, wake.at, ended) {
+            (true, ..) => Some(Duration::ZERO),
+            (_, Some(at), _) => Some(at.since(modules::now())),
+            (_, _, true) => Some(Duration::from_millis(10)),
+            _ => None,
+        };
+        // Polling fails only for lack of memory; pause and try again.
+        if self.poller.wait(timeout).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

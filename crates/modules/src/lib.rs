@@ -1,0 +1,15 @@
+//! The tables of all modules, and modules that run as processes.
+
+mod clock;
+pub mod isolation;
+mod pipelines;
+pub mod process;
+pub mod registry;
+pub mod runner;
+mod transport_plan;
+
+pub use clock::now;
+pub use isolation::use_program;
+pub use pipelines::Pipelines;
+pub use runner::{CarrierKind, ModuleEnd, ModuleRequest, serve_module};
+pub use transport_plan::{TransportPlan, check_options, transport_plan};

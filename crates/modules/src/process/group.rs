@@ -1,0 +1,400 @@
+//! The processes of a run, and the pipes or shared memory that carry messages to them and back.
+
+use super::cpu_pinning::CpuPinning;
+use super::ledger::{Ledger, ProtocolError};
+use super::member::{Member, MemberEvent, NAMES, Start};
+use super::pipes::Pipes;
+use contract::{Message, Time};
+use links::shm::{Broken, HostEnd, Returned};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use sys::memory::Lease;
+use sys::poller::PollSet;
+use wire::{Container, ModuleFrame};
+
+/// Name of the host's wake-up descriptor in the poll set.
+const WAKEUP: u64 = 5;
+/// While messages arrive, interval between polls of the other descriptors.
+const POLL_EVERY: Duration = Duration::from_millis(1);
+/// Most messages read from a ring at once.
+const RETURNED_MAX: usize = 4096;
+
+/// Something that the processes sent.
+pub(super) enum Event {
+    Output(Message),
+    /// The input with this number came back unchanged. All before it are finished, too.
+    Unchanged(u64),
+    /// The first `n` inputs are finished; their output has been received.
+    Covers(u64),
+    /// A control frame: stage, position, frame.
+    Frame(usize, u64, ModuleFrame),
+    Line(usize, String),
+}
+
+/// A violation of the protocol by one stage.
+pub(super) struct StageFault {
+    pub(super) stage: usize,
+    pub(super) error: ProtocolError,
+}
+
+/// A program and its environment; `None`: the environment of this process.
+pub(super) type Program<'a> = (&'a [OsString], Option<&'a [(OsString, OsString)]>);
+
+/// Result of [`ProcessGroup::read`].
+pub(super) enum ReadOutcome {
+    /// Only messages were read; the other descriptors are not due.
+    Messages,
+    /// Everything was read. If the run has ended: the stage that ended it, and its status. That is the first stage
+    /// that exited unexpectedly, or the last one.
+    All(Option<(usize, ExitStatus)>),
+}
+
+/// Carries messages.
+enum Carrier {
+    Pipes(Pipes),
+    Shared(Box<HostEnd>),
+}
+
+/// Running processes. Dropping it kills and reaps them and all their children.
+pub(super) struct ProcessGroup {
+    // Dropped first: the memory that a stage writes must be unmapped after the stage has gone.
+    members: Vec<Member>,
+    carrier: Carrier,
+    pinning: CpuPinning,
+    set: Arc<PollSet>,
+    /// Send the next message only when none is in flight, so that a crash can be attributed to one message.
+    pub(super) is_cautious: bool,
+    /// A message waits for room.
+    is_blocked: bool,
+    /// The caller has waited for input since the last read.
+    is_awaited: bool,
+    input_ended: bool,
+    end_pending: bool,
+    broken: Option<Broken>,
+    polled_at: Time,
+    read_at: Time,
+}
+
+impl ProcessGroup {
+    /// Starts programs with a pipe from each to the next, and from the last one back to this process. With
+    /// `has_words` they are a chain.
+    pub(super) fn between_pipes(
+        programs: &[Program<'_>],
+        has_words: bool,
+        set: &Arc<PollSet>,
+    ) -> io::Result<ProcessGroup> {
+        let (input, mut theirs) = Pipes::input()?;
+        let mut members = Vec::new();
+        for (index, (words, environment)) in programs.iter().enumerate() {
+            let (next, output) = Pipes::between()?;
+            let (input, output) = (Some(std::mem::replace(&mut theirs, next)), Some(output));
+            let start = Start { words, environment: *environment, input, output, descriptors: Vec::new() };
+            members.push(Member::start(start, index, set)?);
+        }
+        let pipes = Pipes::new(input, theirs, has_words, set)?;
+        Ok(ProcessGroup::new(members, Carrier::Pipes(pipes), set))
+    }
+
+    /// Starts a run on shared memory. Each program gets the descriptors of its stage.
+    pub(super) fn on_shared_memory(
+        programs: &[Program<'_>],
+        (host, descriptors): (HostEnd, Vec<Vec<OwnedFd>>),
+        set: &Arc<PollSet>,
+    ) -> io::Result<ProcessGroup> {
+        let mut members = Vec::new();
+        for (index, ((words, environment), descriptors)) in programs.iter().zip(descriptors).enumerate() {
+            let start = Start { words, environment: *environment, input: None, output: None, descriptors };
+            members.push(Member::start(start, index, set)?);
+        }
+        set.add(host.wakeup(), WAKEUP, true, false)?;
+        Ok(ProcessGroup::new(members, Carrier::Shared(Box::new(host)), set))
+    }
+
+    fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> ProcessGroup {
+        ProcessGroup {
+            pinning: CpuPinning::new(),
+            members,
+            carrier,
+            set: set.clone(),
+            is_cautious: false,
+            is_blocked: false,
+            is_awaited: true,
+            input_ended: false,
+            end_pending: false,
+            broken: None,
+            polled_at: Time::ZERO,
+            read_at: Time::ZERO,
+        }
+    }
+
+    /// Process id of a stage.
+    pub(super) fn id(&self, stage: usize) -> Option<u32> {
+        self.members.get(stage).map(|member| member.process.id())
+    }
+
+    /// Reads everything that is ready, and passes it to `take`.
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        mut take: impl FnMut(Event) -> Result<(), ProtocolError>,
+    ) -> Result<ReadOutcome, StageFault> {
+        let last = self.members.len() - 1;
+        let of_last = |error| StageFault { stage: last, error };
+        self.read_at = now;
+        let is_awaited = std::mem::take(&mut self.is_awaited);
+        let has_read = match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.read(now, false, &mut take).map_err(of_last)?,
+            Carrier::Shared(host) => {
+                host.wake_up(now);
+                let has_read = receive_all(host, &mut take).map_err(of_last)?;
+                if let Some(Broken(problem)) = self.broken.take() {
+                    return Err(StageFault { stage: 0, error: ProtocolError(problem) });
+                }
+                has_read
+            }
+        };
+        if (has_read || !is_awaited) && now < self.polled_at.after(POLL_EVERY) {
+            return Ok(ReadOutcome::Messages);
+        }
+        self.polled_at = now;
+        let ready = self.set.ready().map_err(|error| of_last(ProtocolError(error.to_string())))?;
+        let names: Vec<u64> = ready.collect();
+        let mut ended = Vec::new();
+        for (stage, member) in self.members.iter_mut().enumerate() {
+            let mut sent = |sent| take(event(stage, sent));
+            if member.read(&names, &mut sent).map_err(|error| StageFault { stage, error })? {
+                ended.push(stage);
+            }
+        }
+        // A stage may have reported on messages that the next one has finished: read all reports, whichever stage
+        // has ended.
+        if !ended.is_empty() {
+            for (stage, member) in self.members.iter_mut().enumerate() {
+                let mut sent = |sent| take(event(stage, sent));
+                member.read_control(true, &mut sent).map_err(|error| StageFault { stage, error })?;
+            }
+        }
+        match &mut self.carrier {
+            _ if ended.is_empty() => {}
+            // Output that was sent before the end counts, too.
+            Carrier::Pipes(pipes) => drop(pipes.read(now, true, &mut take).map_err(of_last)?),
+            Carrier::Shared(host) => drop(receive_all(host, &mut take).map_err(of_last)?),
+        }
+        ended.into_iter().for_each(|stage| self.members[stage].reap());
+        Ok(ReadOutcome::All(self.end()))
+    }
+
+    /// The stage that ended the run, with its exit status.
+    fn end(&self) -> Option<(usize, ExitStatus)> {
+        let ends = || self.members.iter().enumerate().filter_map(|(stage, m)| Some((stage, m.status()?)));
+        // In a chain, a stage exits successfully if its neighbour has gone; then the neighbour ended the run.
+        let has_failed = |status: &ExitStatus| {
+            !status.success() || !self.input_ended && matches!(self.carrier, Carrier::Shared(_))
+        };
+        let unexpected = ends().find(|(_, status)| has_failed(status));
+        unexpected.or_else(|| ends().next_back().filter(|_| ends().count() == self.members.len()))
+    }
+
+    /// Queues a frame for a stage, to be handled after `at` containers. Returns false if the stage does not read
+    /// frames.
+    pub(super) fn queue_frame(&mut self, stage: usize, frame: &ModuleFrame, at: u64) -> bool {
+        self.members.get_mut(stage).is_some_and(|member| member.queue_frame(frame, at))
+    }
+
+    /// Queues a frame for every stage.
+    pub(super) fn queue_frame_all(&mut self, frame: &ModuleFrame, at: u64) {
+        for member in &mut self.members {
+            member.queue_frame(frame, at);
+        }
+    }
+
+    /// Returns true if a message may be sent before the ledger keeps it, provided that no other one waits.
+    pub(super) fn can_push_directly(&self) -> bool {
+        let is_plain = !self.is_cautious && !self.input_ended && self.broken.is_none();
+        is_plain && matches!(self.carrier, Carrier::Shared(_))
+    }
+
+    /// Sends such a message; the caller then calls [`ProcessGroup::wake`]. Returns false if there is no room.
+    pub(super) fn push(&mut self, message: &Message) -> bool {
+        let Carrier::Shared(host) = &mut self.carrier else { return false };
+        let result = host.push_without_wakeup(message.created, &message.body, false);
+        self.is_blocked = result == Ok(false);
+        let has_sent = result == Ok(true);
+        self.broken = result.err();
+        has_sent
+    }
+
+    /// Wakes the reader of that message, if it sleeps.
+    pub(super) fn wake(&mut self) {
+        if let Carrier::Shared(host) = &mut self.carrier {
+            host.wake_next();
+        }
+    }
+
+    /// Writes messages and frames as far as there is room.
+    pub(super) fn write(&mut self, ledger: &mut Ledger) {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => {
+                let first = &mut self.members[0];
+                self.is_blocked = !pipes.write(ledger, first, self.is_cautious, self.read_at);
+            }
+            Carrier::Shared(host) => {
+                let result = send_all(host, ledger, self.is_cautious);
+                self.is_blocked = result.as_ref().is_ok_and(|has_room| !has_room);
+                self.broken = result.err().or(self.broken.take());
+                if self.end_pending && !ledger.has_next() {
+                    self.end_pending = !host.end().unwrap_or(true);
+                }
+            }
+        }
+        for (stage, member) in self.members.iter_mut().enumerate() {
+            if member.write()
+                && let Carrier::Shared(host) = &self.carrier
+            {
+                host.notify_control(stage);
+            }
+        }
+    }
+
+    /// On shared memory: requests a report from every stage.
+    pub(super) fn request_reports(&self) {
+        if let Carrier::Shared(host) = &self.carrier {
+            (0..self.members.len()).for_each(|stage| host.notify_control(stage));
+        }
+    }
+
+    /// Returns true if something waits for room, and no notification may come when there is some.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked || self.end_pending
+    }
+
+    /// Ends the input of the first stage.
+    pub(super) fn end_input(&mut self) {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.end_input(),
+            Carrier::Shared(host) if !self.input_ended => self.end_pending = !host.end().unwrap_or(true),
+            Carrier::Shared(_) => {}
+        }
+        self.input_ended = true;
+    }
+
+    /// Returns true after [`ProcessGroup::end_input`].
+    pub(super) fn is_input_ended(&self) -> bool {
+        self.input_ended
+    }
+
+    /// Bytes sent to the first stage that it has not read.
+    pub(super) fn unread(&mut self) -> u64 {
+        match &mut self.carrier {
+            Carrier::Pipes(pipes) => pipes.unread(),
+            Carrier::Shared(host) => {
+                let (bytes, messages) = host.unread();
+                (bytes + messages * Container::BYTES) as u64
+            }
+        }
+    }
+
+    /// The first stage that does not read its control frames.
+    pub(super) fn unresponsive(&self) -> Option<usize> {
+        self.members.iter().position(|member| !member.reads_control())
+    }
+
+    /// On shared memory: sets the most messages in flight.
+    pub(super) fn set_window(&mut self, messages: usize) {
+        if let Carrier::Shared(host) = &mut self.carrier {
+            host.window = messages;
+        }
+    }
+
+    /// On shared memory: slots of the host's region that the stages hold.
+    pub(super) fn slots_held(&mut self) -> Option<usize> {
+        match &mut self.carrier {
+            Carrier::Pipes(_) => None,
+            Carrier::Shared(host) => Some(host.slots_held()),
+        }
+    }
+
+    /// On shared memory: takes a slot in which a body can be made.
+    pub(super) fn lease(&mut self) -> Option<Lease> {
+        match &mut self.carrier {
+            Carrier::Pipes(_) => None,
+            Carrier::Shared(host) => host.lease(),
+        }
+    }
+
+    /// Prepares to wait, with this many unfinished inputs. Returns true if there is input after all.
+    pub(super) fn go_to_sleep(&mut self, unfinished: usize, now: impl Fn() -> Time + Copy) -> bool {
+        self.is_awaited = true;
+        let ProcessGroup { carrier: Carrier::Shared(host), pinning, members, .. } = self else {
+            return false;
+        };
+        let is_alone = unfinished == 1;
+        if is_alone && pinning.would_change(true, members) && host.would_spin(now) {
+            pinning.set(true, members);
+        }
+        let has_read = host.go_to_sleep(unfinished > 0, now);
+        if !is_alone && unfinished > 0 || !host.spinning_pays() {
+            pinning.set(false, members);
+        }
+        has_read
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Carrier::Shared(host) = &self.carrier {
+            self.set.remove(host.wakeup());
+        }
+    }
+}
+
+fn event(stage: usize, sent: MemberEvent) -> Event {
+    match sent {
+        MemberEvent::Frame(at, frame) => Event::Frame(stage, at, frame),
+        MemberEvent::Line(line) => Event::Line(stage, line),
+    }
+}
+
+/// Reads messages from the ring. Returns true if there were any.
+fn receive_all(
+    host: &mut HostEnd,
+    take: &mut impl FnMut(Event) -> Result<(), ProtocolError>,
+) -> Result<bool, ProtocolError> {
+    for taken in 0..RETURNED_MAX {
+        match host.pop().map_err(|Broken(problem)| ProtocolError(problem))? {
+            None => return Ok(taken > 0),
+            Some(Returned::Unchanged(number)) => {
+                take(Event::Unchanged(number))?;
+                if !host.has_outstanding() {
+                    return Ok(true);
+                }
+            }
+            Some(Returned::End) => {}
+            Some(Returned::Covers(covers)) => take(Event::Covers(covers))?,
+            Some(Returned::Message(message, covers)) => {
+                take(Event::Output(message))?;
+                if covers > 0 {
+                    take(Event::Covers(covers))?;
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Sends messages as far as there is room. Returns true if that was all.
+fn send_all(host: &mut HostEnd, ledger: &mut Ledger, is_cautious: bool) -> Result<bool, Broken> {
+    while let Some((created, body, has_gap)) = ledger.next_whole() {
+        if is_cautious && !host.is_idle() || !host.push(created, body, has_gap)? {
+            return Ok(false);
+        }
+        ledger.mark_sent_whole();
+    }
+    Ok(true)
+}
+
+const _: () = assert!(WAKEUP < NAMES);

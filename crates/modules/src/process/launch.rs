@@ -1,0 +1,269 @@
+//! Starts the process of a module, in this process or through a spawner.
+//!
+//! A locked worker can neither start nor wait for nor kill a process. A thread of its broker, the
+//! [`SpawnerThread`](super::spawner::SpawnerThread), does so for it, and starts only programs that the broker
+//! allowed. They communicate over a socket pair (SOCK_SEQPACKET), and over another one per process, its *handle*.
+//!
+//! | message from the worker | effect |
+//! |---|---|
+//! | on the socket pair: [`SpawnRequest`] | starts a process; the message carries its handle, standard error, standard input and output if it has them, and its descriptors from 3 on |
+//! | on a handle: the number of a processor (`u16`), or [`ANY_CPU`] | sets the affinity of the process |
+//! | on a handle: end of file (`shutdown`, or all copies closed) | kills the process and its group |
+//!
+//! | message from the spawner on a handle, five bytes each | sent |
+//! |---|---|
+//! | [`STARTED`] and the process id, or [`REFUSED`] and an errno | once, first |
+//! | [`ENDED`] and the status as in `wait(2)` | last |
+
+use super::member::Start;
+use bytes::BytesMut;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::Timespec;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{PoisonError, RwLock};
+use sys::descriptor::send_with;
+
+/// Kinds of the first message on a handle.
+pub(super) const STARTED: u8 = 0;
+pub(super) const REFUSED: u8 = 1;
+/// Kind of the last message.
+pub(super) const ENDED: u8 = 2;
+/// Size of a message on a handle.
+pub(super) const REPLY_BYTES: usize = 5;
+/// Affinity: every processor that the spawner may use.
+pub(super) const ANY_CPU: u16 = u16::MAX;
+/// Longest spawn request.
+pub(super) const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// Timeout for starting a process.
+const START_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// Socket of the spawner that starts the processes of this one; `None`: it starts them itself.
+static SPAWNER: RwLock<Option<OwnedFd>> = RwLock::new(None);
+
+/// From now on the spawner at the other end of this socket ([`Spawner::socket`](super::Spawner::socket)) starts all
+/// processes of modules. The last call counts.
+pub fn use_spawner(spawner: OwnedFd) {
+    *SPAWNER.write().unwrap_or_else(PoisonError::into_inner) = Some(spawner);
+}
+
+/// A request to start a process. Encoding: a byte of flags for standard input and output, then the words of the
+/// command, each after its `u32` length (little-endian).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SpawnRequest {
+    pub(super) has_input: bool,
+    pub(super) has_output: bool,
+    pub(super) words: Vec<OsString>,
+}
+
+impl SpawnRequest {
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.has_input) | u8::from(self.has_output) << 1];
+        for word in &self.words {
+            bytes.extend((word.len() as u32).to_le_bytes());
+            bytes.extend(word.as_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<SpawnRequest> {
+        let (flags @ 0..4, mut rest) = bytes.split_first().map(|(flags, rest)| (*flags, rest))? else {
+            return None;
+        };
+        let mut words = Vec::new();
+        while !rest.is_empty() {
+            let (length, after_length) = rest.split_first_chunk()?;
+            let (word, after_word) = after_length.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            words.push(OsString::from_vec(word.into()));
+            rest = after_word;
+        }
+        Some(SpawnRequest { has_input: flags & 1 != 0, has_output: flags & 2 != 0, words })
+    }
+}
+
+/// A started process.
+pub(super) enum Started {
+    /// Started by this process; with its pidfd.
+    Local(Child, OwnedFd),
+    /// Started by a spawner: process id and handle.
+    Remote(u32, OwnedFd),
+}
+
+impl Started {
+    /// Starts a process in its own process group, so that its children can be killed with it. Also returns the
+    /// reading end of its standard error.
+    pub(super) fn start(start: Start<'_>, descriptors: Vec<OwnedFd>) -> io::Result<(Started, OwnedFd)> {
+        match &*SPAWNER.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(spawner) => Started::request(spawner.as_fd(), start, descriptors),
+            None => {
+                let (errors, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+                let Start { words, environment, input, output, .. } = start;
+                let (child, pidfd) = spawn(words, environment, [input, output, Some(theirs)], descriptors)?;
+                Ok((Started::Local(child, pidfd), errors))
+            }
+        }
+    }
+
+    pub(super) fn request(
+        spawner: BorrowedFd<'_>,
+        start: Start<'_>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<(Started, OwnedFd)> {
+        let (handle, spawner_end) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (errors, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let Start { words, input, output, .. } = start;
+        let (has_input, has_output) = (input.is_some(), output.is_some());
+        let request = SpawnRequest { has_input, has_output, words: words.to_vec() }.emit();
+        if request.len() > REQUEST_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the command is too long for a spawn request",
+            ));
+        }
+        let ends = [spawner_end, theirs].into_iter().chain(input).chain(output).chain(descriptors);
+        send_with(spawner, &request, &ends.collect::<Vec<_>>())?;
+        poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&START_TIMEOUT))?;
+        match receive_reply(&handle, RecvFlags::empty())? {
+            Some((STARTED, number)) => Ok((Started::Remote(number.cast_unsigned(), handle), errors)),
+            Some((REFUSED, error)) => Err(io::Error::from_raw_os_error(error)),
+            Some(_) => Err(io::ErrorKind::InvalidData.into()),
+            None => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Process id.
+    pub(super) fn id(&self) -> u32 {
+        match self {
+            Started::Local(child, _) => child.id(),
+            Started::Remote(number, _) => *number,
+        }
+    }
+
+    /// Readable when the process has ended.
+    pub(super) fn end(&self) -> BorrowedFd<'_> {
+        match self {
+            Started::Local(_, pidfd) => pidfd.as_fd(),
+            Started::Remote(_, handle) => handle.as_fd(),
+        }
+    }
+
+    /// Kills the process and its children, unless it was reaped.
+    pub(super) fn kill(&self) {
+        let _ = match self {
+            Started::Local(child, _) => kill_process_group(Pid::from_child(child), Signal::KILL),
+            Started::Remote(_, handle) => shutdown(handle, Shutdown::Write),
+        };
+    }
+
+    /// Returns the exit status if the process has ended. Kills its children first: once the process is reaped, its
+    /// id may be reused.
+    pub(super) fn reap(&mut self) -> Option<ExitStatus> {
+        // Another part of the program reaped it.
+        let unknown = || Some(ExitStatus::from_raw(0));
+        match self {
+            Started::Local(child, _) => {
+                let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+                child.try_wait().unwrap_or_else(|_| unknown())
+            }
+            Started::Remote(_, handle) => match receive_reply(handle, RecvFlags::DONTWAIT) {
+                Ok(Some((ENDED, status))) => Some(ExitStatus::from_raw(status)),
+                Ok(None) => None,
+                _ => unknown(),
+            },
+        }
+    }
+
+    /// Binds the process to one processor, or to all of `anywhere`, the affinity of this process.
+    pub(super) fn run_on(&self, processor: Option<u16>, anywhere: &CpuSet) {
+        // The process may have ended, or this process may lack the permission: then nothing changes.
+        let _ = match self {
+            Started::Local(child, _) => set_affinity(Pid::from_child(child), processor, anywhere),
+            Started::Remote(_, handle) => {
+                let word = processor.unwrap_or(ANY_CPU).to_le_bytes();
+                send(handle, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+            }
+        };
+    }
+}
+
+/// Binds a process to one processor, or to all of `anywhere`.
+pub(super) fn set_affinity(
+    process: Pid,
+    processor: Option<u16>,
+    anywhere: &CpuSet,
+) -> rustix::io::Result<()> {
+    match processor.map(usize::from) {
+        None => sched_setaffinity(Some(process), anywhere),
+        Some(number) if number < CpuSet::MAX_CPU => {
+            let mut one = CpuSet::new();
+            one.set(number);
+            sched_setaffinity(Some(process), &one)
+        }
+        Some(_) => Err(Errno::INVAL),
+    }
+}
+
+/// Receives the next message of a spawner; `None` if there is none yet.
+fn receive_reply(handle: &OwnedFd, flags: RecvFlags) -> io::Result<Option<(u8, i32)>> {
+    let mut bytes = [0; REPLY_BYTES];
+    match recv(handle, &mut bytes[..], flags | RecvFlags::DONTWAIT) {
+        Ok((REPLY_BYTES, _)) => {
+            let [kind, number @ ..] = bytes;
+            Ok(Some((kind, i32::from_le_bytes(number))))
+        }
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Starts a process as a child of this one, with its standard descriptors (`None` is /dev/null) and those from 3
+/// on.
+pub(super) fn spawn(
+    words: &[OsString],
+    environment: Option<&[(OsString, OsString)]>,
+    [input, output, errors]: [Option<OwnedFd>; 3],
+    descriptors: Vec<OwnedFd>,
+) -> io::Result<(Child, OwnedFd)> {
+    let (program, arguments) =
+        words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no program"))?;
+    let standard = |end: Option<OwnedFd>| end.map_or_else(Stdio::null, Stdio::from);
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(standard(input)).stdout(standard(output)).stderr(standard(errors));
+    command.process_group(0);
+    if let Some(environment) = environment {
+        command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    }
+    let mut child = sys::process::start_with(&mut command, descriptors)?;
+    match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        Ok(pidfd) => Ok((child, pidfd)),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error.into())
+        }
+    }
+}
+
+/// Receives a request with its descriptors; `None` if there is none yet.
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<(Option<SpawnRequest>, Vec<OwnedFd>)>> {
+    let (mut bytes, mut descriptors) = (BytesMut::new(), std::collections::VecDeque::new());
+    match sys::descriptor::receive_with(socket, &mut bytes, REQUEST_BYTES_MAX, Some(&mut descriptors)) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Ok(Some((SpawnRequest::parse(&bytes), descriptors.into()))),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,728 @@
+//! Supervises the processes of one run: starts, checks and restarts them. The states are in [`super`].
+
+use super::group::{Event, ProcessGroup, Program, ReadOutcome, StageFault};
+use super::ledger::{Ledger, ProtocolError};
+use super::window::Window;
+use super::{Module, SharedRun, move_all, reason};
+use contract::{Drop, Feedback, Half, Input, Message, Outbox, StageError, Time};
+use links::shm::{self, Geometry};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use sys::memory::{Lease, Slots};
+use sys::poller::PollSet;
+use wire::module::ModuleFeedback;
+use wire::{ModuleFrame, ModuleReport};
+
+/// A frame of an unknown kind, which a process ignores: tests that it reads its control descriptor.
+const PROBE: ModuleFrame = ModuleFrame::Unknown(u8::MAX);
+/// Timeout until the first output: an interpreter starts slowly on a busy host.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// First and longest back-off before a restart.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
+/// Most incidents that wait to be reported, per stage.
+const INCIDENTS_MAX: usize = 32;
+/// Most lines of standard error that are reported, per start.
+const LINES_MAX: usize = 20;
+/// Interval between requests for reports on shared memory, while messages move: no stage needs a timer for it.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Polling interval while something waits for room without a notification.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Tags of control messages between the links of a pair with a history.
+const STAGE_TAG: u8 = 0;
+const RENEW_TAG: u8 = 1;
+
+pub(super) enum State {
+    Running(Box<ProcessGroup>),
+    /// Restart at this time.
+    Waiting(Time),
+    /// Exited successfully after the end of the flow.
+    Ended,
+}
+
+/// Result of polling the processes.
+enum Status {
+    Alive,
+    Ended,
+    Failed { stage: usize, why: String, is_outside: bool },
+}
+
+impl Status {
+    /// A failure that was not caused from outside.
+    fn failed(stage: usize, why: String) -> Status {
+        Status::Failed { stage, why, is_outside: false }
+    }
+}
+
+/// Data of one stage.
+struct StageState {
+    module: Module,
+    /// Output for its link.
+    outbox: Outbox,
+    incidents: Vec<String>,
+    /// Lines of its standard error since the start: their number, the last one.
+    lines: usize,
+    last_line: Option<String>,
+    unread_frames: u64,
+    /// The stage's last report.
+    report: ModuleReport,
+}
+
+impl StageState {
+    fn add_incident(&mut self, text: String) {
+        if self.incidents.len() < INCIDENTS_MAX {
+            self.incidents.push(format!("{} half {text}", self.module.half));
+        }
+    }
+}
+
+/// Shared memory of a run.
+struct Shared {
+    geometry: Geometry,
+    slots: Arc<Slots>,
+    window: Window,
+}
+
+/// The processes of one run or chain, treated as one stage, and their ledger.
+pub(super) struct Supervisor {
+    stages: Vec<StageState>,
+    /// `None`: pipes.
+    shared: Option<Shared>,
+    /// Pipes of a chain, with words between containers.
+    has_words: bool,
+    set: Arc<PollSet>,
+    ledger: Ledger,
+    pub(super) state: State,
+    /// The flow has ended at this link.
+    is_ending: bool,
+    /// A new incarnation was requested.
+    is_renewing: bool,
+    pub(super) incarnation: u32,
+    /// The last incarnation for which a replacement was requested.
+    renewal_requested: u32,
+    /// Time of the last request for reports; something has moved since.
+    reports_requested_at: Time,
+    is_report_due: bool,
+    progress_at: Time,
+    was_idle: bool,
+    is_probed: bool,
+    /// The present processes have sent something.
+    has_sent: bool,
+    /// When something was last found waiting for room without a notification.
+    blocked_at: Option<Time>,
+    /// Send inputs one at a time up to this one: one of them killed a process.
+    cautious_until: u64,
+    /// Starts since a process finished an input.
+    attempts: u32,
+    committed_before: u64,
+    starts: u64,
+    failures: u64,
+}
+
+impl Supervisor {
+    /// Starts a run. An error says which program cannot start at all, and why.
+    pub(super) fn start(
+        modules: Vec<Module>,
+        shared: Option<SharedRun>,
+        set: Arc<PollSet>,
+    ) -> Result<Supervisor, StageError> {
+        let own = |error: io::Error| StageError::Own(format!("cannot create shared memory: {error}"));
+        let shared = shared.map(|run| {
+            let window = Window::new(run.slots, run.latency, modules.len());
+            let spins = shm::may_spin(run.spins, modules.len());
+            let geometry = shm::geometry(modules.len(), window.most(), spins);
+            Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
+        });
+        let shared = shared.transpose().map_err(own)?;
+        // The source's link marks incarnations; the sink's link follows them.
+        let follows = modules.iter().any(|module| module.has_history && module.half == Half::Sink);
+        let limits = modules.first().map(|module| module.limits).unwrap_or_default();
+        let limits = match shared {
+            // If there is no free slot, the message waits with the caller.
+            Some(_) => super::Limits { ahead_messages: 1, ..limits },
+            None => limits,
+        };
+        let reports_done = modules.iter().all(|module| module.is_own);
+        let has_words = shared.is_none() && modules.iter().all(|module| module.is_chained);
+        let ledger = match (&shared, has_words) {
+            (Some(_), _) => Ledger::of_run(limits, follows),
+            (None, true) => Ledger::of_chain(limits, follows),
+            (None, false) => Ledger::new(limits, reports_done, follows),
+        };
+        let stage_state = |module| StageState {
+            module,
+            outbox: Outbox::default(),
+            incidents: Vec::new(),
+            lines: 0,
+            last_line: None,
+            unread_frames: 0,
+            report: ModuleReport::default(),
+        };
+        let mut supervisor = Supervisor {
+            stages: modules.into_iter().map(stage_state).collect(),
+            shared,
+            has_words,
+            set,
+            ledger,
+            state: State::Ended,
+            is_ending: false,
+            is_renewing: false,
+            incarnation: 0,
+            renewal_requested: 0,
+            reports_requested_at: Time::ZERO,
+            is_report_due: false,
+            progress_at: Time::ZERO,
+            was_idle: true,
+            is_probed: false,
+            has_sent: false,
+            blocked_at: None,
+            cautious_until: 0,
+            attempts: 0,
+            committed_before: 0,
+            starts: 0,
+            failures: 0,
+        };
+        let group = supervisor.spawn().map_err(|error| {
+            let program = |stage_state: &StageState| {
+                stage_state.module.words.first().map(|word| word.to_string_lossy().into_owned())
+            };
+            let programs: Vec<_> = supervisor.stages.iter().filter_map(program).collect();
+            StageError::Own(format!("cannot start {}: {error}", programs.join(", ")))
+        })?;
+        supervisor.on_spawned(group, Time::ZERO);
+        Ok(supervisor)
+    }
+
+    fn spawn(&self) -> io::Result<ProcessGroup> {
+        let programs: Vec<Program<'_>> = self
+            .stages
+            .iter()
+            .map(|stage_state| (&stage_state.module.words[..], stage_state.module.environment.as_deref()))
+            .collect();
+        match &self.shared {
+            None => ProcessGroup::between_pipes(&programs, self.has_words, &self.set),
+            Some(Shared { geometry, slots, .. }) => {
+                let run = shm::HostEnd::create(*geometry, slots.clone())?;
+                ProcessGroup::on_shared_memory(&programs, run, &self.set)
+            }
+        }
+    }
+
+    /// Represents all modules: a run of several has no history.
+    fn module(&self) -> &Module {
+        &self.stages[0].module
+    }
+
+    fn last(&self) -> usize {
+        self.stages.len() - 1
+    }
+
+    fn on_spawned(&mut self, mut group: ProcessGroup, now: Time) {
+        for (stage, stage_state) in self.stages.iter_mut().enumerate() {
+            for frame in &stage_state.module.greeting {
+                group.queue_frame(stage, frame, 0);
+            }
+            (stage_state.lines, stage_state.last_line) = (0, None);
+        }
+        if let Some(shared) = &self.shared {
+            group.set_window(shared.window.messages());
+        }
+        group.is_cautious = self.ledger.committed() < self.cautious_until;
+        group.write(&mut self.ledger);
+        self.incarnation = self.incarnation.saturating_add(1);
+        self.starts += 1;
+        self.committed_before = self.ledger.committed();
+        (self.progress_at, self.was_idle, self.is_probed) = (now, true, false);
+        (self.is_renewing, self.has_sent, self.blocked_at) = (false, false, None);
+        self.state = State::Running(Box::new(group));
+    }
+
+    fn restart(&mut self, now: Time) {
+        if !self.ledger.has_next() && self.ledger.next_era().is_some() {
+            self.ledger.begin_era();
+        }
+        match self.spawn() {
+            Ok(group) => self.on_spawned(group, now),
+            Err(error) => {
+                self.starts += 1;
+                let delay = self.back_off();
+                self.state = State::Waiting(now.after(delay));
+                self.stages[0].add_incident(format!("cannot start: {error}; next attempt in {delay:?}"));
+            }
+        }
+    }
+
+    fn back_off(&mut self) -> Duration {
+        if self.ledger.committed() > self.committed_before {
+            self.attempts = 0;
+        }
+        self.attempts += 1;
+        (BACK_OFF[0] * (1 << (self.attempts - 1).min(16))).min(BACK_OFF[1])
+    }
+
+    /// Returns true if a new process would have something to do.
+    fn can_start(&self) -> bool {
+        !self.ledger.is_lost() || self.ledger.next_era().is_some()
+    }
+
+    /// Does everything that can be done now.
+    pub(super) fn advance(&mut self, now: Time) {
+        loop {
+            match &self.state {
+                State::Ended if self.ledger.waiting() == 0 => break,
+                State::Ended => {
+                    self.is_ending = false;
+                    self.state = State::Waiting(now);
+                }
+                State::Waiting(_) if self.is_ending && self.ledger.unfinished() == 0 => {
+                    self.state = State::Ended;
+                }
+                State::Waiting(at) if *at > now || !self.can_start() => break,
+                State::Waiting(_) => self.restart(now),
+                State::Running(_) => match self.poll_processes(now) {
+                    Status::Alive => break,
+                    Status::Ended => {
+                        self.ledger.on_end();
+                        self.release_outputs();
+                        self.state = State::Waiting(now);
+                    }
+                    Status::Failed { stage, why, is_outside } => {
+                        self.on_failure(stage, &why, is_outside, now)
+                    }
+                },
+            }
+        }
+        self.release_outputs();
+    }
+
+    /// Reads from the processes and writes to them.
+    fn poll_processes(&mut self, now: Time) -> Status {
+        let State::Running(group) = &mut self.state else { return Status::Alive };
+        let (ledger, stages, has_covers) =
+            (&mut self.ledger, &mut self.stages, self.shared.is_some() || self.has_words);
+        let mut has_moved = false;
+        let outcome = group.read(now, |event| {
+            match event {
+                Event::Output(message) => {
+                    has_moved = true;
+                    ledger.on_output(message)?;
+                }
+                Event::Unchanged(inputs) => {
+                    has_moved = true;
+                    ledger.on_unchanged(inputs)?;
+                }
+                Event::Covers(inputs) => {
+                    has_moved = true;
+                    ledger.on_covers(inputs)?;
+                }
+                Event::Frame(stage, at, ModuleFrame::Drop { count, reason }) => {
+                    has_moved = true;
+                    let reason = reason::interned(&reason).unwrap_or("dropped by its module");
+                    ledger.on_drop(stage, Drop { reason, count }, has_covers.then_some(at))?;
+                }
+                Event::Frame(stage, _, frame) => {
+                    has_moved |= !matches!(frame, ModuleFrame::Report(_));
+                    take_frame(frame, ledger, &mut stages[stage])?;
+                }
+                Event::Line(stage, line) => {
+                    let stage_state = &mut stages[stage];
+                    stage_state.lines += 1;
+                    if stage_state.lines <= LINES_MAX {
+                        stage_state.add_incident(format!("prints: {line}"));
+                    }
+                    stage_state.last_line = Some(line);
+                }
+            }
+            Ok(())
+        });
+        self.has_sent |= has_moved;
+        self.is_report_due |= has_moved && self.shared.is_some();
+        let status = match outcome {
+            // The common case: output arrives and no input waits. Everything else can wait for the next full poll.
+            Ok(ReadOutcome::Messages)
+                if has_moved && ledger.waiting() == 0 && !self.is_ending && !self.is_renewing =>
+            {
+                self.note_progress(true, now);
+                return Status::Alive;
+            }
+            Ok(ReadOutcome::Messages) => None,
+            Ok(ReadOutcome::All(status)) => status,
+            Err(StageFault { stage, error: ProtocolError(problem) }) => {
+                return Status::failed(stage, format!("was killed: {problem}"));
+            }
+        };
+        if ledger.is_untouched() && ledger.next_era().is_some() {
+            ledger.begin_era();
+        }
+        group.is_cautious = ledger.committed() < self.cautious_until;
+        group.write(ledger);
+        let follows = ledger.next_era().is_some();
+        if (self.is_ending || self.is_renewing || follows) && !ledger.has_next() {
+            group.end_input();
+        }
+        self.blocked_at = group.is_blocked().then_some(now);
+        if let Some((stage, status)) = status {
+            return match group.is_input_ended() && status.success() && !ledger.has_next() {
+                true => Status::Ended,
+                false => Status::Failed {
+                    stage,
+                    why: reason::describe(status),
+                    is_outside: reason::is_outside(status),
+                },
+            };
+        }
+        if self.is_report_due && now >= self.reports_requested_at.after(REPORT_INTERVAL) {
+            group.request_reports();
+            (self.reports_requested_at, self.is_report_due) = (now, false);
+        }
+        self.note_progress(has_moved, now);
+        match !self.was_idle && now >= self.timeout_at() {
+            true => self.on_timeout(now),
+            false => Status::Alive,
+        }
+    }
+
+    /// Updates the time since which unfinished input has had no output.
+    fn note_progress(&mut self, has_moved: bool, now: Time) {
+        let is_input_ended = matches!(&self.state, State::Running(group) if group.is_input_ended());
+        let is_idle = self.ledger.is_idle() && !is_input_ended;
+        if is_idle || has_moved || self.was_idle {
+            (self.progress_at, self.is_probed) = (now, false);
+        }
+        self.was_idle = is_idle;
+    }
+
+    fn patience(&self) -> Duration {
+        self.stages.iter().map(|stage_state| stage_state.module.patience).max().unwrap_or_default()
+    }
+
+    fn timeout_at(&self) -> Time {
+        let patience = match self.has_sent {
+            true => self.patience(),
+            false => self.patience().max(STARTUP_TIMEOUT),
+        };
+        let is_asked = self.is_probed || !self.ledger.reports_done();
+        self.progress_at.after(if is_asked { patience } else { patience / 2 })
+    }
+
+    fn on_timeout(&mut self, now: Time) -> Status {
+        let patience = self.patience();
+        let State::Running(group) = &mut self.state else { return Status::Alive };
+        if self.ledger.reports_done() && !self.is_probed {
+            self.is_probed = true;
+            group.queue_frame_all(&PROBE, self.ledger.position());
+            group.write(&mut self.ledger);
+            return Status::Alive;
+        }
+        let unresponsive = group.unresponsive();
+        if self.ledger.reports_done() && unresponsive.is_none() && !group.is_input_ended() {
+            (self.progress_at, self.is_probed) = (now, false);
+            return Status::Alive;
+        }
+        Status::failed(unresponsive.unwrap_or(0), format!("hung (no output for {patience:?}) and was killed"))
+    }
+
+    /// A process failed: ends the run and schedules a restart.
+    fn on_failure(&mut self, stage: usize, why: &str, is_outside: bool, now: Time) {
+        // Confirmed output leaves with the mark of its own incarnation.
+        self.release_outputs();
+        let unread = match &mut self.state {
+            State::Running(group) => group.unread(),
+            _ => 0,
+        };
+        if self.stages.len() > 1 && !is_outside {
+            self.cautious_until = self.ledger.handed();
+        }
+        let death = self.ledger.on_death(unread, is_outside);
+        self.failures += 1;
+        let delay = self.back_off();
+        // The old state is dropped here, which kills the processes.
+        self.state = State::Waiting(now.after(delay));
+        let stage_state = &mut self.stages[stage];
+        let mut text = why.to_string();
+        if let Some(line) = &stage_state.last_line {
+            text.push_str(&format!(" (last line: {line})"));
+        }
+        text.push_str(&reason::memory_hint(stage_state.last_line.as_deref()));
+        text.push_str(&format!("; restart in {delay:?}"));
+        if death.replayed > 0 {
+            text.push_str(&format!(", {} messages are replayed", death.replayed));
+        }
+        if death.poisoned > 0 {
+            text.push_str("; the message that crashed it three times is dropped");
+        }
+        if death.unreadable > 0 {
+            text.push_str(&format!("; {} messages are lost with its history", death.unreadable));
+        }
+        stage_state.add_incident(text);
+        self.request_renewal();
+    }
+
+    /// The sink's link requests a new incarnation, once for each.
+    fn request_renewal(&mut self) {
+        let era = self.ledger.era();
+        if self.module().has_history && self.module().half == Half::Sink && era > self.renewal_requested {
+            self.renewal_requested = era;
+            let mut body = vec![RENEW_TAG];
+            body.extend(era.to_le_bytes());
+            self.stages[0].outbox.control(body);
+        }
+    }
+
+    /// Releases confirmed output to the links.
+    fn release_outputs(&mut self) {
+        let marks = self.module().has_history && self.module().half == Half::Source;
+        let last = self.last();
+        let out = &mut self.stages[last].outbox;
+        let ready = self.ledger.ready();
+        if marks {
+            let mark = self.incarnation.to_le_bytes();
+            ready.iter_mut().for_each(|(_, message)| message.body.push_front(&mark));
+        }
+        move_all(ready, &mut out.messages);
+        if self.ledger.has_dropped() {
+            out.drops.extend(self.ledger.drops());
+            for (stage, drop) in self.ledger.confirmed_drops() {
+                self.stages[stage].outbox.drops.push(drop);
+            }
+        }
+        if self.ledger.is_era_long() {
+            self.request_renewal();
+        }
+    }
+
+    fn admit(&mut self, mut message: Message, now: Time) -> Result<(), StageError> {
+        let mut era = 0;
+        if self.module().has_history && self.module().half == Half::Sink {
+            let mark = message.body.take_front::<4>().map(u32::from_le_bytes).filter(|mark| *mark > 0);
+            era = mark.ok_or_else(|| StageError::Input("it has no incarnation number".into()))?;
+        }
+        let can_bypass = self.ledger.can_bypass(era);
+        let pushed = match &mut self.state {
+            State::Running(group) if can_bypass && group.can_push_directly() => Some(group.push(&message)),
+            _ => None,
+        };
+        // The stage processes the message while the ledger records it.
+        self.ledger.admit(message, era);
+        if pushed == Some(true) {
+            self.ledger.mark_sent_whole();
+        }
+        if let (Some(shared), State::Running(group)) = (&mut self.shared, &mut self.state) {
+            group.set_window(shared.window.note(now));
+        }
+        match &mut self.state {
+            // The common case: the output is collected when it arrives.
+            State::Running(group) if pushed.is_some() || self.ledger.has_next() => {
+                if std::mem::take(&mut self.was_idle) {
+                    (self.progress_at, self.is_probed) = (now, false);
+                }
+                match pushed {
+                    Some(true) => group.wake(),
+                    Some(false) => {}
+                    None => group.write(&mut self.ledger),
+                }
+                self.blocked_at = group.is_blocked().then_some(now);
+            }
+            _ => self.advance(now),
+        }
+        Ok(())
+    }
+
+    fn take_control(&mut self, stage: usize, bytes: &[u8]) -> Result<(), StageError> {
+        let is_source = self.module().half == Half::Source;
+        let body = match bytes {
+            _ if !self.module().has_history => bytes,
+            [STAGE_TAG, body @ ..] => body,
+            [RENEW_TAG, era @ ..] if is_source => {
+                let era = <[u8; 4]>::try_from(era).map(u32::from_le_bytes);
+                let era = era.map_err(|_| {
+                    StageError::Control("a renewal request without an incarnation number".into())
+                })?;
+                // A request for an older incarnation was already answered.
+                if era == self.incarnation && matches!(self.state, State::Running(_)) {
+                    self.is_renewing = true;
+                    self.ledger.stop();
+                }
+                return Ok(());
+            }
+            _ => return Err(StageError::Control("an unknown tag".into())),
+        };
+        self.send_frame(stage, &ModuleFrame::Peer(body.to_vec()));
+        Ok(())
+    }
+
+    /// Sends a frame to a stage, to be handled after the input sent so far. Does nothing while there is no process.
+    fn send_frame(&mut self, stage: usize, frame: &ModuleFrame) {
+        // The input count of later stages is not known here: they handle the frame at once.
+        let at = if stage == 0 { self.ledger.position() } else { 0 };
+        if let State::Running(group) = &mut self.state {
+            self.is_report_due |= self.shared.is_some();
+            match group.queue_frame(stage, frame, at) {
+                true => group.write(&mut self.ledger),
+                false => self.stages[stage].unread_frames += 1,
+            }
+        }
+    }
+
+    /// Handles an input of a stage's link. Messages, gaps and the end count only for the first stage.
+    pub(super) fn hand(&mut self, stage: usize, input: Input<'_>, now: Time) -> Result<(), StageError> {
+        match input {
+            Input::Message(_, message) => return self.admit(message, now),
+            Input::Control(bytes) => {
+                self.take_control(stage, bytes)?;
+                self.advance(now);
+            }
+            Input::End(_) if stage == 0 => {
+                self.is_ending = true;
+                self.advance(now);
+            }
+            Input::Gap(_) if stage == 0 => self.ledger.admit_gap(),
+            Input::End(_) | Input::Gap(_) => {}
+            Input::Feedback(feedback) if self.stages[stage].module.is_own => {
+                self.send_frame(stage, &feedback_frame(feedback));
+            }
+            Input::Feedback(_) => {}
+            Input::Timeout => self.advance(now),
+        }
+        Ok(())
+    }
+
+    /// Output for a stage's link.
+    pub(super) fn outbox(&mut self, stage: usize) -> &mut Outbox {
+        &mut self.stages[stage].outbox
+    }
+
+    /// Returns true if there is output for a stage's link.
+    pub(super) fn has_output(&self, stage: usize) -> bool {
+        let out = &self.stages[stage].outbox;
+        !(out.messages.is_empty() && out.controls.is_empty() && out.drops.is_empty())
+    }
+
+    /// Takes the incidents of a stage since the last call.
+    pub(super) fn incidents(&mut self, stage: usize) -> Vec<String> {
+        std::mem::take(&mut self.stages[stage].incidents)
+    }
+
+    /// Called before the caller waits. Returns true if there is input after all.
+    pub(super) fn go_to_sleep(&mut self) -> bool {
+        let unfinished = if self.ledger.is_idle() { 0 } else { self.ledger.unfinished() };
+        match &mut self.state {
+            State::Running(group) => group.go_to_sleep(unfinished, || Time(sys::clock::boot_ns())),
+            _ => false,
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let at = match &self.state {
+            State::Running(_) if self.was_idle => None,
+            State::Running(_) => Some(self.timeout_at()),
+            State::Waiting(at) => Some(*at).filter(|_| self.can_start()),
+            State::Ended => None,
+        };
+        let next_poll = self.blocked_at.map(|at| at.after(POLL_INTERVAL));
+        let is_running = matches!(self.state, State::Running(_));
+        let next_report =
+            (self.is_report_due && is_running).then(|| self.reports_requested_at.after(REPORT_INTERVAL));
+        at.into_iter().chain(next_poll).chain(next_report).min()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.ledger.has_room() && !self.is_ending()
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending && !matches!(self.state, State::Ended)
+    }
+
+    /// A process that reports `done` may hold messages that it has read.
+    pub(super) fn held(&self) -> usize {
+        match self.ledger.reports_done() {
+            true => self.ledger.waiting(),
+            false => self.ledger.unfinished(),
+        }
+    }
+
+    pub(super) fn unfinished(&self) -> usize {
+        self.ledger.unfinished()
+    }
+
+    /// Process id of a stage, while it runs.
+    pub(super) fn process_id(&self, stage: usize) -> Option<u32> {
+        match &self.state {
+            State::Running(group) => group.id(stage),
+            _ => None,
+        }
+    }
+
+    /// The stage's last report.
+    pub(super) fn report(&self, stage: usize) -> &ModuleReport {
+        &self.stages[stage].report
+    }
+
+    /// Number of starts, of failures, and of frames that the stage did not read.
+    pub(super) fn counts(&self, stage: usize) -> [u64; 3] {
+        [self.starts, self.failures, self.stages[stage].unread_frames]
+    }
+
+    /// On shared memory: the window, the slots of the host's region in use, and their total.
+    pub(super) fn slots(&mut self) -> Option<(&Window, usize, usize)> {
+        let out = match &mut self.state {
+            State::Running(group) => group.slots_held().unwrap_or(0),
+            _ => 0,
+        };
+        let Shared { geometry, slots, window, .. } = self.shared.as_ref()?;
+        Some((window, out + slots.taken(), geometry.slots))
+    }
+
+    /// On shared memory: takes a slot in which a body can be made.
+    pub(super) fn lease(&mut self) -> Option<Lease> {
+        match &mut self.state {
+            State::Running(group) => group.lease(),
+            _ => None,
+        }
+    }
+}
+
+fn take_frame(
+    frame: ModuleFrame,
+    ledger: &mut Ledger,
+    stage_state: &mut StageState,
+) -> Result<(), ProtocolError> {
+    match frame {
+        ModuleFrame::Done { inputs, outputs } => ledger.on_done(inputs, outputs)?,
+        ModuleFrame::Hello { options, .. }
+            if options.iter().any(|(name, value)| name == "done" && value == "true") =>
+        {
+            ledger.expect_done();
+        }
+        ModuleFrame::Peer(mut body) => {
+            if stage_state.module.has_history {
+                body.insert(0, STAGE_TAG);
+            }
+            stage_state.outbox.control(body);
+        }
+        ModuleFrame::Report(report) => {
+            if stage_state.report.problem.is_empty() && !report.problem.is_empty() {
+                stage_state.add_incident(format!("reports a problem: {}", report.problem));
+            }
+            stage_state.report = report;
+        }
+        ModuleFrame::Error(problem) => return Err(ProtocolError(format!("it failed: {problem}"))),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn feedback_frame(feedback: &Feedback) -> ModuleFrame {
+    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    ModuleFrame::Feedback(ModuleFeedback {
+        received: feedback.received,
+        lost: feedback.lost,
+        delay_ns: ns(feedback.delay),
+        jitter_ns: ns(feedback.jitter),
+        round_trip_ns: ns(feedback.round_trip),
+        rate_bytes: feedback.rate_bytes,
+        waiting_bytes: feedback.waiting_bytes,
+    })
+}

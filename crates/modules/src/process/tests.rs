@@ -1,0 +1,409 @@
+//! Real processes that are killed, hang, send garbage or run out of memory.
+
+use super::{Limits, Module, Process};
+use contract::{Half, Input, Link, Message, Outbox, Port, Time};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use sys::poller::Poller;
+use wire::ModuleFrame;
+use wire::module::MODULE_VERSION;
+
+/// Longest time that a test may take.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// First lines of every Python module here.
+const PYTHON: &str = r#"
+import os, struct, sys
+def exactly(descriptor, size):
+    data = b""
+    while len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        if not more: sys.exit(0)
+        data += more
+    return data
+def read():
+    length, created = struct.unpack("<IQ", exactly(0, 12))
+    return created, exactly(0, length)
+def write(created, body): os.write(1, struct.pack("<IQ", len(body), created) + body)
+def frame(kind, at, body): os.write(3, struct.pack("<IBQ", len(body), kind, at) + body)
+def done(inputs, outputs): frame(4, outputs, struct.pack("<QQ", inputs, outputs))
+"#;
+
+fn module(words: &[&str], half: Half) -> Module {
+    let role = half.to_string();
+    let hello =
+        ModuleFrame::Hello { version: MODULE_VERSION, role, format: "bytes".into(), options: Vec::new() };
+    Module {
+        words: words.iter().map(OsString::from).collect(),
+        environment: None,
+        half,
+        greeting: vec![hello],
+        is_own: false,
+        is_chained: false,
+        has_history: false,
+        patience: Duration::from_secs(10),
+        limits: Limits::default(),
+    }
+}
+
+fn python(program: &str, half: Half) -> Module {
+    let text = format!("{PYTHON}\n{program}");
+    module(&["python3", "-c", &text], half)
+}
+
+fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+/// A link and its output.
+struct Bench {
+    link: Process,
+    poller: Poller,
+    out: Outbox,
+    bodies: Vec<Vec<u8>>,
+    incidents: Vec<String>,
+    started: Time,
+}
+
+impl Bench {
+    fn new(module: Module) -> Bench {
+        Bench {
+            link: Process::start(module).unwrap(),
+            poller: Poller::new().unwrap(),
+            out: Outbox::default(),
+            bodies: Vec::new(),
+            incidents: Vec::new(),
+            started: now(),
+        }
+    }
+
+    fn hand(&mut self, input: Input<'_>) {
+        self.link.hand(input, now(), &mut self.out).unwrap();
+        self.take_output();
+    }
+
+    fn take_output(&mut self) {
+        self.incidents.extend(self.link.incidents());
+        self.bodies
+            .extend(self.out.messages.drain(..).map(|(_, message)| message.body.into_bytes().to_vec()));
+    }
+
+    /// Waits and collects, like a path.
+    fn step(&mut self) {
+        assert!(now().since(self.started) < WATCHDOG, "{:?}; {} received", self.incidents, self.bodies.len());
+        let readiness = self.link.readiness();
+        for (descriptor, _) in readiness.descriptors.into_iter().flatten() {
+            self.poller.register(descriptor.as_fd(), true, false);
+        }
+        let wait = self.link.poll_timeout().map(|at| at.since(now())).unwrap_or(Duration::from_secs(1));
+        self.poller.wait(Some(wait.min(Duration::from_secs(1)))).unwrap();
+        self.link.collect(now(), &mut self.out).unwrap();
+        self.take_output();
+    }
+
+    /// Steps until there are this many messages.
+    fn run(&mut self, messages: usize) {
+        while self.bodies.len() < messages {
+            self.step();
+        }
+    }
+
+    fn end(&mut self) {
+        self.hand(Input::End(Port::MAIN));
+        while self.link.is_ending() {
+            self.step();
+        }
+    }
+
+    fn feed(&mut self, values: std::ops::Range<u64>) {
+        for value in values {
+            while !self.link.has_room() {
+                self.step();
+            }
+            self.hand(Input::Message(Port::MAIN, message(value)));
+        }
+    }
+
+    fn drops(&mut self) -> Vec<(&'static str, u64)> {
+        self.out.drops.drain(..).map(|drop| (drop.reason, drop.count)).collect()
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.link.process_id()
+    }
+}
+
+fn message(value: u64) -> Message {
+    Message::new(Time(value), value.to_le_bytes().to_vec())
+}
+
+fn numbers(values: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    values.map(|value| value.to_le_bytes().to_vec()).collect()
+}
+
+/// Reports the first difference instead of all values.
+#[track_caller]
+fn assert_numbers(bodies: &[Vec<u8>], values: std::ops::Range<u64>) {
+    let expected = numbers(values);
+    let differs = bodies.iter().zip(&expected).position(|(received, expected)| received != expected);
+    assert_eq!((bodies.len(), differs), (expected.len(), None));
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    // The process may have ended already.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+#[test]
+fn output_arrives_in_order_and_the_end_is_clean() {
+    let mut bench = Bench::new(module(&["cat"], Half::Source));
+    bench.feed(0..1000);
+    let large = vec![7; 3 << 20];
+    bench.hand(Input::Message(Port::MAIN, Message::new(Time(9), large.clone())));
+    bench.end();
+    assert_eq!(bench.bodies.pop(), Some(large));
+    assert_numbers(&bench.bodies, 0..1000);
+    assert_eq!((bench.link.kept(), bench.drops(), bench.incidents.len()), (0, vec![], 0));
+    // Input after an end starts a new process.
+    bench.feed(0..1);
+    bench.run(1001);
+}
+
+#[test]
+fn twenty_kills_lose_and_duplicate_nothing() {
+    let mut bench = Bench::new(module(&["cat"], Half::Source));
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut last = 0;
+    for _ in 0..20 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let next = last + 1 + (state >> 33) % 400;
+        bench.feed(last..next);
+        last = next;
+        // After the first message that arrives, so that no message is blamed for three deaths.
+        let first = bench.bodies.len() + 1;
+        bench.run(first);
+        std::thread::sleep(Duration::from_micros((state >> 20) % 2000));
+        if let Some(pid) = bench.pid() {
+            kill(pid);
+        }
+    }
+    bench.end();
+    assert_numbers(&bench.bodies, 0..last);
+    assert!(bench.incidents.iter().any(|text| text.contains("signal SIGKILL")), "{:?}", bench.incidents);
+    assert_eq!(bench.drops(), []);
+}
+
+#[test]
+fn output_is_withheld_until_it_is_reported_done() {
+    // Two inputs make one output. After a kill in between, the first is replayed.
+    let program = "
+frame(1, 0, struct.pack('<HIIHI', 1, 0, 0, 1, 4) + b'done' + struct.pack('<I', 4) + b'true')
+count = 0
+while True:
+    first, second = read(), read()
+    count += 1
+    write(first[0], first[1] + second[1]); done(2 * count, count)
+";
+    let mut bench = Bench::new(python(program, Half::Source));
+    bench.feed(0..41);
+    bench.run(20);
+    kill(bench.pid().unwrap());
+    bench.feed(41..60);
+    bench.run(30);
+    let expected: Vec<Vec<u8>> = numbers(0..60).chunks(2).map(|two| two.concat()).collect();
+    assert_eq!(bench.bodies, expected);
+}
+
+#[test]
+fn a_process_that_hangs_is_killed_and_named() {
+    // It hangs once, at the third message.
+    let flag = std::env::temp_dir().join(format!("outboard-hang-{}", std::process::id()));
+    let program = format!(
+        "
+flag = {flag:?}
+while True:
+    created, body = read()
+    if created == 2 and not os.path.exists(flag):
+        open(flag, 'w').close()
+        while True: pass
+    write(created, body)
+"
+    );
+    let mut bench = Bench::new(Module { patience: Duration::from_secs(3), ..python(&program, Half::Source) });
+    bench.feed(0..10);
+    bench.run(10);
+    std::fs::remove_file(flag).unwrap();
+    assert_eq!(bench.bodies, numbers(0..10));
+    assert!(bench.incidents.iter().any(|text| text.contains("hung")), "{:?}", bench.incidents);
+}
+
+/// It may hold its only message, because it reads its control descriptor.
+#[test]
+fn a_process_may_hold_messages_while_it_reads_control_frames() {
+    let program = "
+import select, time
+done(0, 0)
+created, body = read()
+until = time.monotonic() + 4.5
+while time.monotonic() < until:
+    if select.select([3], [], [], 0.05)[0]: os.read(3, 4096)
+write(created, body); done(1, 1); read()
+";
+    let module = Module { patience: Duration::from_secs(3), is_own: true, ..python(program, Half::Source) };
+    let mut bench = Bench::new(module);
+    bench.feed(0..1);
+    bench.run(1);
+    assert_eq!(bench.incidents, Vec::<String>::new());
+}
+
+#[test]
+fn garbage_is_named_and_unfinished_messages_are_replayed() {
+    let flag = std::env::temp_dir().join(format!("outboard-rubbish-{}", std::process::id()));
+    let program = format!(
+        "
+flag = {flag:?}
+first = not os.path.exists(flag)
+if first: open(flag, 'w').close()
+while True:
+    created, body = read()
+    if first and created == 3: os.write(1, b'\\xff' * 1000)
+    write(created, body)
+"
+    );
+    let mut bench = Bench::new(python(&program, Half::Source));
+    bench.feed(0..8);
+    bench.run(8);
+    std::fs::remove_file(flag).unwrap();
+    assert_eq!(bench.bodies, numbers(0..8));
+    assert!(bench.incidents.iter().any(|text| text.contains("not a container")), "{:?}", bench.incidents);
+}
+
+#[test]
+fn a_message_that_crashes_it_three_times_is_dropped_and_named() {
+    let program = "
+while True:
+    created, body = read()
+    if created == 5: os.kill(os.getpid(), 11)
+    write(created, body)
+";
+    let mut bench = Bench::new(python(program, Half::Source));
+    bench.feed(0..10);
+    bench.run(9);
+    assert_eq!(bench.bodies, [numbers(0..5), numbers(6..10)].concat());
+    assert_eq!(bench.drops(), [("crashed the module three times", 1)]);
+    assert_eq!(bench.incidents.iter().filter(|text| text.contains("SIGSEGV")).count(), 3);
+}
+
+#[test]
+fn lines_on_standard_error_are_reported_up_to_a_limit() {
+    let program = "
+print('a line of its own', file=sys.stderr)
+for _ in range(100000): print('x' * 1000, file=sys.stderr)
+while True: write(*read())
+";
+    let mut bench = Bench::new(python(program, Half::Sink));
+    bench.feed(0..1);
+    bench.run(1);
+    assert_eq!(bench.incidents[0], "sink half prints: a line of its own");
+    assert!(bench.incidents.len() <= 40 && bench.incidents.iter().all(|text| text.len() < 300));
+}
+
+#[test]
+fn a_missing_program_is_reported_at_once() {
+    let error = Process::start(module(&["./no-such-program"], Half::Source)).err().unwrap().to_string();
+    assert!(error.contains("./no-such-program") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn dropping_a_link_leaves_no_process() {
+    let mut bench = Bench::new(module(&["sh", "-c", "sleep 1000 & cat"], Half::Source));
+    bench.feed(0..1);
+    bench.run(1);
+    let pid = bench.pid().unwrap();
+    drop(bench);
+    let group = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    // Its child becomes an orphan, which the system reaps later.
+    for _ in 0..1000 {
+        if rustix::process::test_kill_process_group(group).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process group {pid} is still there");
+}
+
+/// Both halves of a pair that codes differences: encoder and decoder must start together.
+const DIFFERENCES: [&str; 2] = [
+    "
+before = 0
+while True:
+    created, body = read()
+    (value,) = struct.unpack('<Q', body)
+    write(created, struct.pack('<q', value - before)); before = value
+",
+    "
+before = 0
+while True:
+    created, body = read()
+    before += struct.unpack('<q', body)[0]
+    write(created, struct.pack('<Q', before))
+",
+];
+
+/// Connects two links like a network between them.
+fn carry(source: &mut Bench, sink: &mut Bench) {
+    for body in source.bodies.drain(..).collect::<VecDeque<_>>() {
+        while !sink.link.has_room() {
+            sink.step();
+        }
+        sink.hand(Input::Message(Port::MAIN, Message::new(Time(1), body)));
+    }
+    for control in std::mem::take(&mut sink.out.controls) {
+        source.hand(Input::Control(&control));
+    }
+    for control in std::mem::take(&mut source.out.controls) {
+        sink.hand(Input::Control(&control));
+    }
+}
+
+#[test]
+fn a_pair_with_a_history_survives_the_death_of_either_half() {
+    let [mut source, mut sink] = [(Half::Source, DIFFERENCES[0]), (Half::Sink, DIFFERENCES[1])]
+        .map(|(half, program)| Bench::new(Module { has_history: true, ..python(program, half) }));
+    let mut last = 0;
+    for round in 0..8 {
+        source.feed(last..last + 50);
+        last += 50;
+        let before = sink.bodies.len();
+        while sink.bodies.len() <= before {
+            source.poll_once();
+            carry(&mut source, &mut sink);
+            sink.poll_once();
+        }
+        let victim = if round % 2 == 0 { &source } else { &sink };
+        if let Some(pid) = victim.pid() {
+            kill(pid);
+        }
+    }
+    while sink.bodies.len() < last as usize {
+        source.poll_once();
+        carry(&mut source, &mut sink);
+        sink.poll_once();
+    }
+    assert_numbers(&sink.bodies, 0..last);
+    assert_eq!((source.drops(), sink.drops()), (vec![], vec![]));
+    assert!(source.link.run().incarnation > 2, "the sink half's deaths had the source restart");
+}
+
+impl Bench {
+    /// A short step without waiting.
+    fn poll_once(&mut self) {
+        assert!(now().since(self.started) < WATCHDOG, "{:?}; {} received", self.incidents, self.bodies.len());
+        std::thread::sleep(Duration::from_millis(1));
+        self.link.collect(now(), &mut self.out).unwrap();
+        self.take_output();
+    }
+}

@@ -1,0 +1,63 @@
+//! All modules: the tables of `stages`, `devices` and `transports`.
+
+use contract::{
+    DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, Role, TransportClass,
+};
+
+/// All pairs.
+pub fn pairs() -> &'static [&'static dyn Pair] {
+    stages::PAIRS
+}
+
+/// All device classes.
+pub fn device_classes() -> &'static [&'static dyn DeviceClass] {
+    devices::DEVICES
+}
+
+/// All transports.
+pub fn transports() -> &'static [&'static dyn TransportClass] {
+    transports::TRANSPORTS
+}
+
+/// Finds a transport by name.
+pub fn transport(name: &str) -> Option<&'static dyn TransportClass> {
+    transports().iter().find(|class| class.name() == name).copied()
+}
+
+/// Finds a device class by name.
+pub fn device_class(name: &str) -> Option<&'static dyn DeviceClass> {
+    device_classes().iter().find(|class| class.name() == name).copied()
+}
+
+/// Parses `kind:rest` for one side of a driver.
+pub fn device_spec(text: &str, role: Role) -> Result<DeviceSpec, DeviceError> {
+    devices::spec::parse(text, role).map(|(_, spec)| spec)
+}
+
+/// Opens the device that a spec names.
+pub fn open(
+    spec: &DeviceSpec,
+    role: Role,
+    like: Option<&contract::Description>,
+) -> Result<Opened, DeviceError> {
+    class_of(spec)?.open(spec, role, like)
+}
+
+/// Finds the device of a spec again after it was unplugged, by its identity in `known`.
+pub fn reopen(spec: &DeviceSpec, role: Role, known: &contract::Description) -> Result<Opened, DeviceError> {
+    class_of(spec)?.reopen(spec, role, known)
+}
+
+fn class_of(spec: &DeviceSpec) -> Result<&'static dyn DeviceClass, DeviceError> {
+    device_class(&spec.class).ok_or_else(|| DeviceError::Spec {
+        what: spec.class.clone(),
+        problem: "there is no such kind of device; `outboard modules` lists them".into(),
+    })
+}
+
+/// Creates the partner of an opened device.
+pub fn partner(opened: Opened) -> Result<Box<dyn Partner>, PartnerError> {
+    let class = class_of(&opened.spec).map_err(|error| PartnerError::Message(error.to_string()))?;
+    let name = opened.description.summary.clone();
+    class.partner(opened).map_err(|error| PartnerError::Message(format!("{name}: {error}")))
+}

@@ -1,0 +1,610 @@
+//! Confinement of modules and workers: removes permissions from the calling process, with `landlock(7)`,
+//! `seccomp(2)` and resource limits.
+//!
+//! A launcher (`outboard confined`) calls [`confine`] and then executes the module's program. The module keeps its
+//! descriptors 0 to 3 and can use them to communicate. Otherwise:
+//!
+//! | resource | a confined module ([`confine`]) | a locked worker ([`lock_up`]) |
+//! |---|---|---|
+//! | files | reads and executes its own program, the interpreter, system libraries and the paths that its user named; writes nothing. `stat(2)` still shows existence and size of any file | opens nothing |
+//! | network | no sockets except unconnected pairs; with landlock version 4 and 6, no TCP and no abstract names | the same, but accepts connections on inherited sockets |
+//! | other processes | starts, traces, signals and inspects none | the same, and executes no program |
+//! | memory | private writable memory up to a limit (`RLIMIT_DATA`); no shared memory | no limit |
+//! | administration (mounts, namespaces, kernel modules, BPF, keys, `io_uring`) | none | none |
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, PathFdError,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Most open descriptors of a module.
+const DESCRIPTORS_MAX: u64 = 64;
+/// Most stack of a module.
+const STACK_BYTES: u64 = 8 << 20;
+/// Longest chain of interpreters.
+const INTERPRETERS_MAX: usize = 4;
+/// Paths that the loader and libraries of every program need.
+const SYSTEM: &[&str] = &[
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/dev/null",
+    "/dev/urandom",
+];
+/// Environment variables that a module keeps. None may contain a secret.
+const ENVIRONMENT: &[&str] = &["PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH"];
+
+/// Permissions of a module.
+#[derive(Debug, Clone, Default)]
+pub struct Confinement {
+    /// Most private memory, in bytes.
+    pub memory_bytes: u64,
+    /// Files and directories that it may read, besides its own program.
+    pub reads: Vec<PathBuf>,
+    /// Return an error if this kernel lacks a needed feature.
+    pub is_required: bool,
+}
+
+/// Error of [`confine`] and [`lock_up`].
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfineError {
+    /// The kernel has no landlock.
+    #[error("this kernel has no landlock, or it is off: {ADVICE}")]
+    NoLandlock,
+    /// A path that the module may read cannot be opened.
+    #[error("a path that the module may read: {0}")]
+    Path(#[from] PathFdError),
+    /// A landlock call failed.
+    #[error("landlock: {0}")]
+    Landlock(#[from] RulesetError),
+    /// A seccomp call failed.
+    #[error("seccomp: {0}")]
+    Seccomp(String),
+    /// Setting a resource limit failed.
+    #[error("{0}: {1}")]
+    Limit(&'static str, std::io::Error),
+}
+
+/// Advice for a kernel without landlock.
+pub const ADVICE: &str = "boot Linux 5.13 or newer with `landlock` in the list of `lsm=`, or use \
+                          sandbox=possible to continue without it";
+
+/// Returns an error if this kernel cannot isolate modules.
+pub fn check_kernel() -> Result<(), ConfineError> {
+    sys::process::landlock_version().map(drop).ok_or(ConfineError::NoLandlock)
+}
+
+/// The environment of an isolated module.
+pub fn environment() -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    ENVIRONMENT.iter().filter_map(|name| env::var_os(name).map(|value| (name.into(), value))).collect()
+}
+
+/// Confines this process, and every program that it executes, to the needs of `program`.
+pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineError> {
+    limit(confinement.memory_bytes)?;
+    match sys::process::landlock_version() {
+        Some(_) => restrict_files(program, &confinement.reads)?,
+        None if confinement.is_required => return Err(ConfineError::NoLandlock),
+        None => {}
+    }
+    forbidden()
+        .map_err(Into::into)
+        .and_then(restrict_calls)
+        .map_err(|error| ConfineError::Seccomp(error.to_string()))
+}
+
+/// Locks a worker's process up: it can use only the descriptors that it has and those that it is sent. It cannot
+/// open files, create or connect sockets, start programs or inspect other processes; its broker opens everything it
+/// needs. Returns a description of the restrictions that this kernel lacks, if any. Call it before the process
+/// starts other threads: existing ones keep their permissions.
+pub fn lock_up() -> Result<Option<String>, ConfineError> {
+    let landlock = match sys::process::landlock_version() {
+        Some(_) => deny_all().map(|()| None)?,
+        None => Some(
+            "this kernel has no landlock, or it is off: workers are locked up by seccomp alone".to_string(),
+        ),
+    };
+    let filter = locked().map_err(Into::into).and_then(restrict_calls);
+    let seccomp = filter.err().map(|error| {
+        format!(
+            "this kernel has no seccomp filter, or refuses it ({error}): workers can open files and sockets"
+        )
+    });
+    Ok(seccomp.or(landlock))
+}
+
+/// Tests in a temporary thread that [`lock_up`] can apply all restrictions. The error names a missing one.
+pub fn try_lock() -> Result<(), String> {
+    let tried = std::thread::Builder::new().spawn(lock_up).map_err(|error| error.to_string())?;
+    match tried.join() {
+        Ok(Ok(None)) => Ok(()),
+        Ok(Ok(Some(weakness))) => Err(weakness),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the test thread panicked".into()),
+    }
+}
+
+/// Denies all files and directories, and if the kernel supports it, TCP, abstract names and signals to other
+/// processes.
+fn deny_all() -> Result<(), RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?;
+    ruleset.create()?.restrict_self()?;
+    Ok(())
+}
+
+fn limit(memory_bytes: u64) -> Result<(), ConfineError> {
+    let limits = [
+        ("RLIMIT_DATA", Resource::Data, memory_bytes),
+        ("RLIMIT_STACK", Resource::Stack, STACK_BYTES),
+        ("RLIMIT_CORE", Resource::Core, 0),
+        ("RLIMIT_FSIZE", Resource::Fsize, 0),
+        ("RLIMIT_NOFILE", Resource::Nofile, DESCRIPTORS_MAX),
+        ("RLIMIT_MEMLOCK", Resource::Memlock, 0),
+        ("RLIMIT_MSGQUEUE", Resource::Msgqueue, 0),
+    ];
+    for (name, resource, most) in limits {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(|error| ConfineError::Limit(name, error.into()))?;
+    }
+    Ok(())
+}
+
+fn restrict_files(program: &Path, reads: &[PathBuf]) -> Result<(), ConfineError> {
+    // Version 1 is required; features of later versions are used if available.
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?;
+    let mut ruleset = ruleset.create()?;
+    for path in readable(program) {
+        // A missing file needs no permission.
+        if let Ok(opened) = PathFd::new(&path) {
+            ruleset = ruleset.add_rule(PathBeneath::new(opened, access(&path)))?;
+        }
+    }
+    for path in reads {
+        ruleset = ruleset.add_rule(PathBeneath::new(PathFd::new(path)?, access(path)))?;
+    }
+    ruleset.restrict_self()?;
+    Ok(())
+}
+
+fn access(path: &Path) -> BitFlags<AccessFs> {
+    match path.is_dir() {
+        true => AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir,
+        false => AccessFs::Execute | AccessFs::ReadFile,
+    }
+}
+
+/// The program, its interpreters, and the libraries of all of them.
+fn readable(program: &Path) -> BTreeSet<PathBuf> {
+    let mut paths: BTreeSet<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
+    let mut next = Some(program.to_path_buf());
+    for _ in 0..INTERPRETERS_MAX {
+        let Some(path) = next.take() else { break };
+        let first = first_line(&path);
+        next = first.as_ref().and_then(|words| interpreter(words));
+        paths.extend(first.and_then(|words| words.into_iter().next()).map(PathBuf::from));
+        for name in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
+            paths.extend(libraries(&name));
+            paths.insert(name);
+        }
+    }
+    paths
+}
+
+/// Directories of the libraries of `PREFIX/bin/NAME`.
+fn libraries(binary: &Path) -> Vec<PathBuf> {
+    let prefix = binary.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    let prefix = prefix.filter(|prefix| *prefix != Path::new("/"));
+    let below = |prefix: &Path| ["lib", "lib64", "pyvenv.cfg"].map(|name| prefix.join(name)).to_vec();
+    prefix.map(below).unwrap_or_default()
+}
+
+/// Splits the first line of a script (`execve(2)`). The first word is the program that the kernel starts.
+fn first_line(script: &Path) -> Option<Vec<String>> {
+    let mut line = [0; 256];
+    let count = File::open(script).ok()?.read(&mut line).ok()?;
+    let line = line[..count].strip_prefix(b"#!")?;
+    let line = String::from_utf8_lossy(line.split(|byte| *byte == b'\n').next()?).into_owned();
+    Some(line.split_whitespace().map(String::from).collect())
+}
+
+/// Finds the interpreter of a script, also through `env`.
+fn interpreter(words: &[String]) -> Option<PathBuf> {
+    let first = Path::new(words.first()?);
+    if first.file_name()? != "env" {
+        return Some(first.to_path_buf());
+    }
+    let name = words[1..].iter().find(|word| !word.starts_with('-') && !word.contains('='))?;
+    find(name)
+}
+
+/// Finds a program in `PATH`, like a shell.
+pub fn find(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn restrict_calls(rules: Rules) -> Result<(), Box<dyn std::error::Error>> {
+    let architecture = TargetArch::try_from(env::consts::ARCH)?;
+    let filter = |rules: Rules, error: libc::c_int| -> Result<BpfProgram, seccompiler::BackendError> {
+        let errno = SeccompAction::Errno(error as u32);
+        SeccompFilter::new(rules, SeccompAction::Allow, errno, architecture)?.try_into()
+    };
+    // A filter cannot read the flags of `clone3`. If it does not exist, libraries use `clone`.
+    let unknown = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    apply_filter(&filter(unknown, libc::ENOSYS)?)?;
+    #[cfg(target_arch = "x86_64")]
+    apply_filter(&no_second_table())?;
+    apply_filter(&filter(rules, libc::EPERM)?)?;
+    Ok(())
+}
+
+/// Rejects the x32 numbers: they name the same calls, and a filter by number would miss them.
+#[cfg(target_arch = "x86_64")]
+fn no_second_table() -> BpfProgram {
+    const FIRST: u32 = 0x4000_0000;
+    const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    const SKIP_IF_BELOW: sock_filter = sock_filter { code: 0x35, jt: 0, jf: 1, k: FIRST };
+    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
+    let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+    vec![LOAD_NUMBER, SKIP_IF_BELOW, refuse, allow]
+}
+
+/// Rules for a worker: those for a module, and no calls with file names, and no programs. A worker may accept
+/// connections on inherited sockets and share memory with a display.
+fn locked() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = forbidden()?;
+    rules.extend(NAMES_AND_PROGRAMS.iter().map(|number| (*number, Vec::new())));
+    for allowed in [libc::SYS_accept, libc::SYS_accept4, libc::SYS_memfd_create, libc::SYS_mmap] {
+        rules.remove(&allowed);
+    }
+    Ok(rules)
+}
+
+fn forbidden() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = FORBIDDEN.iter().map(|number| (*number, Vec::new())).collect();
+    let own = u64::from(std::process::id());
+    let when = |argument: u8, length, compare, value| -> Result<Vec<SeccompRule>, _> {
+        let condition = SeccompCondition::new(argument, length, compare, value)?;
+        Ok::<_, seccompiler::BackendError>(vec![SeccompRule::new(vec![condition])?])
+    };
+    let others = || when(0, Length::Dword, Compare::Ne, own);
+    rules.insert(libc::SYS_kill, others()?);
+    rules.insert(libc::SYS_tgkill, others()?);
+    // Allow threads, but not processes.
+    let thread = libc::CLONE_THREAD as u64;
+    rules.insert(libc::SYS_clone, when(0, Length::Qword, Compare::MaskedEq(thread), 0)?);
+    // Memory that does not count towards a limit.
+    let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+    let growing = libc::MAP_GROWSDOWN as u64;
+    let mut mapped = when(3, Length::Dword, Compare::MaskedEq(shared), shared)?;
+    mapped.extend(when(3, Length::Dword, Compare::MaskedEq(growing), growing)?);
+    rules.insert(libc::SYS_mmap, mapped);
+    // A process may read its own limits.
+    let not_own = SeccompCondition::new(0, Length::Dword, Compare::Ne, own)?;
+    let not_zero = SeccompCondition::new(0, Length::Dword, Compare::Ne, 0)?;
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not_own, not_zero])?]);
+    Ok(rules)
+}
+
+/// Calls that no module needs.
+const FORBIDDEN: &[i64] = &[
+    // Network.
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    // Other processes.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
+    // Memory that survives the process, or that does not count towards a limit.
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    libc::SYS_userfaultfd,
+    // Ways to bypass this list.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_seccomp,
+    // Administration.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_kexec_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_fanotify_init,
+    libc::SYS_inotify_init1,
+    // File operations that landlock does not cover.
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_fsetxattr,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+];
+
+/// Further calls that no worker needs.
+const NAMES_AND_PROGRAMS: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_truncate,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_name_to_handle_at,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_symlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_renameat,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_script_is_read_with_its_interpreter_and_its_libraries() {
+        let script = env::temp_dir().join(format!("outboard-confine-{}", std::process::id()));
+        fs::write(&script, "#!/usr/bin/env -S FOO=1 python3 -u\npass\n").unwrap();
+        let python = find("python3").unwrap();
+        let paths = readable(&script);
+        for path in [&script, &python, &python.canonicalize().unwrap(), Path::new("/usr/lib")] {
+            assert!(paths.contains(path), "{path:?} is not in {paths:?}");
+        }
+        assert!(!paths.contains(script.parent().unwrap()));
+        fs::write(&script, "#!/bin/sh\n").unwrap();
+        assert!(readable(&script).contains(Path::new("/bin/sh")));
+        fs::remove_file(script).unwrap();
+    }
+
+    #[test]
+    fn a_locked_thread_opens_nothing_and_still_works() {
+        use std::io::{Error, ErrorKind, Write};
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+        use std::os::unix::net::{UnixListener, UnixStream};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut pair = UnixStream::pair().unwrap();
+        let mut file = File::open("/dev/zero").unwrap();
+        let caller = TcpStream::connect(address).unwrap();
+        let locked = std::thread::spawn(move || {
+            let weakness = lock_up().unwrap();
+            if weakness.as_ref().is_some_and(|weakness| weakness.contains("seccomp filter")) {
+                return eprintln!("SKIPPED: {weakness:?}");
+            }
+            let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            refused(File::open("/etc/passwd").unwrap_err());
+            refused(File::create("/tmp/outboard-locked").unwrap_err());
+            refused(fs::remove_file("/tmp/outboard-locked").unwrap_err());
+            refused(fs::read_dir("/").unwrap_err());
+            refused(TcpStream::connect(address).unwrap_err());
+            refused(UdpSocket::bind("127.0.0.1:0").unwrap_err());
+            refused(UnixListener::bind("/tmp/outboard-locked").unwrap_err());
+            refused(std::process::Command::new("/bin/true").spawn().unwrap_err());
+            let init = rustix::process::Pid::INIT;
+            refused(rustix::process::kill_process(init, rustix::process::Signal::HUP).unwrap_err().into());
+            refused(
+                rustix::process::pidfd_open(init, rustix::process::PidfdFlags::empty()).unwrap_err().into(),
+            );
+            file.read_exact(&mut [0; 10]).unwrap();
+            pair.0.write_all(b"x").unwrap();
+            pair.1.read_exact(&mut [0]).unwrap();
+            listener.accept().unwrap();
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            assert_eq!(vec![1u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+        });
+        locked.join().unwrap();
+        drop(caller);
+        assert!(File::open("/etc/passwd").is_ok(), "other threads keep their permissions");
+    }
+
+    /// A Python module that tries operations. Each line of output begins with `yes` or `no`.
+    const PROBE: &str = r#"
+import mmap, os, socket, struct, sys, threading
+def tried(operation, attempt):
+    try: attempt(); print("yes", operation)
+    except BaseException: print("no", operation)
+def thread():
+    one = threading.Thread(target=lambda: None); one.start(); one.join()
+tried("read itself", lambda: open(__file__).read())
+tried("read libraries", lambda: open(os.__file__).read())
+tried("read what is named", lambda: os.listdir(sys.argv[1]))
+tried("start a thread", thread)
+tried("take memory", lambda: bytearray(20 << 20))
+tried("read passwords", lambda: open("/etc/passwd").read())
+tried("read a neighbour", lambda: open(__file__ + ".neighbour").read())
+tried("write", lambda: open(__file__ + ".new", "w"))
+tried("change a mode", lambda: os.chmod(__file__, 0o777))
+tried("list the root", lambda: os.listdir("/"))
+tried("see its parent", lambda: open("/proc/%d/environ" % os.getppid()).read())
+tried("signal its parent", lambda: os.kill(os.getppid(), 0))
+tried("open a socket", lambda: socket.socket())
+tried("open a local socket", lambda: socket.socket(socket.AF_UNIX))
+tried("start a process", lambda: os.fork())
+tried("take much memory", lambda: bytearray(200 << 20))
+tried("share memory", lambda: mmap.mmap(-1, 4096))
+"#;
+
+    /// Not a test of its own: [`a_confined_program_does_its_work_and_nothing_else`] starts it, because confinement
+    /// needs a separate process.
+    #[test]
+    fn launcher() {
+        let Some(program) = env::var_os("OUTBOARD_TEST_CONFINED").map(PathBuf::from) else { return };
+        let reads = vec![program.with_extension("data")];
+        let confinement = Confinement { memory_bytes: 100 << 20, reads: reads.clone(), is_required: true };
+        confine(&program, &confinement).unwrap();
+        let error = std::os::unix::process::CommandExt::exec(
+            std::process::Command::new(&program).arg(&reads[0]).stdout(std::io::stderr()),
+        );
+        panic!("{error}");
+    }
+
+    #[test]
+    fn a_confined_program_does_its_work_and_nothing_else() {
+        if check_kernel().is_err() {
+            eprintln!("SKIPPED: this kernel has no landlock");
+            return;
+        }
+        let folder = env::temp_dir().join(format!("outboard-confined-{}", std::process::id()));
+        fs::create_dir_all(folder.join("probe.data")).unwrap();
+        let program = folder.join("probe.py");
+        // The program in `PATH` may be a script that starts another program, which is forbidden.
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", "import sys; print(sys.executable)"]);
+        let python = String::from_utf8(python.output().unwrap().stdout).unwrap();
+        fs::write(&program, format!("#!{}\n{PROBE}", python.trim())).unwrap();
+        fs::write(folder.join("probe.py.neighbour"), "secret").unwrap();
+        let mut mode = fs::metadata(&program).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        fs::set_permissions(&program, mode).unwrap();
+        let output = std::process::Command::new(env::current_exe().unwrap())
+            .args(["--exact", "confine::tests::launcher", "--nocapture"])
+            .env("OUTBOARD_TEST_CONFINED", &program)
+            .output()
+            .unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        let found: Vec<_> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        let allowed: Vec<_> =
+            found.iter().filter(|(answer, _)| *answer == "yes").map(|(_, operation)| *operation).collect();
+        let expected =
+            ["read itself", "read libraries", "read what is named", "start a thread", "take memory"];
+        assert_eq!(allowed, expected, "{text}");
+        assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 12, "{text}");
+    }
+
+    #[test]
+    fn the_filters_compile() {
+        let architecture = TargetArch::try_from(env::consts::ARCH).unwrap();
+        let refuse = SeccompAction::Errno(1);
+        let filter = SeccompFilter::new(forbidden().unwrap(), SeccompAction::Allow, refuse, architecture);
+        let program: BpfProgram = filter.unwrap().try_into().unwrap();
+        assert!(program.len() > FORBIDDEN.len() && program.len() < 4096);
+    }
+}

@@ -1,0 +1,216 @@
+//! The replay store of a source: unacknowledged records, oldest first, and the retransmissions that are due.
+//!
+//! The store keeps bodies as they left the last source stage, by reference, so that storing one costs no copy. It
+//! serves resumed links and lossy transports alike.
+//!
+//! Two limits apply:
+//!
+//! - The *store limit* bounds memory. A store at this limit is full.
+//! - The *flight limit* bounds the records in flight on a lossy transport: a sink buffers no more than this behind a
+//!   missing record, and would drop the rest. A stream needs no such limit: it accepts only what it can send.
+
+use crate::{Limits, Position};
+use contract::{Body, Message, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
+const RETRANSMITS_AT_ONCE: usize = 64;
+/// A timeout retransmits the oldest record, and further ones up to this many bytes.
+const RETRANSMIT_BYTES: usize = 32 << 10;
+
+#[derive(Debug, Clone)]
+pub(crate) struct ReplayStore {
+    records: VecDeque<Stored>,
+    bytes: usize,
+    store_max: Limit,
+    /// The flight limit; `None` on a transport that loses nothing.
+    flight_max: Option<Limit>,
+    /// Records to retransmit next. Some may be acknowledged or dropped by now.
+    due: VecDeque<Position>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) position: Position,
+    created: Time,
+    body: Body,
+    /// The time of the last transmission.
+    sent: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    bytes: usize,
+    messages: usize,
+}
+
+impl Stored {
+    pub(crate) fn new(position: Position, message: &Message, sent: Time) -> Stored {
+        Stored { position, created: message.created, body: message.body.clone(), sent }
+    }
+
+    pub(crate) fn message(&self) -> Message {
+        Message::new(self.created, self.body.clone())
+    }
+}
+
+impl ReplayStore {
+    pub(crate) fn new(lossy: bool, limits: &Limits) -> ReplayStore {
+        ReplayStore {
+            records: VecDeque::new(),
+            bytes: 0,
+            store_max: Limit { bytes: limits.store_bytes, messages: limits.store_messages },
+            flight_max: lossy.then_some(Limit { bytes: limits.held_bytes, messages: limits.held_records }),
+            due: VecDeque::new(),
+        }
+    }
+
+    /// Returns true if one more message may be sent. An empty store accepts any message: one that is larger than the
+    /// limits would otherwise never be sent.
+    pub(crate) fn has_room(&self) -> bool {
+        let within = |max: Limit| self.bytes < max.bytes && self.records.len() < max.messages;
+        self.records.is_empty() || within(self.store_max) && self.flight_max.is_none_or(within)
+    }
+
+    /// Returns true at the store limit, regardless of the flight limit.
+    pub(crate) fn is_full(&self) -> bool {
+        let Limit { bytes, messages } = self.store_max;
+        !self.records.is_empty() && (self.bytes >= bytes || self.records.len() >= messages)
+    }
+
+    pub(crate) fn push(&mut self, stored: Stored) {
+        self.bytes += stored.body.len();
+        self.records.push_back(stored);
+    }
+
+    /// Removes all records before `position`.
+    pub(crate) fn acknowledge(&mut self, position: Position) {
+        while let Some(stored) = self.records.pop_front_if(|stored| stored.position < position) {
+            self.bytes -= stored.body.len();
+        }
+        self.due.retain(|due| *due >= position);
+    }
+
+    /// Removes the oldest records until one more fits; returns their number.
+    pub(crate) fn drop_oldest(&mut self) -> u64 {
+        let mut dropped = 0;
+        while !self.has_room()
+            && let Some(oldest) = self.records.pop_front()
+        {
+            self.bytes -= oldest.body.len();
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Removes all records; returns their number.
+    pub(crate) fn clear(&mut self) -> u64 {
+        let dropped = self.records.len() as u64;
+        self.records.clear();
+        self.bytes = 0;
+        self.due.clear();
+        dropped
+    }
+
+    /// The sink misses these sequences of `epoch`: first and one past the last of each gap.
+    pub(crate) fn handle_missing(&mut self, epoch: u32, ranges: &[(u64, u64)]) {
+        // A stream loses nothing while its link is up, and a new link retransmits everything anyway.
+        if self.flight_max.is_none() {
+            return;
+        }
+        'ranges: for &(from, to) in ranges {
+            for stored in self.records.range(self.index_of((epoch, from))..) {
+                if stored.position >= (epoch, to) {
+                    break;
+                }
+                // The peer chooses the ranges: bound the work that one request causes.
+                if self.due.len() >= RETRANSMITS_AT_ONCE {
+                    break 'ranges;
+                }
+                if !self.due.contains(&stored.position) {
+                    self.due.push_back(stored.position);
+                }
+            }
+        }
+    }
+
+    /// The next record to retransmit.
+    pub(crate) fn poll_retransmit(&mut self, now: Time) -> Option<&Stored> {
+        loop {
+            let position = self.due.pop_front()?;
+            let index = self.index_of(position);
+            // The record may have been acknowledged or dropped since it became due.
+            if self.records.get(index).is_some_and(|stored| stored.position == position) {
+                let stored = &mut self.records[index];
+                stored.sent = now;
+                return Some(stored);
+            }
+        }
+    }
+
+    /// Everything goes out again, in order.
+    pub(crate) fn retransmit_all(&mut self, now: Time) {
+        self.due = self.records.iter().map(|stored| stored.position).collect();
+        self.records.iter_mut().for_each(|stored| stored.sent = now);
+    }
+
+    /// The retransmission timeout of the oldest record. It is needed because the loss of the newest records shows in no
+    /// gap, so that the sink does not request them.
+    pub(crate) fn poll_timeout(&self, round_trip: Duration) -> Option<Time> {
+        let is_idle = self.flight_max.is_some() && self.due.is_empty();
+        let oldest = self.records.front().filter(|_| is_idle)?;
+        Some(oldest.sent.after(retransmit_timeout(round_trip)))
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
+        if self.poll_timeout(round_trip).is_none_or(|due| now < due) {
+            return;
+        }
+        // Retransmit the next ones too if they are due: the loss of a burst would otherwise cost one round trip for
+        // each of its records.
+        let timeout = retransmit_timeout(round_trip);
+        let mut bytes = 0;
+        for stored in self.records.iter().take(RETRANSMITS_AT_ONCE) {
+            if bytes > RETRANSMIT_BYTES || now < stored.sent.after(timeout) {
+                break;
+            }
+            bytes += stored.body.len();
+            self.due.push_back(stored.position);
+        }
+    }
+
+    /// Forgets due retransmissions before `position`.
+    pub(crate) fn forget_due(&mut self, position: Position) {
+        while self.due.pop_front_if(|due| *due < position).is_some() {}
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Position> {
+        self.records.front().map(|stored| stored.position)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stored> {
+        self.records.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The index of the first record at `position` or after it.
+    fn index_of(&self, position: Position) -> usize {
+        self.records.partition_point(|stored| stored.position < position)
+    }
+}
+
+fn retransmit_timeout(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
+}

@@ -1,0 +1,37 @@
+//! A request to stop a service: a flag and a wakeup, shared by all its threads.
+
+use crate::event::Event;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Requests that a service stops. Clones share the request.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    requested: Arc<AtomicBool>,
+    wake: Event,
+}
+
+impl Stop {
+    /// Makes a request that is not set.
+    pub fn new() -> io::Result<Stop> {
+        Ok(Stop { requested: Arc::default(), wake: Event::new()? })
+    }
+
+    /// Requests the stop.
+    pub fn stop(&self) {
+        self.requested.store(true, Ordering::Release);
+        self.wake.signal();
+    }
+
+    /// Returns true after the request.
+    pub fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+
+    /// Readable after the request.
+    pub fn wakes(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

@@ -1,0 +1,127 @@
+//! The bounded queue of records that wait for the socket.
+
+use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, Scope};
+use std::collections::VecDeque;
+use wire::RecordHeader;
+
+/// Unsent records, oldest first. `Note` is the transport's own data about each record.
+#[derive(Debug)]
+pub(crate) struct SendQueue<Note> {
+    pub(crate) records: VecDeque<(Note, Body)>,
+    /// Unsent bytes.
+    pub(crate) bytes: usize,
+    limits: QueueLimits,
+    /// Size of the record that was refused last; 0 once a record was accepted after it.
+    refused_bytes: usize,
+}
+
+/// Capacity of a [`SendQueue`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueLimits {
+    /// Records.
+    pub(crate) records_max: usize,
+    /// Bytes. An empty queue accepts one record of any size.
+    pub(crate) bytes_max: usize,
+}
+
+/// Options that every transport has.
+pub(crate) const MAX: OptionSpec = OptionSpec {
+    name: "max",
+    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    default: "64MiB",
+    scope: Scope::Local,
+    doc: "largest body of a record, bytes; a peer that announces a larger one is disconnected",
+};
+pub(crate) const OUTBOX: OptionSpec = OptionSpec {
+    name: "outbox",
+    kind: OptionKind::Integer { min: 1, max: 1 << 20 },
+    default: "1024",
+    scope: Scope::Local,
+    doc: "capacity of the send queue, records",
+};
+pub(crate) const OUTBOX_BYTES: OptionSpec = OptionSpec {
+    name: "outbox_bytes",
+    kind: OptionKind::Size { min: 1, max: 1 << 30 },
+    default: "4MiB",
+    scope: Scope::Local,
+    doc: "capacity of the send queue, bytes; it always accepts one record",
+};
+
+impl QueueLimits {
+    /// Reads [`OUTBOX`] and [`OUTBOX_BYTES`].
+    pub(crate) fn from_options(options: &Options) -> QueueLimits {
+        QueueLimits { records_max: options.count(OUTBOX.name), bytes_max: options.size(OUTBOX_BYTES.name) }
+    }
+}
+
+impl<Note> SendQueue<Note> {
+    pub(crate) fn new(limits: QueueLimits) -> Self {
+        SendQueue { records: VecDeque::new(), bytes: 0, limits, refused_bytes: 0 }
+    }
+
+    /// Returns true if a record of `more` bytes does not fit now.
+    pub(crate) fn is_full_for(&self, more: usize) -> bool {
+        self.records.len() >= self.limits.records_max
+            || (!self.records.is_empty() && self.bytes.saturating_add(more) > self.limits.bytes_max)
+    }
+
+    /// Notes that a record of this size was refused, for [`SendQueue::has_room`].
+    pub(crate) fn refuse(&mut self, bytes: usize) {
+        self.refused_bytes = bytes;
+    }
+
+    /// Returns true if the record that was refused last would fit now, or if none was refused and one byte fits.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_full_for(self.refused_bytes.max(1))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Returns the reply to [`contract::Ctl::Flush`]: `Done` if the queue is empty.
+    pub(crate) fn flushed(&self) -> CtlReply {
+        if self.is_empty() { CtlReply::Done } else { CtlReply::Pending }
+    }
+
+    /// Appends a record. The caller has checked it and its size.
+    pub(crate) fn push(&mut self, note: Note, record: Body) {
+        self.refused_bytes = 0;
+        self.bytes += record.len();
+        self.records.push_back((note, record));
+    }
+
+    /// Removes `count` sent bytes from the front. Returns the number of records that are now sent completely.
+    pub(crate) fn sent(&mut self, mut count: usize) -> u64 {
+        self.bytes -= count;
+        let mut ended = 0;
+        while let Some((_, front)) = self.records.front_mut() {
+            if front.len() > count {
+                front.skip_front(count);
+                break;
+            }
+            count -= front.len();
+            self.records.pop_front();
+            ended += 1;
+        }
+        ended
+    }
+}
+
+/// Checks that a message is one record: its header announces the length of its body, and the body has at most
+/// `body_bytes_max` bytes.
+pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> Result<(), PartnerError> {
+    let wrong = |problem: String| Err(PartnerError::Message(problem));
+    let Some(header) = message.body.peek_front::<{ RecordHeader::BYTES }>() else {
+        return wrong(format!("{} bytes are too short for a record header", message.body.len()));
+    };
+    match RecordHeader::parse(&header, body_bytes_max) {
+        Ok(header) if header.container.length as usize == message.body.len() - RecordHeader::BYTES => Ok(()),
+        Ok(header) => wrong(format!(
+            "the record header announces {} bytes, but {} follow",
+            header.container.length,
+            message.body.len() - RecordHeader::BYTES
+        )),
+        Err(error) => wrong(format!("{error} (option `max`)")),
+    }
+}

@@ -1,0 +1,265 @@
+//! A worker that is a process: the same program, started again as `outboard worker`. It talks to its broker on
+//! descriptor 3. It enters its sandbox before it reads the first command.
+
+use super::codec::Begin;
+use super::command::{emit_command, parse_command};
+use super::line::Line;
+use super::paths::{ControlChannel, Loop};
+use super::report::{emit_report, parse_report};
+use super::turns::Turns;
+use super::{Command, Report};
+use contract::ServiceError;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandbox::{confine, is_sandbox_required};
+use session::Limits;
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command as Program, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use sys::poller::Poller;
+
+/// Time that a stopping worker gets before it is killed. Targets of side ports may take 5 s.
+const STOP: Duration = Duration::from_secs(6);
+/// Time that a worker gets to exit after it closed its line.
+const END: Duration = Duration::from_millis(50);
+/// A busy loop checks for commands once in so many turns.
+const TURNS: u32 = 16;
+/// Environment variables that a partner reads, in addition to those of a sandboxed module.
+const ENVIRONMENT: &[&str] = &["DISPLAY", "RUST_BACKTRACE"];
+
+/// Program that runs workers.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes all later workers of this program processes. `program` must call [`serve_worker`] for the argument `worker`.
+/// Without this call, as in tests and measurements, workers are threads. Only the first call has an effect.
+pub fn run_in_processes(program: PathBuf) {
+    PROGRAM.get_or_init(|| program);
+}
+
+/// A broker's handle on a worker process. Dropping it ends the worker.
+pub(super) struct Process {
+    line: Line,
+    child: Child,
+    turns: Turns,
+}
+
+impl Process {
+    /// Returns whether workers can be processes.
+    pub(super) fn is_possible() -> bool {
+        PROGRAM.get().is_some()
+    }
+
+    /// Starts a worker process. `name` appears in the list of processes.
+    pub(super) fn start(name: &str, limits: &Limits) -> io::Result<Process> {
+        let program = PROGRAM.get().ok_or(io::ErrorKind::Unsupported)?;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let mut command = Program::new(program);
+        command.arg0("outboard").args(["worker", name]).stdin(Stdio::null()).stdout(Stdio::null());
+        let kept = ENVIRONMENT.iter().filter_map(|name| Some(((*name).into(), env::var_os(name)?)));
+        command.env_clear().envs(confine::environment().into_iter().chain(kept));
+        let child = sys::process::start_with(&mut command, vec![theirs])?;
+        let mut line = Line::new(ours, false)?;
+        let begin = Begin { limits: limits.clone(), requires_lock: is_sandbox_required() };
+        let _ = line.put(&begin.emit(), Vec::new());
+        line.flush()?;
+        Ok(Process { line, child, turns: Turns::new(Instant::now()) })
+    }
+
+    /// Returns the processor time that the process has used, nanoseconds.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        sys::clock::cpu_ns_of(self.child.id())
+    }
+
+    /// Sends a command. Returns `false` if the worker reads no more, or if the command cannot be encoded.
+    #[must_use]
+    pub(super) fn send(&mut self, command: Command) -> bool {
+        let Ok((bytes, given)) = emit_command(command) else { return false };
+        !self.line.is_full() && self.line.put(&bytes, given) && self.line.flush().is_ok()
+    }
+
+    /// Reads and writes as much as possible, and adjusts the worker's time slice.
+    pub(super) fn exchange(&mut self) {
+        let process = self.child.id();
+        if let Some(turn) = self.turns.judge(|| sys::clock::cpu_ns_of(process), Instant::now()) {
+            // A kernel without adjustable time slices returns an error, which is harmless.
+            sys::thread::set_turn_of(process, turn);
+        }
+        // [`Process::end`] detects a worker that has exited.
+        let _ = self.line.flush();
+        self.line.receive();
+    }
+
+    /// Returns the next report. An error explains why the worker can no longer be trusted.
+    pub(super) fn poll(&mut self) -> Result<Option<Report>, String> {
+        match self.line.next() {
+            Ok(Some((bytes, _))) => parse_report(&bytes).map(Some).map_err(|error| error.to_string()),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Returns how the worker exited, if it has.
+    pub(super) fn end(&mut self) -> Option<String> {
+        if !self.line.has_ended() {
+            return None;
+        }
+        Some(match self.reap(END) {
+            Some(status) => described(status),
+            None => "closed its line to the broker".into(),
+        })
+    }
+
+    pub(super) fn register(&self, poller: &mut Poller) {
+        self.line.register(poller);
+    }
+
+    pub(super) fn is_ready(&self, poller: &Poller) -> bool {
+        self.line.is_ready(poller)
+    }
+
+    pub(super) fn forget(&self, poller: &mut Poller) {
+        self.line.forget(poller);
+    }
+
+    /// Kills the worker.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.reap(STOP);
+    }
+
+    /// Sends [`Command::Stop`] and waits up to `patience`. Returns whether the worker has exited.
+    pub(super) fn stop(&mut self, patience: Duration) -> bool {
+        let told = emit_command(Command::Stop).is_ok_and(|(bytes, given)| self.line.put(&bytes, given));
+        told && self.line.flush().is_ok() && self.reap(patience).is_some()
+    }
+
+    fn reap(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.stop(STOP) {
+            self.kill();
+        }
+    }
+}
+
+fn described(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("ended by signal {signal}"),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// Runs a worker for the broker at the other end of `socket`, until the broker stops it. Enters the sandbox before it
+/// reads anything.
+pub fn serve_worker(socket: OwnedFd) -> Result<(), ServiceError> {
+    let failed = |error| ServiceError::os("the line to the broker", error);
+    // Short time slices keep the latency low while others use the processor. They are optional.
+    sys::thread::be_prompt();
+    let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+    let weakness = confine::lock_up().map_err(|error| ServiceError::Usage(error.to_string()))?;
+    let mut broker = Broker { line: Line::new(socket, true).map_err(failed)?, turns: 0, is_over: false };
+    let Some(begin) = broker.receive_begin(&mut poller)? else { return Ok(()) };
+    if let Some(weakness) = weakness {
+        if begin.requires_lock {
+            return Err(ServiceError::Usage(weakness));
+        }
+        let _ = broker.put(Report::Warning(weakness));
+    }
+    Loop::new(broker, begin.limits, poller).run();
+    Ok(())
+}
+
+/// The worker's end of the line.
+struct Broker {
+    line: Line,
+    /// Turns until the next check for commands without a wait.
+    turns: u32,
+    is_over: bool,
+}
+
+impl Broker {
+    /// Waits for the first frame; `None` if the broker closes the line instead.
+    fn receive_begin(&mut self, poller: &mut Poller) -> Result<Option<Begin>, ServiceError> {
+        let wrong = |problem: String| ServiceError::Peer(format!("the broker: {problem}"));
+        loop {
+            if let Some((bytes, _)) = self.line.next().map_err(|error| wrong(error.to_string()))? {
+                return Begin::parse(&bytes).map(Some).map_err(|error| wrong(error.to_string()));
+            }
+            if self.line.has_ended() {
+                return Ok(None);
+            }
+            self.line.register(poller);
+            poller.wait(None).map_err(|error| ServiceError::os("waiting", error))?;
+            self.receive();
+        }
+    }
+
+    fn receive(&mut self) {
+        self.turns = TURNS;
+        self.line.receive();
+        self.is_over |= self.line.has_ended();
+    }
+}
+
+impl ControlChannel for Broker {
+    fn cpu_ns(&self) -> u64 {
+        sys::clock::process_cpu_ns()
+    }
+
+    fn take(&mut self) -> Option<Command> {
+        match self.line.next() {
+            Ok(None) if self.is_over => Some(Command::Stop),
+            Ok(None) => {
+                // A busy loop must read commands too.
+                self.turns = self.turns.saturating_sub(1);
+                if self.turns == 0 {
+                    self.receive();
+                }
+                None
+            }
+            // An invalid command means that the broker cannot be used: stop.
+            Ok(Some((bytes, given))) => Some(parse_command(&bytes, given).unwrap_or(Command::Stop)),
+            Err(_) => Some(Command::Stop),
+        }
+    }
+
+    fn put(&mut self, report: Report) -> Result<(), Report> {
+        if self.line.is_full() {
+            return Err(report);
+        }
+        // Only statistics and traces can exceed a frame, and they are sent again later.
+        let _ = self.line.put(&emit_report(&report), Vec::new());
+        Ok(())
+    }
+
+    fn notify(&mut self) {
+        self.is_over |= self.line.flush().is_err();
+    }
+
+    fn register(&self, poller: &mut Poller) {
+        self.line.register(poller);
+    }
+
+    fn handle_wait(&mut self, poller: &Poller) {
+        if self.line.is_ready(poller) {
+            self.receive();
+            self.notify();
+        }
+    }
+}

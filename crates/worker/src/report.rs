@@ -1,0 +1,163 @@
+//! Reports from a worker to its broker, and their encoding. The broker does not trust a worker: it validates and limits
+//! each report, and a worker may send messages to the other host for its own flows only.
+
+use super::codec::*;
+use contract::Time;
+use flow::stats::DriverStats;
+use flow::trace::FlowTrace;
+use flow::types::{Notice, driver_of};
+use std::collections::BTreeMap;
+use wire::{FlowControl, Reader, WireError, Writer};
+
+/// A message from a worker to its broker.
+#[derive(Debug)]
+pub enum Report {
+    /// A notice from one driver.
+    Notice {
+        /// Number of the driver.
+        driver: u32,
+        /// The notice.
+        notice: Notice,
+    },
+    /// Answer of a driver's partner to a console client, or an error text.
+    Said {
+        /// Number of the console client.
+        visitor: u64,
+        /// Answer or error text.
+        result: Result<String, String>,
+    },
+    /// Statistics of all drivers.
+    Stats(BTreeMap<u32, DriverStats>),
+    /// Stamps of one driver's trace.
+    Trace {
+        /// Number of the driver.
+        driver: u32,
+        /// Stamps of each flow.
+        flows: Vec<FlowTrace>,
+    },
+    /// Time at which a data connection last received something. Sent at most once per ping interval.
+    Received(Time),
+    /// A problem of the worker itself, after which it continues.
+    Warning(String),
+}
+
+const NOTICE: u8 = 0;
+const SAID: u8 = 1;
+const ALL_STATS: u8 = 2;
+const TRACED: u8 = 3;
+const ALIVE: u8 = 4;
+const WARNING: u8 = 5;
+
+const SEND: u8 = 0;
+const PARTNER_GONE: u8 = 1;
+const LINK_FAILED: u8 = 2;
+const CHANGED: u8 = 3;
+const FLOW_ENDED: u8 = 4;
+const INCIDENT: u8 = 5;
+const STORE_FULL: u8 = 6;
+const FAILED: u8 = 7;
+const LINK_HELD_BACK: u8 = 8;
+
+/// Encodes a report.
+pub(super) fn emit_report(report: &Report) -> Vec<u8> {
+    let mut w = Writer::new();
+    match report {
+        Report::Notice { driver, notice } => {
+            w.u8(NOTICE).u32(*driver);
+            put_notice(&mut w, notice);
+        }
+        Report::Said { visitor, result } => {
+            let (is_answer, text) = match result {
+                Ok(answer) => (true, answer),
+                Err(problem) => (false, problem),
+            };
+            w.u8(SAID).u64(*visitor).u8(is_answer.into()).text(cut(text));
+        }
+        Report::Stats(stats) => drop(w.u8(ALL_STATS).blob(&json(stats))),
+        Report::Trace { driver, flows } => drop(w.u8(TRACED).u32(*driver).blob(&json(flows))),
+        Report::Received(at) => drop(w.u8(ALIVE).u64(at.0)),
+        Report::Warning(problem) => drop(w.u8(WARNING).text(cut(problem))),
+    }
+    w.finish()
+}
+
+/// Encodes a value as JSON. A value that cannot be encoded gives an empty text, which the decoder rejects.
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Decodes a report.
+pub(super) fn parse_report(bytes: &[u8]) -> Parsed<Report> {
+    let mut r = Reader::new(bytes);
+    let r = &mut r;
+    let report = match r.u8("report")? {
+        NOTICE => {
+            let driver = r.u32("driver")?;
+            Report::Notice { driver, notice: notice(r, driver)? }
+        }
+        SAID => {
+            let (visitor, is_answer) = (r.u64("visitor")?, flag(r)?);
+            let text = text(r, "answer")?;
+            Report::Said { visitor, result: if is_answer { Ok(text) } else { Err(text) } }
+        }
+        ALL_STATS => Report::Stats(serde_json::from_slice(r.blob("figures", JSON_BYTES_MAX)?)?),
+        TRACED => Report::Trace {
+            driver: r.u32("driver")?,
+            flows: serde_json::from_slice(r.blob("traces", JSON_BYTES_MAX)?)?,
+        },
+        ALIVE => Report::Received(Time(r.u64("time")?)),
+        WARNING => Report::Warning(text(r, "warning")?),
+        value => return Err(WireError::Value { what: "report", value: value.into() }.into()),
+    };
+    r.end("report")?;
+    Ok(report)
+}
+
+fn put_notice(w: &mut Writer, notice: &Notice) {
+    match notice {
+        Notice::Flow { flow, message } => put_flow_control(w.u8(SEND), *flow, message.clone()),
+        Notice::PartnerGone(reason) => drop(w.u8(PARTNER_GONE).text(cut(reason))),
+        Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
+        Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
+        Notice::Changed { direction, result } => {
+            w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
+            match result {
+                Ok(pipeline) => put_pipeline(w, pipeline),
+                Err(reason) => drop(w.text(cut(reason))),
+            }
+        }
+        Notice::FlowEnded(direction) => drop(w.u8(FLOW_ENDED).u8(direction_byte(*direction))),
+        Notice::Incident(incident) => drop(w.u8(INCIDENT).text(cut(incident))),
+        Notice::StoreFull(policy) => drop(w.u8(STORE_FULL).text(policy.word())),
+        // A worker never sends this notice; the broker creates it.
+        Notice::Restarted { end, .. } => drop(w.u8(INCIDENT).text(cut(end))),
+        Notice::Failed(reason) => drop(w.u8(FAILED).text(cut(reason))),
+    }
+}
+
+fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
+    Ok(match r.u8("notice")? {
+        SEND => {
+            let (flow, message) = flow_control(r)?;
+            match message {
+                // Only brokers propose.
+                FlowControl::Propose { .. } => return Err(CodecError::Foreign),
+                message if driver_of(flow) == driver => Notice::Flow { flow, message },
+                _ => return Err(CodecError::Foreign),
+            }
+        }
+        PARTNER_GONE => Notice::PartnerGone(text(r, "reason")?),
+        LINK_FAILED => Notice::LinkFailed(text(r, "reason")?),
+        LINK_HELD_BACK => Notice::LinkHeldBack,
+        CHANGED => {
+            let direction = direction(r)?;
+            let result = if flag(r)? { Ok(pipeline(r)?) } else { Err(text(r, "reason")?) };
+            Notice::Changed { direction, result }
+        }
+        FLOW_ENDED => Notice::FlowEnded(direction(r)?),
+        INCIDENT => Notice::Incident(text(r, "incident")?),
+        STORE_FULL => Notice::StoreFull(store_full(r)?),
+        FAILED => Notice::Failed(text(r, "reason")?),
+        value => return Err(WireError::Value { what: "notice", value: value.into() }.into()),
+    })
+}

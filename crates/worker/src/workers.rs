@@ -1,0 +1,631 @@
+//! The workers of one session: a process and a thread, each started on first use.
+//!
+//! If the process crashes, it is restarted and its drivers resume. The broker holds the descriptors of the devices and
+//! the recovery memory too. It gives up after several immediate crashes in a row.
+
+use super::process::Process;
+use super::{Command, Report, Worker};
+use contract::{Half, Role};
+use flow::recovery;
+use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
+use hub::outlet;
+use hub::{OpenPort, PartnerOrigin};
+use modules::TransportPlan;
+use modules::process::{AllowedProgram, Spawner};
+use modules::{isolation, registry};
+use pipeline::Pipeline;
+use sandbox::is_sandbox_required;
+use session::Limits;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+use sys::poller::Poller;
+
+/// A process that crashes within this time has crashed immediately.
+const IMMEDIATE: Duration = Duration::from_millis(100);
+/// Time that the broker waits for a worker to stop before a thread takes over. A worker without pending output exits
+/// in this time.
+const STOP_WAIT: Duration = Duration::from_millis(50);
+/// Consecutive immediate crashes before the broker gives up.
+const RESTARTS_MAX: u32 = 5;
+
+/// Error for a driver that needs a thread while only sandboxed workers are allowed.
+const UNLOCKED: &str = "its flow can run in a thread of this process alone, and a sandbox is required \
+                        (--require-sandbox)";
+
+/// Location of a driver.
+enum Place {
+    Thread,
+    Process(Box<SupervisedDriver>),
+}
+
+/// The broker's copy of a driver in a process, from which a new process resumes it.
+struct SupervisedDriver {
+    /// Device, or way to one; `None` while it is gone.
+    device: Option<PartnerOrigin>,
+    /// Targets of the side ports.
+    ports: Vec<OpenPort>,
+    memory: OwnedFd,
+    role: Role,
+    flows: Vec<FlowPlan>,
+    transport: TransportPlan,
+    /// The device is gone and may return.
+    is_device_gone: bool,
+    /// The worker crashed while the device was gone. A new one starts when the device returns.
+    waiting: Option<Waiting>,
+}
+
+/// A driver without a worker.
+struct Waiting {
+    /// How its worker exited.
+    end: String,
+    /// The latest connection, for the new worker.
+    link: Option<Command>,
+}
+
+impl Drop for SupervisedDriver {
+    /// Lets the device's class clean up.
+    fn drop(&mut self) {
+        if let Some(PartnerOrigin::Opened(device)) = &self.device
+            && let Some(class) = registry::device_class(&device.spec.class)
+        {
+            class.release(device);
+        }
+    }
+}
+
+impl SupervisedDriver {
+    /// Returns the processes that its stages may request from the spawner.
+    fn programs(&self) -> Vec<AllowedProgram> {
+        let of_flow = |plan: &FlowPlan| isolation::programs(&plan.pipeline, half_of(plan, self.role));
+        self.flows.iter().flat_map(of_flow).collect()
+    }
+
+    /// Returns the commands that add the driver to a process.
+    fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
+        let missing = |part: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {part} is missing"));
+        let origin =
+            self.device.as_ref().and_then(PartnerOrigin::try_clone).ok_or_else(|| missing("device"))?;
+        let ports: Option<_> = self.ports.iter().map(OpenPort::try_clone).collect();
+        let ports = ports.ok_or_else(|| missing("side port"))?;
+        let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
+        Ok(vec![
+            Command::Memory { driver, memory: self.memory.try_clone()? },
+            Command::Ports { driver, ports },
+            Command::Add { driver, origin, role, flows, transport },
+        ])
+    }
+}
+
+/// Waits for workers that exit slowly.
+pub type ExitWaiter = JoinHandle<()>;
+
+/// The workers of one session. Dropping it ends them.
+pub struct Workers {
+    name: String,
+    limits: Limits,
+    thread: Option<Worker>,
+    process: Option<Process>,
+    /// Starts the processes of stages, while there are any.
+    spawner: Option<Spawner>,
+    /// Requested pipeline changes, by driver and half. A refused one stays until the next change completes.
+    requested: BTreeMap<(u32, Half), Pipeline>,
+    /// An exited process whose descriptors are still registered with the poller.
+    exited: Option<Process>,
+    drivers: BTreeMap<u32, Place>,
+    /// Recovery memory of drivers that do not run: drivers that failed, and drivers of earlier sessions whose devices
+    /// the next drivers continue to use.
+    memories: BTreeMap<u32, OwnedFd>,
+    /// Measurements of the link, for workers that start later.
+    facts: Option<LinkFacts>,
+    /// Limit on processor time, nanoseconds per second; 0 disables it.
+    processor: u64,
+    is_silent: bool,
+    /// Start time of the process, number of restarts, and consecutive immediate crashes.
+    started: Instant,
+    restarts: u64,
+    immediate_crashes: u32,
+    /// The kernel could not apply the whole sandbox.
+    is_sandbox_partial: bool,
+    reports: VecDeque<Report>,
+}
+
+impl Workers {
+    /// Creates the set without workers. `name` is the name of their threads and processes.
+    pub fn new(name: String, limits: Limits) -> Workers {
+        Workers {
+            name,
+            limits,
+            thread: None,
+            process: None,
+            spawner: None,
+            requested: BTreeMap::new(),
+            exited: None,
+            drivers: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            facts: None,
+            processor: 0,
+            is_silent: false,
+            started: Instant::now(),
+            restarts: 0,
+            immediate_crashes: 0,
+            is_sandbox_partial: false,
+            reports: VecDeque::new(),
+        }
+    }
+
+    /// Places a driver in a process where one can run it, otherwise in a thread.
+    fn place(
+        &mut self,
+        driver: u32,
+        origin: PartnerOrigin,
+        role: Role,
+        flows: Vec<FlowPlan>,
+        transport: TransportPlan,
+    ) {
+        let left = self.memories.remove(&driver);
+        let is_foreign = Process::is_possible() && !matches!(origin, PartnerOrigin::Ready(_));
+        let outlets = flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
+        let ports = is_foreign.then(|| outlet::export(outlets)).flatten();
+        let added = match ports {
+            Some(ports) => {
+                let supervised = self.memory_after(left).map(|memory| {
+                    let (device, is_device_gone, waiting) = (Some(origin), false, None);
+                    Box::new(SupervisedDriver {
+                        device,
+                        ports,
+                        memory,
+                        role,
+                        flows,
+                        transport,
+                        is_device_gone,
+                        waiting,
+                    })
+                });
+                supervised.and_then(|supervised| self.add(driver, supervised))
+            }
+            None if is_sandbox_required() => Err(io::Error::other(UNLOCKED)),
+            None => self.start_thread().map(|()| {
+                self.drivers.insert(driver, Place::Thread);
+                self.send_one(driver, Command::Add { driver, origin, role, flows, transport });
+            }),
+        };
+        if let Err(error) = added {
+            self.fail(driver, &format!("starting a worker: {error}"));
+        }
+    }
+
+    /// Sends a command to the worker of its driver, or to all workers. A failure ends the driver ([`Notice::Failed`]).
+    pub fn send(&mut self, command: Command) {
+        match command {
+            Command::LinksLost => self.send_all(|| Command::LinksLost),
+            Command::Silence => {
+                self.is_silent = true;
+                self.send_all(|| Command::Silence);
+            }
+            Command::SilenceEnded => {
+                self.is_silent = false;
+                self.send_all(|| Command::SilenceEnded);
+            }
+            Command::Stats => self.send_all(|| Command::Stats),
+            Command::Stop => self.send_all(|| Command::Stop),
+            Command::Facts(facts) => {
+                self.facts = Some(facts);
+                self.send_all(|| Command::Facts(facts));
+            }
+            Command::Processor { ns_per_second } => {
+                self.processor = ns_per_second;
+                self.send_all(|| Command::Processor { ns_per_second });
+            }
+            Command::Add { driver, origin, role, flows, transport } => {
+                self.place(driver, origin, role, flows, transport);
+            }
+            Command::Rebuild { driver, flows } => {
+                if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
+                    supervised.flows = flows.clone();
+                    let allowed = supervised.programs();
+                    self.allow(driver, allowed);
+                }
+                self.send_one(driver, Command::Rebuild { driver, flows });
+            }
+            Command::Partner { driver, origin } => {
+                if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
+                    (supervised.device, supervised.is_device_gone) = (origin.try_clone(), false);
+                    if let Some(waiting) = supervised.waiting.take() {
+                        return self.resume(driver, waiting);
+                    }
+                }
+                self.send_one(driver, Command::Partner { driver, origin });
+            }
+            Command::Change { driver, direction, .. } if self.waiting(driver).is_some() => {
+                let result = Err("its device is gone, and its worker has exited".into());
+                self.reports
+                    .push_back(Report::Notice { driver, notice: Notice::Changed { direction, result } });
+            }
+            Command::Change { driver, direction, pipeline } => {
+                self.request_change(driver, Half::Source, &pipeline);
+                self.send_one(driver, Command::Change { driver, direction, pipeline });
+            }
+            Command::Prepare { driver, flow, epoch, pipeline } => {
+                self.request_change(driver, Half::Sink, &pipeline);
+                self.send_one(driver, Command::Prepare { driver, flow, epoch, pipeline });
+            }
+            // These commands are derived from the driver and never sent alone.
+            Command::Memory { .. } | Command::Ports { .. } | Command::Spawner { .. } => {}
+            Command::Link { driver, transport, socket, keys } => {
+                if let (Some(Place::Process(supervised)), Some(transport)) =
+                    (self.drivers.get_mut(&driver), &transport)
+                {
+                    supervised.transport = transport.clone();
+                }
+                let link = Command::Link { driver, transport, socket, keys };
+                match self.waiting(driver) {
+                    Some(waiting) => waiting.link = Some(link),
+                    None => self.send_one(driver, link),
+                }
+            }
+            Command::Remove { driver } => {
+                self.send_one(driver, Command::Remove { driver });
+                self.forget_driver(driver);
+            }
+            Command::Flow { flow, .. } => self.send_one(driver_of(flow), command),
+            Command::Move { driver, .. }
+            | Command::Absence { driver }
+            | Command::Resync { driver }
+            | Command::Say { driver, .. }
+            | Command::Trace { driver, .. } => self.send_one(driver, command),
+        }
+    }
+
+    /// Returns the processor time of the process, nanoseconds, measured from outside.
+    pub fn cpu_ns(&self) -> u64 {
+        self.process.as_ref().and_then(Process::cpu_ns).unwrap_or(0)
+    }
+
+    /// Ends the workers. A thread waits for those that exit slowly, so that the broker can serve others.
+    pub fn end(mut self) -> Option<ExitWaiter> {
+        let has_ended = self.process.as_mut().is_none_or(|process| process.stop(STOP_WAIT));
+        // If no thread can be started, this waits here.
+        (!has_ended).then(|| Builder::new().name("worker-exit".into()).spawn(move || drop(self)).ok())?
+    }
+
+    /// Kills the process, because it ignores commands.
+    pub fn kill(&mut self) {
+        if let Some(process) = self.process.as_mut() {
+            process.kill();
+        }
+    }
+
+    /// Starts the process early: that takes as long as a connection attempt.
+    pub fn prepare(&mut self) {
+        if Process::is_possible() {
+            // On an error, the first driver reports it.
+            let _ = self.start_process();
+        }
+    }
+
+    /// Takes a driver's recovery memory, for a driver of another session that continues to use its device.
+    pub fn take_memory(&mut self, driver: u32) -> Option<OwnedFd> {
+        match self.drivers.get(&driver) {
+            Some(Place::Process(supervised)) => supervised.memory.try_clone().ok(),
+            Some(Place::Thread) => None,
+            None => self.memories.remove(&driver),
+        }
+    }
+
+    fn forget_driver(&mut self, driver: u32) -> Option<Place> {
+        self.requested.retain(|(asked, _), _| *asked != driver);
+        self.drivers.remove(&driver)
+    }
+
+    /// Removes a driver that failed. Its device state is kept.
+    fn abandon(&mut self, driver: u32) {
+        if let Some(Place::Process(supervised)) = self.forget_driver(driver)
+            && recovery::has_device_state(&supervised.memory, &self.limits)
+        {
+            self.inherit(driver, supervised.memory.try_clone().ok());
+        }
+    }
+
+    /// Passes recovery memory to the driver that is added next under this number.
+    pub fn inherit(&mut self, driver: u32, memory: Option<OwnedFd>) {
+        self.memories.extend(memory.map(|memory| (driver, memory)));
+    }
+
+    fn memory_after(&self, left: Option<OwnedFd>) -> io::Result<OwnedFd> {
+        let memory = recovery::memory(&self.limits)?;
+        if let Some(left) = left {
+            recovery::carry_over(left, memory.try_clone()?, &self.limits)?;
+        }
+        Ok(memory)
+    }
+
+    /// Receives reports, before [`Workers::poll`].
+    pub fn clear(&mut self, poller: &mut Poller) {
+        if let Some(process) = self.exited.take() {
+            process.forget(poller);
+        }
+        if let Some(thread) = &self.thread {
+            thread.clear();
+        }
+        if let Some(process) = self.process.as_mut() {
+            process.exchange();
+        }
+    }
+
+    /// Returns the next report.
+    pub fn poll(&mut self) -> Option<Report> {
+        if let Some(report) = self.reports.pop_front() {
+            return Some(report);
+        }
+        if let Some(report) = self.thread.as_ref().and_then(Worker::poll) {
+            return Some(report);
+        }
+        let process = self.process.as_mut()?;
+        match process.poll() {
+            Ok(Some(mut report)) => {
+                self.track_report(&mut report);
+                Some(report)
+            }
+            Ok(None) => {
+                let end = process.end()?;
+                self.on_worker_exit(&end);
+                self.reports.pop_front()
+            }
+            Err(problem) => {
+                process.kill();
+                self.on_worker_exit(&format!("was killed after an invalid report: {problem}"));
+                self.reports.pop_front()
+            }
+        }
+    }
+
+    /// Registers with the poller for reports.
+    pub fn register(&self, poller: &mut Poller) {
+        if let Some(thread) = &self.thread {
+            poller.register(thread.wakes(), true, false);
+        }
+        if let Some(process) = &self.process {
+            process.register(poller);
+        }
+    }
+
+    /// Returns whether the last wait found something to do here.
+    pub fn is_ready(&self, poller: &Poller) -> bool {
+        self.thread.as_ref().is_some_and(|thread| poller.is_ready(thread.wakes()))
+            || self.process.as_ref().is_some_and(|process| process.is_ready(poller))
+            || self.exited.is_some()
+            || !self.reports.is_empty()
+    }
+
+    /// Removes the descriptors from the poller, before a drop.
+    pub fn forget(&self, poller: &mut Poller) {
+        if let Some(thread) = &self.thread {
+            poller.forget(thread.wakes());
+        }
+        for process in self.process.iter().chain(&self.exited) {
+            process.forget(poller);
+        }
+    }
+
+    fn start_thread(&mut self) -> io::Result<()> {
+        if self.thread.is_none() {
+            let thread = self.thread.insert(Worker::start(&self.name, self.limits.clone())?);
+            let _ = self.facts.is_none_or(|facts| thread.send(Command::Facts(facts)));
+            let _ = thread.send(Command::Processor { ns_per_second: self.processor });
+        }
+        Ok(())
+    }
+
+    fn start_process(&mut self) -> io::Result<()> {
+        if self.process.is_none() {
+            let process = self.process.insert(Process::start(&self.name, &self.limits)?);
+            self.started = Instant::now();
+            let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
+            let _ = process.send(Command::Processor { ns_per_second: self.processor });
+            self.send_spawner()?;
+        }
+        Ok(())
+    }
+
+    /// Passes the spawner's socket to the process.
+    fn send_spawner(&mut self) -> io::Result<()> {
+        if let (Some(spawner), Some(process)) = (&self.spawner, self.process.as_mut()) {
+            let (socket, program) = (spawner.socket()?, isolation::program());
+            let _ = process.send(Command::Spawner { socket, program });
+        }
+        Ok(())
+    }
+
+    /// Allows the processes that a driver's stages may request.
+    fn allow(&mut self, driver: u32, programs: Vec<AllowedProgram>) {
+        if programs.is_empty() || !matches!(self.drivers.get(&driver), Some(Place::Process(_))) {
+            return;
+        }
+        if self.spawner.is_none() {
+            // On an error, the stage reports that it cannot start.
+            self.spawner = Spawner::begin().ok();
+            let _ = self.send_spawner();
+        }
+        if let Some(spawner) = &self.spawner {
+            spawner.allow(programs);
+        }
+    }
+
+    /// Records a requested pipeline change of a driver.
+    fn request_change(&mut self, driver: u32, half: Half, pipeline: &Pipeline) {
+        if let Some(Place::Process(supervised)) = self.drivers.get(&driver) {
+            let is_match =
+                |plan: &FlowPlan| half_of(plan, supervised.role) == half && plan.pipeline == *pipeline;
+            match supervised.flows.iter().any(is_match) {
+                // The pipeline is in place; the other host repeats its request until it knows.
+                true => self.requested.remove(&(driver, half)),
+                false => self.requested.insert((driver, half), pipeline.clone()),
+            };
+            self.allow(driver, isolation::programs(pipeline, half));
+        }
+    }
+
+    /// Ends the spawner if no driver has or may soon have stages in processes.
+    fn stop_unused_spawner(&mut self) {
+        let has_none = |place: &Place| match place {
+            Place::Process(supervised) => supervised.programs().is_empty(),
+            Place::Thread => true,
+        };
+        if self.requested.is_empty() && self.drivers.values().all(has_none) {
+            self.spawner = None;
+        }
+    }
+
+    /// Adds a driver to the process.
+    fn add(&mut self, driver: u32, supervised: Box<SupervisedDriver>) -> io::Result<()> {
+        let (commands, programs) = (supervised.commands(driver), supervised.programs());
+        // Keep the driver even if it does not start: it may have device state.
+        self.drivers.insert(driver, Place::Process(supervised));
+        let commands = commands?;
+        self.start_process()?;
+        self.allow(driver, programs);
+        commands.into_iter().for_each(|command| self.send_one(driver, command));
+        Ok(())
+    }
+
+    fn send_all(&mut self, command: impl Fn() -> Command) {
+        // A worker that reads no commands is detected by its silence to the peer, or by its exit.
+        if let Some(thread) = &self.thread {
+            let _ = thread.send(command());
+        }
+        if let Some(process) = self.process.as_mut() {
+            let _ = process.send(command());
+        }
+    }
+
+    fn send_one(&mut self, driver: u32, command: Command) {
+        let _ = match (self.drivers.get(&driver), &self.thread, self.process.as_mut()) {
+            (Some(Place::Thread), Some(thread), _) => thread.send(command),
+            (Some(Place::Process(_)), _, Some(process)) => process.send(command),
+            _ => false,
+        };
+    }
+
+    /// Updates the supervised drivers after a report of the process.
+    fn track_report(&mut self, report: &mut Report) {
+        match report {
+            Report::Notice { driver, notice: Notice::Failed(_) } => self.abandon(*driver),
+            Report::Notice { driver, notice } => {
+                let Some(Place::Process(supervised)) = self.drivers.get_mut(driver) else { return };
+                match notice {
+                    // While its descriptor is open, a device cannot return under its name.
+                    Notice::PartnerGone(_) => (supervised.device, supervised.is_device_gone) = (None, true),
+                    // While its descriptor is open, a reader of the output would not see the end.
+                    Notice::FlowEnded(_) if supervised.flows.len() == 1 => supervised.device = None,
+                    Notice::Changed { direction, result: Ok(pipeline) } => {
+                        let is_match = |plan: &&mut FlowPlan| plan.direction == *direction;
+                        if let Some(plan) = supervised.flows.iter_mut().find(is_match) {
+                            // Keep the local targets of side ports.
+                            if let Ok(known) = pipeline.clone().in_place_of(&plan.pipeline) {
+                                *pipeline = known;
+                            }
+                            plan.pipeline = pipeline.clone();
+                            let asked = (*driver, half_of(plan, supervised.role));
+                            if self.requested.get(&asked) == Some(&*pipeline) {
+                                self.requested.remove(&asked);
+                            }
+                            self.stop_unused_spawner();
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            Report::Stats(all) => all.values_mut().for_each(|stats| {
+                stats.restarts = self.restarts;
+                stats.locked = !self.is_sandbox_partial;
+            }),
+            Report::Warning(_) => self.is_sandbox_partial = true,
+            _ => {}
+        }
+    }
+
+    /// Handles the exit of the process: moves its drivers to a new one.
+    fn on_worker_exit(&mut self, end: &str) {
+        self.exited = self.process.take();
+        let is_match = |_: &u32, place: &mut Place| matches!(place, Place::Process(_));
+        let supervised: Vec<_> = self.drivers.extract_if(.., is_match).collect();
+        self.immediate_crashes =
+            if self.started.elapsed() < IMMEDIATE { self.immediate_crashes + 1 } else { 0 };
+        self.restarts += 1;
+        for (driver, place) in supervised {
+            let Place::Process(mut supervised) = place else { continue };
+            match supervised.is_device_gone {
+                // The recovery memory waits for the device too.
+                true => {
+                    supervised.waiting.get_or_insert_with(|| Waiting { end: end.into(), link: None });
+                    self.drivers.insert(driver, Place::Process(supervised));
+                }
+                false => self.restart(driver, supervised, end),
+            }
+        }
+        if self.is_silent
+            && let Some(process) = self.process.as_mut()
+        {
+            let _ = process.send(Command::Silence);
+        }
+    }
+
+    /// Adds a driver to a new process after its worker exited with `end`.
+    fn restart(&mut self, driver: u32, supervised: Box<SupervisedDriver>, end: &str) {
+        let is_seen = !supervised.transport.class.is_datagram();
+        let added = match self.immediate_crashes < RESTARTS_MAX {
+            true => self.add(driver, supervised),
+            false => {
+                self.drivers.insert(driver, Place::Process(supervised));
+                Err(io::Error::other("too many immediate crashes"))
+            }
+        };
+        match added {
+            Ok(()) => {
+                let notice = Notice::Restarted { end: end.into(), is_seen };
+                self.reports.push_back(Report::Notice { driver, notice });
+            }
+            Err(error) => self.fail(driver, &format!("its worker {end}, and no new one resumes: {error}")),
+        }
+    }
+
+    /// Resumes a driver after its device returned.
+    fn resume(&mut self, driver: u32, waiting: Waiting) {
+        let Some(Place::Process(supervised)) = self.drivers.remove(&driver) else { return };
+        self.restart(driver, supervised, &waiting.end);
+        if let Some(link) = waiting.link {
+            self.send_one(driver, link);
+        }
+    }
+
+    /// Returns the driver, if it waits for its device without a worker.
+    fn waiting(&mut self, driver: u32) -> Option<&mut Waiting> {
+        match self.drivers.get_mut(&driver) {
+            Some(Place::Process(supervised)) => supervised.waiting.as_mut(),
+            _ => None,
+        }
+    }
+
+    fn fail(&mut self, driver: u32, problem: &str) {
+        self.abandon(driver);
+        self.reports.push_back(Report::Notice { driver, notice: Notice::Failed(problem.into()) });
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // End the process before the devices are released.
+        self.process = None;
+    }
+}
+
+fn half_of(plan: &FlowPlan, role: Role) -> Half {
+    use contract::FlowDirection::{ApplicationToDevice, DeviceToApplication};
+    match (plan.direction, role) {
+        (DeviceToApplication, Role::Device) | (ApplicationToDevice, Role::Application) => Half::Source,
+        (DeviceToApplication, Role::Application) | (ApplicationToDevice, Role::Device) => Half::Sink,
+    }
+}
