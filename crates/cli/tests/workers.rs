@@ -10,8 +10,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service, outboard};
 use wire::Container;
@@ -161,6 +162,8 @@ struct Bench {
     attach: Service,
     device: UnixStream,
     application: UnixStream,
+    /// Workers killed at the device host and at the application host.
+    kills: [u64; 2],
 }
 
 impl Bench {
@@ -178,7 +181,7 @@ impl Bench {
         let mut attach = Service::start(&[&words, more[1]].concat());
         let application = applications.accept().unwrap().0;
         attach.wait("attached");
-        Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application }
+        Bench { _scratch: scratch, share, attach, device: opened.join().unwrap(), application, kills: [0; 2] }
     }
 
     /// Kills the workers of both sides `times` times; the sink's after the source's new worker has contacted it.
@@ -193,6 +196,7 @@ impl Bench {
             thread::sleep(Duration::from_millis(300));
             kill(sink);
             self.attach.wait("worker");
+            self.kills.iter_mut().for_each(|kills| *kills += 1);
         }
     }
 
@@ -205,18 +209,53 @@ impl Bench {
             assert_locked(worker);
             kill(worker);
             service.wait("worker");
+            self.kills[number % 2] += 1;
         }
     }
 }
 
-/// Returns the messages of a flow that were reported lost with workers: those in doubt, and those that stages held.
-fn lost_with_workers(service: &mut Service, flow: &str) -> (u64, u64) {
-    let events: Vec<Value> =
-        service.seen.drain(..).collect::<Vec<_>>().into_iter().chain(service.pending()).collect();
-    let stats = events.iter().rev().find(|event| event["event"] == "stats").expect("figures");
-    let drops = &stats["stats"][flow]["drops"];
-    let count = |reason| drops[reason].as_u64().unwrap_or(0);
-    (count("in doubt when the worker ended"), count("held by stages when the worker ended"))
+/// Writes numbered lines to a device, one a millisecond, until told to end.
+struct Writer {
+    is_enough: Arc<AtomicBool>,
+    thread: JoinHandle<u32>,
+}
+
+impl Writer {
+    fn start(device: &UnixStream) -> Writer {
+        let (mut device, is_enough) = (device.try_clone().unwrap(), Arc::new(AtomicBool::new(false)));
+        let is_told = is_enough.clone();
+        let thread = thread::spawn(move || {
+            let mut line = 0;
+            while !is_told.load(Ordering::Relaxed) {
+                // One write for each line, so that a loss affects whole lines.
+                device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
+                line += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            device.shutdown(std::net::Shutdown::Write).unwrap();
+            line
+        });
+        Writer { is_enough, thread }
+    }
+
+    /// Returns the number of lines.
+    fn end(self) -> u32 {
+        self.is_enough.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Waits until the worker after the last of `kills` has passed messages of a flow. Returns the messages that were reported
+/// lost with workers: those in doubt, and those that stages held.
+#[track_caller]
+fn lost_with_workers(service: &mut Service, flow: &str, kills: u64) -> (u64, u64) {
+    loop {
+        let stats = service.wait("stats")["stats"].take();
+        if stats["restarts"] == kills && stats[flow]["messages"].as_u64() > Some(0) {
+            let count = |reason: &str| stats[flow]["drops"][reason].as_u64().unwrap_or(0);
+            return (count("in doubt when the worker ended"), count("held by stages when the worker ended"));
+        }
+    }
 }
 
 /// Sends numbered lines, one a millisecond, while workers are killed on both sides. All lines arrive once and in order,
@@ -227,34 +266,24 @@ fn survives(transport: &str, via: &str) {
 
 /// Does the same with this device and application.
 fn survives_where(bench: Bench, kills: usize) {
-    survives_this(bench, kills, |bench| bench.kill(kills, Duration::from_millis(300)));
+    survives_this(bench, |bench| bench.kill(kills, Duration::from_millis(300)));
 }
 
 /// Does the same with the failure `befall`.
-fn survives_this(mut bench: Bench, kills: usize, befall: impl FnOnce(&mut Bench)) {
-    let lines = 500 * kills as u32;
-    let (mut device, application) =
-        (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
-    let writer = thread::spawn(move || {
-        for line in 0..lines {
-            // One write for each line, so that a loss affects whole lines.
-            device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
-            thread::sleep(Duration::from_millis(1));
-        }
-        device.shutdown(std::net::Shutdown::Write).unwrap();
-    });
+fn survives_this(mut bench: Bench, befall: impl FnOnce(&mut Bench)) {
+    let writer = Writer::start(&bench.device);
+    let application = bench.application.try_clone().unwrap();
     let reader = thread::spawn(move || {
         let read = BufReader::new(application).lines().map_while(Result::ok);
         read.map(|line| line.parse::<u32>().unwrap_or_else(|_| panic!("half a line: {line:?}")))
             .collect::<Vec<_>>()
     });
     befall(&mut bench);
-    writer.join().unwrap();
+    let (unread, held_there) = lost_with_workers(&mut bench.share, "outgoing", bench.kills[0]);
+    let (unwritten, held_here) = lost_with_workers(&mut bench.attach, "incoming", bench.kills[1]);
+    let lines = writer.end();
     bench.attach.wait("flow-ended");
     let read = reader.join().unwrap();
-    thread::sleep(Duration::from_millis(1200));
-    let (unread, held_there) = lost_with_workers(&mut bench.share, "outgoing");
-    let (unwritten, held_here) = lost_with_workers(&mut bench.attach, "incoming");
     let seen: BTreeSet<u32> = read.iter().copied().collect();
     let gaps =
         (0..lines).filter(|line| !seen.contains(line) && (*line == 0 || seen.contains(&(line - 1)))).count();
@@ -344,8 +373,7 @@ fn a_reliable_flow_survives_its_workers_with_pairs_on_shared_memory() {
 /// The sink's worker is killed while both sides restart, which takes several round trips.
 #[test]
 fn a_reliable_flow_survives_both_its_workers_at_once() {
-    let kills = 4;
-    survives_this(Bench::new("tcp", "compress"), kills, |bench| bench.kill_both(kills));
+    survives_this(Bench::new("tcp", "compress"), |bench| bench.kill_both(4));
 }
 
 /// The hub runs in the broker, and the path of each host in a worker.
@@ -513,32 +541,25 @@ fn a_joint_takes_each_device_from_a_locked_worker_and_outlives_it() {
 /// The broker opens the destination of a side port; a locked worker writes to it, and the next worker appends.
 #[test]
 fn a_recording_survives_kills_of_workers() {
-    const LINES: u32 = 1000;
     let scratch = Scratch::new();
     let recording = scratch.path("recording");
     let port = format!("record=file:{recording}");
     let mut bench = Bench::with(scratch, "tcp", "record(sink)", [&[], &["--port", &port]]);
-    let (mut device, application) =
-        (bench.device.try_clone().unwrap(), bench.application.try_clone().unwrap());
-    let writer = thread::spawn(move || {
-        for line in 0..LINES {
-            device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
-            thread::sleep(Duration::from_millis(1));
-        }
-        device.shutdown(std::net::Shutdown::Write).unwrap();
-    });
+    let writer = Writer::start(&bench.device);
+    let application = bench.application.try_clone().unwrap();
     let reader = thread::spawn(move || BufReader::new(application).lines().map_while(Result::ok).count());
     bench.kill(2, Duration::from_millis(200));
-    writer.join().unwrap();
+    thread::sleep(Duration::from_millis(400));
+    let count = writer.end();
     bench.attach.wait("flow-ended");
-    assert!(reader.join().unwrap() >= LINES as usize - 2);
+    assert!(reader.join().unwrap() >= count as usize - 2);
     let Bench { _scratch, attach, .. } = bench;
     assert_eq!(end_of(attach), Some(0));
     let recorded = fs::read_to_string(recording).unwrap();
     let lines: BTreeSet<u32> = recorded.lines().map(|line| line.parse().expect("a whole line")).collect();
-    assert!(lines.first() == Some(&0) && lines.last() == Some(&(LINES - 1)), "{} lines", lines.len());
+    assert!(lines.first() == Some(&0) && lines.last() == Some(&(count - 1)), "{} lines", lines.len());
     // Unwritten data is lost with its worker.
-    assert!(lines.len() > LINES as usize / 2, "{} lines of {LINES}", lines.len());
+    assert!(lines.len() > count as usize / 2, "{} lines of {count}", lines.len());
 }
 
 /// A reader so slow that each message is written in parts.
@@ -564,15 +585,16 @@ fn the_next_worker_completes_a_partial_write() {
         }
         all
     });
-    for _ in 0..6 {
+    const KILLS: u64 = 6;
+    for _ in 0..KILLS {
         thread::sleep(Duration::from_millis(200));
         kill(worker_of(&bench.attach.child));
         bench.attach.wait("worker");
     }
+    let in_doubt = lost_with_workers(&mut bench.attach, "incoming", KILLS).0;
     IS_SLOW.store(false, Ordering::Relaxed);
     writer.join().unwrap();
     let came = reader.join().unwrap();
-    let in_doubt = lost_with_workers(&mut bench.attach, "incoming").0;
     match in_doubt {
         0 => assert!(came == content, "{} bytes of {BYTES}", came.len()),
         _ => {
@@ -584,36 +606,29 @@ fn the_next_worker_completes_a_partial_write() {
 /// One worker starts a program, and another one writes to it.
 #[test]
 fn a_program_outlives_the_workers_that_write_to_it() {
-    const LINES: u32 = 2000;
+    const KILLS: u64 = 4;
     let scratch = Scratch::new();
     let (device, devices) = socket(&scratch, "d");
     let path = scratch.path("out");
     let program = format!("exec:cat >{path}.part && mv {path}.part {path}");
     let (_share, address) = Service::share(&device, &["--name", "it"]);
     let mut attach = Service::start(&["attach", &format!("tcp://{address}/it"), "--as", &program, "--stats"]);
-    let mut device = devices.accept().unwrap().0;
+    let device = devices.accept().unwrap().0;
     attach.wait("attached");
-    let writer = thread::spawn(move || {
-        for line in 0..LINES {
-            // One write for each line, so that a loss affects whole lines.
-            device.write_all(format!("{line:063}\n").as_bytes()).unwrap();
-            thread::sleep(Duration::from_millis(1));
-        }
-        device.shutdown(std::net::Shutdown::Write).unwrap();
-    });
-    for _ in 0..4 {
+    let writer = Writer::start(&device);
+    for _ in 0..KILLS {
         thread::sleep(Duration::from_millis(300));
         kill(worker_of(&attach.child));
         attach.wait("worker");
     }
-    writer.join().unwrap();
+    let in_doubt = lost_with_workers(&mut attach, "incoming", KILLS).0;
+    let count = writer.end();
     attach.wait("flow-ended");
-    let in_doubt = lost_with_workers(&mut attach, "incoming").0;
     assert_eq!(end_of(attach), Some(0));
     let written = fs::read_to_string(path).expect("the program was told the end, and ended well");
     let lines: BTreeSet<u32> = written.lines().map(|line| line.parse().expect("a whole line")).collect();
-    assert_eq!(lines.len() as u32, LINES, "lines that came");
-    assert!(written.lines().count() as u64 <= u64::from(LINES) + in_doubt, "{in_doubt} in doubt");
+    assert_eq!(lines.len() as u32, count, "lines that came");
+    assert!(written.lines().count() as u64 <= u64::from(count) + in_doubt, "{in_doubt} in doubt");
 }
 
 /// Creates a pseudo-terminal with this name as a serial port. Returns its device side, and the descriptor to keep it open.
