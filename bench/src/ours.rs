@@ -50,6 +50,7 @@ impl Link {
             class: self.class,
             format: self.format.clone(),
             pipeline: Pipeline::default(),
+            requested: Vec::new(),
             site: Site::default(),
         };
         // The numbers of driver 0 (`flow::driver_of`).

@@ -70,6 +70,7 @@ pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receive
         class: FlowClass::Timely,
         format,
         pipeline: parse(pipeline)?,
+        requested: Vec::new(),
         site: Site::default(),
     };
     let worker = Worker::start("near", Limits::default())?;

@@ -35,7 +35,7 @@ pub fn answer(
         });
         let (direction, class, format) = (offer.direction, offer.class, offer.format.clone());
         let site = keys.site(direction, &shared);
-        plans.push(FlowPlan { flow, direction, class, format, pipeline, site });
+        plans.push(FlowPlan { flow, direction, class, format, pipeline, requested: Vec::new(), site });
     }
     Ok((agreed, plans))
 }
@@ -111,7 +111,7 @@ pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Re
             pipeline.check(&format).map_err(|error| error.to_string())?;
             let (direction, class) = (flow.direction, flow.class);
             let site = keys.site(direction, &shared);
-            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, site })
+            Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, requested: Vec::new(), site })
         })
         .collect()
 }

@@ -270,6 +270,7 @@ mod tests {
             class: FlowClass::Reliable,
             format: Format::Bytes,
             pipeline: read("null"),
+            requested: Vec::new(),
             site: Site::default(),
         };
         let mut changes = PipelineChangeBroker::default();

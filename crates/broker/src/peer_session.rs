@@ -230,6 +230,11 @@ impl<D> PeerSession<D> {
             Notice::Changed { direction, result } => {
                 let mut plans = driver.plans.iter_mut();
                 let Some(plan) = plans.find(|plan| plan.direction == direction) else { return Ok(None) };
+                // The worker has named one of the pipelines that this broker offered.
+                let result = result.and_then(|_| {
+                    let current = self.workers.pipeline(number, direction).cloned();
+                    current.ok_or_else(|| "the flow has ended".to_string())
+                });
                 let steps = self.changes.settle(plan, &result);
                 if let Ok(pipeline) = result {
                     let back = direction == FlowDirection::ApplicationToDevice;

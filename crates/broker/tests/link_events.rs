@@ -100,6 +100,7 @@ impl Source {
             class: FlowClass::State,
             format: Format::Bytes,
             pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+            requested: Vec::new(),
             site: Site::default(),
         };
         let partner = Box::new(BenchPartner::new(&device));

@@ -137,7 +137,8 @@ impl PipelineChangeSource {
     pub fn handle_begun(&self, epoch: u32, notices: &mut Vec<Notice>) -> bool {
         let is_done = self.progress == Progress::Begun && epoch >= self.epoch;
         if is_done {
-            notices.push(Notice::Changed { direction: self.direction, result: Ok(self.pipeline.clone()) });
+            notices
+                .push(Notice::Changed { direction: self.direction, result: Ok(self.pipeline.text().into()) });
         }
         is_done
     }

@@ -668,6 +668,7 @@ mod tests {
                 class: FlowClass::State,
                 format: Format::Evdev,
                 pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+                requested: Vec::new(),
                 site: Site::default(),
             };
             SourcePath::new(plan, FlowKey::DEFAULT, false, &limits(), Some(log)).unwrap()

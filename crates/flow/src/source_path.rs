@@ -524,6 +524,7 @@ mod tests {
             class: FlowClass::Reliable,
             format: Format::Bytes,
             pipeline: pipeline("compress"),
+            requested: Vec::new(),
             site: Site::default(),
         };
         let mut flow = SourcePath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();

@@ -25,8 +25,20 @@ pub struct FlowPlan {
     pub format: Format,
     /// Pipeline that transforms the messages.
     pub pipeline: Pipeline,
+    /// Pipelines that were requested since, oldest first. The previous worker may have changed to one of them.
+    pub requested: Vec<Pipeline>,
     /// Keys and shared state that this host passes to the halves of the pairs.
     pub site: Site,
+}
+
+impl FlowPlan {
+    /// Continues with the pipeline that the previous worker saved as `text`, if it is the current or a requested one. A
+    /// text that the broker did not offer is ignored: the previous worker may have been compromised.
+    pub(crate) fn resume_pipeline(&mut self, text: &str) {
+        if let Some(at) = self.requested.iter().position(|pipeline| pipeline.text() == text) {
+            self.pipeline = self.requested.swap_remove(at);
+        }
+    }
 }
 
 /// A report from a driver to its broker.
@@ -49,8 +61,8 @@ pub enum Notice {
     Changed {
         /// Direction of the changed flow.
         direction: FlowDirection,
-        /// The new pipeline, or the reason for the failure.
-        result: Result<Pipeline, String>,
+        /// The text of the new pipeline, one of those that the broker offered, or the reason for the failure.
+        result: Result<String, String>,
     },
     /// A flow ended and its sink has received everything.
     FlowEnded(FlowDirection),

@@ -24,6 +24,8 @@ use wire::{Control, FlowControl, Reader, WireError, Writer};
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Most options of a device or a transport.
 pub(super) const OPTIONS_MAX: usize = 64;
+/// Most pipelines that a driver may have for one direction: the current one, and those requested since.
+pub(super) const OFFERED_MAX: usize = 8;
 /// Bytes of the longest JSON text.
 pub(super) const JSON_BYTES_MAX: usize = 16 << 20;
 
@@ -208,9 +210,11 @@ pub(super) fn opened(r: &mut Reader<'_>, given: &mut impl Iterator<Item = OwnedF
 
 pub(super) fn put_plans(w: &mut Writer, plans: &[FlowPlan]) {
     w.u16(plans.len() as u16);
-    for FlowPlan { flow, direction, class, format, pipeline, site } in plans {
+    for FlowPlan { flow, direction, class, format, pipeline, requested, site } in plans {
         w.u32(*flow).u8(direction_byte(*direction)).u8(class_byte(*class)).text(format.name());
         put_pipeline(w, pipeline);
+        w.u16(requested.len() as u16);
+        requested.iter().for_each(|pipeline| put_pipeline(w, pipeline));
         w.u8(site.key.is_some().into());
         if let Some(Secret(key)) = &site.key {
             w.raw(key);
@@ -224,10 +228,12 @@ pub(super) fn plans(r: &mut Reader<'_>) -> Parsed<Vec<FlowPlan>> {
     let shared = Shared::default();
     let plan = |r: &mut Reader<'_>| -> Parsed<FlowPlan> {
         let (flow, direction, class) = (r.u32("flow")?, direction(r)?, flow_class(r)?);
-        let (format, pipeline) = (format(r)?, pipeline(r)?);
+        let (format, current) = (format(r)?, pipeline(r)?);
+        let count = r.count("requested pipelines", OFFERED_MAX)?;
+        let requested = (0..count).map(|_| pipeline(r)).collect::<Parsed<_>>()?;
         let key = if flag(r)? { Some(Secret(r.array("a key")?)) } else { None };
         let site = Site { key, shared: shared.clone(), ..Site::default() };
-        Ok(FlowPlan { flow, direction, class, format, pipeline, site })
+        Ok(FlowPlan { flow, direction, class, format, pipeline: current, requested, site })
     };
     (0..count).map(|_| plan(r)).collect()
 }
@@ -263,7 +269,7 @@ pub(super) fn put_pipeline(w: &mut Writer, pipeline: &Pipeline) {
     w.text(pipeline.text()).u8(pipeline.is_first_in_junction().into());
 }
 
-/// Decodes a pipeline. Its names were authorized when the broker first parsed it.
+/// Decodes a pipeline of a command. Its names were authorized when the broker first parsed it. A report holds none.
 pub(super) fn pipeline(r: &mut Reader<'_>) -> Parsed<Pipeline> {
     let text = r.text("pipeline", PIPELINE_BYTES_MAX)?;
     let mut pipeline = Pipeline::parse(text, registry::pairs(), Origin::Local)

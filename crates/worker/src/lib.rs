@@ -15,6 +15,7 @@
 mod codec;
 mod command;
 mod line;
+mod offers;
 mod paths;
 mod process;
 mod report;

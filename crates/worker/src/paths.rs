@@ -361,7 +361,9 @@ impl<C: ControlChannel> Loop<C> {
     fn with_local_settings(&self, driver: u32, flows: Vec<FlowPlan>) -> Vec<FlowPlan> {
         let with_local_settings = |plan: FlowPlan| {
             let site = Site { message_bytes: self.limits.message_bytes, ..plan.site };
-            FlowPlan { pipeline: self.led_out(driver, plan.pipeline), site, ..plan }
+            let led_out = |pipeline| self.led_out(driver, pipeline);
+            let requested = plan.requested.into_iter().map(led_out).collect();
+            FlowPlan { pipeline: led_out(plan.pipeline), requested, site, ..plan }
         };
         flows.into_iter().map(with_local_settings).collect()
     }

@@ -121,10 +121,8 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
         Notice::Changed { direction, result } => {
             w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
-            match result {
-                Ok(pipeline) => put_pipeline(w, pipeline),
-                Err(reason) => drop(w.text(cut(reason))),
-            }
+            let (Ok(text) | Err(text)) = result;
+            w.text(cut(text));
         }
         Notice::FlowEnded(direction) => drop(w.u8(FLOW_ENDED).u8(direction_byte(*direction))),
         Notice::Incident(incident) => drop(w.u8(INCIDENT).text(cut(incident))),
@@ -151,7 +149,9 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         LINK_HELD_BACK => Notice::LinkHeldBack,
         CHANGED => {
             let direction = direction(r)?;
-            let result = if flag(r)? { Ok(pipeline(r)?) } else { Err(text(r, "reason")?) };
+            let is_done = flag(r)?;
+            let text = text(r, "pipeline or reason")?;
+            let result = if is_done { Ok(text) } else { Err(text) };
             Notice::Changed { direction, result }
         }
         FLOW_ENDED => Notice::FlowEnded(direction(r)?),

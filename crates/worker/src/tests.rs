@@ -58,11 +58,12 @@ fn plans() -> impl Strategy<Value = Vec<FlowPlan>> {
         directions(),
         prop::sample::select(classes.to_vec()),
         pipelines(),
+        prop::collection::vec(pipelines(), 0..3),
         any::<Option<[u8; 32]>>(),
     );
-    let plan = plan.prop_map(|(flow, direction, class, pipeline, key)| {
+    let plan = plan.prop_map(|(flow, direction, class, pipeline, requested, key)| {
         let site = Site { key: key.map(Secret), ..Site::default() };
-        FlowPlan { flow, direction, class, format: Format::Evdev, pipeline, site }
+        FlowPlan { flow, direction, class, format: Format::Evdev, pipeline, requested, site }
     });
     prop::collection::vec(plan, 0..=2)
 }
@@ -158,7 +159,7 @@ fn reports() -> impl Strategy<Value = Report> {
             ".*".prop_map(Notice::PartnerGone),
             ".*".prop_map(Notice::LinkFailed),
             Just(0).prop_map(|_| Notice::LinkHeldBack),
-            (directions(), prop::result::maybe_ok(pipelines(), ".*"))
+            (directions(), prop::result::maybe_ok(".*", ".*"))
                 .prop_map(|(direction, result)| Notice::Changed { direction, result }),
             directions().prop_map(Notice::FlowEnded),
             ".*".prop_map(Notice::Incident),

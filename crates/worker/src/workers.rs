@@ -3,9 +3,10 @@
 //! If the process crashes, it is restarted and its drivers resume. The broker holds the descriptors of the devices and
 //! the recovery memory too. It gives up after several immediate crashes in a row.
 
+use super::offers::Offers;
 use super::process::Process;
 use super::{Command, Report, Worker};
-use contract::{Half, Role};
+use contract::{FlowDirection, Half, Role};
 use flow::recovery;
 use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
 use hub::outlet;
@@ -77,12 +78,6 @@ impl Drop for SupervisedDriver {
 }
 
 impl SupervisedDriver {
-    /// Returns the processes that its stages may request from the spawner.
-    fn programs(&self) -> Vec<AllowedProgram> {
-        let of_flow = |plan: &FlowPlan| isolation::programs(&plan.pipeline, half_of(plan, self.role));
-        self.flows.iter().flat_map(of_flow).collect()
-    }
-
     /// Returns the commands that add the driver to a process.
     fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
         let missing = |part: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {part} is missing"));
@@ -110,8 +105,8 @@ pub struct Workers {
     process: Option<Process>,
     /// Starts the processes of stages, while there are any.
     spawner: Option<Spawner>,
-    /// Requested pipeline changes, by driver and half. A refused one stays until the next change completes.
-    requested: BTreeMap<(u32, Half), Pipeline>,
+    /// The pipelines that the drivers have or may soon have. A refused one stays until the next change completes.
+    offers: Offers,
     /// An exited process whose descriptors are still registered with the poller.
     exited: Option<Process>,
     drivers: BTreeMap<u32, Place>,
@@ -141,7 +136,7 @@ impl Workers {
             thread: None,
             process: None,
             spawner: None,
-            requested: BTreeMap::new(),
+            offers: Offers::default(),
             exited: None,
             drivers: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -165,6 +160,7 @@ impl Workers {
         flows: Vec<FlowPlan>,
         transport: TransportPlan,
     ) {
+        self.offers.begin(driver, &flows);
         let left = self.memories.remove(&driver);
         let is_foreign = Process::is_possible() && !matches!(origin, PartnerOrigin::Ready(_));
         let outlets = flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
@@ -223,10 +219,10 @@ impl Workers {
                 self.place(driver, origin, role, flows, transport);
             }
             Command::Rebuild { driver, flows } => {
+                self.offers.begin(driver, &flows);
                 if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
                     supervised.flows = flows.clone();
-                    let allowed = supervised.programs();
-                    self.allow(driver, allowed);
+                    self.allow(driver);
                 }
                 self.send_one(driver, Command::Rebuild { driver, flows });
             }
@@ -245,11 +241,13 @@ impl Workers {
                     .push_back(Report::Notice { driver, notice: Notice::Changed { direction, result } });
             }
             Command::Change { driver, direction, pipeline } => {
-                self.request_change(driver, Half::Source, &pipeline);
+                self.request_change(driver, direction, &pipeline);
                 self.send_one(driver, Command::Change { driver, direction, pipeline });
             }
             Command::Prepare { driver, flow, epoch, pipeline } => {
-                self.request_change(driver, Half::Sink, &pipeline);
+                if let Some(direction) = self.offers.direction(driver, flow) {
+                    self.request_change(driver, direction, &pipeline);
+                }
                 self.send_one(driver, Command::Prepare { driver, flow, epoch, pipeline });
             }
             // These commands are derived from the driver and never sent alone.
@@ -316,7 +314,7 @@ impl Workers {
     }
 
     fn forget_driver(&mut self, driver: u32) -> Option<Place> {
-        self.requested.retain(|(asked, _), _| *asked != driver);
+        self.offers.forget(driver);
         self.drivers.remove(&driver)
     }
 
@@ -360,7 +358,10 @@ impl Workers {
         if let Some(report) = self.reports.pop_front() {
             return Some(report);
         }
-        if let Some(report) = self.thread.as_ref().and_then(Worker::poll) {
+        if let Some(mut report) = self.thread.as_ref().and_then(Worker::poll) {
+            if let Report::Notice { driver, notice } = &mut report {
+                self.check_change(*driver, notice);
+            }
             return Some(report);
         }
         let process = self.process.as_mut()?;
@@ -439,9 +440,18 @@ impl Workers {
         Ok(())
     }
 
+    /// Returns the processes that a driver's stages may request from the spawner.
+    fn programs(&self, driver: u32) -> Vec<AllowedProgram> {
+        let Some(Place::Process(supervised)) = self.drivers.get(&driver) else { return Vec::new() };
+        let of_flow =
+            |(direction, pipeline)| isolation::programs(pipeline, half_of(direction, supervised.role));
+        self.offers.of(driver).flat_map(of_flow).collect()
+    }
+
     /// Allows the processes that a driver's stages may request.
-    fn allow(&mut self, driver: u32, programs: Vec<AllowedProgram>) {
-        if programs.is_empty() || !matches!(self.drivers.get(&driver), Some(Place::Process(_))) {
+    fn allow(&mut self, driver: u32) {
+        let programs = self.programs(driver);
+        if programs.is_empty() {
             return;
         }
         if self.spawner.is_none() {
@@ -455,38 +465,32 @@ impl Workers {
     }
 
     /// Records a requested pipeline change of a driver.
-    fn request_change(&mut self, driver: u32, half: Half, pipeline: &Pipeline) {
-        if let Some(Place::Process(supervised)) = self.drivers.get(&driver) {
-            let is_match =
-                |plan: &FlowPlan| half_of(plan, supervised.role) == half && plan.pipeline == *pipeline;
-            match supervised.flows.iter().any(is_match) {
-                // The pipeline is in place; the other host repeats its request until it knows.
-                true => self.requested.remove(&(driver, half)),
-                false => self.requested.insert((driver, half), pipeline.clone()),
-            };
-            self.allow(driver, isolation::programs(pipeline, half));
-        }
+    fn request_change(&mut self, driver: u32, direction: FlowDirection, pipeline: &Pipeline) {
+        self.offers.request(driver, direction, pipeline);
+        self.allow(driver);
+    }
+
+    /// Returns the current pipeline of a driver's flow.
+    pub fn pipeline(&self, driver: u32, direction: FlowDirection) -> Option<&Pipeline> {
+        self.offers.current(driver, direction)
     }
 
     /// Ends the spawner if no driver has or may soon have stages in processes.
     fn stop_unused_spawner(&mut self) {
-        let has_none = |place: &Place| match place {
-            Place::Process(supervised) => supervised.programs().is_empty(),
-            Place::Thread => true,
-        };
-        if self.requested.is_empty() && self.drivers.values().all(has_none) {
+        if self.drivers.keys().all(|driver| self.programs(*driver).is_empty()) {
             self.spawner = None;
         }
     }
 
     /// Adds a driver to the process.
-    fn add(&mut self, driver: u32, supervised: Box<SupervisedDriver>) -> io::Result<()> {
-        let (commands, programs) = (supervised.commands(driver), supervised.programs());
+    fn add(&mut self, driver: u32, mut supervised: Box<SupervisedDriver>) -> io::Result<()> {
+        self.offers.complete(driver, &mut supervised.flows);
+        let commands = supervised.commands(driver);
         // Keep the driver even if it does not start: it may have device state.
         self.drivers.insert(driver, Place::Process(supervised));
         let commands = commands?;
         self.start_process()?;
-        self.allow(driver, programs);
+        self.allow(driver);
         commands.into_iter().for_each(|command| self.send_one(driver, command));
         Ok(())
     }
@@ -520,21 +524,7 @@ impl Workers {
                     Notice::PartnerGone(_) => (supervised.device, supervised.is_device_gone) = (None, true),
                     // While its descriptor is open, a reader of the output would not see the end.
                     Notice::FlowEnded(_) if supervised.flows.len() == 1 => supervised.device = None,
-                    Notice::Changed { direction, result: Ok(pipeline) } => {
-                        let is_match = |plan: &&mut FlowPlan| plan.direction == *direction;
-                        if let Some(plan) = supervised.flows.iter_mut().find(is_match) {
-                            // Keep the local targets of side ports.
-                            if let Ok(known) = pipeline.clone().in_place_of(&plan.pipeline) {
-                                *pipeline = known;
-                            }
-                            plan.pipeline = pipeline.clone();
-                            let asked = (*driver, half_of(plan, supervised.role));
-                            if self.requested.get(&asked) == Some(&*pipeline) {
-                                self.requested.remove(&asked);
-                            }
-                            self.stop_unused_spawner();
-                        }
-                    }
+                    Notice::Changed { .. } => self.check_change(*driver, notice),
                     _ => {}
                 }
             }
@@ -544,6 +534,18 @@ impl Workers {
             }),
             Report::Warning(_) => self.is_sandbox_partial = true,
             _ => {}
+        }
+    }
+
+    /// Checks a reported pipeline change: the worker may name a pipeline that was offered to it, and no other one.
+    fn check_change(&mut self, driver: u32, notice: &mut Notice) {
+        let Notice::Changed { direction, result: Ok(text) } = notice else { return };
+        match self.offers.take(driver, *direction, text) {
+            Some(_) => self.stop_unused_spawner(),
+            None => {
+                let incident = "its worker reports a change to a pipeline that was not requested: ignored";
+                *notice = Notice::Incident(incident.into());
+            }
         }
     }
 
@@ -622,10 +624,76 @@ impl Drop for Workers {
     }
 }
 
-fn half_of(plan: &FlowPlan, role: Role) -> Half {
-    use contract::FlowDirection::{ApplicationToDevice, DeviceToApplication};
-    match (plan.direction, role) {
+fn half_of(direction: FlowDirection, role: Role) -> Half {
+    use FlowDirection::{ApplicationToDevice, DeviceToApplication};
+    match (direction, role) {
         (DeviceToApplication, Role::Device) | (ApplicationToDevice, Role::Application) => Half::Source,
         (DeviceToApplication, Role::Application) | (ApplicationToDevice, Role::Device) => Half::Sink,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::{FlowClass, Format, Site};
+    use pipeline::Origin;
+
+    const DRIVER: u32 = 3;
+    const DIRECTION: FlowDirection = FlowDirection::DeviceToApplication;
+
+    /// Creates the workers of one driver in a process that has ended.
+    fn workers(text: &str) -> Workers {
+        let plan = FlowPlan {
+            flow: 7,
+            direction: DIRECTION,
+            class: FlowClass::Reliable,
+            format: Format::Bytes,
+            pipeline: Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap(),
+            requested: Vec::new(),
+            site: Site::default(),
+        };
+        let limits = Limits::default();
+        let mut workers = Workers::new("test".into(), limits.clone());
+        workers.offers.begin(DRIVER, std::slice::from_ref(&plan));
+        let spec = registry::device_spec("pattern", Role::Device).unwrap();
+        let device = registry::open(&spec, Role::Device, None).unwrap();
+        let supervised = SupervisedDriver {
+            device: Some(PartnerOrigin::Opened(Box::new(device))),
+            ports: Vec::new(),
+            memory: recovery::memory(&limits).unwrap(),
+            role: Role::Device,
+            flows: vec![plan],
+            transport: TransportPlan::defaults("tcp").unwrap(),
+            is_device_gone: false,
+            waiting: None,
+        };
+        workers.drivers.insert(DRIVER, Place::Process(Box::new(supervised)));
+        workers
+    }
+
+    fn report(workers: &mut Workers, text: &str) -> Notice {
+        let notice = Notice::Changed { direction: DIRECTION, result: Ok(text.into()) };
+        let mut report = Report::Notice { driver: DRIVER, notice };
+        workers.track_report(&mut report);
+        match report {
+            Report::Notice { notice, .. } => notice,
+            _ => unreachable!("a notice stays one"),
+        }
+    }
+
+    /// A worker that was taken over reports a pipeline with a program of its choice.
+    #[test]
+    fn a_report_adds_no_program() {
+        let mut workers = workers("compress");
+        for text in ["exec(source=\"sh -c id\")", "@pipe compress", "compress | @shm null"] {
+            assert!(matches!(report(&mut workers, text), Notice::Incident(_)), "{text}");
+            assert!(workers.programs(DRIVER).is_empty(), "{text}");
+            assert_eq!(workers.pipeline(DRIVER, DIRECTION).map(Pipeline::text), Some("compress"));
+        }
+        let requested = Pipeline::parse("@pipe compress", registry::pairs(), Origin::Local).unwrap();
+        workers.request_change(DRIVER, DIRECTION, &requested);
+        assert!(!workers.programs(DRIVER).is_empty(), "the broker has requested it");
+        assert!(matches!(report(&mut workers, "@pipe compress"), Notice::Changed { .. }));
+        assert_eq!(workers.pipeline(DRIVER, DIRECTION).map(Pipeline::text), Some("@pipe compress"));
     }
 }

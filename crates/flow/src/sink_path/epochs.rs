@@ -107,7 +107,7 @@ impl SinkPath {
         self.change.late_at = None;
         let (flow, direction) = (self.plan.flow, self.plan.direction);
         notices.push(Notice::Flow { flow, message: FlowControl::Begun { epoch } });
-        notices.push(Notice::Changed { direction, result: Ok(change.pipeline) });
+        notices.push(Notice::Changed { direction, result: Ok(change.pipeline.text().into()) });
         true
     }
 
@@ -209,6 +209,7 @@ mod tests {
             class,
             format: Format::Bytes,
             pipeline: pipeline("compress"),
+            requested: Vec::new(),
             site: Site::default(),
         };
         let mut flow = SinkPath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();

@@ -22,8 +22,7 @@ use crate::recovery::{RecoveryLog, SavedSink};
 use crate::source_path::PEER_RESTARTED;
 use crate::types::{DriverError, FlowPlan, Notice};
 use contract::{Body, Ctl, CtlReply, FlowClass, FlowKey, Partner, RecoveryCtl, Time};
-use modules::registry;
-use pipeline::{Chain, DropCounts, Origin, Pipeline};
+use pipeline::{Chain, DropCounts};
 use session::{Limits, SinkFlow};
 use wire::FlowControl;
 use wire::ticket::{FlowTicket, SinkTicket};
@@ -75,10 +74,7 @@ pub(super) fn resume(
     let mut drops = DropCounts::default();
     let saved = log.as_mut().and_then(RecoveryLog::sink).filter(|saved| saved.ticket.flow == plan.flow);
     if let Some(saved) = &saved {
-        let pipeline = Pipeline::parse(&saved.pipeline, registry::pairs(), Origin::Local);
-        if let Ok(pipeline) = pipeline.and_then(|pipeline| pipeline.in_place_of(&plan.pipeline)) {
-            plan.pipeline = pipeline;
-        }
+        plan.resume_pipeline(&saved.pipeline);
         sink = SinkFlow::resume(&saved.ticket, plan.class, limits).unwrap_or(sink);
         drops = saved.losses.drop_counts();
     }

@@ -13,8 +13,7 @@ use super::SourcePath;
 use crate::recovery::RecoveryLog;
 use crate::types::FlowPlan;
 use contract::{Ctl, CtlReply, FlowClass, FlowKey, Message, Partner, RecoveryCtl};
-use modules::registry;
-use pipeline::{DropCounts, Origin, Pipeline};
+use pipeline::DropCounts;
 use session::{Limits, SourceFlow, StoreFull};
 use std::collections::VecDeque;
 use wire::RecordHeader;
@@ -48,10 +47,7 @@ pub(super) fn resume(
         return (fresh, false);
     };
     *drops = saved.losses.drop_counts();
-    let pipeline = Pipeline::parse(&saved.pipeline, registry::pairs(), Origin::Local);
-    if let Ok(pipeline) = pipeline.and_then(|pipeline| pipeline.in_place_of(&plan.pipeline)) {
-        plan.pipeline = pipeline;
-    }
+    plan.resume_pipeline(&saved.pipeline);
     let count = saved.records.as_ref().map_or(0, |records| records.len() as u64);
     let source =
         saved.records.map(|records| SourceFlow::resume(&saved.ticket, records, plan.class, lossy, limits));
